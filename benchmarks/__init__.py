@@ -1,0 +1,1 @@
+"""Experiments: they wire the world and the learners together and own every preset."""

@@ -1,0 +1,258 @@
+"""Section 3 of the paper: how many of a world's pictures does the agent learn to reach?"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from numpy.typing import NDArray
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.utils import LinearSchedule
+
+import gym_twoRooms  # noqa: F401  registers the environments
+from benchmarks import film, plotting, report, run_folder
+from sb3_manygoals import ManyGoalsDQN, MasteryCallback, MasteryResult, evaluate_mastery
+from sb3_manygoals.evaluation import MasteryPoint
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """ManyGoalsDQN's settings. The defaults are the paper's."""
+
+    n_envs: int = 1
+    """Environments that run side by side."""
+    optimizer: Literal["rmsprop", "adam"] = "rmsprop"
+    """The paper's RMSProp, or Adam."""
+    learning_rate: float = 1e-4
+    """Step size."""
+    decay: bool = False
+    """Let the step size fall linearly to zero over the run."""
+    buffer_size: int = 10_000
+    """Transitions in the replay memory."""
+    learning_starts: int = 1_000
+    """Environment steps before the first update."""
+    batch_size: int = 32
+    """Transitions in an update."""
+    goal_batch_size: int = 16
+    """Goals in an update."""
+    goal_sampling: Literal["uniform", "batch"] = "uniform"
+    """Update goals: uniform over the known ones, or the batch's own next observations."""
+    double_q: bool = False
+    """Double Q-learning."""
+    gamma: float = 0.99
+    """Discount factor."""
+    tau: float = 1.0
+    """Share of the learning network that the target network takes over each time."""
+    target_update_interval: int = 1_000
+    """Environment steps between target network updates."""
+    train_freq: int = 1
+    """Vector steps between updates."""
+    gradient_steps: int = 1
+    """Updates each time."""
+    embedding_dim: int = 1024
+    """Width of state and goal embeddings."""
+    exploration_steps: int = 1_000_000
+    """Environment steps over which epsilon falls."""
+    exploration_final_eps: float = 0.1
+    """Epsilon after that."""
+    max_episode_steps: int = 50
+    """Steps an episode may take to its goal."""
+
+    def make(self, env_id: str, total_steps: int, seed: int, device: str) -> ManyGoalsDQN:
+        """
+        :param env_id: of a TwoRoomsSwitch world
+        :param total_steps: of the run, for the decay of the step size
+        :param seed: of everything
+        :param device: for the networks
+        :return: an untrained agent
+        """
+        rate = LinearSchedule(self.learning_rate, 0.0, 1.0) if self.decay else self.learning_rate
+        optimizers: dict[str, tuple[type[th.optim.Optimizer], dict[str, Any]]] = {
+            "rmsprop": (RMSpropTFLike, {"alpha": 0.99, "eps": 1e-5}),
+            "adam": (th.optim.Adam, {"fused": True}),
+        }
+        optimizer_class, optimizer_kwargs = optimizers[self.optimizer]
+        own = {"n_envs", "optimizer", "learning_rate", "decay", "embedding_dim", "max_episode_steps"}
+        return ManyGoalsDQN(
+            "CnnPolicy",
+            make_vec_env(env_id, self.n_envs, seed=seed),
+            learning_rate=rate,
+            policy_kwargs={
+                "embedding_dim": self.embedding_dim,
+                "optimizer_class": optimizer_class,
+                "optimizer_kwargs": optimizer_kwargs,
+            },
+            goal_wrapper_kwargs={"max_episode_steps": self.max_episode_steps},
+            seed=seed,
+            device=device,
+            **{name.name: getattr(self, name.name) for name in fields(self) if name.name not in own},
+        )
+
+
+@dataclass(frozen=True)
+class MasteryConfig:
+    """Train ManyGoalsDQN on TwoRoomsSwitch, measure its mastery, write a report."""
+
+    preset: Literal["small", "paper"] = "small"
+    """Where the defaults of all other options come from: a small map in minutes, or the paper's setting in hours."""
+    env_id: str = "TwoRoomsSwitch-v0"
+    """The world."""
+    total_steps: int = 3_000_000
+    """Environment steps to train for."""
+    seed: int = 0
+    """Of everything random."""
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    eval_freq: int = 100_000
+    """Environment steps between measurements of mastery."""
+    eval_epsilon: float = 0.1
+    """Mastery is measured greedily, and with this share of random actions."""
+    eval_steps: int = 200
+    """Steps within which a goal must be reached."""
+    final_episodes: int = 10
+    """Random starts for each goal in the measurement after training."""
+    output: Path = Path("runs")
+    """Folder in which the run's own folder is made."""
+    device: str = "cpu"
+    """Where the networks live: cpu, cuda, auto."""
+    threads: int | None = None
+    """Torch threads; by default as many as torch finds fit."""
+    progress_bar: bool = True
+    """Show one while training."""
+
+    def run(self) -> Path:
+        """:return: the run's folder, with everything in it"""
+        return run(self)
+
+
+PRESETS = {
+    "small": MasteryConfig(
+        preset="small",
+        env_id="TwoRoomsSwitchSmall-v0",
+        total_steps=200_000,
+        agent=AgentConfig(
+            n_envs=8,
+            optimizer="adam",
+            learning_rate=3e-3,
+            decay=True,
+            batch_size=64,
+            goal_batch_size=64,
+            goal_sampling="batch",
+            double_q=True,
+            tau=0.05,
+            target_update_interval=8,
+            embedding_dim=256,
+            exploration_steps=100_000,
+        ),
+        eval_freq=20_000,
+    ),
+    "paper": MasteryConfig(preset="paper"),
+}
+
+
+def all_goals(env_id: str) -> NDArray[np.uint8]:
+    """
+    :param env_id: of a TwoRoomsSwitch world
+    :return: every observation it can show, in order of its states
+    """
+    env = gym.make(env_id)
+    goals: NDArray[np.uint8] = env.unwrapped.mdp.observations  # type: ignore[attr-defined]
+    env.close()
+    return goals
+
+
+def run(config: MasteryConfig) -> Path:
+    """
+    Train, measure, and write ``config.json``, ``progress.csv``, ``mastery.csv``, ``goals.csv``, ``model.zip``,
+    ``goals.npz``, ``curve.png``, ``reaching.gif``, ``report.html`` and TensorBoard events.
+
+    :param config: what to run
+    :return: the folder
+    """
+    if config.threads is not None:
+        th.set_num_threads(config.threads)
+    folder = run_folder.create(config.output, f"mastery-{config.preset}-seed{config.seed}")
+    run_folder.write_config(folder, config)
+    goals = all_goals(config.env_id)
+    eval_env = gym.make_vec(config.env_id, num_envs=len(goals), vectorization_mode="vector_entry_point")
+    model = config.agent.make(config.env_id, config.total_steps, config.seed, config.device)
+    model.set_logger(configure(str(folder), ["csv", "tensorboard"]))
+    print(f"{config.env_id}: {len(goals)} goals; {config.total_steps} steps; writing to {folder}")
+
+    callback = MasteryCallback(
+        eval_env,
+        goals,
+        config.eval_freq,
+        config.eval_steps,
+        config.eval_epsilon,
+        _Curve(folder / "mastery.csv").add,
+        seed=config.seed,
+        verbose=1,
+    )
+    model.learn(config.total_steps, callback, log_interval=200, progress_bar=config.progress_bar)
+    model.logger.close()
+    model.save(folder / "model.zip")
+    model.save_goal_buffer(folder / "goals.npz")
+
+    final = {
+        epsilon: evaluate_mastery(
+            model,
+            eval_env,
+            goals,
+            config.eval_steps,
+            epsilon,
+            episodes_per_goal=config.final_episodes,
+            seed=config.seed + 1_000,  # other starts than while training
+        )
+        for epsilon in (0.0, config.eval_epsilon)
+    }
+    greedy, noisy = final.values()
+    _write_goals(folder / "goals.csv", greedy, noisy)
+    plotting.mastery_curve(folder / "mastery.csv", folder / "curve.png", config.eval_epsilon)
+    film.reaching(model, config.env_id, greedy, folder / "reaching.gif", config.seed)
+    report.write(folder, config.env_id, greedy, noisy, config.eval_epsilon, callback.training_seconds)
+    eval_env.close()
+    model.get_env().close()  # type: ignore[union-attr]
+    low, high = greedy.interval
+    print(f"mastery {greedy.rate:.3f} [{low:.3f}, {high:.3f}] greedy, {noisy.rate:.3f} at epsilon {config.eval_epsilon}")
+    print(f"training took {callback.training_seconds:.0f} s without the measurements; open {folder / 'report.html'}")
+    return folder
+
+
+class _Curve:
+    """``mastery.csv``: a line a measurement."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        columns = "step,training_seconds,greedy,greedy_low,greedy_high,epsilon,epsilon_low,epsilon_high"
+        path.write_text(columns + "\n", encoding="utf-8")
+
+    def add(self, point: MasteryPoint) -> None:
+        """:param point: to be written"""
+        values = (point.greedy.rate, *point.greedy.interval, point.epsilon.rate, *point.epsilon.interval)
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            row = [point.step, f"{point.training_seconds:.1f}", *(f"{value:.4f}" for value in values)]
+            csv.writer(file).writerow(row)
+
+
+def _write_goals(path: Path, greedy: MasteryResult, noisy: MasteryResult) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["state", "greedy_reached", "greedy_mean_steps", "epsilon_reached", "epsilon_mean_steps"])
+        for goal in range(len(greedy.reached)):
+            row: list[Any] = [goal]
+            for result in (greedy, noisy):
+                steps = result.steps[goal][result.reached[goal]]
+                row += [f"{result.reached[goal].mean():.2f}", f"{steps.mean():.1f}" if len(steps) else ""]
+            writer.writerow(row)
+
+
+def smoke(config: MasteryConfig, total_steps: int) -> MasteryConfig:
+    """:return: ``config`` cut down to ``total_steps``, for tests"""
+    return replace(config, total_steps=total_steps, eval_freq=total_steps, final_episodes=1, progress_bar=False)

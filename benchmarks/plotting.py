@@ -1,0 +1,34 @@
+"""Figures, from the CSV files that runs leave behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")  # no screen is needed
+import matplotlib.pyplot as plt
+import numpy as np
+
+GREEDY, NOISY = "#1b6ca8", "#d1722b"
+
+
+def mastery_curve(table: Path, picture: Path, epsilon: float) -> None:
+    """
+    Mastery against environment steps, with the bootstrap intervals over goals.
+
+    :param table: ``mastery.csv`` of a run
+    :param picture: the PNG to write
+    :param epsilon: of the second measurement
+    """
+    rows = np.atleast_1d(np.genfromtxt(table, delimiter=",", names=True))
+    figure, axes = plt.subplots(figsize=(7, 4), dpi=150, layout="constrained")
+    for name, label, colour in (("greedy", "greedy", GREEDY), ("epsilon", f"epsilon {epsilon:g}", NOISY)):
+        axes.plot(rows["step"], rows[name], label=label, color=colour, linewidth=2)
+        axes.fill_between(rows["step"], rows[f"{name}_low"], rows[f"{name}_high"], color=colour, alpha=0.2, linewidth=0)
+    axes.set(xlabel="environment steps", ylabel="mastery", ylim=(0, 1.02), xlim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", frameon=False)
+    axes.spines[["right", "top"]].set_visible(False)
+    figure.savefig(picture)
+    plt.close(figure)

@@ -1,0 +1,93 @@
+"""One HTML page about one run, complete in itself: it opens without a network."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import jinja2
+import numpy as np
+from PIL import Image
+
+from sb3_manygoals import MasteryResult
+
+TEMPLATE = Path(__file__).with_name("report.html.j2")
+MOST_FAILURES = 24
+"""Pictures of goals not always reached that are shown; the rest are counted."""
+
+
+def write(
+    folder: Path, env_id: str, greedy: MasteryResult, noisy: MasteryResult, epsilon: float, training_seconds: float
+) -> None:
+    """
+    Write ``report.html`` from what the run has left in its folder.
+
+    :param folder: of the run; has ``config.json``, ``curve.png``, ``reaching.gif``
+    :param env_id: of the TwoRoomsSwitch world, for pictures of goals
+    :param greedy: final measurement of the greedy policy
+    :param noisy: final measurement at ``epsilon``
+    :param epsilon: share of random actions in ``noisy``
+    :param training_seconds: time spent training
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    share = greedy.reached.mean(axis=1)
+    failing = np.argsort(share, kind="stable")[: int((share < 1.0).sum())]
+    page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
+        TEMPLATE.read_text(encoding="utf-8")
+    )
+    html = page.render(
+        env_id=env_id,
+        config=config,
+        settings=_flatten(config["settings"]),
+        results=[_row("greedy", greedy), _row(f"epsilon {epsilon:g}", noisy)],
+        n_goals=len(share),
+        episodes=greedy.reached.shape[1],
+        horizon=config["settings"]["eval_steps"],
+        always=int((share == 1.0).sum()),
+        never=int((share == 0.0).sum()),
+        training_seconds=training_seconds,
+        curve=_data_uri("image/png", (folder / "curve.png").read_bytes()),
+        film=_data_uri("image/gif", (folder / "reaching.gif").read_bytes()),
+        failures=_pictures(env_id, failing[:MOST_FAILURES], share),
+        more_failures=max(len(failing) - MOST_FAILURES, 0),
+        files=sorted(path.name for path in folder.iterdir() if path.is_file()),
+    )
+    (folder / "report.html").write_text(html, encoding="utf-8")
+
+
+def _row(name: str, result: MasteryResult) -> dict[str, Any]:
+    steps = result.steps[result.reached]
+    return {
+        "name": name,
+        "rate": result.rate,
+        "low": result.interval[0],
+        "high": result.interval[1],
+        "median_steps": float(np.median(steps)) if len(steps) else float("nan"),
+    }
+
+
+def _pictures(env_id: str, states: Any, share: Any) -> list[dict[str, Any]]:
+    env = gym.make(env_id, render_mode="rgb_array", cell_size=12)
+    pictures = []
+    for state in states:
+        env.reset(options={"state": int(state)})
+        buffer = io.BytesIO()
+        Image.fromarray(np.asarray(env.render())).save(buffer, format="PNG")
+        pictures.append({"state": int(state), "share": float(share[state]), "src": _data_uri("image/png", buffer.getvalue())})
+    env.close()
+    return pictures
+
+
+def _data_uri(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _flatten(settings: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for key, value in settings.items():
+        rows += _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return rows

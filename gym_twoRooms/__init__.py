@@ -1,0 +1,32 @@
+"""A finite visual world of two rooms, a door, switches and a block, for agents that learn to reach any goal."""
+
+import gymnasium as gym
+
+from gym_twoRooms.env import TwoRoomsSwitchEnv
+from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError
+from gym_twoRooms.mdp import Action, TwoRoomsMDP, compile_layout
+from gym_twoRooms.vector_env import TwoRoomsSwitchVectorEnv
+
+__all__ = [
+    "NAMED_LAYOUTS",
+    "Action",
+    "Layout",
+    "LayoutError",
+    "TwoRoomsMDP",
+    "TwoRoomsSwitchEnv",
+    "TwoRoomsSwitchVectorEnv",
+    "compile_layout",
+]
+__version__ = "0.1.0"
+
+gym.register(
+    id="TwoRoomsSwitch-v0",
+    entry_point="gym_twoRooms.env:TwoRoomsSwitchEnv",
+    vector_entry_point="gym_twoRooms.vector_env:TwoRoomsSwitchVectorEnv",
+)
+gym.register(
+    id="TwoRoomsSwitchSmall-v0",
+    entry_point="gym_twoRooms.env:TwoRoomsSwitchEnv",
+    vector_entry_point="gym_twoRooms.vector_env:TwoRoomsSwitchVectorEnv",
+    kwargs={"layout": "small"},
+)

@@ -1,0 +1,262 @@
+"""The world as a Gymnasium environment."""
+
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.error import InvalidAction, ResetNeeded
+from numpy.typing import ArrayLike, NDArray
+
+from gym_twoRooms.layout import Layout, as_layout
+from gym_twoRooms.mdp import Action, TwoRoomsMDP, compile_layout
+from gym_twoRooms.rendering import draw
+
+
+class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
+    """
+    ## Description
+
+    Two rooms, a wall between them, a door in the wall, a switch in each room and a block to push around. There is nothing to
+    win: the world is meant for agents that learn to reach any observation from any other. It is a finite Markov decision
+    process in which that is always possible, and every state looks different.
+
+    It follows the visual gridworld of the paper on many-goals reinforcement learning, and has exactly its 5,728 observations:
+
+        . . . . . . . . . .
+        . S . . W W . . . .       S  switch
+        . . . . . . . . . .       D  door
+        # # # # # # # D # #       #  wall
+        . . . . . . . . . .       W  slippery floor (dark blue)
+        . . B . . . . . . .       B  floor on which the block is drawn
+        . . . . W W . . . .
+        . . . . W W . . . .
+        . . . . . . . . S .
+        . . . . . . . . . .
+
+    ## Observation Space
+
+    `Box(0, 255, (H, W, 3), uint8)`: an RGB picture with one pixel per cell, 10 x 10 on the default map. The colours of the
+    agent, the block, the open and the shut door, switches, slippery floor, walls and floor are all distinct. The agent and the
+    block hide what is under them.
+
+    ## Action Space
+
+    `Discrete(5)`:
+
+    | action | meaning | |
+    |---|---|---|
+    | 0 | up | |
+    | 1 | down | |
+    | 2 | left | |
+    | 3 | right | |
+    | 4 | toggle | flips the door when the agent is on a switch, else does nothing |
+
+    ## Dynamics
+
+    - The agent walks on any free cell and through the open door. Walls, the closed door and the edge of the map stop it.
+    - Moving into the block pushes it one cell, and the agent follows. The block only goes where it touches no wall, door or
+      edge (orthogonally), so it can never be wedged; a push elsewhere leaves everything where it was.
+    - On slippery floor, with probability `slip_probability`, the action (whichever it is) becomes a random move.
+    - After every action, an open door in which nobody stands closes with probability `close_probability`.
+
+    ## Rewards
+
+    The reward is always 0.
+
+    ## Starting State
+
+    Drawn uniformly from all states, or the one given by `reset(options={"state": number})`.
+
+    ## Episode End
+
+    An episode never terminates and is not truncated, unless by a `TimeLimit` (`gym.make(..., max_episode_steps=...)`).
+
+    ## Information
+
+    `reset` and `step` return a dictionary with
+
+    - `"state"`: the number of the state, int;
+    - `"action_mask"`: 1 where an action may do something, (5,) int8: toggling only on a switch.
+
+    ## Arguments
+
+    ```python
+    import gymnasium as gym
+    import gym_twoRooms  # registers the environments
+
+    env = gym.make("TwoRoomsSwitch-v0", slip_probability=0.0)
+    env = gym.make("TwoRoomsSwitchSmall-v0", render_mode="rgb_array")
+    ```
+
+    :param layout: A :class:`~gym_twoRooms.layout.Layout`, the name of one (``"paper"`` or ``"small"``), or an ASCII map
+    :param slip_probability: Probability, in [0, 1], that an action on slippery floor becomes a random move
+    :param close_probability: Probability, in [0, 1], that an open, empty door closes after an action
+    :param render_mode: ``"rgb_array"`` or None
+    :param cell_size: Width and height of a cell in pictures made by :meth:`render`, in pixels
+    :raises LayoutError: If the map is not valid, or not all states can be reached from each other
+    :raises ValueError: If another argument is out of range
+
+    ## Version History
+
+    - v0: Initial version
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - gym.Env declares it so
+
+    def __init__(
+        self,
+        layout: Layout | str = "paper",
+        slip_probability: float = 0.5,
+        close_probability: float = 0.01,
+        render_mode: str | None = None,
+        cell_size: int = 32,
+    ) -> None:
+        check_rendering(render_mode, cell_size)
+        self.mdp: TwoRoomsMDP = compile_layout(as_layout(layout), slip_probability, close_probability)
+        self.observation_space = observation_space(self.mdp)
+        self.action_space = spaces.Discrete(self.mdp.n_actions)
+        self.render_mode = render_mode
+        self.cell_size = cell_size
+        self._state: int | None = None
+
+    @property
+    def state(self) -> int:
+        """
+        The number of the current state.
+
+        :raises ResetNeeded: If the environment was not reset yet
+        """
+        if self._state is None:
+            raise ResetNeeded("The environment has no state yet: call reset() first.")
+        return self._state
+
+    def set_state(self, state: int) -> NDArray[np.uint8]:
+        """
+        Put the world into a state; the random number generator is left alone.
+
+        :param state: The number of the state
+        :return: Its observation, (H, W, 3) uint8
+        :raises TypeError: If ``state`` is not an integer
+        :raises ValueError: If there is no such state
+        """
+        self._state = self._check_state(state)
+        return self.observation_of(self._state)
+
+    def observation_of(self, state: int) -> NDArray[np.uint8]:
+        """
+        The observation of a state, whichever the current one is.
+
+        :param state: The number of the state
+        :return: A new array, (H, W, 3) uint8
+        :raises TypeError: If ``state`` is not an integer
+        :raises ValueError: If there is no such state
+        """
+        observations = self.mdp.observe(np.array([self._check_state(state)]))
+        return observations.reshape(self.observation_space.shape)
+
+    def state_of(self, observation: ArrayLike) -> int:
+        """
+        The state that looks like an observation.
+
+        :param observation: A picture, (H, W, 3)
+        :return: The number of the state
+        :raises ValueError: If no state looks so
+        """
+        return self.mdp.state_of(observation)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """
+        Start an episode. Draws exactly one uniform number, or none when a state is given.
+
+        :param seed: Seed of ``np_random``; None goes on with the present generator
+        :param options: ``{"state": number}`` to start in a certain state
+        :return: The observation, (H, W, 3) uint8, and the info described above
+        :raises TypeError: If the state is not an integer
+        :raises ValueError: If there is no such state, or an option is unknown
+        """
+        super().reset(seed=seed)
+        given = given_state(options)
+        if given is None:
+            self._state = int(self.mdp.initial_states(np.array(self.np_random.random())))
+        else:
+            self._state = self._check_state(given)
+        return self.observation_of(self._state), self._info()
+
+    def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """
+        Act once. Draws exactly two uniform numbers.
+
+        :param action: 0 up, 1 down, 2 left, 3 right or 4 toggle
+        :return: The observation, (H, W, 3) uint8; the reward, 0.0; terminated and truncated, False; the info described above
+        :raises InvalidAction: If there is no such action
+        :raises ResetNeeded: If the environment was not reset yet
+        """
+        if not self.action_space.contains(action):
+            raise InvalidAction(f"An action must be an integer in [0, {len(Action)}), got {action!r}.")
+        uniforms = self.np_random.random(2)
+        self._state = int(self.mdp.step(np.array([self.state]), np.array([action]), uniforms[np.newaxis])[0])
+        return self.mdp.observe(np.array([self._state]))[0], 0.0, False, False, self._info()
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """
+        Draw the current state for people.
+
+        :return: A picture, (H * cell_size, W * cell_size, 3) uint8, or None without a render mode
+        :raises ResetNeeded: If the environment was not reset yet
+        """
+        if self.render_mode is None:
+            gym.logger.warn('render() does nothing without a render mode: make the environment with render_mode="rgb_array".')
+            return None
+        return draw(self.mdp, self.state, self.cell_size)
+
+    def _check_state(self, state: ArrayLike) -> int:
+        states = self.mdp.check_states(state)
+        if states.ndim:
+            raise TypeError(f"A state must be one integer, got {state!r}.")
+        return int(states)
+
+    def _info(self) -> dict[str, Any]:
+        return {"state": self.state, "action_mask": self.mdp.action_mask[self.state].copy()}
+
+
+def observation_space(mdp: TwoRoomsMDP) -> spaces.Space[NDArray[np.uint8]]:
+    """
+    The space of the pictures of a compiled layout.
+
+    :param mdp: The compiled layout
+    :return: ``Box(0, 255, (H, W, 3), uint8)``
+    """
+    box = spaces.Box(0, 255, (mdp.layout.height, mdp.layout.width, 3), np.uint8)
+    return cast("spaces.Space[NDArray[np.uint8]]", box)  # Box is typed for all dtypes at once
+
+
+def check_rendering(render_mode: str | None, cell_size: int) -> None:
+    """
+    Validate the arguments about rendering.
+
+    :param render_mode: ``"rgb_array"`` or None
+    :param cell_size: Pixels per cell
+    :raises ValueError: If there is no such mode, or a cell is not a positive whole number of pixels
+    """
+    modes = TwoRoomsSwitchEnv.metadata["render_modes"]
+    if render_mode is not None and render_mode not in modes:
+        raise ValueError(f"render_mode must be None or one of {modes}, got {render_mode!r}.")
+    if not isinstance(cell_size, int) or cell_size < 1:
+        raise ValueError(f"cell_size must be an integer of at least 1, got {cell_size!r}.")
+
+
+def given_state(options: dict[str, Any] | None) -> Any:
+    """
+    Read the options of a reset.
+
+    :param options: ``{"state": ...}``, an empty dictionary or None
+    :return: The state given, or None
+    :raises ValueError: If there is an unknown option
+    """
+    unknown = set(options or ()) - {"state"}
+    if unknown:
+        raise ValueError(f"Unknown reset options {sorted(map(str, unknown))}; the only one is 'state'.")
+    return (options or {}).get("state")

@@ -1,0 +1,245 @@
+"""The map of a world: an ASCII drawing, parsed and validated."""
+
+import textwrap
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+Cell = tuple[int, int]
+"""A (row, column) pair, both counted from 0 at the top left."""
+
+FLOOR, WALL, DOOR, SWITCH, SLIPPERY, BLOCK = ".#DSWB"
+SYMBOLS = FLOOR + WALL + DOOR + SWITCH + SLIPPERY + BLOCK
+MAX_SIDE = 64
+"""Most rows, and most columns, that a map may have."""
+
+# In the order of the actions, which mdp.py relies on.
+DIRECTIONS: Mapping[str, Cell] = MappingProxyType({"above": (-1, 0), "below": (1, 0), "left of": (0, -1), "right of": (0, 1)})
+
+
+class LayoutError(ValueError):
+    """A map that cannot be a world. The message says where and why."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """
+    A validated map. Two layouts are equal when their maps are, whatever their names.
+
+    ``.`` is floor, ``#`` wall, ``D`` the door, ``S`` a switch, ``W`` slippery floor, and ``B`` floor on which the block
+    starts. Cells are (row, column) pairs counted from 0 at the top left; collections of cells are sorted row by row.
+
+    :param rows: The map, one string of symbols per row; use :meth:`parse` for a map in one string
+    :param name: A name for people
+    :raises LayoutError: If the map cannot be a world in which every state can be reached from every other
+    """
+
+    rows: tuple[str, ...]
+    name: str = field(default="custom", compare=False)
+
+    def __post_init__(self) -> None:
+        self._check_symbols()
+        self._check_door()
+        self._check_block()
+        self._check_rooms()
+
+    @classmethod
+    def parse(cls, text: str, name: str = "custom") -> "Layout":
+        """
+        Read a map. Blank lines before and after it, common indentation and trailing spaces are ignored.
+
+        :param text: The map, one line per row
+        :param name: A name for people
+        :return: The layout, for which ``parse(str(layout)) == layout``
+        :raises LayoutError: If ``text`` is not a string or not a valid map; rows and columns in messages count from 0
+        """
+        if not isinstance(text, str):
+            raise LayoutError(f"A map must be a string, got {type(text).__name__}.")
+        lines = [line.rstrip() for line in textwrap.dedent(text.expandtabs()).splitlines()]
+        drawn = [number for number, line in enumerate(lines) if line]
+        rows = lines[drawn[0] : drawn[-1] + 1] if drawn else []
+        return cls(tuple(rows), name)
+
+    @classmethod
+    def named(cls, name: str) -> "Layout":
+        """
+        Look up one of :data:`NAMED_LAYOUTS`.
+
+        :param name: ``"paper"`` or ``"small"``
+        :return: The layout
+        :raises LayoutError: If no layout has that name
+        """
+        if name not in NAMED_LAYOUTS:
+            known = ", ".join(repr(known) for known in NAMED_LAYOUTS)
+            raise LayoutError(f"There is no layout named {name!r}; the named ones are {known}. A map needs a line break.")
+        return NAMED_LAYOUTS[name]
+
+    def __str__(self) -> str:
+        return "\n".join(self.rows)
+
+    @property
+    def height(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return len(self.rows[0])
+
+    @cached_property
+    def door(self) -> Cell | None:
+        """The door, if there is one."""
+        return next(iter(self._cells(DOOR)), None)
+
+    @cached_property
+    def block(self) -> Cell | None:
+        """Where the block is drawn, if there is one."""
+        return next(iter(self._cells(BLOCK)), None)
+
+    @cached_property
+    def switches(self) -> tuple[Cell, ...]:
+        """The cells on which toggling flips the door."""
+        return self._cells(SWITCH)
+
+    @cached_property
+    def slippery(self) -> tuple[Cell, ...]:
+        """The cells on which the agent may slip."""
+        return self._cells(SLIPPERY)
+
+    @cached_property
+    def free(self) -> tuple[Cell, ...]:
+        """The cells on which the agent can always stand: all but walls and the door."""
+        return self._cells(FLOOR + SWITCH + SLIPPERY + BLOCK)
+
+    @cached_property
+    def block_region(self) -> tuple[Cell, ...]:
+        """The cells to which the block can be pushed: free, touching no wall, door or edge, and connected to its start."""
+        if self.block is None:
+            return ()
+        return tuple(sorted(_flood(self.block, {cell for cell in self.free if self._obstacle_beside(cell) is None})))
+
+    def _cells(self, symbols: str) -> tuple[Cell, ...]:
+        return tuple((r, c) for r, row in enumerate(self.rows) for c, symbol in enumerate(row) if symbol in symbols)
+
+    def _obstacle_beside(self, cell: Cell) -> str | None:
+        """Describe the first wall, door or edge that the cell touches orthogonally, if there is one."""
+        for where, (down, right) in DIRECTIONS.items():
+            row, column = cell[0] + down, cell[1] + right
+            if not (0 <= row < self.height and 0 <= column < self.width):
+                return f"the edge of the map {where} it"
+            if self.rows[row][column] in (WALL, DOOR):
+                kind = "wall" if self.rows[row][column] == WALL else "door"
+                return f"the {kind} {where} it, at row {row}, column {column}"
+        return None
+
+    def _check_symbols(self) -> None:
+        if not self.rows or not self.rows[0]:
+            raise LayoutError("The map is empty.")
+        for row, line in enumerate(self.rows):
+            if len(line) != self.width:
+                raise LayoutError(
+                    f"Row {row} (counted from 0) has {len(line)} cells where row 0 has {self.width}: all must be as long."
+                )
+            for column, symbol in enumerate(line):
+                if symbol not in SYMBOLS:
+                    raise LayoutError(f"Unknown symbol {symbol!r} at {_at((row, column))}; known are {' '.join(SYMBOLS)}.")
+        if max(self.height, self.width) > MAX_SIDE:
+            raise LayoutError(f"The map is {self.height} x {self.width} cells; at most {MAX_SIDE} x {MAX_SIDE} are supported.")
+        for kind, symbol in (("door", DOOR), ("block", BLOCK)):
+            found = self._cells(symbol)
+            if len(found) > 1:
+                raise LayoutError(f"There is a second {kind} at {_at(found[1])}; a map has at most one.")
+        if len(self.free) < 2:
+            raise LayoutError(f"The map has {len(self.free)} free cells; the agent needs at least 2 to have somewhere to go.")
+
+    def _check_door(self) -> None:
+        if self.door is not None and not self.switches:
+            raise LayoutError(f"The door at {_at(self.door)} can never open: the map has no switch.")
+        if self.door is None and self.switches:
+            raise LayoutError(f"The switch at {_at(self.switches[0])} has nothing to do: the map has no door.")
+
+    def _check_block(self) -> None:
+        if self.block is not None and (obstacle := self._obstacle_beside(self.block)) is not None:
+            raise LayoutError(f"The block at {_at(self.block)} touches {obstacle}: it could never be pushed away from there.")
+
+    def _check_rooms(self) -> None:
+        doors = () if self.door is None else (self.door,)
+        reached = _flood(self.free[0], {*self.free, *doors})
+        for cell in sorted({*self.free, *doors} - reached):
+            kind = "door" if cell == self.door else "free cell"
+            raise LayoutError(f"The {kind} at {_at(cell)} is cut off from the free cell at {_at(self.free[0])}.")
+        if self.door is None:
+            return
+        operable: set[Cell] = set()
+        for switch in self.switches:
+            operable |= _flood(switch, self.free)
+        for cell in self.free:
+            if cell not in operable:
+                raise LayoutError(
+                    f"From the free cell at {_at(cell)} no switch can be reached while the door is closed: "
+                    "the agent could be locked in. Each room needs a switch."
+                )
+
+
+def as_layout(layout: Layout | str) -> Layout:
+    """
+    Turn what a user may pass as a layout into one.
+
+    :param layout: A layout, the name of one, or an ASCII map (recognised by its line break)
+    :return: The layout
+    :raises LayoutError: If there is no layout of that name or the map is not valid
+    """
+    if isinstance(layout, Layout):
+        return layout
+    if isinstance(layout, str) and "\n" not in layout:
+        return Layout.named(layout)
+    return Layout.parse(layout)
+
+
+def _at(cell: Cell) -> str:
+    return f"row {cell[0]}, column {cell[1]} (counted from 0)"
+
+
+def _flood(start: Cell, allowed: Collection[Cell]) -> set[Cell]:
+    """All cells of ``allowed`` that orthogonal steps within it reach from ``start``."""
+    left = set(allowed) - {start}
+    reached, frontier = {start}, [start]
+    while frontier:
+        row, column = frontier.pop()
+        for down, right in DIRECTIONS.values():
+            cell = (row + down, column + right)
+            if cell in left:
+                left.remove(cell)
+                reached.add(cell)
+                frontier.append(cell)
+    return reached
+
+
+_PAPER = """
+..........
+.S..WW....
+..........
+#######D##
+..........
+..B.......
+....WW....
+....WW....
+........S.
+..........
+"""
+_SMALL = """
+S...W
+.....
+###D#
+.....
+.B...
+..W..
+....S
+"""
+
+NAMED_LAYOUTS: Mapping[str, Layout] = MappingProxyType(
+    {"paper": Layout.parse(_PAPER, "paper"), "small": Layout.parse(_SMALL, "small")}
+)
+"""The maps that come with the package; ``"paper"`` has 5,728 states, ``"small"`` 354."""

@@ -1,0 +1,117 @@
+"""Pictures of states for people, in pure NumPy."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gym_twoRooms.layout import Layout
+from gym_twoRooms.mdp import COLOURS, TwoRoomsMDP
+
+Colour = Sequence[float] | NDArray[np.float64]
+
+DARKER, LIGHTER = 0.72, 0.22
+"""Factor by which outlines are darkened, and share of white in highlights."""
+SMALLEST_GRID = 8
+"""Cells narrower than this many pixels have no grid lines: they would hide the rest."""
+
+
+def draw(mdp: TwoRoomsMDP, state: int, cell_size: int = 32) -> NDArray[np.uint8]:
+    """
+    Draw a state.
+
+    :param mdp: The compiled layout
+    :param state: The number of the state
+    :param cell_size: Width and height of a cell, in pixels
+    :return: A new array, (H * cell_size, W * cell_size, 3) uint8
+    """
+    layout = mdp.layout
+    canvas = _ground(layout, cell_size).copy()
+
+    def cell(index: int) -> NDArray[np.float64]:
+        row, column = divmod(index, layout.width)
+        return canvas[row * cell_size : (row + 1) * cell_size, column * cell_size : (column + 1) * cell_size]
+
+    if layout.door is not None:
+        row, column = layout.door
+        (_draw_open_door if mdp.door_open[state] else _draw_shut_door)(cell(row * layout.width + column))
+    if mdp.block[state] >= 0:
+        _draw_block(cell(int(mdp.block[state])))
+    _draw_agent(cell(int(mdp.agent[state])))
+    return np.round(canvas).astype(np.uint8)
+
+
+@lru_cache(maxsize=16)
+def _ground(layout: Layout, cell_size: int) -> NDArray[np.float64]:
+    """All that never changes, as a read-only canvas."""
+    canvas = np.empty((layout.height * cell_size, layout.width * cell_size, 3))
+    for row, symbols in enumerate(layout.rows):
+        for column, symbol in enumerate(symbols):
+            tile = canvas[row * cell_size : (row + 1) * cell_size, column * cell_size : (column + 1) * cell_size]
+            tile[:] = COLOURS["wall" if symbol == "#" else "floor"]
+            if symbol == "W":
+                _draw_slippery(tile)
+            elif symbol == "S":
+                _draw_switch(tile)
+            if symbol not in "#D" and cell_size >= SMALLEST_GRID:
+                # One line between two cells: each draws its upper and left ones.
+                tile[0] = tile[:, 0] = tile[-1, -1] * 0.86
+    canvas.flags.writeable = False
+    return canvas
+
+
+def _draw_slippery(tile: NDArray[np.float64]) -> None:
+    tile[:] = COLOURS["slippery"]
+    for height, left, right in ((0.34, 0.2, 0.6), (0.66, 0.4, 0.8)):
+        _box(tile, height - 0.03, left, height + 0.03, right, _lighter("slippery"))
+
+
+def _draw_switch(tile: NDArray[np.float64]) -> None:
+    _box(tile, 0.12, 0.12, 0.88, 0.88, _darker("switch"))
+    _box(tile, 0.18, 0.18, 0.82, 0.82, COLOURS["switch"])
+    _box(tile, 0.30, 0.46, 0.70, 0.54, _darker("switch"))
+
+
+def _draw_shut_door(tile: NDArray[np.float64]) -> None:
+    tile[:] = _darker("door shut")
+    _box(tile, 0.1, 0.1, 0.9, 0.9, COLOURS["door shut"])
+    _disc(tile, 0.5, 0.74, 0.07, COLOURS["switch"])
+
+
+def _draw_open_door(tile: NDArray[np.float64]) -> None:
+    tile[:] = COLOURS["door shut"]
+    _box(tile, 0.1, 0.1, 0.9, 0.9, COLOURS["door open"])
+
+
+def _draw_block(tile: NDArray[np.float64]) -> None:
+    _box(tile, 0.12, 0.12, 0.88, 0.88, _darker("block"))
+    _box(tile, 0.2, 0.2, 0.8, 0.8, COLOURS["block"])
+
+
+def _draw_agent(tile: NDArray[np.float64]) -> None:
+    _disc(tile, 0.5, 0.5, 0.36, _darker("agent"))
+    _disc(tile, 0.5, 0.5, 0.30, COLOURS["agent"])
+
+
+def _darker(thing: str) -> Colour:
+    return np.array(COLOURS[thing]) * DARKER
+
+
+def _lighter(thing: str) -> Colour:
+    return np.array(COLOURS[thing]) * (1 - LIGHTER) + 255 * LIGHTER
+
+
+def _box(tile: NDArray[np.float64], top: float, left: float, bottom: float, right: float, colour: Colour) -> None:
+    """Fill a rectangle; its sides are given as shares of the tile."""
+    size = len(tile)
+    tile[round(top * size) : round(bottom * size), round(left * size) : round(right * size)] = colour
+
+
+def _disc(tile: NDArray[np.float64], row: float, column: float, radius: float, colour: Colour) -> None:
+    """Fill a circle with a smooth rim; centre and radius are given as shares of the tile."""
+    size = len(tile)
+    centres = np.arange(size) + 0.5
+    distance = np.hypot(centres[:, np.newaxis] - row * size, centres - column * size)
+    cover = np.clip(radius * size - distance + 0.5, 0, 1)[:, :, np.newaxis]
+    tile[:] = tile * (1 - cover) + np.asarray(colour) * cover

@@ -1,0 +1,17 @@
+"""Learners for many goals at once, on Stable-Baselines3."""
+
+from sb3_manygoals.evaluation import MasteryCallback, MasteryResult, evaluate_mastery
+from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
+from sb3_manygoals.many_goals_dqn import ManyGoalsDQN
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GoalBuffer",
+    "GoalBufferWrapper",
+    "ManyGoalsDQN",
+    "MasteryCallback",
+    "MasteryResult",
+    "VecGoalBufferWrapper",
+    "evaluate_mastery",
+]

@@ -1,0 +1,239 @@
+"""Mastery: for how many goals does the agent get there?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+from scipy import stats
+from stable_baselines3.common.callbacks import BaseCallback
+
+
+class GoalReacher(Protocol):
+    """Whatever acts towards goals: a ManyGoalsDQN, an SB3 model on goal observations, or a plan of one's own."""
+
+    def predict(self, observation: dict[str, NDArray[Any]], *, deterministic: bool = False) -> tuple[NDArray[Any], Any]:
+        """
+        :param observation: "observation", "achieved_goal" and "desired_goal", arrays of n rows
+        :param deterministic: True for the greedy actions
+        :return: actions, shape (n,), and anything
+        """
+
+
+@dataclass(frozen=True)
+class MasteryPoint:
+    """One measurement of a learning curve."""
+
+    step: int
+    """Environment steps taken."""
+    training_seconds: float
+    """Time since training began, less the time the measurements took."""
+    greedy: MasteryResult
+    """Mastery of the greedy policy."""
+    epsilon: MasteryResult
+    """Mastery with some random actions."""
+
+
+@dataclass(frozen=True)
+class MasteryResult:
+    """What :func:`evaluate_mastery` found."""
+
+    rate: float
+    """Mastery: the share of episodes that reached their goal, in [0, 1]."""
+    interval: tuple[float, float]
+    """Bootstrap interval of ``rate`` over goals."""
+    reached: NDArray[np.bool_]
+    """Whether each episode reached its goal, shape (n_goals, episodes_per_goal)."""
+    steps: NDArray[np.int64]
+    """Steps it took, 0 if the start was the goal, -1 if it was not reached; shape (n_goals, episodes_per_goal)."""
+
+
+def evaluate_mastery(
+    model: GoalReacher,
+    env: VectorEnv[Any, Any, Any],
+    goals: NDArray[Any],
+    max_steps: int = 200,
+    epsilon: float = 0.0,
+    episodes_per_goal: int = 1,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> MasteryResult:
+    """
+    Let the model try every goal from a random start: does it get there within ``max_steps`` (the paper: 200)?
+
+    All goals are pursued at once, one in each sub-environment; with more episodes than sub-environments, in rounds. Starts
+    are the environment's own resets, seeded by ``seed`` plus the round. An episode in which the environment ends first has
+    failed.
+
+    :param model: acts towards goals; asked for deterministic actions
+    :param env: vector environment without goals, whose observations are single arrays and actions discrete, with autoreset
+        mode NEXT_STEP or DISABLED
+    :param goals: observations to reach, shape (n_goals, *observation_space.shape)
+    :param max_steps: steps allowed
+    :param epsilon: probability of a random action instead of the model's. The paper does not say whether it evaluates
+        greedily; greedy policies circle for ever where they are wrong, so give both
+    :param episodes_per_goal: starts tried for each goal
+    :param confidence: of the interval
+    :param seed: of starts, random actions, and the bootstrap
+    :return: rate, interval, and the outcome of each episode
+    :raises ValueError: if goals, env or a number do not fit
+    """
+    goals = _check(env, goals, max_steps, epsilon, episodes_per_goal)
+    assert isinstance(env.single_action_space, spaces.Discrete)
+    n_actions, n_envs = int(env.single_action_space.n), env.num_envs
+    episode_goals = np.repeat(np.arange(len(goals)), episodes_per_goal)
+    steps: NDArray[np.int64] = np.full(len(episode_goals), -1, dtype=np.int64)
+    for round_, first in enumerate(range(0, len(episode_goals), n_envs)):
+        rng = np.random.default_rng((seed, round_))
+        rows = slice(first, min(first + n_envs, len(episode_goals)))
+        n = rows.stop - first
+        pursued = goals[episode_goals[rows]]
+        # sub-environment i is seeded with seed + i, so rounds are kept apart by the number of sub-environments
+        observations, _ = env.reset(seed=seed + round_ * n_envs)
+        active = np.arange(n)
+        for step in range(max_steps + 1):
+            there = _same(observations[active], pursued[active])
+            steps[first + active[there]] = step
+            active = active[~there]
+            if step == max_steps or len(active) == 0:
+                break
+            explore = rng.random(n_envs) < epsilon
+            actions = rng.integers(n_actions, size=n_envs)
+            chosen, _ = model.predict(
+                {
+                    "observation": observations[active],
+                    "achieved_goal": observations[active],
+                    "desired_goal": pursued[active],
+                },
+                deterministic=True,
+            )
+            actions[active] = np.where(explore[active], actions[active], chosen)
+            observations, _, terminated, truncated, _ = env.step(actions)
+            ended = active[(terminated | truncated)[active]]
+            if len(ended):
+                arrived = ended[_same(observations[ended], pursued[ended])]
+                steps[first + arrived] = step + 1
+                active = np.setdiff1d(active, ended)
+    steps = steps.reshape(len(goals), episodes_per_goal)
+    reached = steps >= 0
+    return MasteryResult(
+        rate=float(reached.mean()),
+        interval=_bootstrap(reached.mean(axis=1), confidence, seed),
+        reached=reached,
+        steps=steps,
+    )
+
+
+def _bootstrap(rates: NDArray[np.float64], confidence: float, seed: int) -> tuple[float, float]:
+    if len(rates) == 1 or np.ptp(rates) == 0.0:  # every resample is the sample
+        return float(rates[0]), float(rates[0])
+    found = stats.bootstrap(
+        (rates,), np.mean, confidence_level=confidence, method="percentile", batch=100, rng=np.random.default_rng(seed)
+    )
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def _same(observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.bool_]:
+    same: NDArray[np.bool_] = (observations == goals).reshape(len(goals), -1).all(axis=1)
+    return same
+
+
+def _check(
+    env: VectorEnv[Any, Any, Any], goals: NDArray[Any], max_steps: int, epsilon: float, episodes_per_goal: int
+) -> NDArray[Any]:
+    space = env.single_observation_space
+    goals = np.asarray(goals)
+    if goals.shape[1:] != space.shape or len(goals) == 0 or goals.dtype != space.dtype:
+        raise ValueError(
+            f"goals must be {space.dtype} of shape (n, *{space.shape}) with n > 0, got {goals.dtype} of {goals.shape}"
+        )
+    if not isinstance(env.single_action_space, spaces.Discrete):
+        raise ValueError(f"env must have discrete actions, got {env.single_action_space}")
+    mode = env.metadata.get("autoreset_mode")
+    if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+        raise ValueError(f"env must have autoreset mode NEXT_STEP or DISABLED, got {mode}: else last observations are lost")
+    for name, value in (("max_steps", max_steps), ("episodes_per_goal", episodes_per_goal)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if not 0.0 <= epsilon <= 1.0:
+        raise ValueError(f"epsilon must be in [0, 1], got {epsilon}")
+    return goals
+
+
+class MasteryCallback(BaseCallback):
+    """
+    Measure mastery as training goes on, greedy and at ``epsilon``, into SB3's log as ``mastery/greedy`` and
+    ``mastery/epsilon``.
+
+    :param env: as for :func:`evaluate_mastery`
+    :param goals: observations to reach
+    :param eval_freq: environment steps between measurements; one more is taken before training and one after
+    :param max_steps: steps allowed
+    :param epsilon: of the second measurement
+    :param on_measure: called with each measurement, or None
+    :param seed: of the starts, the same each time
+    :param verbose: 1 to print each measurement
+    :raises ValueError: if ``eval_freq`` is not positive
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        goals: NDArray[Any],
+        eval_freq: int,
+        max_steps: int = 200,
+        epsilon: float = 0.1,
+        on_measure: Callable[[MasteryPoint], None] | None = None,
+        seed: int = 0,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(verbose)
+        if eval_freq < 1:
+            raise ValueError(f"eval_freq must be at least 1, got {eval_freq}")
+        self.env = env
+        self.goals = goals
+        self.eval_freq = eval_freq
+        self.max_steps = max_steps
+        self.epsilon = epsilon
+        self.on_measure = on_measure
+        self.seed = seed
+        self.training_seconds = 0.0
+        self._last_step = 0
+        self._resumed = 0.0
+
+    def _on_training_start(self) -> None:
+        self._resumed = time.perf_counter()
+        self._measure()
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps // self.eval_freq > self._last_step // self.eval_freq:
+            self._measure()
+        return True
+
+    def _on_training_end(self) -> None:
+        if self._last_step < self.num_timesteps:
+            self._measure()
+
+    def _measure(self) -> None:
+        self.training_seconds += time.perf_counter() - self._resumed
+        self._last_step = self.num_timesteps
+        results = [
+            evaluate_mastery(self.model, self.env, self.goals, self.max_steps, epsilon, seed=self.seed)
+            for epsilon in (0.0, self.epsilon)
+        ]
+        point = MasteryPoint(self.num_timesteps, self.training_seconds, *results)
+        self.logger.record("time/total_timesteps", point.step)
+        self.logger.record("mastery/greedy", point.greedy.rate)
+        self.logger.record("mastery/epsilon", point.epsilon.rate)
+        self.logger.dump(point.step)
+        if self.verbose:
+            print(f"step {point.step}: mastery {point.greedy.rate:.3f} greedy, {point.epsilon.rate:.3f} at {self.epsilon}")
+        if self.on_measure is not None:
+            self.on_measure(point)
+        self._resumed = time.perf_counter()

@@ -1,0 +1,199 @@
+"""The set of goals an agent knows: every distinct observation it has met."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+"""The observation spaces whose elements can be goals: each is one NumPy array of fixed shape and dtype."""
+
+UNKNOWN = -1
+"""The id of an observation that is not in the buffer."""
+
+_DIGEST_SIZE = 16  # bytes: among a billion goals two share a digest with probability 1e-21
+
+
+class GoalBuffer:
+    """
+    Unique observations in one contiguous array, each with a stable integer id.
+
+    Two observations are the same goal when they are identical byte for byte (section 3 of Veeriah et al. 2018).
+    An id is the row of the observation in :attr:`observations`; it never changes and is never reused, so replay memories can
+    store ids and "is this the goal?" becomes an integer comparison. The buffer is bounded: once ``capacity`` goals are in,
+    new observations are not stored and have the id ``UNKNOWN`` (-1), as have held-out ones.
+
+    :param observation_space: the space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
+    :param capacity: the greatest number of goals; memory is touched only as goals come in
+    :param held_out: observations of shape ``(n, *observation_space.shape)`` that must never become goals, or None
+    :raises TypeError: if elements of ``observation_space`` are not single arrays of fixed shape
+    :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
+    """
+
+    def __init__(
+        self, observation_space: spaces.Space[Any], capacity: int = 10_000, held_out: NDArray[Any] | None = None
+    ) -> None:
+        check_goal_space(observation_space)
+        if not isinstance(capacity, (int, np.integer)) or isinstance(capacity, bool) or capacity < 1:
+            raise ValueError(f"capacity must be a whole number of goals, at least 1, got {capacity!r}")
+        assert observation_space.shape is not None  # for mypy: see GOAL_SPACES
+        assert observation_space.dtype is not None
+        self.observation_space = observation_space
+        self.capacity = int(capacity)
+        self.shape: tuple[int, ...] = observation_space.shape
+        self.dtype = np.dtype(observation_space.dtype)
+        self._rows: NDArray[Any] = np.empty((self.capacity, *self.shape), dtype=self.dtype)
+        self._ids: dict[bytes, int] = {}
+        self._salt = f"{self.dtype.str}{self.shape}".encode()[:64]
+        self._held_out: frozenset[bytes] = frozenset()
+        if held_out is not None:
+            self._held_out = frozenset(self._digests(self.check(held_out, "held_out")))
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, ids: NDArray[np.integer[Any]] | int | slice) -> NDArray[Any]:
+        """
+        :param ids: ids of known goals
+        :return: their observations, shape ``(*ids.shape, *observation_space.shape)``
+        """
+        return self.observations[ids]
+
+    def __contains__(self, observation: NDArray[Any]) -> bool:
+        return bool(self.ids(np.asarray(observation)[None])[0] != UNKNOWN)
+
+    @property
+    def full(self) -> bool:
+        """Whether the buffer holds ``capacity`` goals, so that it takes no more."""
+        return len(self) == self.capacity
+
+    @property
+    def observations(self) -> NDArray[Any]:
+        """All goals in order of their ids, a read-only view of shape ``(len(self), *observation_space.shape)``."""
+        view = self._rows[: len(self)]
+        view.flags.writeable = False
+        return view
+
+    def add(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """
+        Take in the observations that are new, not held out, and for which there is room.
+
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :return: the id of each, shape ``(n,)`` int64; ``UNKNOWN`` for the held out and those there was no room for
+        :raises ValueError: if shape or dtype differ from the space's; then nothing is stored
+        """
+        observations = self.check(observations, "observations")
+        ids = np.empty(len(observations), dtype=np.int64)
+        for row, digest in enumerate(self._digests(observations)):
+            known = self._ids.get(digest)
+            if known is None and not self.full and digest not in self._held_out:
+                known = len(self)
+                self._rows[known] = observations[row]
+                self._ids[digest] = known
+            ids[row] = UNKNOWN if known is None else known
+        return ids
+
+    def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """
+        Look observations up without storing any.
+
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :return: the id of each, shape ``(n,)`` int64, ``UNKNOWN`` where it is not a goal of this buffer
+        """
+        digests = self._digests(self.check(observations, "observations"))
+        return np.array([self._ids.get(digest, UNKNOWN) for digest in digests], dtype=np.int64)
+
+    def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """
+        Draw goals uniformly, with replacement.
+
+        :param n: how many, at least 1
+        :return: ids, shape ``(n,)`` int64
+        :raises ValueError: if the buffer is empty or ``n`` is not positive
+        """
+        if len(self) == 0:
+            raise ValueError("cannot sample from an empty goal buffer: add observations first")
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
+        return rng.integers(len(self), size=n)
+
+    def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
+        """
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :return: whether each may never become a goal, shape ``(n,)``
+        """
+        digests = self._digests(self.check(observations, "observations"))
+        return np.array([digest in self._held_out for digest in digests], dtype=np.bool_)
+
+    def check(self, observations: NDArray[Any], name: str) -> NDArray[Any]:
+        """
+        :param observations: what should be a batch of observations
+        :param name: what the caller calls it, for the message
+        :return: the same as a NumPy array
+        :raises ValueError: if shape or dtype are not those of a batch of this buffer's observations
+        """
+        array = np.asarray(observations)
+        if array.shape[1:] != self.shape or array.ndim != len(self.shape) + 1:
+            raise ValueError(f"{name} must have shape (n, *{self.shape}), one row an observation, got {array.shape}")
+        if array.dtype != self.dtype:
+            raise ValueError(f"{name} must have dtype {self.dtype}, as the observation space has, got {array.dtype}")
+        return array
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """
+        Write goals and held-out digests to an ``.npz`` file (no pickle); a file already there is replaced only once
+        the new one is whole.
+
+        :param path: where; ``.npz`` is appended if it is missing
+        """
+        target = _npz(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staged = target.with_name(target.name + ".tmp.npz")
+        held_out = np.frombuffer(b"".join(sorted(self._held_out)), dtype=np.uint8)
+        np.savez_compressed(staged, observations=self.observations, held_out=held_out, capacity=np.int64(self.capacity))
+        staged.replace(target)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], observation_space: spaces.Space[Any]) -> GoalBuffer:
+        """
+        :param path: a file written by :meth:`save`
+        :param observation_space: the space of the observations in it
+        :return: a buffer with the same goals, ids, held-out observations and capacity
+        :raises ValueError: if the stored observations do not fit the space
+        """
+        with np.load(_npz(path), allow_pickle=False) as stored:
+            buffer = cls(observation_space, int(stored["capacity"]))
+            held_out = stored["held_out"].tobytes()
+            buffer.add(stored["observations"])
+        digests = range(0, len(held_out), _DIGEST_SIZE)
+        buffer._held_out = frozenset(held_out[start : start + _DIGEST_SIZE] for start in digests)
+        return buffer
+
+    def _digests(self, observations: NDArray[Any]) -> list[bytes]:
+        rows = np.ascontiguousarray(observations)
+        return [hashlib.blake2b(row.tobytes(), digest_size=_DIGEST_SIZE, key=self._salt).digest() for row in rows]
+
+
+def _npz(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+
+
+def check_goal_space(observation_space: spaces.Space[Any]) -> None:
+    """
+    :param observation_space: the observation space of an environment without goals
+    :raises TypeError: if its observations cannot be goals: they must be single arrays of fixed shape and dtype
+    """
+    if not isinstance(observation_space, GOAL_SPACES):
+        names = ", ".join(space.__name__ for space in GOAL_SPACES)
+        raise TypeError(
+            f"observation_space cannot be treated as a space of goals: expected one of {names}, got {observation_space}. "
+            "Wrap the environment so that its observation is one array (gymnasium.wrappers.FlattenObservation, "
+            "minigrid's ImgObsWrapper)."
+        )

@@ -1,0 +1,160 @@
+"""Goal-pursuing episodes of several environments at once: the core that both goal wrappers share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_manygoals.goals.buffer import GoalBuffer
+from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
+
+Info = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
+class GoalEpisodes:
+    """
+    What each of ``n_envs`` environments is pursuing and for how long, and what that is worth.
+
+    An episode ends when the observation equals the goal (terminated) or after ``max_episode_steps`` steps (truncated), as in
+    Algorithm 1 of Veeriah et al. 2018. The reward is ``goal_reward`` on the transition that reaches the goal, else
+    ``step_reward`` (section 3 of the paper).
+
+    :param goal_buffer: the known goals; observations met are added to it
+    :param n_envs: the number of environments
+    :param selector: the rule that chooses goals, uniform if None
+    :param max_episode_steps: the steps an episode may take, T in Algorithm 1
+    :param goal_reward: reward of the transition that reaches the goal
+    :param step_reward: reward of every other transition
+    :raises ValueError: if a count is not positive, or reaching a goal is not worth more than a step
+    """
+
+    def __init__(
+        self,
+        goal_buffer: GoalBuffer,
+        n_envs: int = 1,
+        selector: GoalSelector | None = None,
+        max_episode_steps: int = 50,
+        goal_reward: float = 0.0,
+        step_reward: float = -0.1,
+    ) -> None:
+        for name, value in (("n_envs", n_envs), ("max_episode_steps", max_episode_steps)):
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+        if not goal_reward > step_reward:
+            raise ValueError(f"goal_reward must be greater than step_reward, got {goal_reward} and {step_reward}")
+        self.goal_buffer = goal_buffer
+        self.selector = UniformSelector() if selector is None else selector
+        self.max_episode_steps = int(max_episode_steps)
+        self.goal_reward = float(goal_reward)
+        self.step_reward = float(step_reward)
+        self.rng = np.random.default_rng()
+        self.desired_goals: NDArray[Any] = np.zeros((n_envs, *goal_buffer.shape), dtype=goal_buffer.dtype)
+        self.desired_ids: NDArray[np.int64] = np.full(n_envs, -1, dtype=np.int64)
+        self.steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
+
+    def seed(self, seed: int | None) -> None:
+        """:param seed: of the generator that goals are drawn with; None for a fresh one"""
+        self.rng = np.random.default_rng(seed)
+
+    def start(self, rows: NDArray[np.integer[Any]], observations: NDArray[Any], goal: NDArray[Any] | None = None) -> None:
+        """
+        Begin an episode in some environments. Their first observations become known goals.
+
+        :param rows: which environments, shape ``(k,)``
+        :param observations: what each of them shows, shape ``(k, *observation_space.shape)``
+        :param goal: the goal to pursue, which need not be known and may be held out; chosen by the selector if None
+        :raises ValueError: if no goal is given and none is known
+        """
+        current_ids = self.goal_buffer.add(observations)
+        if goal is not None:
+            goals = self.check_goal(goal)[None]
+            ids = self.goal_buffer.ids(goals)
+        elif len(self.goal_buffer) == 0:
+            raise ValueError("the goal buffer is empty: no observation that may be a goal has been met yet")
+        else:
+            ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
+            goals = self.goal_buffer[ids]
+        self.desired_goals[rows] = goals
+        self.desired_ids[rows] = ids
+        self.steps[rows] = 0
+
+    def check_goal(self, goal: NDArray[Any]) -> NDArray[Any]:
+        """
+        :param goal: what should be one observation
+        :return: the same as a NumPy array
+        :raises ValueError: if its shape or dtype is another
+        """
+        array, shape, dtype = np.asarray(goal), self.goal_buffer.shape, self.goal_buffer.dtype
+        if array.shape != shape or array.dtype != dtype:
+            raise ValueError(f"options['goal'] must be {dtype} of shape {shape}, got {array.dtype} of {array.shape}")
+        return array
+
+    def advance(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """
+        Count one step of every environment. The observations become known goals.
+
+        :param observations: what each environment shows after its step, shape ``(n_envs, *observation_space.shape)``
+        :return: the goal id of each observation, shape ``(n_envs,)``
+        """
+        self.steps += 1
+        return self.goal_buffer.add(observations)
+
+    def achieved(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any]) -> NDArray[np.bool_]:
+        """
+        :param achieved_goal: shape ``(*batch, *observation_space.shape)``
+        :param desired_goal: the same shape
+        :return: whether they are identical, shape ``batch``
+        """
+        ours, theirs = self._as_bytes(achieved_goal, "achieved_goal"), self._as_bytes(desired_goal, "desired_goal")
+        same: NDArray[np.bool_] = np.asarray(ours == theirs)
+        return np.asarray(same.all(axis=-1))
+
+    def _as_bytes(self, goal: NDArray[Any], name: str) -> NDArray[np.uint8]:
+        # Bytes, not numbers: -0.0 and 0.0 are two goals to the buffer, and must be two goals here.
+        shape, dtype = self.goal_buffer.shape, self.goal_buffer.dtype
+        array = np.asarray(goal)
+        batch = array.shape[: array.ndim - len(shape)]
+        if array.shape != (*batch, *shape) or array.dtype != dtype:
+            raise ValueError(f"{name} must be {dtype} of shape (*batch, *{shape}), got {array.dtype} of {array.shape}")
+        return np.ascontiguousarray(array).reshape(*batch, -1).view(np.uint8)
+
+    def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
+        """
+        :param achieved_goal: one observation or a batch
+        :param desired_goal: the same
+        :param info: not used; part of the GoalEnv interface
+        :return: a float for one observation, float32 of shape ``(n,)`` for a batch
+        """
+        reward = np.where(self.achieved(achieved_goal, desired_goal), self.goal_reward, self.step_reward)
+        return float(reward) if reward.ndim == 0 else reward.astype(np.float32)
+
+    def compute_terminated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
+        """
+        :param achieved_goal: one observation or a batch
+        :param desired_goal: the same
+        :param info: the info, or one info an observation, of the transitions; ``env_terminated`` is read from it
+        :return: whether the goal is reached or the environment itself came to an end: bool, or bool of shape ``(n,)``
+        """
+        terminated = self.achieved(achieved_goal, desired_goal) | _read(info, "env_terminated", False).astype(bool)
+        return bool(terminated) if terminated.ndim == 0 else terminated
+
+    def compute_truncated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
+        """
+        :param achieved_goal: one observation or a batch; gives the shape of the answer
+        :param desired_goal: not used; part of the GoalEnv interface
+        :param info: the info, or one info an observation; ``goal_steps`` and ``env_truncated`` are read from it
+        :return: whether the steps are used up or the environment itself was cut short: bool, or bool of shape ``(n,)``
+        """
+        cut = (_read(info, "goal_steps", 0) >= self.max_episode_steps) | _read(info, "env_truncated", False).astype(bool)
+        batch = np.shape(achieved_goal)[: np.ndim(achieved_goal) - len(self.goal_buffer.shape)]
+        truncated: NDArray[np.bool_] = np.broadcast_to(cut, batch)
+        return bool(truncated) if truncated.ndim == 0 else truncated.copy()
+
+
+def _read(info: Info, key: str, default: Any) -> NDArray[Any]:
+    if isinstance(info, Mapping):
+        return np.asarray(info.get(key, default))
+    return np.asarray([one.get(key, default) for one in info])

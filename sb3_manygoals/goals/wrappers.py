@@ -1,0 +1,330 @@
+"""Turn an environment into one that pursues goals: for one Gymnasium environment, and for a vector of them in SB3's form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
+
+from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
+from sb3_manygoals.goals.episodes import GoalEpisodes, Info
+from sb3_manygoals.goals.selection import GoalSelector
+
+GoalObs = dict[str, NDArray[Any]]
+
+_MAX_WANDERING = 1_000
+"""Random steps after which a world that shows no observation that may be a goal is given up."""
+
+
+def goal_observation_space(observation_space: spaces.Space[Any]) -> spaces.Dict:
+    """
+    :param observation_space: of an environment without goals
+    :return: the GoalEnv space: the same three times, as observation, achieved_goal and desired_goal
+    :raises TypeError: if its observations cannot be goals
+    """
+    check_goal_space(observation_space)
+    return spaces.Dict({key: observation_space for key in ("observation", "achieved_goal", "desired_goal")})
+
+
+class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.RecordConstructorArgs):
+    """
+    Pursue goals drawn from the observations met so far.
+
+    The observation becomes ``{"observation", "achieved_goal", "desired_goal"}``, as Gymnasium-Robotics' GoalEnv has it. An
+    episode terminates when the goal is reached and is truncated after ``max_episode_steps``; the environment's own
+    termination and truncation end it too. ``reset(options={"goal": observation})`` sets the goal, all other options go to
+    the environment. The environment's reward is in ``info["env_reward"]``; ``info`` also has ``env_terminated``,
+    ``env_truncated``, ``is_success``, ``goal_steps``, and the ids ``achieved_goal_id`` and ``desired_goal_id`` (-1: not in
+    the buffer).
+
+    :param env: an environment whose observation is one array
+    :param goal_buffer: where goals are kept, to be shared between environments; a new one if None
+    :param selector: the rule that chooses goals, uniform if None
+    :param max_episode_steps: the steps an episode may take, T in Algorithm 1
+    :param goal_reward: reward of the transition that reaches the goal
+    :param step_reward: reward of every other transition
+    :raises TypeError: if the observations cannot be goals
+    :raises ValueError: if ``goal_buffer`` is for another space, or a number makes no sense
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        goal_buffer: GoalBuffer | None = None,
+        selector: GoalSelector | None = None,
+        max_episode_steps: int = 50,
+        goal_reward: float = 0.0,
+        step_reward: float = -0.1,
+    ) -> None:
+        gym.utils.RecordConstructorArgs.__init__(
+            self,
+            goal_buffer=goal_buffer,
+            selector=selector,
+            max_episode_steps=max_episode_steps,
+            goal_reward=goal_reward,
+            step_reward=step_reward,
+            _disable_deepcopy=True,  # environments are meant to share the buffer
+        )
+        super().__init__(env)
+        self.observation_space = goal_observation_space(env.observation_space)  # type: ignore[assignment]
+        goal_buffer = _buffer_for(env.observation_space, goal_buffer)
+        self.goal_episodes = GoalEpisodes(goal_buffer, 1, selector, max_episode_steps, goal_reward, step_reward)
+
+    @property
+    def goal_buffer(self) -> GoalBuffer:
+        """The known goals."""
+        return self.goal_episodes.goal_buffer
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[GoalObs, dict[str, Any]]:
+        """
+        :param seed: of the environment and of the choice of goals
+        :param options: ``{"goal": observation}`` to set the goal; anything else is the environment's
+        :return: the first observation, and the environment's info with ``desired_goal_id``
+        :raises ValueError: if the goal has not the shape and dtype of an observation, or no goal can be found
+        """
+        options = dict(options or {})
+        goal = options.pop("goal", None)
+        if goal is not None:
+            goal = self.goal_episodes.check_goal(goal)
+        if seed is not None:
+            self.goal_episodes.seed(seed)
+            self.action_space.seed(seed)
+        world_obs, info = self.env.reset(seed=seed, options=options or None)
+        observation = np.asarray(world_obs)
+        self.goal_buffer.add(observation[None])
+        if goal is None and len(self.goal_buffer) == 0:
+            observation, info = self._wander()
+        self.goal_episodes.start(np.array([0]), observation[None], goal)
+        return self._goal_obs(observation), {**info, "desired_goal_id": int(self.goal_episodes.desired_ids[0])}
+
+    def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
+        """
+        :param action: of the environment
+        :return: goal observation, goal reward, terminated, truncated, info (see the class)
+        """
+        world_obs, env_reward, env_terminated, env_truncated, info = self.env.step(action)
+        observation = np.asarray(world_obs)
+        episodes = self.goal_episodes
+        achieved_ids = episodes.advance(observation[None])
+        desired_goal = episodes.desired_goals[0]
+        info = {
+            **info,
+            "env_reward": float(env_reward),
+            "env_terminated": bool(env_terminated),
+            "env_truncated": bool(env_truncated),
+            "is_success": bool(episodes.achieved(observation, desired_goal)),
+            "goal_steps": int(episodes.steps[0]),
+            "achieved_goal_id": int(achieved_ids[0]),
+            "desired_goal_id": int(episodes.desired_ids[0]),
+        }
+        reward = episodes.compute_reward(observation, desired_goal, info)
+        terminated = episodes.compute_terminated(observation, desired_goal, info)
+        truncated = episodes.compute_truncated(observation, desired_goal, info)
+        return self._goal_obs(observation), reward, terminated, truncated, info
+
+    def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
+        """The reward of a transition that led to ``achieved_goal``; see :meth:`GoalEpisodes.compute_reward`."""
+        return self.goal_episodes.compute_reward(achieved_goal, desired_goal, info)
+
+    def compute_terminated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
+        """Whether it ends the episode; see :meth:`GoalEpisodes.compute_terminated`."""
+        return self.goal_episodes.compute_terminated(achieved_goal, desired_goal, info)
+
+    def compute_truncated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
+        """Whether it cuts the episode short; see :meth:`GoalEpisodes.compute_truncated`."""
+        return self.goal_episodes.compute_truncated(achieved_goal, desired_goal, info)
+
+    def _goal_obs(self, observation: NDArray[Any]) -> GoalObs:
+        return {
+            "observation": observation,
+            "achieved_goal": observation.copy(),
+            "desired_goal": self.goal_episodes.desired_goals[0].copy(),
+        }
+
+    def _wander(self) -> tuple[NDArray[Any], dict[str, Any]]:
+        # Algorithm 1, line 2: the first goals come from a random policy. Only needed where the first observation is held out.
+        for _ in range(_MAX_WANDERING):
+            world_obs, _, terminated, truncated, info = self.env.step(self.action_space.sample())
+            if terminated or truncated:
+                world_obs, info = self.env.reset()
+            observation = np.asarray(world_obs)
+            self.goal_buffer.add(observation[None])
+            if len(self.goal_buffer) > 0:
+                return observation, info
+        raise ValueError(f"the goal buffer is still empty after {_MAX_WANDERING} random steps: all they met is held out")
+
+
+class VecGoalBufferWrapper(VecEnvWrapper):
+    """
+    :class:`GoalBufferWrapper` for an SB3 VecEnv: all its environments share one goal buffer.
+
+    With ``reset_worlds`` an episode that ends because of its goal resets its environment, exactly as a
+    :class:`GoalBufferWrapper` around each of them would. Without, the world goes on from where it is and only the goal
+    changes: for VecEnvs that cannot reset one environment, or whose wrappers (frame stacking, say) would not notice.
+
+    ``infos`` have the keys of :class:`GoalBufferWrapper`, and at the end of an episode ``terminal_observation``,
+    ``TimeLimit.truncated`` and ``episode`` (return, length) of the goal episode. An ``episode`` entry that a Monitor below
+    writes is moved to ``env_episode``.
+
+    :param venv: vectorized environment whose observation is one array
+    :param goal_buffer: where goals are kept; a new one if None
+    :param selector: the rule that chooses goals, uniform if None
+    :param max_episode_steps: the steps an episode may take, T in Algorithm 1
+    :param goal_reward: reward of the transition that reaches the goal
+    :param step_reward: reward of every other transition
+    :param reset_worlds: whether a goal episode's end resets the environment; None: wherever that is possible
+    :raises TypeError: if the observations cannot be goals
+    :raises ValueError: if ``reset_worlds`` is asked of a VecEnv that cannot, or another argument makes no sense
+    """
+
+    def __init__(
+        self,
+        venv: VecEnv,
+        goal_buffer: GoalBuffer | None = None,
+        selector: GoalSelector | None = None,
+        max_episode_steps: int = 50,
+        goal_reward: float = 0.0,
+        step_reward: float = -0.1,
+        reset_worlds: bool | None = None,
+    ) -> None:
+        can_reset = isinstance(venv, (DummyVecEnv, SubprocVecEnv))
+        if reset_worlds and not can_reset:
+            raise ValueError(
+                f"reset_worlds=True needs a DummyVecEnv or SubprocVecEnv, got {type(venv).__name__}, in which single "
+                "environments cannot be reset: pass reset_worlds=False, or put VecGoalBufferWrapper innermost"
+            )
+        super().__init__(venv, observation_space=goal_observation_space(venv.observation_space))
+        goal_buffer = _buffer_for(venv.observation_space, goal_buffer)
+        self.reset_worlds = can_reset if reset_worlds is None else reset_worlds
+        self.goal_episodes = GoalEpisodes(goal_buffer, venv.num_envs, selector, max_episode_steps, goal_reward, step_reward)
+        self._returns = np.zeros(venv.num_envs)
+
+    @property
+    def goal_buffer(self) -> GoalBuffer:
+        """The known goals."""
+        return self.goal_episodes.goal_buffer
+
+    def seed(self, seed: int | None = None) -> Any:
+        """
+        :param seed: of the choice of goals, and of the environments at their next reset
+        :return: the seed of each environment
+        """
+        self.goal_episodes.seed(seed)
+        self.action_space.seed(seed)
+        return self.venv.seed(seed)
+
+    def reset(self) -> GoalObs:
+        """
+        Reset all environments. Options set by ``set_options({"goal": observation})`` set the goals.
+
+        :return: the first goal observations, each of shape ``(num_envs, *observation_space.shape)``
+        """
+        options = [dict(option) for option in self._options]
+        goals = [option.pop("goal", None) for option in options]
+        goals = [None if goal is None else self.goal_episodes.check_goal(goal) for goal in goals]
+        self.venv.set_options(options)
+        observations = np.array(self.venv.reset())
+        self.reset_infos = list(self.venv.reset_infos)
+        self._options = [{} for _ in range(self.num_envs)]
+        self.goal_buffer.add(observations)
+        if len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
+            observations = self._wander()
+        for row, goal in enumerate(goals):
+            self.goal_episodes.start(np.array([row]), observations[row : row + 1], goal)
+        self._returns[:] = 0.0
+        return self._goal_obs(observations)
+
+    def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
+        """:param options: for the next reset, for all environments or one dict each; ``"goal"`` sets the goal"""
+        VecEnv.set_options(self, options)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """:return: goal observations, goal rewards float32, dones, infos"""
+        venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
+        observations = np.array(venv_obs)
+        final = observations.copy()
+        for row in np.flatnonzero(env_dones).tolist():
+            final[row] = infos[row]["terminal_observation"]
+            self.reset_infos[row] = self.venv.reset_infos[row]
+
+        episodes = self.goal_episodes
+        achieved_ids = episodes.advance(final)
+        desired_goals, desired_ids = episodes.desired_goals.copy(), episodes.desired_ids.copy()
+        success = episodes.achieved(final, desired_goals)
+        for row, info in enumerate(infos):
+            env_truncated = bool(info.get("TimeLimit.truncated", False))
+            info.update(
+                env_reward=float(env_rewards[row]),
+                env_terminated=bool(env_dones[row]) and not env_truncated,
+                env_truncated=env_truncated,
+                is_success=bool(success[row]),
+                goal_steps=int(episodes.steps[row]),
+                achieved_goal_id=int(achieved_ids[row]),
+                desired_goal_id=int(desired_ids[row]),
+            )
+        rewards = episodes.compute_reward(final, desired_goals, infos)
+        terminated = episodes.compute_terminated(final, desired_goals, infos)
+        truncated = episodes.compute_truncated(final, desired_goals, infos)
+        dones = terminated | truncated
+        self._returns += rewards
+
+        ended = np.flatnonzero(dones)
+        for row in ended.tolist():
+            info = infos[row]
+            info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
+            info["terminal_observation"] = {
+                "observation": final[row],
+                "achieved_goal": final[row].copy(),
+                "desired_goal": desired_goals[row],
+            }
+            if "episode" in info:
+                info["env_episode"] = info["episode"]
+            info["episode"] = {"r": float(self._returns[row]), "l": int(episodes.steps[row])}
+        if self.reset_worlds:
+            for row in np.flatnonzero(dones & ~env_dones).tolist():
+                ((observations[row], self.reset_infos[row]),) = self.venv.env_method("reset", indices=[row])
+        if len(ended):
+            episodes.start(ended, observations[ended])
+            self._returns[ended] = 0.0
+        return self._goal_obs(observations), rewards, dones, infos
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """SB3's way to call methods, HerReplayBuffer's to ``compute_reward``; the goal methods are answered here."""
+        if method_name in ("compute_reward", "compute_terminated", "compute_truncated"):
+            answer = getattr(self.goal_episodes, method_name)(*method_args, **method_kwargs)
+            return [answer for _ in self._get_indices(indices)]
+        return self.venv.env_method(method_name, *method_args, indices=indices, **method_kwargs)
+
+    def _goal_obs(self, observations: NDArray[Any]) -> GoalObs:
+        return {
+            "observation": observations,
+            "achieved_goal": observations.copy(),
+            "desired_goal": self.goal_episodes.desired_goals.copy(),
+        }
+
+    def _wander(self) -> NDArray[Any]:
+        # as GoalBufferWrapper._wander; the VecEnv resets by itself
+        for _ in range(_MAX_WANDERING):
+            actions = np.array([self.action_space.sample() for _ in range(self.num_envs)])
+            observations = np.array(self.venv.step(actions)[0])
+            self.goal_buffer.add(observations)
+            if len(self.goal_buffer) > 0:
+                return observations
+        raise ValueError(f"the goal buffer is still empty after {_MAX_WANDERING} random steps: all they met is held out")
+
+
+def _buffer_for(observation_space: spaces.Space[Any], goal_buffer: GoalBuffer | None) -> GoalBuffer:
+    if goal_buffer is None:
+        return GoalBuffer(observation_space)
+    if goal_buffer.observation_space != observation_space:
+        raise ValueError(
+            f"goal_buffer is for observations of {goal_buffer.observation_space}, the environment has {observation_space}"
+        )
+    return goal_buffer

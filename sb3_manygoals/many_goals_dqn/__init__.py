@@ -1,0 +1,7 @@
+"""ManyGoalsDQN: deep Q-learning of a universal value function, every transition teaching many goals."""
+
+from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN
+from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
+from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
+
+__all__ = ["CnnPolicy", "ManyGoalsDQN", "ManyGoalsPolicy", "ManyGoalsReplayBuffer", "ManyGoalsSamples", "MlpPolicy"]

@@ -1,0 +1,463 @@
+"""ManyGoalsDQN: Algorithm 1 of "Many-Goals Reinforcement Learning" on Stable-Baselines3."""
+
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+from typing import Any, ClassVar, Literal, TypeVar
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import LinearSchedule, polyak_update
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wrapper
+
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer, GoalBufferWrapper, GoalEpisodes, VecGoalBufferWrapper
+from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
+from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
+from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
+from sb3_manygoals.networks import UniversalQNetwork
+
+SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
+
+GoalSampling = Literal["uniform", "batch"]
+
+
+class ManyGoalsDQN(OffPolicyAlgorithm):
+    """
+    Deep Q-learning of a universal value function Q(s, a, g), where every transition teaches many goals.
+
+    Paper: "Many-Goals Reinforcement Learning" (Veeriah, Oh, Singh 2018), https://arxiv.org/abs/1806.09605. Goals are the
+    observations met so far. Each update pairs every sampled transition with every sampled goal, rewards and terminates
+    each pair as that goal would, and descends the mean squared Bellman error.
+
+    The defaults are the paper's, where it gives them: replay of 10,000; 32 transitions x 16 goals an update; an update every
+    step; RMSProp; gamma 0.99; epsilon from 1 to 0.1 over a million steps. ``docs/design.md`` says how the others were chosen.
+
+    :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of :class:`ManyGoalsPolicy`
+    :param env: an environment or its id, or a VecEnv, without goals (it is wrapped to pursue them) or already wrapped in
+        :class:`GoalBufferWrapper` or :class:`VecGoalBufferWrapper`. Actions must be discrete, observations single arrays
+    :param learning_rate: step size, or a function of the remaining progress from 1 to 0
+    :param buffer_size: transitions in the replay memory
+    :param learning_starts: environment steps, taken at random, before the first update
+    :param batch_size: transitions in an update, S
+    :param goal_batch_size: goals in an update, G
+    :param goal_sampling: where the goals of an update come from: "uniform" over the known goals, as in the paper, or
+        "batch": the next observations of the sampled transitions, as many as are different, topped up with uniform goals
+    :param double_q: choose the next action with the learning network and value it with the target network
+    :param tau: share of the learning network taken over by the target network at each of its updates
+    :param gamma: discount factor
+    :param train_freq: update every so many (vector) steps, or ``(n, "episode")``
+    :param gradient_steps: updates each time; -1: one for each environment step taken
+    :param target_update_interval: environment steps between updates of the target network
+    :param exploration_initial_eps: probability of a random action at the start
+    :param exploration_final_eps: the same at the end
+    :param exploration_steps: environment steps over which it falls, linearly
+    :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` without goals: ``goal_buffer``,
+        ``selector``, ``max_episode_steps``, ``goal_reward``, ``step_reward``, and for a VecEnv ``reset_worlds``
+    :param stats_window_size: episodes averaged in the log
+    :param tensorboard_log: folder for TensorBoard, None for no such log
+    :param policy_kwargs: further arguments of the policy
+    :param verbose: 0 no output, 1 info, 2 debug
+    :param seed: of all pseudo-random generators
+    :param device: for the networks
+    :param _init_setup_model: whether to build the network now
+    :raises TypeError: if observations cannot be goals or actions are not discrete
+    :raises ValueError: if a count, rate or choice makes no sense
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": CnnPolicy, "MlpPolicy": MlpPolicy}
+    policy: ManyGoalsPolicy
+    replay_buffer: ManyGoalsReplayBuffer
+    q_net: UniversalQNetwork
+    q_net_target: UniversalQNetwork
+    goal_buffer: GoalBuffer | None
+
+    def __init__(
+        self,
+        policy: str | type[ManyGoalsPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 1e-4,
+        buffer_size: int = 10_000,
+        learning_starts: int = 1_000,
+        batch_size: int = 32,
+        goal_batch_size: int = 16,
+        goal_sampling: GoalSampling = "uniform",
+        double_q: bool = False,
+        tau: float = 1.0,
+        gamma: float = 0.99,
+        train_freq: int | tuple[int, str] = 1,
+        gradient_steps: int = 1,
+        target_update_interval: int = 1_000,
+        exploration_initial_eps: float = 1.0,
+        exploration_final_eps: float = 0.1,
+        exploration_steps: int = 1_000_000,
+        goal_wrapper_kwargs: dict[str, Any] | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+    ) -> None:
+        if isinstance(policy, str):
+            if policy not in self.policy_aliases:
+                raise ValueError(f"policy must be one of {', '.join(self.policy_aliases)}, got {policy!r}")
+            # by class: SB3 refuses these names for Dict observations
+            policy = self.policy_aliases[policy]  # type: ignore[assignment]
+        if isinstance(env, str):
+            env = gym.make(env)
+        if env is not None:
+            if goal_wrapper_kwargs and is_goal_wrapped(env):
+                raise ValueError(f"goal_wrapper_kwargs {sorted(goal_wrapper_kwargs)} given, but env pursues goals already")
+            env = pursue_goals(env, goal_wrapper_kwargs)
+        super().__init__(
+            policy,
+            env,  # type: ignore[arg-type]
+            learning_rate,
+            buffer_size,
+            learning_starts,
+            batch_size,
+            tau,
+            gamma,
+            train_freq,
+            gradient_steps,
+            replay_buffer_class=ManyGoalsReplayBuffer,
+            policy_kwargs=policy_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            seed=seed,
+            sde_support=False,
+            support_multi_env=True,
+        )
+        if self._vec_normalize_env is not None:
+            raise ValueError("VecNormalize is not supported: a goal is one exact observation, and normalisation drifts")
+        self.goal_batch_size = goal_batch_size
+        self.goal_sampling = goal_sampling
+        self.double_q = double_q
+        self.target_update_interval = target_update_interval
+        self.exploration_initial_eps = exploration_initial_eps
+        self.exploration_final_eps = exploration_final_eps
+        self.exploration_steps = exploration_steps
+        # without the buffer: it is no setting, and would be saved with the model
+        self.goal_wrapper_kwargs = {k: v for k, v in (goal_wrapper_kwargs or {}).items() if k != "goal_buffer"}
+        self.goal_buffer = None
+        self.exploration_rate = exploration_initial_eps
+        self._loss = th.zeros(())
+        self._check_numbers()
+        if _init_setup_model:
+            self._setup_model()
+
+    def _check_numbers(self) -> None:
+        counts = ("buffer_size", "batch_size", "goal_batch_size", "target_update_interval", "exploration_steps")
+        for name in counts:
+            value = getattr(self, name)
+            if not float(value).is_integer() or value < 1:
+                raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+            setattr(self, name, int(value))
+        frequency = self.train_freq[0] if isinstance(self.train_freq, tuple) else self.train_freq
+        if frequency < 1:
+            raise ValueError(f"train_freq must be at least 1, got {self.train_freq!r}")
+        if self.gradient_steps < -1:
+            raise ValueError(f"gradient_steps must be -1, 0 or positive, got {self.gradient_steps!r}")
+        if self.learning_starts < 0:
+            raise ValueError(f"learning_starts must not be negative, got {self.learning_starts!r}")
+        if not 0.0 <= self.gamma < 1.0:
+            raise ValueError(f"gamma must be in [0, 1), got {self.gamma!r}")
+        for name in ("tau", "exploration_initial_eps", "exploration_final_eps"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)!r}")
+        if self.goal_sampling not in ("uniform", "batch"):
+            raise ValueError(f'goal_sampling must be "uniform" or "batch", got {self.goal_sampling!r}')
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        self.q_net = self.policy.q_net
+        self.q_net_target = self.policy.q_net_target
+        fraction = 1.0  # of exploration_steps, which stands for the whole of training in this schedule
+        self.exploration_schedule = LinearSchedule(self.exploration_initial_eps, self.exploration_final_eps, fraction)
+        if self.env is not None:
+            self._adopt_goals(self.env)
+
+    def _adopt_goals(self, env: VecEnv) -> None:
+        """Take goal buffer and rewards over from the env's goal wrapper, where they live."""
+        episodes = goal_episodes(env)
+        if self.goal_buffer is None:
+            self.goal_buffer = episodes[0].goal_buffer
+        for pursuit in episodes:
+            # the ids in the replay memory are this buffer's
+            pursuit.goal_buffer = self.goal_buffer
+        self.goal_reward = episodes[0].goal_reward
+        self.step_reward = episodes[0].step_reward
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        # As SB3's, without VecTransposeImage: the network puts the channels first, once for all three keys.
+        env = pursue_goals(env, None)
+        if isinstance(env, VecEnv):
+            return env
+        if monitor_wrapper and not _monitors_goals(env):
+            env = Monitor(env)
+        return DummyVecEnv([lambda: env])
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """
+        :param env: the environment to go on learning in, with goals or without; it goes on with the goals known so far
+        :param force_reset: whether to reset it before training
+        """
+        super().set_env(pursue_goals(env, self.goal_wrapper_kwargs), force_reset)
+        assert self.env is not None
+        self._adopt_goals(self.env)
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """:param seed: of python, numpy, torch, the action space, the environments, and the choice of update goals"""
+        super().set_random_seed(seed)
+        self.rng = np.random.default_rng(seed)
+
+    def _on_step(self) -> None:
+        steps = self.num_timesteps
+        # the steps of all environments count, so an update is due whenever a multiple of the interval was passed
+        if steps // self.target_update_interval > (steps - self.n_envs) // self.target_update_interval:
+            polyak_update(self.q_net.parameters(), self.q_net_target.parameters(), self.tau)
+        self.exploration_rate = self.exploration_schedule(max(0.0, 1.0 - steps / self.exploration_steps))
+
+    def train(self, gradient_steps: int, batch_size: int = 32) -> None:
+        """
+        :param gradient_steps: number of updates
+        :param batch_size: transitions in each
+        """
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        if self._n_updates == 0:
+            assert self.goal_buffer is not None
+            self.policy.fit_standardization(th.as_tensor(self.goal_buffer.observations.copy(), device=self.device))
+        for _ in range(gradient_steps):
+            batch: ManyGoalsSamples = self.replay_buffer.sample(batch_size)
+            goals, goal_ids = self._sample_goals(batch)
+            self._loss = self.goal_losses(batch, goals, goal_ids).mean()
+            self.policy.optimizer.zero_grad()
+            self._loss.backward()  # type: ignore[no-untyped-call]
+            self.policy.optimizer.step()
+        self._n_updates += gradient_steps
+
+    def goal_losses(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
+        """
+        The paper's L(g) of each goal over a batch of transitions, at the cost of S + G passes of the trunk.
+
+        :param batch: S transitions
+        :param goals: observations, shape (G, *observation_space.shape)
+        :param goal_ids: their ids, shape (G,) int64
+        :return: shape (G,)
+        """
+        net, target = self.q_net, self.q_net_target
+        n = len(batch.actions)
+        with th.no_grad():
+            next_features = target.trunk(th.cat([batch.next_observations, goals]))
+            next_q = target.pairwise(target.state_embedding(next_features[:n]), target.goal_embedding(next_features[n:]))
+        features = net.trunk(th.cat([batch.observations, goals]))
+        goal_embeddings = net.goal_embedding(features[n:])
+        q = net.pairwise_taken(net.state_embedding(features[:n]), goal_embeddings, batch.actions)
+        next_q_online = None
+        if self.double_q:
+            with th.no_grad():
+                next_q_online = net.pairwise(net.state_embedding(net.trunk(batch.next_observations)), goal_embeddings)
+        targets = pairwise_td_targets(
+            next_q,
+            batch.next_ids[:, None] == goal_ids,
+            batch.terminated,
+            self.gamma,
+            self.goal_reward,
+            self.step_reward,
+            next_q_online,
+        )
+        return pairwise_td_loss(q, targets)
+
+    def _sample_goals(self, batch: ManyGoalsSamples) -> tuple[th.Tensor, th.Tensor]:
+        assert self.goal_buffer is not None
+        ids = self.goal_buffer.sample_ids(self.goal_batch_size, self.rng)
+        if self.goal_sampling == "batch":
+            met = np.unique(batch.next_ids.cpu().numpy())
+            met = self.rng.permutation(met[met != UNKNOWN])[: self.goal_batch_size]
+            ids[: len(met)] = met
+        goals = th.as_tensor(self.goal_buffer[ids], device=self.device)
+        return goals, th.as_tensor(ids, device=self.device)
+
+    def predict(
+        self,
+        observation: NDArray[Any] | dict[str, NDArray[Any]],
+        state: tuple[NDArray[Any], ...] | None = None,
+        episode_start: NDArray[Any] | None = None,
+        deterministic: bool = False,
+    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+        """
+        Greedy actions, or epsilon-greedy with the current ``exploration_rate``, drawn for each environment by itself.
+
+        :param observation: dict with "observation" and "desired_goal", one of each or a batch
+        :param state: not used
+        :param episode_start: not used
+        :param deterministic: True for the greedy action
+        :return: actions, int64, of shape () or (n,), and ``state``
+        :raises ValueError: if ``observation`` is not such a dict
+        """
+        if not isinstance(observation, dict) or not {"observation", "desired_goal"} <= observation.keys():
+            got = list(observation) if isinstance(observation, dict) else type(observation).__name__
+            raise ValueError(f'observation must be a dict with "observation" and "desired_goal", got {got}')
+        goal_obs = {key: observation[key] for key in ("observation", "desired_goal")}
+        actions, state = self.policy.predict(goal_obs, state, episode_start, deterministic)
+        if not deterministic:
+            assert isinstance(self.action_space, spaces.Discrete)
+            explore = self.rng.random(actions.shape) < self.exploration_rate
+            random_actions = self.rng.integers(self.action_space.n, size=actions.shape)
+            actions = np.where(explore, random_actions, actions)
+        return actions, state
+
+    def dump_logs(self) -> None:
+        """Write log data; the loss is fetched from the device only now."""
+        assert self.goal_buffer is not None
+        self.logger.record("rollout/exploration_rate", self.exploration_rate)
+        self.logger.record("goals/known", len(self.goal_buffer))
+        if self._n_updates > 0:
+            self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+            self.logger.record("train/loss", self._loss.item())
+        super().dump_logs()
+
+    def learn(
+        self: SelfManyGoalsDQN,
+        total_timesteps: float,
+        callback: MaybeCallback = None,
+        log_interval: int = 4,
+        tb_log_name: str = "ManyGoalsDQN",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfManyGoalsDQN:
+        """
+        :param total_timesteps: environment steps to take; a float such as ``3e6`` will do
+        :param callback: called at every step
+        :param log_interval: episodes between two lines of the log
+        :param tb_log_name: name of the run in TensorBoard
+        :param reset_num_timesteps: False to go on counting, and exploring less, from where the last call ended
+        :param progress_bar: show one (needs tqdm and rich)
+        :return: the model
+        """
+        if not total_timesteps > 0:
+            raise ValueError(f"total_timesteps must be positive, got {total_timesteps!r}")
+        return super().learn(int(total_timesteps), callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+
+    def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
+        """
+        Write the known goals, which ``save`` leaves out as it does the replay memory.
+
+        :param path: of an ``.npz`` file
+        """
+        assert self.goal_buffer is not None, "no goals yet: the model has no environment"
+        self.goal_buffer.save(path)
+
+    def load_goal_buffer(self, path: str | os.PathLike[str]) -> None:
+        """
+        Go on with goals written by :meth:`save_goal_buffer`. A replay memory holds goal ids: load the one saved with it.
+
+        :param path: of the ``.npz`` file
+        """
+        assert isinstance(self.observation_space, spaces.Dict)
+        self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"])
+        if self.env is not None:
+            self._adopt_goals(self.env)
+
+    @classmethod
+    def load(
+        cls: type[SelfManyGoalsDQN],
+        path: str | pathlib.Path | io.BufferedIOBase,
+        env: GymEnv | None = None,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
+    ) -> SelfManyGoalsDQN:
+        """
+        As SB3's. An ``env`` without goals is wrapped as the saved model's was. Goals are loaded by :meth:`load_goal_buffer`.
+
+        :param path: of the zip file
+        :param env: to go on learning in; None to only predict
+        :param device: for the networks
+        :param custom_objects: replacements for objects in the file
+        :param print_system_info: print where the model comes from
+        :param force_reset: reset the environment before training
+        :param kwargs: attributes to change
+        :return: the model
+        """
+        if env is not None:
+            data, _, _ = load_from_zip_file(path, device=device, custom_objects=custom_objects)
+            assert data is not None, "No data found in the saved file"
+            env = pursue_goals(env, data["goal_wrapper_kwargs"])
+        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "q_net", "q_net_target", "goal_buffer", "_loss"]
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "policy.optimizer"], []
+
+
+def goal_episodes(env: VecEnv) -> list[GoalEpisodes]:
+    """
+    :param env: a VecEnv with goal wrappers
+    :return: the goal episodes of its wrappers: one for a VecGoalBufferWrapper, else one an environment
+    :raises ValueError: if it has none, or they do not share one goal buffer and the same rewards
+    """
+    wrapper = unwrap_vec_wrapper(env, VecGoalBufferWrapper)
+    if isinstance(wrapper, VecGoalBufferWrapper):
+        return [wrapper.goal_episodes]
+    if not isinstance(env.unwrapped, DummyVecEnv) or not all(env.env_is_wrapped(GoalBufferWrapper)):
+        raise ValueError(
+            "env has no goal buffer that can be shared: put a VecGoalBufferWrapper around the VecEnv, or a "
+            "GoalBufferWrapper with the same goal_buffer around each environment of a DummyVecEnv"
+        )
+    episodes: list[GoalEpisodes] = env.get_attr("goal_episodes")
+    settings = {(id(one.goal_buffer), one.goal_reward, one.step_reward) for one in episodes}
+    if len(settings) > 1:
+        raise ValueError("the GoalBufferWrappers of env must be given the same goal_buffer, goal_reward and step_reward")
+    return episodes
+
+
+def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None) -> GymEnv:
+    """
+    :param env: an environment or VecEnv, with a goal wrapper or without
+    :param goal_wrapper_kwargs: arguments of the wrapper, if one is put around it; None: its defaults
+    :return: ``env`` with a goal wrapper
+    :raises TypeError: if actions are not discrete or observations cannot be goals
+    """
+    if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
+        raise TypeError(f"ManyGoalsDQN needs a Discrete action space that starts at 0, got {env.action_space}")
+    if is_goal_wrapped(env):
+        return env
+    wrapper = VecGoalBufferWrapper if isinstance(env, VecEnv) else GoalBufferWrapper
+    return wrapper(env, **(goal_wrapper_kwargs or {}))  # type: ignore[arg-type]
+
+
+def is_goal_wrapped(env: GymEnv) -> bool:
+    """:return: whether ``env`` has a goal wrapper, or each of its environments has"""
+    if isinstance(env, VecEnv):
+        return unwrap_vec_wrapper(env, VecGoalBufferWrapper) is not None or all(env.env_is_wrapped(GoalBufferWrapper))
+    return is_wrapped(env, GoalBufferWrapper)
+
+
+def _monitors_goals(env: gym.Env[Any, Any]) -> bool:
+    # A Monitor below the goal wrapper sees the environment's episodes, one above it the goals'.
+    while isinstance(env, gym.Wrapper) and not isinstance(env, GoalBufferWrapper):
+        if isinstance(env, Monitor):
+            return True
+        env = env.env
+    return False

@@ -1,0 +1,173 @@
+"""Policies of ManyGoalsDQN: greedy in a universal value function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, create_mlp
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from torch import nn
+
+from sb3_manygoals.networks import PaddedCNN, Preprocess, UniversalQNetwork
+
+
+class ManyGoalsPolicy(BasePolicy):
+    """
+    A universal Q-network and its target network, for goal observations.
+
+    :param observation_space: Dict with "observation", "achieved_goal" and "desired_goal"
+    :param action_space: Discrete
+    :param lr_schedule: learning rate, a function of the remaining progress
+    :param net_arch: widths of the shared layers after the features extractor
+    :param embedding_dim: width of the state and the goal embedding
+    :param activation_fn: activation of those layers
+    :param layer_norm: whether to end the trunk with layer normalization
+    :param standardize: whether to standardize observations, element by element, by what is known when learning starts
+    :param features_extractor_class: SB3 features extractor, the first part of the shared trunk; sees images channels first
+    :param features_extractor_kwargs: its further arguments
+    :param normalize_images: whether to divide images by 255
+    :param optimizer_class: RMSProp by default, as in the paper: TensorFlow's form, with epsilon inside the root. (Under
+        torch's own form the second moments of rarely used weights decay into denormal numbers, whose square roots are some
+        fifty times slower.)
+    :param optimizer_kwargs: its arguments other than the learning rate
+    """
+
+    action_space: spaces.Discrete
+
+    def __init__(
+        self,
+        observation_space: spaces.Dict,
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        net_arch: list[int] | None = None,
+        embedding_dim: int = 1024,
+        activation_fn: type[nn.Module] = nn.ReLU,
+        layer_norm: bool = False,
+        standardize: bool = False,
+        features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
+        features_extractor_kwargs: dict[str, Any] | None = None,
+        normalize_images: bool = True,
+        optimizer_class: type[th.optim.Optimizer] = RMSpropTFLike,
+        optimizer_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        if optimizer_kwargs is None and optimizer_class is RMSpropTFLike:
+            optimizer_kwargs = {"alpha": 0.99, "eps": 1e-5}
+        super().__init__(
+            observation_space,
+            action_space,
+            features_extractor_class,
+            features_extractor_kwargs,
+            normalize_images=normalize_images,
+            optimizer_class=optimizer_class,
+            optimizer_kwargs=optimizer_kwargs,
+        )
+        self.net_arch = [] if net_arch is None else net_arch
+        self.embedding_dim = embedding_dim
+        self.activation_fn = activation_fn
+        self.layer_norm = layer_norm
+        self.standardize = standardize
+        self.q_net = self.make_q_net()
+        self.q_net_target = self.make_q_net()
+        self.q_net_target.load_state_dict(self.q_net.state_dict())
+        self.q_net_target.requires_grad_(False)
+        self.q_net_target.eval()
+        self.optimizer = self.optimizer_class(
+            self.q_net.parameters(),
+            lr=lr_schedule(1),  # type: ignore[call-arg]
+            **self.optimizer_kwargs,
+        )
+
+    def make_q_net(self) -> UniversalQNetwork:
+        """:return: a new network on the policy's device"""
+        assert isinstance(self.observation_space, spaces.Dict)
+        preprocess = Preprocess(self.observation_space["observation"], self.normalize_images, self.standardize)
+        extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
+        layers = create_mlp(extractor.features_dim, -1, self.net_arch, self.activation_fn)
+        features_dim = self.net_arch[-1] if self.net_arch else extractor.features_dim
+        if self.layer_norm:
+            layers.append(nn.LayerNorm(features_dim))
+        trunk = nn.Sequential(preprocess, extractor, *layers)
+        n_actions = int(self.action_space.n)
+        return UniversalQNetwork(trunk, features_dim, n_actions, self.embedding_dim).to(self.device)
+
+    def fit_standardization(self, observations: th.Tensor) -> None:
+        """
+        :param observations: what to standardize by from now on, shape (B, *observation_space.shape); without effect if the
+            policy does not standardize
+        """
+        if self.standardize:
+            for network in (self.q_net, self.q_net_target):
+                preprocess = network.trunk[0]  # type: ignore[index]
+                preprocess.fit(observations)
+
+    def forward(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:
+        """
+        :param obs: goal observations, tensors of shape (B, *space.shape)
+        :param deterministic: not used: exploration is the algorithm's
+        :return: greedy actions, shape (B,)
+        """
+        return self._predict(obs, deterministic)
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
+        assert isinstance(observation, dict)
+        q: th.Tensor = self.q_net(observation["observation"], observation["desired_goal"])
+        return q.argmax(dim=1)
+
+    def set_training_mode(self, mode: bool) -> None:
+        """:param mode: True for training; the target network stays in evaluation mode"""
+        self.q_net.train(mode)
+        self.training = mode
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {
+            **super()._get_constructor_parameters(),
+            "net_arch": self.net_arch,
+            "embedding_dim": self.embedding_dim,
+            "activation_fn": self.activation_fn,
+            "layer_norm": self.layer_norm,
+            "standardize": self.standardize,
+            "lr_schedule": self._dummy_schedule,
+            "features_extractor_class": self.features_extractor_class,
+            "features_extractor_kwargs": self.features_extractor_kwargs,
+            "optimizer_class": self.optimizer_class,
+            "optimizer_kwargs": self.optimizer_kwargs,
+        }
+
+
+class CnnPolicy(ManyGoalsPolicy):
+    """
+    For images: the shared trunk is a :class:`PaddedCNN`. Arguments as in :class:`ManyGoalsPolicy`.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Dict,
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        features_extractor_class: type[BaseFeaturesExtractor] = PaddedCNN,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            observation_space, action_space, lr_schedule, features_extractor_class=features_extractor_class, **kwargs
+        )
+
+
+class MlpPolicy(ManyGoalsPolicy):
+    """
+    For vectors: the shared trunk is two layers of 256 units. Arguments as in :class:`ManyGoalsPolicy`.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Dict,
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        net_arch: list[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        net_arch = [256, 256] if net_arch is None else net_arch
+        super().__init__(observation_space, action_space, lr_schedule, net_arch=net_arch, **kwargs)

@@ -1,0 +1,98 @@
+"""Replay memory of transitions without goals: the goals are chosen when a batch is used."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.vec_env import VecNormalize
+
+
+class ManyGoalsSamples(NamedTuple):
+    """A batch of S transitions (s, a, s')."""
+
+    observations: th.Tensor
+    """Shape (S, *observation_space.shape), dtype of the space."""
+    actions: th.Tensor
+    """Shape (S,) int64."""
+    next_observations: th.Tensor
+    """Shape (S, *observation_space.shape), dtype of the space."""
+    next_ids: th.Tensor
+    """The goal that s' is, -1 if it is none; shape (S,) int64."""
+    terminated: th.Tensor
+    """Whether the environment itself ended with s', shape (S,) bool."""
+
+
+class ManyGoalsReplayBuffer(ReplayBuffer):
+    """
+    Transitions (s, a, s') and the goal id of s'. The goal that was pursued is not kept, nor its reward and end: every
+    transition teaches whatever goals it is paired with. ``dones`` are the environment's own ends.
+
+    :param buffer_size: transitions kept, in all environments together
+    :param observation_space: goal observation space, Dict with "observation"
+    :param action_space: Discrete
+    :param device: where batches go
+    :param n_envs: number of parallel environments
+    :param optimize_memory_usage: must be False; part of SB3's interface
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Dict,
+        action_space: spaces.Discrete,
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+    ) -> None:
+        super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
+        self.next_ids = np.zeros((self.buffer_size, n_envs), dtype=np.int64)
+
+    def add(  # type: ignore[override]
+        self,
+        obs: dict[str, NDArray[Any]],
+        next_obs: dict[str, NDArray[Any]],
+        action: NDArray[Any],
+        reward: NDArray[Any],
+        done: NDArray[Any],
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """
+        Keep one transition of each environment; the oldest give way.
+
+        :param obs: goal observations s, arrays of shape (n_envs, *observation_space.shape)
+        :param next_obs: goal observations s', terminal ones included
+        :param action: shape (n_envs,)
+        :param reward: the pursued goal's
+        :param done: the pursued goal's
+        :param infos: as the goal wrappers give them; ``achieved_goal_id`` and ``env_terminated`` are kept
+        """
+        self.next_ids[self.pos] = [info["achieved_goal_id"] for info in infos]
+        ended = np.array([info["env_terminated"] for info in infos])
+        super().add(obs["observation"], next_obs["observation"], action, reward, ended, infos)
+
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> ManyGoalsSamples:  # type: ignore[override]
+        """
+        :param batch_size: S, transitions drawn uniformly, with replacement
+        :param env: must be None; part of SB3's interface
+        :return: the batch
+        """
+        return super().sample(batch_size, env)  # type: ignore[return-value]
+
+    def _get_samples(  # type: ignore[override]
+        self, batch_inds: NDArray[np.integer[Any]], env: VecNormalize | None = None
+    ) -> ManyGoalsSamples:
+        rows = batch_inds, np.random.randint(self.n_envs, size=len(batch_inds))  # noqa: NPY002  SB3 seeds this generator
+        # SB3 keeps discrete observations with a last axis of one
+        shape = (len(batch_inds), *(self.observation_space.shape or ()))
+        return ManyGoalsSamples(
+            self.to_torch(self.observations[rows].reshape(shape), copy=False),
+            self.to_torch(self.actions[rows].reshape(-1), copy=False),
+            self.to_torch(self.next_observations[rows].reshape(shape), copy=False),
+            self.to_torch(self.next_ids[rows], copy=False),
+            self.to_torch(self.dones[rows].astype(np.bool_), copy=False),
+        )

@@ -1,0 +1,201 @@
+"""Networks: the shared trunk, and the universal value function on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first, preprocess_obs
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import nn
+
+MASTERY_LAYERS = ((16, 2, 2), (32, 2, 2))
+"""Convolutions (channels, kernel, stride) for the paper's 10x10 gridworld (its appendix)."""
+
+ATARI_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Convolutions of the Nature DQN, the paper's for Atari; used for images of at least 36 pixels a side."""
+
+
+class Preprocess(nn.Module):
+    """
+    Observations as networks want them: channels first, images scaled to [0, 1], discrete values one-hot; on request also
+    standardized, by mean and deviation of each element over observations given to :meth:`fit`. Two pictures of a gridworld
+    differ in few pixels, whose differences are small beside what all pictures share.
+
+    :param observation_space: of a batch's rows, as the environment has it
+    :param normalize_images: whether to divide images by 255
+    :param standardize: whether to standardize; nothing is changed until :meth:`fit` is called
+
+    ``space`` is the space of what comes before scaling: the same, with image channels first.
+    """
+
+    mean: th.Tensor
+    scale: th.Tensor
+
+    def __init__(
+        self, observation_space: spaces.Space[Any], normalize_images: bool = True, standardize: bool = False
+    ) -> None:
+        super().__init__()
+        self.normalize_images = normalize_images
+        self.channels_last = False
+        self.space = observation_space
+        if isinstance(observation_space, spaces.Box) and is_image_space(observation_space):
+            self.channels_last = not is_image_space_channels_first(observation_space)
+            if self.channels_last:
+                low, high = observation_space.low.transpose(2, 0, 1), observation_space.high.transpose(2, 0, 1)
+                self.space = spaces.Box(low, high, dtype=np.uint8)
+        self.standardize = standardize
+        if standardize:
+            shape = self._scaled(th.as_tensor(np.array(observation_space.sample()))[None]).shape[1:]
+            self.register_buffer("mean", th.zeros(shape))
+            self.register_buffer("scale", th.ones(shape))
+
+    def fit(self, observations: th.Tensor) -> None:
+        """
+        Standardize by these from now on. Elements that are the same in all of them are centred but not scaled.
+
+        :param observations: shape (B, *observation_space.shape)
+        """
+        scaled = self._scaled(observations)
+        deviation = scaled.std(dim=0, correction=0)
+        self.mean.copy_(scaled.mean(dim=0))
+        self.scale.copy_(th.where(deviation > 1e-4, 1.0 / deviation.clamp(min=1e-4), 1.0))
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        """
+        :param observations: shape (B, *observation_space.shape)
+        :return: float32, shape (B, *space.shape), or one-hot for discrete spaces
+        """
+        scaled = self._scaled(observations)
+        return (scaled - self.mean) * self.scale if self.standardize else scaled
+
+    def _scaled(self, observations: th.Tensor) -> th.Tensor:
+        if self.channels_last:
+            observations = observations.permute(0, 3, 1, 2)
+        prepared = preprocess_obs(observations, self.space, self.normalize_images)
+        assert isinstance(prepared, th.Tensor)  # for mypy: only Dict spaces give anything else
+        return prepared
+
+
+class PaddedCNN(BaseFeaturesExtractor):
+    """
+    Convolutions that look at every pixel, then one fully connected layer; ReLU after each.
+
+    Without padding, a stride that does not divide the image leaves its last rows and columns unseen: two 2x2/2
+    convolutions turn 10 into 5 into 2, and rows 8 and 9 go nowhere. Zeros are added at the bottom and right wherever a
+    window would not fit; none are where all fit (84x84 with the Atari layers is exactly the Nature CNN).
+
+    :param observation_space: image space, channels first
+    :param features_dim: width of the fully connected layer
+    :param layers: (channels, kernel, stride) of each convolution; None: ``ATARI_LAYERS`` if both sides have at least 36
+        pixels, else ``MASTERY_LAYERS``
+    :raises ValueError: if the observations are not images
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Box,
+        features_dim: int = 512,
+        layers: Sequence[tuple[int, int, int]] | None = None,
+    ) -> None:
+        if not is_image_space(observation_space):
+            raise ValueError(
+                f"CnnPolicy needs images: a uint8 Box of three axes with values 0 to 255, got {observation_space}. "
+                'Use "MlpPolicy" for vectors.'
+            )
+        super().__init__(observation_space, features_dim)
+        channels, height, width = observation_space.shape
+        if layers is None:
+            layers = ATARI_LAYERS if min(height, width) >= 36 else MASTERY_LAYERS
+        modules: list[nn.Module] = []
+        for out_channels, kernel, stride in layers:
+            down, right = _missing(height, kernel, stride), _missing(width, kernel, stride)
+            if down or right:
+                modules.append(nn.ZeroPad2d((0, right, 0, down)))
+            modules += [nn.Conv2d(channels, out_channels, kernel, stride), nn.ReLU()]
+            channels = out_channels
+            height = (height + down - kernel) // stride + 1
+            width = (width + right - kernel) // stride + 1
+        modules += [nn.Flatten(), nn.Linear(channels * height * width, features_dim), nn.ReLU()]
+        self.net = nn.Sequential(*modules)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        """
+        :param observations: float32, shape (B, C, H, W)
+        :return: features, shape (B, features_dim)
+        """
+        features: th.Tensor = self.net(observations)
+        return features
+
+
+def _missing(size: int, kernel: int, stride: int) -> int:
+    """How many cells must be added to ``size`` for windows to cover it exactly."""
+    return kernel - size if size < kernel else -(size - kernel) % stride
+
+
+class UniversalQNetwork(nn.Module):
+    r"""
+    A universal value function (Schaul et al. 2015): the values of all actions for any goal,
+
+    .. math:: Q(s, \cdot, g) = W \,(A\,h(s) \odot B\,h(g)) + b
+
+    with :math:`h` the trunk that states and goals share, and two embeddings of their own, :math:`A` and :math:`B`. Were
+    these shared too, :math:`Q(s, a, g) = Q(g, a, s)` for whatever follows the product, and "go right" would be as good from
+    the left as from the right.
+
+    Because the head is linear, the values of S states for G goals cost S + G passes of the trunk and one matrix product.
+
+    :param trunk: from observations to features, shape (B, features_dim)
+    :param features_dim: width of the features
+    :param n_actions: number of actions
+    :param embedding_dim: width of the embeddings (the paper's 1024)
+    :raises ValueError: if ``embedding_dim`` is not positive
+    """
+
+    def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 1024) -> None:
+        super().__init__()
+        if embedding_dim < 1:
+            raise ValueError(f"embedding_dim must be at least 1, got {embedding_dim}")
+        self.trunk = trunk
+        self.state_embedding = nn.Linear(features_dim, embedding_dim)
+        self.goal_embedding = nn.Linear(features_dim, embedding_dim)
+        self.head = nn.Linear(embedding_dim, n_actions)
+
+    def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
+        """
+        Each observation with its own goal.
+
+        :param observations: shape (B, *observation_space.shape)
+        :param goals: the same shape
+        :return: values of all actions, shape (B, A)
+        """
+        features = self.trunk(th.cat([observations, goals]))
+        states, goals = features.chunk(2)
+        q: th.Tensor = self.head(self.state_embedding(states) * self.goal_embedding(goals))
+        return q
+
+    def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
+        """
+        Every state with every goal, all actions.
+
+        :param states: state embeddings, shape (S, D)
+        :param goals: goal embeddings, shape (G, D)
+        :return: values, shape (S, G, A)
+        """
+        weighted = goals[:, None, :] * self.head.weight  # (G, A, D)
+        q = th.addmm(self.head.bias.repeat(len(goals)), states, weighted.flatten(0, 1).T)
+        return q.view(len(states), len(goals), -1)
+
+    def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
+        """
+        Every state with every goal, one action a state: A times less work than :meth:`pairwise`.
+
+        :param states: state embeddings, shape (S, D)
+        :param goals: goal embeddings, shape (G, D)
+        :param actions: int64, shape (S,)
+        :return: values of those actions, shape (S, G)
+        """
+        return th.addmm(self.head.bias[actions][:, None], states * self.head.weight[actions], goals.T)

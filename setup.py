@@ -1,0 +1,63 @@
+"""Packaging. Versions are ranges here, so that the package can be a dependency; constraints.txt pins what we test with."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "sb3_manygoals/__init__.py").read_text(encoding="utf-8"), re.M)
+assert VERSION is not None, "sb3_manygoals/__init__.py has no __version__"
+
+BENCHMARKS = [
+    "jinja2>=3.1",
+    "matplotlib>=3.7",
+    "pillow>=10.0",
+    "rich>=13.0",
+    "tensorboard>=2.13",
+    "tqdm>=4.65",
+    "tyro>=0.9.5",
+]
+
+setup(
+    name="sb3-manygoals",
+    version=VERSION.group(1),
+    description="Many-goals reinforcement learning on Stable-Baselines3: learners, a visual world with an exact answer key",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    license_files=["LICENSE"],
+    keywords="reinforcement-learning goal-conditioned gymnasium stable-baselines3 universal-value-function",
+    packages=find_packages(include=["gym_twoRooms*", "sb3_manygoals*"]),
+    package_data={"gym_twoRooms": ["py.typed"], "sb3_manygoals": ["py.typed"]},
+    python_requires=">=3.10",
+    install_requires=[
+        "gymnasium>=1.1,<2.0",
+        "numpy>=1.24,<3.0",
+        "scipy>=1.15",
+        "stable-baselines3>=2.8,<3.0",
+        "torch>=2.8,<3.0",
+    ],
+    extras_require={
+        "atari": ["ale-py>=0.12.1"],
+        "ray": ["ray>=2.40"],
+        "docs": ["myst-parser>=3.0", "sphinx>=7.0", "furo"],
+        "benchmarks": BENCHMARKS,
+        "dev": [
+            *BENCHMARKS,
+            "build>=1.2",
+            "hypothesis>=6.100",
+            "minigrid>=3.0; python_version >= '3.11'",
+            "mypy>=1.10",
+            "pytest>=8.0",
+            "pytest-xdist>=3.5",
+            "ruff>=0.6",
+        ],
+    },
+    classifiers=[
+        "License :: OSI Approved :: MIT License",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+)

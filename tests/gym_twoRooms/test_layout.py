@@ -1,0 +1,84 @@
+import pytest
+
+from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError, as_layout
+
+TINY = "S..D.S"
+
+
+def test_the_paper_map():
+    layout = Layout.named("paper")
+    assert (layout.height, layout.width, layout.name) == (10, 10, "paper")
+    assert layout.door == (3, 7)
+    assert layout.switches == ((1, 1), (8, 8))
+    assert layout.slippery == ((1, 4), (1, 5), (6, 4), (6, 5), (7, 4), (7, 5))
+    assert len(layout.free) == 90
+    assert layout.block_region == tuple((row, column) for row in range(5, 9) for column in range(1, 9))
+
+
+@pytest.mark.parametrize("name", ["paper", "small"])
+def test_str_gives_the_map_back(name):
+    layout = NAMED_LAYOUTS[name]
+    assert Layout.parse(str(layout)) == layout
+    assert hash(Layout.parse(str(layout))) == hash(layout)
+
+
+def test_blank_lines_and_indentation_are_ignored():
+    assert Layout.parse("\n\n    S.D.S  \n    .....\n   \n").rows == ("S.D.S", ".....")
+
+
+def test_as_layout_takes_a_layout_a_name_and_a_map():
+    small = Layout.named("small")
+    assert as_layout(small) is small
+    assert as_layout("small") is small
+    assert as_layout(str(small)) == small
+
+
+def test_a_map_without_door_and_block():
+    layout = Layout.parse("..\n..")
+    assert (layout.door, layout.block, layout.switches, layout.block_region) == (None, None, (), ())
+
+
+BAD_MAPS = {
+    "not a string": (7, "must be a string, got int"),
+    "empty": (" \n\n ", "map is empty"),
+    "ragged": ("...\n..", r"Row 1 \(counted from 0\) has 2 cells where row 0 has 3"),
+    "unknown symbol": ("...\n.x.", r"Unknown symbol 'x' at row 1, column 1 \(counted from 0\)"),
+    "second door": ("SD.DS", r"second door at row 0, column 3 \(counted from 0\)"),
+    "second block": (".....\n.B.B.\n.....", r"second block at row 1, column 3 \(counted from 0\)"),
+    "block beside a wall": (
+        "....\n.B#.\n....",
+        "block at row 1, column 1 .* touches the wall right of it, at row 1, column 2",
+    ),
+    "block beside the door": ("S...\n.B..\n#D##\n.S..", "touches the door below it, at row 2, column 1"),
+    "block at the edge": (".B.\n...", "block at row 0, column 1 .* touches the edge of the map above it"),
+    "block at the left edge": ("...\nB..\n...", "touches the edge of the map left of it"),
+    "door without switch": ("..D..", "door at row 0, column 2 .* can never open: the map has no switch"),
+    "switch without door": ("..S..", "switch at row 0, column 2 .* nothing to do: the map has no door"),
+    "too few free cells": ("##\n#.", "has 1 free cells"),
+    "no free cell": ("##", "has 0 free cells"),
+    "cell cut off": (
+        "S.D.S\n#####\n..###",
+        "free cell at row 2, column 0 .* is cut off from the free cell at row 0, column 0",
+    ),
+    "door cut off": ("S..#\n..#D", "door at row 1, column 3 .* is cut off"),
+    "room without switch": ("S.D..", "From the free cell at row 0, column 3 .* no switch can be reached"),
+    "too large": ("\n".join(["." * 65] * 2), "2 x 65 cells; at most 64 x 64"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_MAPS.values(), ids=BAD_MAPS.keys())
+def test_bad_maps_are_refused(text, message):
+    with pytest.raises(LayoutError, match=message):
+        Layout.parse(text)
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(LayoutError, match="no layout named 'huge'; the named ones are 'paper', 'small'"):
+        as_layout("huge")
+    with pytest.raises(LayoutError, match="must be a string, got NoneType"):
+        as_layout(None)
+
+
+def test_the_largest_map_and_a_one_row_map_are_accepted():
+    assert Layout.parse("\n".join(["." * 64] * 64)).height == 64
+    assert Layout.parse(TINY).door == (0, 3)

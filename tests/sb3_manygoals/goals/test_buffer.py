@@ -1,0 +1,154 @@
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer
+
+PIXELS = spaces.Box(0, 255, (2, 2), np.uint8)
+# few values, so that batches repeat themselves
+batches = st.lists(arrays(np.uint8, (2, 2), elements=st.integers(0, 1)), max_size=30).map(
+    lambda rows: np.array(rows, np.uint8).reshape(-1, 2, 2)
+)
+
+
+@given(st.lists(batches, max_size=4), st.integers(1, 20))
+def test_goals_are_unique_bounded_and_keep_their_ids(additions, capacity):
+    buffer = GoalBuffer(PIXELS, capacity)
+    seen: dict[bytes, int] = {}
+    for batch in additions:
+        ids = buffer.add(batch)
+        assert ids.shape == (len(batch),)
+        assert ids.dtype == np.int64
+        for row, goal_id in zip(batch, ids, strict=True):
+            known = seen.get(row.tobytes())
+            if known is None and len(seen) < capacity:
+                known = seen[row.tobytes()] = len(seen)
+            assert goal_id == (UNKNOWN if known is None else known)
+        assert len(buffer) == len(seen) <= capacity
+        assert buffer.full == (len(buffer) == capacity)
+    for key, goal_id in seen.items():
+        assert buffer[goal_id].tobytes() == key
+    assert len({goal.tobytes() for goal in buffer.observations}) == len(buffer)
+
+
+@given(batches, st.randoms())
+def test_order_of_insertion_does_not_matter_to_membership(batch, random):
+    order = list(range(len(batch)))
+    random.shuffle(order)
+    first, second = GoalBuffer(PIXELS), GoalBuffer(PIXELS)
+    first.add(batch)
+    for row in order:
+        second.add(batch[row : row + 1])
+    assert {goal.tobytes() for goal in first.observations} == {goal.tobytes() for goal in second.observations}
+    assert all(goal in second for goal in first.observations)
+
+
+@given(batches, batches)
+def test_held_out_observations_never_become_goals(batch, held_out):
+    buffer = GoalBuffer(PIXELS, held_out=held_out)
+    ids = buffer.add(batch)
+    forbidden = {row.tobytes() for row in held_out}
+    assert {goal.tobytes() for goal in buffer.observations} == {row.tobytes() for row in batch} - forbidden
+    np.testing.assert_array_equal(ids == UNKNOWN, [row.tobytes() in forbidden for row in batch])
+    np.testing.assert_array_equal(buffer.is_held_out(batch), ids == UNKNOWN)
+
+
+def test_looking_up_stores_nothing():
+    buffer = GoalBuffer(PIXELS)
+    known = np.zeros((1, 2, 2), np.uint8)
+    buffer.add(known)
+    np.testing.assert_array_equal(buffer.ids(np.array([known[0], known[0] + 1])), [0, UNKNOWN])
+    assert len(buffer) == 1
+    assert known[0] in buffer
+    assert known[0] + 1 not in buffer
+
+
+def test_stored_goals_are_copies_and_read_only():
+    buffer = GoalBuffer(PIXELS)
+    batch = np.zeros((1, 2, 2), np.uint8)
+    buffer.add(batch)
+    batch += 7
+    assert buffer.observations.max() == 0
+    with pytest.raises(ValueError, match="read-only"):
+        buffer.observations[0] = 1
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(5),
+        spaces.MultiDiscrete([3, 4]),
+        spaces.MultiBinary(3),
+        spaces.Box(-1.0, 1.0, (3,), np.float32),
+    ],
+)
+def test_every_space_of_single_arrays_can_hold_goals(space):
+    buffer = GoalBuffer(space)
+    space.seed(0)
+    batch = np.array([space.sample() for _ in range(50)], dtype=space.dtype)
+    ids = buffer.add(batch)
+    np.testing.assert_array_equal(buffer[ids], batch)
+
+
+def test_floats_are_compared_byte_for_byte():
+    buffer = GoalBuffer(spaces.Box(-1.0, 1.0, (1,), np.float32))
+    np.testing.assert_array_equal(buffer.add(np.array([[0.0], [-0.0], [0.0]], np.float32)), [0, 1, 0])
+
+
+def test_sampling_is_uniform():
+    buffer = GoalBuffer(spaces.Discrete(4))
+    buffer.add(np.arange(4))
+    counts = np.bincount(buffer.sample_ids(40_000, np.random.default_rng(0)), minlength=4)
+    assert abs(counts - 10_000).max() < 500  # 5.8 standard deviations
+
+
+def test_save_and_load_round_trip(tmp_path):
+    held_out = np.full((1, 2, 2), 9, np.uint8)
+    buffer = GoalBuffer(PIXELS, capacity=3, held_out=held_out)
+    batch = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+    ids = buffer.add(batch)
+    buffer.save(tmp_path / "deep" / "goals")
+    loaded = GoalBuffer.load(tmp_path / "deep" / "goals", PIXELS)
+    np.testing.assert_array_equal(loaded.ids(batch), ids)
+    assert loaded.capacity == 3
+    assert loaded.is_held_out(held_out).all()
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["goals.npz"]
+    with pytest.raises(ValueError, match="must have shape"):
+        GoalBuffer.load(tmp_path / "deep" / "goals", spaces.Box(0, 255, (3,), np.uint8))
+
+
+@pytest.mark.parametrize("space", [spaces.Dict({"a": PIXELS}), spaces.Tuple([PIXELS]), spaces.Text(5)])
+def test_a_space_that_cannot_hold_goals_is_refused(space):
+    with pytest.raises(TypeError, match="observation_space cannot be treated as a space of goals: expected one of Box"):
+        GoalBuffer(space)
+
+
+@pytest.mark.parametrize("capacity", [0, -3, 2.5, True])
+def test_a_capacity_that_is_no_count_is_refused(capacity):
+    with pytest.raises(ValueError, match="capacity must be a whole number of goals, at least 1, got"):
+        GoalBuffer(PIXELS, capacity)
+
+
+def test_wrong_shape_or_dtype_is_refused_and_nothing_stored():
+    buffer = GoalBuffer(PIXELS)
+    with pytest.raises(
+        ValueError, match=r"observations must have shape \(n, \*\(2, 2\)\), one row an observation, got \(2, 2\)"
+    ):
+        buffer.add(np.zeros((2, 2), np.uint8))
+    with pytest.raises(ValueError, match="observations must have dtype uint8, as the observation space has, got float64"):
+        buffer.add(np.zeros((1, 2, 2)))
+    with pytest.raises(ValueError, match="held_out must have dtype uint8"):
+        GoalBuffer(PIXELS, held_out=np.zeros((1, 2, 2)))
+    assert len(buffer) == 0
+
+
+def test_an_empty_buffer_cannot_be_sampled():
+    with pytest.raises(ValueError, match="cannot sample from an empty goal buffer"):
+        GoalBuffer(PIXELS).sample_ids(1, np.random.default_rng(0))
+    buffer = GoalBuffer(PIXELS)
+    buffer.add(np.zeros((1, 2, 2), np.uint8))
+    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+        buffer.sample_ids(0, np.random.default_rng(0))

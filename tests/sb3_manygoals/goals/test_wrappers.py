@@ -1,0 +1,256 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
+from stable_baselines3.common.env_checker import check_env as sb3_check_env
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
+
+from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, GoalEpisodes, GoalSelector, VecGoalBufferWrapper
+from tests.sb3_manygoals.worlds import Corridor
+
+LEFT, RIGHT, STAY = 0, 1, 2
+
+
+class Farthest(GoalSelector):
+    """The known goal with the highest cell: no randomness, so that two wrappers can be compared."""
+
+    def select(self, goal_buffer, current_ids, rng):
+        cells = goal_buffer.observations.reshape(len(goal_buffer), -1).argmax(axis=1)
+        return np.full(len(current_ids), cells.argmax())
+
+
+def test_an_episode_by_hand():
+    world = Corridor(length=4)
+    env = GoalBufferWrapper(world, max_episode_steps=5)
+    goal = world.observation_of(2)
+    obs, info = env.reset(seed=0, options={"cell": 0, "goal": goal})
+    assert info["cell"] == 0
+    np.testing.assert_array_equal(obs["observation"], world.observation_of(0))
+    np.testing.assert_array_equal(obs["achieved_goal"], world.observation_of(0))
+    np.testing.assert_array_equal(obs["desired_goal"], goal)
+
+    obs, reward, terminated, truncated, info = env.step(RIGHT)
+    assert (reward, terminated, truncated) == (-0.1, False, False)
+    assert info["env_reward"] == 1.0
+    assert info["goal_steps"] == 1
+    assert not info["is_success"]
+    obs, reward, terminated, truncated, info = env.step(RIGHT)
+    assert (reward, terminated, truncated) == (0.0, True, False)
+    assert info["env_reward"] == 2.0
+    assert info["is_success"]
+    assert info["achieved_goal_id"] == env.goal_buffer.ids(goal[None])[0]
+    assert len(env.goal_buffer) == 3
+
+
+def test_the_time_runs_out():
+    env = GoalBufferWrapper(Corridor(length=4), max_episode_steps=2)
+    env.reset(options={"cell": 0, "goal": Corridor(length=4).observation_of(3)})
+    assert env.step(STAY)[2:4] == (False, False)
+    assert env.step(STAY)[2:4] == (False, True)
+
+
+def test_the_environments_own_end_is_an_end_and_no_success():
+    env = GoalBufferWrapper(Corridor(length=3, deadly=True))
+    env.reset(options={"cell": 2, "goal": Corridor(length=3).observation_of(0)})
+    _, reward, terminated, truncated, info = env.step(RIGHT)
+    assert (reward, terminated, truncated) == (-0.1, True, False)
+    assert info["env_terminated"]
+    assert not info["is_success"]
+
+
+def test_goals_are_drawn_from_what_was_met_and_asked_for_something_else():
+    env = GoalBufferWrapper(Corridor(length=5), max_episode_steps=3)
+    seen = set()
+    for seed in range(60):
+        obs, _ = env.reset(seed=seed)
+        assert obs["desired_goal"] in env.goal_buffer
+        if len(env.goal_buffer) > 1:
+            assert not np.array_equal(obs["desired_goal"], obs["observation"])
+        seen.add(int(obs["desired_goal"].argmax()))
+    assert seen == set(range(5))
+
+
+def test_rewards_and_ends_are_recomputed_for_batches():
+    world = Corridor(length=4)
+    env = GoalBufferWrapper(world, max_episode_steps=5)
+    achieved = np.stack([world.observation_of(cell) for cell in (0, 1, 2, 3)])
+    desired = np.stack([world.observation_of(cell) for cell in (0, 2, 2, 0)])
+    infos = [
+        {"goal_steps": 1},
+        {"goal_steps": 5},
+        {"goal_steps": 2, "env_truncated": True},
+        {"goal_steps": 3, "env_terminated": True},
+    ]
+    reward = env.compute_reward(achieved, desired, infos)
+    assert reward.dtype == np.float32
+    np.testing.assert_allclose(reward, [0.0, -0.1, 0.0, -0.1])
+    np.testing.assert_array_equal(env.compute_terminated(achieved, desired, infos), [True, False, True, True])
+    np.testing.assert_array_equal(env.compute_truncated(achieved, desired, infos), [False, True, True, False])
+    # the GoalEnv contract: what step returned is what can be recomputed
+    obs, _ = env.reset(seed=1)
+    for _ in range(30):
+        obs, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        assert reward == env.compute_reward(obs["achieved_goal"], obs["desired_goal"], info)
+        assert terminated == env.compute_terminated(obs["achieved_goal"], obs["desired_goal"], info)
+        assert truncated == env.compute_truncated(obs["achieved_goal"], obs["desired_goal"], info)
+        if terminated or truncated:
+            env.reset()
+
+
+@pytest.mark.filterwarnings("ignore:.*is different from the unwrapped version", "ignore:.*minimal resolution for an image")
+def test_the_checkers_of_gymnasium_and_sb3_pass():
+    check_env(GoalBufferWrapper(Corridor(length=5, image=True)), skip_render_check=True)
+    sb3_check_env(GoalBufferWrapper(Corridor(length=5, image=True)))
+    sb3_check_env(GoalBufferWrapper(Corridor(length=5)))
+
+
+def test_same_seed_same_goals():
+    def goals(seed):
+        env = GoalBufferWrapper(Corridor(length=9), max_episode_steps=2)
+        obs, _ = env.reset(seed=seed)
+        found = [obs["desired_goal"].argmax()]
+        for _ in range(40):
+            _, _, terminated, truncated, _ = env.step(RIGHT)
+            if terminated or truncated:
+                found.append(env.reset()[0]["desired_goal"].argmax())
+        return found
+
+    assert goals(3) == goals(3)
+    assert goals(3) != goals(4)
+
+
+def test_first_goals_come_from_a_random_walk_where_the_start_is_held_out():
+    world = Corridor(length=4, start=0)
+    buffer = GoalBuffer(world.observation_space, held_out=world.observation_of(0)[None])
+    obs, _ = GoalBufferWrapper(world, buffer).reset(seed=0)
+    assert len(buffer) == 1
+    assert obs["desired_goal"].argmax() == 1
+    vec_buffer = GoalBuffer(world.observation_space, held_out=world.observation_of(0)[None])
+    venv = VecGoalBufferWrapper(DummyVecEnv([lambda: Corridor(length=4, start=0) for _ in range(2)]), vec_buffer)
+    venv.seed(0)
+    venv.reset()
+    assert not vec_buffer.is_held_out(vec_buffer.observations).any()
+
+
+def test_a_world_without_admissible_goals_is_an_error():
+    world = Corridor(length=3)
+    everything = np.stack([world.observation_of(cell) for cell in range(3)])
+    buffer = GoalBuffer(world.observation_space, held_out=everything)
+    with pytest.raises(ValueError, match="goal buffer is still empty after 1000 random steps"):
+        GoalBufferWrapper(world, buffer).reset(seed=0)
+    venv = VecGoalBufferWrapper(DummyVecEnv([lambda: Corridor(length=3)]), buffer)
+    with pytest.raises(ValueError, match="goal buffer is still empty after 1000 random steps"):
+        venv.reset()
+
+
+def _rollout(venv, steps=120):
+    rng = np.random.default_rng(0)
+    venv.seed(5)
+    obs = venv.reset()
+    record = [(obs, None, None, None)]
+    for _ in range(steps):
+        record.append(venv.step(rng.integers(3, size=venv.num_envs)))
+    return record
+
+
+def _knowing_all():
+    buffer = GoalBuffer(Corridor().observation_space)
+    buffer.add(np.stack([Corridor().observation_of(cell) for cell in range(6)]))
+    return buffer
+
+
+@pytest.mark.parametrize(("deadly", "base"), [(False, DummyVecEnv), (True, DummyVecEnv), (True, SubprocVecEnv)])
+def test_around_the_vector_is_the_same_as_around_each(deadly, base):
+    def wrapped_each():
+        buffer = _knowing_all()
+
+        def make():
+            return GoalBufferWrapper(Corridor(deadly=deadly), buffer, Farthest(), max_episode_steps=7)
+
+        return DummyVecEnv([make for _ in range(3)])
+
+    around = VecGoalBufferWrapper(
+        base([lambda: Corridor(deadly=deadly) for _ in range(3)]), _knowing_all(), Farthest(), max_episode_steps=7
+    )
+    ends = 0
+    for step, (one, two) in enumerate(zip(_rollout(wrapped_each()), _rollout(around), strict=True)):
+        for key in ("observation", "achieved_goal"):
+            np.testing.assert_array_equal(one[0][key], two[0][key])
+        if step == 0:
+            continue
+        np.testing.assert_array_equal(one[1], two[1])
+        np.testing.assert_array_equal(one[2], two[2])
+        for ours, theirs in zip(one[3], two[3], strict=True):
+            for key in ("env_reward", "env_terminated", "env_truncated", "is_success", "goal_steps", "achieved_goal_id"):
+                assert ours[key] == theirs[key]
+            assert ours["TimeLimit.truncated"] == theirs["TimeLimit.truncated"]
+            assert ("terminal_observation" in ours) == ("terminal_observation" in theirs)
+            if "terminal_observation" in ours:
+                ends += 1
+                for key in ours["terminal_observation"]:
+                    np.testing.assert_array_equal(ours["terminal_observation"][key], theirs["terminal_observation"][key])
+                assert theirs["episode"]["l"] == theirs["goal_steps"]
+    assert ends > 10
+    around.close()
+
+
+def test_without_resets_the_world_goes_on():
+    venv = VecGoalBufferWrapper(
+        VecFrameStack(DummyVecEnv([lambda: Corridor(length=5, image=True, start=0)]), 2), max_episode_steps=2
+    )
+    assert not venv.reset_worlds
+    venv.reset()
+    _, _, dones, _ = venv.step(np.array([RIGHT]))
+    obs, _, dones, infos = venv.step(np.array([RIGHT]))
+    assert dones[0]
+    # two steps from the start, and still there
+    np.testing.assert_array_equal(obs["observation"][0, ..., -3:], Corridor(length=5, image=True).observation_of(2))
+    np.testing.assert_array_equal(obs["observation"][0], infos[0]["terminal_observation"]["observation"])
+    with pytest.raises(ValueError, match="reset_worlds=True needs a DummyVecEnv or SubprocVecEnv, got VecFrameStack"):
+        VecGoalBufferWrapper(venv.venv, reset_worlds=True)
+
+
+def test_a_vectors_goals_can_be_set_and_a_monitors_episodes_are_kept_apart():
+    world = Corridor(length=4, deadly=True)
+    venv = VecGoalBufferWrapper(DummyVecEnv([lambda: Monitor(Corridor(length=4, deadly=True)) for _ in range(2)]))
+    goals = [world.observation_of(1), world.observation_of(0)]
+    venv.set_options([{"goal": goals[0], "cell": 2}, {"goal": goals[1], "cell": 3}])
+    obs = venv.reset()
+    np.testing.assert_array_equal(obs["desired_goal"], goals)
+    np.testing.assert_array_equal(obs["observation"].argmax(axis=1), [2, 3])
+    _, rewards, dones, infos = venv.step(np.array([LEFT, RIGHT]))
+    np.testing.assert_allclose(rewards, [0.0, -0.1])
+    assert dones.all()
+    assert infos[0]["episode"] == {"r": 0.0, "l": 1}
+    assert "env_episode" not in infos[0]
+    assert infos[1]["env_episode"]["r"] == 3.0
+    assert infos[1]["episode"]["r"] == pytest.approx(-0.1)
+    batch = world.observation_of(1)[None]
+    np.testing.assert_allclose(venv.env_method("compute_reward", batch, batch, [{}], indices=[0])[0], [0.0])
+
+
+def test_bad_goals_are_refused_at_reset():
+    env = GoalBufferWrapper(Corridor(length=4))
+    with pytest.raises(ValueError, match=r"options\['goal'\] must be uint8 of shape \(4,\), got uint8 of \(5,\)"):
+        env.reset(options={"goal": np.zeros(5, np.uint8)})
+    with pytest.raises(ValueError, match=r"options\['goal'\] must be uint8 of shape \(4,\), got float64"):
+        env.reset(options={"goal": np.zeros(4)})
+    with pytest.raises(ValueError, match="achieved_goal must be uint8 of shape"):
+        env.compute_reward(np.zeros(4), np.zeros(4, np.uint8), {})
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(ValueError, match="max_episode_steps must be a whole number, at least 1, got 0"):
+        GoalBufferWrapper(Corridor(), max_episode_steps=0)
+    with pytest.raises(ValueError, match=r"goal_reward must be greater than step_reward, got -1.0 and -0.1"):
+        GoalBufferWrapper(Corridor(), goal_reward=-1.0)
+    with pytest.raises(ValueError, match="goal_buffer is for observations of"):
+        GoalBufferWrapper(Corridor(length=4), GoalBuffer(Corridor(length=5).observation_space))
+    with pytest.raises(TypeError, match="cannot be treated as a space of goals"):
+        GoalBufferWrapper(gym.wrappers.TransformObservation(Corridor(), lambda o: (o,), spaces.Tuple([spaces.Discrete(2)])))
+    episodes = GoalEpisodes(GoalBuffer(spaces.Discrete(3)))
+    episodes.goal_buffer = GoalBuffer(spaces.Discrete(3), held_out=np.arange(3))
+    with pytest.raises(ValueError, match="the goal buffer is empty"):
+        episodes.start(np.array([0]), np.array([1]))

@@ -1,0 +1,405 @@
+import csv
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
+from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
+from tests.sb3_manygoals.worlds import Corridor
+
+SMALL = {"net_arch": [32], "embedding_dim": 32}
+SMALL_IMAGE = {"features_extractor_kwargs": {"features_dim": 32}, "embedding_dim": 32}
+
+
+def make_model(env=None, policy="MlpPolicy", **kwargs):
+    settings = {"learning_starts": 20, "policy_kwargs": SMALL if policy == "MlpPolicy" else SMALL_IMAGE, "seed": 0}
+    return ManyGoalsDQN(policy, Corridor() if env is None else env, **{**settings, **kwargs})
+
+
+def parameters(model):
+    return th.cat([parameter.detach().flatten() for parameter in model.policy.parameters()])
+
+
+def goal_obs(env, cell, goal):
+    observations = {"observation": env.observation_of(cell), "desired_goal": env.observation_of(goal)}
+    return {**observations, "achieved_goal": observations["observation"]}
+
+
+# --- the paper -------------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_the_papers():
+    model = ManyGoalsDQN("CnnPolicy", Corridor(image=True))
+    assert (model.buffer_size, model.batch_size, model.goal_batch_size) == (10_000, 32, 16)
+    assert (model.gamma, model.goal_reward, model.step_reward) == (0.99, 0.0, -0.1)
+    assert "RMSprop" in type(model.policy.optimizer).__name__
+    assert (model.train_freq.frequency, model.gradient_steps) == (1, 1)
+    assert (model.goal_sampling, model.double_q) == ("uniform", False)
+    rates = []
+    for steps in (0, 250_000, 1_000_000, 3_000_000):
+        model.num_timesteps = steps
+        model._on_step()
+        rates.append(model.exploration_rate)
+    np.testing.assert_allclose(rates, [1.0, 0.775, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("double_q", [False, True])
+def test_the_update_is_the_brute_force_loop_over_pairs(double_q):
+    """Loss and gradients of S x G pairs, each computed by itself with its own goal's reward and termination."""
+    model = make_model(Corridor(length=6, deadly=True), double_q=double_q)
+    world = Corridor(length=6)
+    cells = np.stack([world.observation_of(cell) for cell in range(6)])
+    assert model.goal_buffer is not None
+    model.goal_buffer.add(cells)
+    # a network and a target that differ
+    with th.no_grad():
+        for parameter in model.q_net.parameters():
+            parameter.add_(0.1 * th.randn_like(parameter))
+    here, there = np.array([0, 1, 2, 5, 3]), np.array([1, 0, 2, 5, 4])
+    actions, terminated = np.array([1, 0, 2, 1, 1]), np.array([False, False, False, True, False])
+    batch = ManyGoalsSamples(
+        th.tensor(cells[here]),
+        th.tensor(actions),
+        th.tensor(cells[there]),
+        th.tensor(model.goal_buffer.ids(cells[there])),
+        th.tensor(terminated),
+    )
+    goals = np.array([1, 5, 2, 3])
+    losses = model.goal_losses(batch, th.tensor(cells[goals]), th.tensor(model.goal_buffer.ids(cells[goals])))
+    model.q_net.zero_grad()
+    losses.mean().backward()
+    gradient = th.cat([parameter.grad.flatten() for parameter in model.q_net.parameters()])
+
+    total = th.zeros(())
+    for column, g in enumerate(goals):
+        of_goal = th.zeros(())
+        goal = th.tensor(cells[g])[None]
+        for s in range(5):
+            q = model.q_net(th.tensor(cells[here[s]])[None], goal)[0, actions[s]]
+            with th.no_grad():
+                next_cell = th.tensor(cells[there[s]])[None]
+                next_q = model.q_net_target(next_cell, goal)[0]
+                chosen = (model.q_net(next_cell, goal)[0] if double_q else next_q).argmax()
+            if there[s] == g:
+                target = 0.0
+            elif terminated[s]:
+                target = -0.1 / (1 - 0.99)
+            else:
+                target = -0.1 + 0.99 * next_q[chosen]
+            of_goal = of_goal + (q - target) ** 2 / 5
+        th.testing.assert_close(losses[column], of_goal, rtol=1e-4, atol=1e-6)
+        total = total + of_goal / len(goals)
+    model.q_net.zero_grad()
+    total.backward()
+    expected = th.cat([parameter.grad.flatten() for parameter in model.q_net.parameters()])
+    th.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4)
+    assert all(parameter.grad is None for parameter in model.q_net_target.parameters())
+
+
+def test_it_learns_every_goal_of_a_corridor():
+    world = Corridor(length=7)
+    model = make_model(
+        world,
+        learning_rate=1e-3,
+        exploration_steps=1_500,
+        target_update_interval=50,
+        double_q=True,
+        goal_sampling="batch",
+        goal_wrapper_kwargs={"max_episode_steps": 15},
+        policy_kwargs={**SMALL, "optimizer_class": th.optim.Adam},
+    )
+    model.learn(3_000)
+    reached = 0
+    for start in range(7):
+        for goal in range(7):
+            cell = start
+            for _ in range(6):
+                if cell == goal:
+                    break
+                action = int(model.predict(goal_obs(world, cell, goal), deterministic=True)[0])
+                cell = min(max(cell + (-1, 1, 0)[action], 0), 6)
+            reached += cell == goal
+    assert reached >= 45  # of 49, each by a shortest path; a random policy manages some 20
+
+
+def test_target_network_follows_at_its_interval():
+    model = make_model(target_update_interval=30, learning_starts=10, tau=1.0)
+    model.learn(29)
+    assert not th.equal(model.q_net.head.weight, model.q_net_target.head.weight)
+    model.learn(1, reset_num_timesteps=False)
+    # copied on step 30, before that step's update
+    before = model.q_net_target.head.weight.clone()
+    model.learn(20, reset_num_timesteps=False)
+    assert th.equal(before, model.q_net_target.head.weight)
+    model.learn(10, reset_num_timesteps=False)
+    assert not th.equal(before, model.q_net_target.head.weight)
+
+
+def test_target_updates_keep_their_interval_with_any_number_of_environments():
+    model = make_model(make_vec_env(Corridor, 4), target_update_interval=10)
+    calls = []
+    model.q_net_target.load_state_dict(model.q_net.state_dict())
+    for steps in range(4, 84, 4):
+        model.num_timesteps = steps
+        with th.no_grad():
+            model.q_net.head.bias.fill_(float(steps))
+        model._on_step()
+        if model.q_net_target.head.bias[0] == steps:
+            calls.append(steps)
+    assert calls == [12, 20, 32, 40, 52, 60, 72, 80]  # the first step at or past each multiple of 10
+
+
+# --- goals -----------------------------------------------------------------------------------------------------------
+
+
+def test_batch_goals_are_the_next_observations_topped_up():
+    model = make_model(Corridor(length=6), goal_batch_size=5, goal_sampling="batch")
+    assert model.goal_buffer is not None
+    cells = np.stack([Corridor(length=6).observation_of(cell) for cell in range(6)])
+    model.goal_buffer.add(cells)
+    ids = th.tensor([4, 4, 2, -1])
+    batch = ManyGoalsSamples(th.zeros(4, 6), th.zeros(4), th.zeros(4, 6), ids, th.zeros(4, dtype=th.bool))
+    for _ in range(20):
+        goals, goal_ids = model._sample_goals(batch)
+        assert set(goal_ids[:2].tolist()) == {2, 4}
+        assert goal_ids.shape == (5,)
+        assert (goal_ids >= 0).all()
+        np.testing.assert_array_equal(goals.numpy(), cells[goal_ids.numpy()])
+
+
+@pytest.mark.parametrize("goal_sampling", ["uniform", "batch"])
+def test_held_out_goals_are_neither_pursued_nor_taught(goal_sampling):
+    world = Corridor(length=6)
+    held_out = np.stack([world.observation_of(2), world.observation_of(4)])
+    buffer = GoalBuffer(world.observation_space, held_out=held_out)
+    model = make_model(world, goal_sampling=goal_sampling, goal_wrapper_kwargs={"goal_buffer": buffer})
+    pursued, taught = set(), set()
+    sample_goals = model._sample_goals
+
+    def spy(batch):
+        goals, ids = sample_goals(batch)
+        taught.update(goals.argmax(dim=1).tolist())
+        return goals, ids
+
+    model._sample_goals = spy
+    model.learn(400, callback=lambda local, _: pursued.add(int(local["new_obs"]["desired_goal"].argmax())) or True)
+    assert pursued == taught == {0, 1, 3, 5}
+
+
+# --- environments ----------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_image_environment_is_wrapped():
+    model = make_model(Corridor(image=True), "CnnPolicy").learn(60)
+    assert all(model.env.env_is_wrapped(GoalBufferWrapper))
+    assert model.observation_space["observation"].shape == (4, 6, 3)  # channels stay where they were
+    assert model._n_updates == 40
+
+
+def test_an_id_and_a_wrapped_environment_and_a_vector_of_them():
+    assert isinstance(make_model("CartPole-v1").learn(30), ManyGoalsDQN)
+    wrapped = GoalBufferWrapper(Corridor(), max_episode_steps=9, step_reward=-1.0)
+    model = make_model(wrapped).learn(40)
+    assert model.goal_buffer is wrapped.goal_buffer
+    assert model.step_reward == -1.0
+    buffer = GoalBuffer(Corridor().observation_space)
+    model = make_model(DummyVecEnv([lambda: GoalBufferWrapper(Corridor(), buffer) for _ in range(3)])).learn(60)
+    assert model.goal_buffer is buffer
+    model = make_model(make_vec_env(Corridor, 3), goal_wrapper_kwargs={"max_episode_steps": 4}).learn(90)
+    assert model.env.goal_episodes.max_episode_steps == 4
+    assert max(episode["l"] for episode in model.ep_info_buffer) == 4
+    model = make_model(VecGoalBufferWrapper(make_vec_env(Corridor, 2)), gradient_steps=-1).learn(60)
+    assert model._n_updates == 40
+
+
+def test_environments_that_cannot_share_a_goal_buffer_are_refused():
+    with pytest.raises(ValueError, match="must be given the same goal_buffer, goal_reward and step_reward"):
+        make_model(DummyVecEnv([lambda: GoalBufferWrapper(Corridor()) for _ in range(2)]))
+    apart = SubprocVecEnv([lambda: GoalBufferWrapper(Corridor())])
+    with pytest.raises(ValueError, match="env has no goal buffer that can be shared: put a VecGoalBufferWrapper around"):
+        make_model(apart)
+    apart.close()
+
+
+def test_each_environment_explores_by_itself():
+    model = make_model(make_vec_env(Corridor, 2))
+    model.exploration_rate = 0.5
+    obs = {key: np.repeat(value[None], 4_000, axis=0) for key, value in goal_obs(Corridor(), 1, 4).items()}
+    greedy = model.predict(obs, deterministic=True)[0]
+    assert len(np.unique(greedy)) == 1
+    share = (model.predict(obs)[0] != greedy).mean()
+    assert share == pytest.approx(0.5 * 2 / 3, abs=0.05)  # 6 standard deviations; all or none would be 0 or 2/3
+
+
+def test_an_environments_step_count_and_log(tmp_path):
+    model = make_model(make_vec_env(Corridor, 2))
+    model.set_logger(configure(str(tmp_path), ["csv", "tensorboard"]))
+    model.learn(3e2, log_interval=1)
+    model.logger.close()
+    assert model.num_timesteps == 300
+    with open(tmp_path / "progress.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    rollout = {"rollout/ep_rew_mean", "rollout/success_rate", "rollout/exploration_rate"}
+    assert rollout | {"goals/known", "train/loss"} <= set(rows[0])
+    assert float(rows[-1]["goals/known"]) == 6
+    assert float(rows[-1]["train/loss"]) > 0
+    assert any(path.name.startswith("events.out.tfevents") for path in tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:rich is experimental", "ignore:.*progress.csv:pytest.PytestUnraisableExceptionWarning")
+def test_the_progress_bar_runs(capsys):
+    make_model().learn(50, progress_bar=True)
+
+
+def test_a_run_is_reproducible():
+    first, second, other = (parameters(make_model(seed=seed).learn(150)) for seed in (1, 1, 2))
+    assert th.equal(first, second)
+    assert not th.equal(first, other)
+
+
+# --- saving ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["MlpPolicy", "CnnPolicy"])
+def test_save_and_load_round_trip(tmp_path, policy):
+    world = Corridor(image=policy == "CnnPolicy")
+    model = make_model(world, policy, goal_wrapper_kwargs={"max_episode_steps": 6}, goal_sampling="batch", double_q=True)
+    model.learn(100)
+    model.save(tmp_path / "model")
+    model.save_goal_buffer(tmp_path / "goals")
+    alone = ManyGoalsDQN.load(tmp_path / "model")
+    assert th.equal(parameters(model), parameters(alone))
+    for cell in range(6):
+        obs = goal_obs(world, cell, 5 - cell)
+        assert model.predict(obs, deterministic=True)[0] == alone.predict(obs, deterministic=True)[0]
+    again = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(image=policy == "CnnPolicy"))
+    assert again.env.get_attr("goal_episodes")[0].max_episode_steps == 6
+    assert (again.goal_sampling, again.double_q, again.num_timesteps) == ("batch", True, 100)
+    again.load_goal_buffer(tmp_path / "goals")
+    np.testing.assert_array_equal(again.goal_buffer.observations, model.goal_buffer.observations)
+    assert again.env.get_attr("goal_buffer")[0] is again.goal_buffer
+    state, loaded = model.policy.optimizer.state_dict(), again.policy.optimizer.state_dict()
+    th.testing.assert_close(state["state"], loaded["state"])
+    again.learn(60, reset_num_timesteps=False)
+    assert again.num_timesteps == 160
+    assert not th.equal(parameters(model), parameters(again))
+    # an env that pursues goals already is taken as it is
+    wrapped = GoalBufferWrapper(Corridor(image=policy == "CnnPolicy"), max_episode_steps=3)
+    assert ManyGoalsDQN.load(tmp_path / "model", env=wrapped).env.get_attr("goal_episodes")[0].max_episode_steps == 3
+
+
+def test_the_policy_alone_round_trips(tmp_path):
+    model = make_model().learn(40)
+    model.policy.save(tmp_path / "policy.pt")
+    policy = type(model.policy).load(tmp_path / "policy.pt")
+    obs = goal_obs(Corridor(), 2, 3)
+    assert policy.predict(obs)[0] == model.predict(obs, deterministic=True)[0]
+
+
+def test_the_replay_buffer_round_trips(tmp_path):
+    model = make_model().learn(50)
+    model.save_replay_buffer(tmp_path / "replay")
+    other = make_model()
+    other.load_replay_buffer(tmp_path / "replay")
+    np.testing.assert_array_equal(other.replay_buffer.next_ids, model.replay_buffer.next_ids)
+    assert other.replay_buffer.size() == 50
+
+
+def test_a_new_environment_goes_on_with_the_goals_known():
+    model = make_model(Corridor(start=0)).learn(40)
+    ids = model.goal_buffer.ids(model.goal_buffer.observations)
+    model.set_env(Corridor(start=5))
+    assert model.env.get_attr("goal_buffer")[0] is model.goal_buffer
+    model.learn(40, reset_num_timesteps=False)
+    np.testing.assert_array_equal(model.goal_buffer.ids(model.goal_buffer.observations)[: len(ids)], ids)
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_continuous_actions_are_refused():
+    with pytest.raises(TypeError, match="ManyGoalsDQN needs a Discrete action space that starts at 0, got Box"):
+        make_model("Pendulum-v1")
+
+
+def test_observations_that_cannot_be_goals_are_refused():
+    with pytest.raises(TypeError, match="observation_space cannot be treated as a space of goals"):
+        make_model("Blackjack-v1")
+
+
+def test_vectors_are_refused_by_cnn_policy():
+    with pytest.raises(ValueError, match="CnnPolicy needs images"):
+        make_model("CartPole-v1", "CnnPolicy")
+
+
+@pytest.mark.parametrize(
+    "name", ["buffer_size", "batch_size", "goal_batch_size", "target_update_interval", "exploration_steps"]
+)
+@pytest.mark.parametrize("value", [0, -1, 1.5])
+def test_counts_must_be_positive(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number, at least 1, got {value}"):
+        make_model(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gamma": 1.0}, r"gamma must be in \[0, 1\), got 1.0"),
+        ({"tau": 1.1}, r"tau must be in \[0, 1\], got 1.1"),
+        ({"exploration_final_eps": -0.1}, r"exploration_final_eps must be in \[0, 1\], got -0.1"),
+        ({"learning_starts": -1}, "learning_starts must not be negative, got -1"),
+        ({"train_freq": 0}, "train_freq must be at least 1, got 0"),
+        ({"gradient_steps": -2}, "gradient_steps must be -1, 0 or positive, got -2"),
+        ({"goal_sampling": "all"}, 'goal_sampling must be "uniform" or "batch", got \'all\''),
+        ({"policy": "Policy"}, "policy must be one of CnnPolicy, MlpPolicy, got 'Policy'"),
+        ({"policy_kwargs": {"embedding_dim": 0}}, "embedding_dim must be at least 1, got 0"),
+        ({"goal_wrapper_kwargs": {"max_episode_steps": -5}}, "max_episode_steps must be a whole number, at least 1, got -5"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_model(**settings)
+
+
+def test_wrapper_arguments_for_a_wrapped_environment_are_refused():
+    with pytest.raises(ValueError, match=r"goal_wrapper_kwargs \['max_episode_steps'\] given, but env pursues goals already"):
+        make_model(GoalBufferWrapper(Corridor()), goal_wrapper_kwargs={"max_episode_steps": 5})
+
+
+def test_observations_without_a_goal_are_refused():
+    model = make_model()
+    with pytest.raises(ValueError, match='observation must be a dict with "observation" and "desired_goal", got ndarray'):
+        model.predict(np.zeros(6, np.uint8))
+    with pytest.raises(ValueError, match="got \\['observation'\\]"):
+        model.predict({"observation": np.zeros(6, np.uint8)})
+
+
+def test_no_steps_are_refused():
+    with pytest.raises(ValueError, match="total_timesteps must be positive, got 0"):
+        make_model().learn(0)
+
+
+def test_normalised_observations_are_refused():
+    venv = VecNormalize(VecGoalBufferWrapper(make_vec_env(Corridor, 1)), norm_obs_keys=["observation"])
+    with pytest.raises(ValueError, match="VecNormalize is not supported"):
+        make_model(venv)
+
+
+def test_an_update_without_goals_is_refused():
+    model = make_model()
+    model.goal_buffer = GoalBuffer(Corridor().observation_space)
+    batch = ManyGoalsSamples(*(th.zeros(1) for _ in range(5)))
+    with pytest.raises(ValueError, match="cannot sample from an empty goal buffer"):
+        model._sample_goals(batch)
+
+
+def test_action_spaces_that_start_elsewhere_are_refused():
+    shifted = gym.wrappers.TransformAction(Corridor(), lambda a: a - 1, spaces.Discrete(3, start=1))
+    with pytest.raises(TypeError, match="Discrete action space that starts at 0"):
+        make_model(shifted)

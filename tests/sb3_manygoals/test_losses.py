@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+import torch as th
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
+
+
+def test_targets_by_hand():
+    # two transitions, three goals, two actions; gamma 0.5 so that the sums stay readable
+    next_q = th.tensor([[[1.0, 2.0], [-4.0, -3.0], [0.0, -1.0]], [[5.0, 6.0], [-8.0, -2.0], [0.5, 0.25]]])
+    achieved = th.tensor([[False, True, False], [False, False, False]])
+    terminated = th.tensor([False, False])
+    targets = pairwise_td_targets(next_q, achieved, terminated, 0.5, goal_reward=0.0, step_reward=-0.1)
+    expected = th.tensor([[-0.1 + 0.5 * 2.0, 0.0, -0.1 + 0.0], [-0.1 + 0.5 * 6.0, -0.1 - 0.5 * 2.0, -0.1 + 0.25]])
+    th.testing.assert_close(targets, expected)
+
+
+def test_loss_by_hand():
+    q = th.tensor([[1.0, 0.0], [3.0, -2.0]])
+    targets = th.tensor([[0.0, 0.5], [1.0, -2.0]])
+    # goal 0: (1 + 4) / 2, goal 1: (0.25 + 0) / 2
+    th.testing.assert_close(pairwise_td_loss(q, targets), th.tensor([2.5, 0.125]))
+
+
+def test_double_q_takes_the_learners_action_at_the_targets_value():
+    next_q = th.tensor([[[1.0, 10.0]]])
+    online = th.tensor([[[3.0, 2.0]]])  # prefers action 0
+    no = th.zeros(1, 1, dtype=th.bool)
+    target = pairwise_td_targets(next_q, no, no[0], 0.9, 0.0, -0.1, next_q_online=online)
+    th.testing.assert_close(target, th.tensor([[-0.1 + 0.9 * 1.0]]))
+
+
+def test_an_environment_that_ends_elsewhere_never_reaches_the_goal():
+    next_q = th.full((1, 2, 3), 7.0)
+    achieved = th.tensor([[False, True]])
+    targets = pairwise_td_targets(next_q, achieved, th.tensor([True]), 0.99, goal_reward=0.0, step_reward=-0.1)
+    # -0.1 for ever is -10; but the goal that is the last observation is reached all the same
+    th.testing.assert_close(targets, th.tensor([[-10.0, 0.0]]))
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.floats(0.0, 0.999),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
+def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_actions, gamma, double_q, seed):
+    rng = np.random.default_rng(seed)
+    next_q = rng.normal(size=(n_transitions, n_goals, n_actions))
+    online = rng.normal(size=(n_transitions, n_goals, n_actions)) if double_q else None
+    q = rng.normal(size=(n_transitions, n_goals))
+    next_ids = rng.integers(-1, 4, size=n_transitions)
+    goal_ids = rng.integers(0, 4, size=n_goals)
+    terminated = rng.random(n_transitions) < 0.3
+    goal_reward, step_reward = 0.25, -0.1
+
+    expected = np.zeros(n_goals)
+    for g in range(n_goals):
+        for s in range(n_transitions):
+            if next_ids[s] == goal_ids[g]:
+                target = goal_reward
+            elif terminated[s]:
+                target = sum(step_reward * gamma**t for t in range(40_000)) if gamma < 0.99 else step_reward / (1 - gamma)
+            else:
+                best = int(np.argmax(next_q[s, g] if online is None else online[s, g]))
+                target = step_reward + gamma * next_q[s, g, best]
+            expected[g] += (target - q[s, g]) ** 2 / n_transitions
+
+    targets = pairwise_td_targets(
+        th.tensor(next_q),
+        th.tensor(next_ids[:, None] == goal_ids[None, :]),
+        th.tensor(terminated),
+        gamma,
+        goal_reward,
+        step_reward,
+        None if online is None else th.tensor(online),
+    )
+    np.testing.assert_allclose(pairwise_td_loss(th.tensor(q), targets).numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_with_one_goal_it_is_q_learning():
+    # with one goal that is never reached the loss is plain Q-learning's mean squared error
+    th.manual_seed(0)
+    q_all, next_q = th.randn(6, 3), th.randn(6, 3)
+    actions = th.randint(3, (6,))
+    q = q_all.gather(1, actions[:, None])
+    targets = pairwise_td_targets(
+        next_q[:, None, :], th.zeros(6, 1, dtype=th.bool), th.zeros(6, dtype=th.bool), 0.9, 0.0, -1.0
+    )
+    expected = th.nn.functional.mse_loss(q.squeeze(1), -1.0 + 0.9 * next_q.max(1).values)
+    assert pairwise_td_loss(q, targets).item() == pytest.approx(expected.item(), rel=1e-6)

@@ -1,0 +1,146 @@
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.torch_layers import NatureCNN
+from torch import nn
+
+from sb3_manygoals.many_goals_dqn import CnnPolicy
+from sb3_manygoals.networks import ATARI_LAYERS, MASTERY_LAYERS, PaddedCNN, Preprocess, UniversalQNetwork
+
+
+def image_space(height, width, channels_last=True):
+    shape = (height, width, 3) if channels_last else (3, height, width)
+    return spaces.Box(0, 255, shape, np.uint8)
+
+
+def goal_space(space):
+    return spaces.Dict({key: space for key in ("observation", "achieved_goal", "desired_goal")})
+
+
+def images(n, height=10, width=10, seed=0):
+    return th.as_tensor(np.random.default_rng(seed).integers(0, 256, (n, height, width, 3), dtype=np.uint8))
+
+
+def mastery_network(seed=0):
+    th.manual_seed(seed)
+    return CnnPolicy(goal_space(image_space(10, 10)), spaces.Discrete(5), lambda _: 1e-3).q_net
+
+
+class NaiveQNetwork(nn.Module):
+    """The trap: states and goals share every layer up to the product."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Sequential(nn.Flatten(), nn.Linear(300, 64), nn.ReLU(), nn.Linear(64, 32))
+        self.head = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 5))
+
+    def forward(self, observations, goals):
+        return self.head(self.embed(observations.float() / 255) * self.embed(goals.float() / 255))
+
+
+def asymmetry(network):
+    """How much Q(s, a, g) and Q(g, a, s) differ, in units of the spread of an action's values."""
+    states, goals = images(20, seed=1), images(20, seed=2)
+    with th.no_grad():
+        there, back = network(states, goals), network(goals, states)
+    return ((there - back).abs().mean() / there.std(dim=0).mean()).item()
+
+
+def test_swapping_state_and_goal_changes_the_values():
+    assert asymmetry(mastery_network()) > 0.1
+
+
+def test_the_naive_network_falls_into_the_symmetry_trap():
+    th.manual_seed(0)
+    assert asymmetry(NaiveQNetwork()) < 1e-6
+
+
+def unseen_pixels(extractor, height, width):
+    """How many pixels can change without any feature changing, for a trunk with random weights."""
+    base = th.full((1, 3, height, width), 0.5)
+    variants = base.repeat(height * width, 1, 1, 1)
+    pixels = th.arange(height * width)
+    variants[pixels, :, pixels // width, pixels % width] += 0.5
+    with th.no_grad():
+        changed = (extractor(variants) - extractor(base)).abs().amax(dim=1) > 1e-6
+    return int((~changed).sum())
+
+
+class UnpaddedCNN(nn.Module):
+    """The other trap: 10 -> 5 -> 2."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(3, 16, 2, 2), nn.Tanh(), nn.Conv2d(16, 32, 2, 2), nn.Tanh(), nn.Flatten())
+
+    def forward(self, observations):
+        return self.net(observations)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "layers"),
+    [(10, 10, MASTERY_LAYERS), (7, 5, MASTERY_LAYERS), (9, 11, MASTERY_LAYERS), (40, 41, ATARI_LAYERS), (5, 36, ATARI_LAYERS)],
+)
+def test_every_pixel_is_seen(height, width, layers):
+    th.manual_seed(0)
+    extractor = PaddedCNN(image_space(height, width, channels_last=False), layers=layers)
+    # leaky, so that a pixel is not missed only because the units that see it happen to be off
+    extractor.net = nn.Sequential(*(nn.LeakyReLU(0.5) if isinstance(part, nn.ReLU) else part for part in extractor.net))
+    assert unseen_pixels(extractor, height, width) == 0
+
+
+def test_the_unpadded_network_falls_into_the_padding_trap():
+    th.manual_seed(0)
+    assert unseen_pixels(UnpaddedCNN(), 10, 10) == 36  # the last two rows and columns
+
+
+def test_layer_sizes_of_the_paper():
+    network = mastery_network()
+    shapes = {name: tuple(parameter.shape) for name, parameter in network.named_parameters() if name.endswith("weight")}
+    assert list(shapes.values()) == [(16, 3, 2, 2), (32, 16, 2, 2), (512, 32 * 9), (1024, 512), (1024, 512), (5, 1024)]
+
+
+def test_atari_layers_are_exactly_the_nature_cnn():
+    space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    ours, nature = PaddedCNN(space), NatureCNN(space)
+    assert not any(isinstance(part, nn.ZeroPad2d) for part in ours.net)
+    theirs = [*nature.cnn, *nature.linear]
+    assert [str(part) for part in ours.net] == [str(part) for part in theirs]
+
+
+def test_pairwise_values_are_those_of_every_pair_by_itself():
+    network = mastery_network()
+    states, goals, actions = images(7, seed=1), images(4, seed=2), th.tensor([0, 1, 2, 3, 4, 0, 1])
+    with th.no_grad():
+        state_embeddings = network.state_embedding(network.trunk(states))
+        goal_embeddings = network.goal_embedding(network.trunk(goals))
+        pairwise = network.pairwise(state_embeddings, goal_embeddings)
+        taken = network.pairwise_taken(state_embeddings, goal_embeddings, actions)
+        for s in range(7):
+            for g in range(4):
+                alone = network(states[s : s + 1], goals[g : g + 1])[0]
+                th.testing.assert_close(pairwise[s, g], alone, rtol=1e-4, atol=1e-6)
+                th.testing.assert_close(taken[s, g], alone[actions[s]], rtol=1e-4, atol=1e-6)
+
+
+def test_channels_may_come_first_or_last():
+    observations = images(3, 10, 12)
+    last, first = Preprocess(image_space(10, 12)), Preprocess(image_space(10, 12, channels_last=False))
+    th.testing.assert_close(last(observations), first(observations.permute(0, 3, 1, 2)))
+    assert last.space == first.space
+    assert last(observations).max() <= 1.0
+
+
+def test_discrete_observations_become_one_hot():
+    th.testing.assert_close(Preprocess(spaces.Discrete(3))(th.tensor([2, 0])), th.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
+
+
+def test_a_cnn_refuses_vectors():
+    with pytest.raises(ValueError, match="CnnPolicy needs images: a uint8 Box of three axes"):
+        PaddedCNN(spaces.Box(-1, 1, (4,), np.float32))
+
+
+def test_the_linear_head_needs_an_embedding():
+    with pytest.raises(ValueError, match="embedding_dim must be at least 1, got 0"):
+        UniversalQNetwork(nn.Identity(), 4, 2, embedding_dim=0)

@@ -1,0 +1,42 @@
+"""Small worlds whose every move can be followed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+
+class Corridor(gym.Env[NDArray[Any], np.int64]):
+    """
+    Cells 0 to ``length`` - 1 in a row; action 0 goes left, 1 right, 2 stays. The observation is a vector (one-hot) or a
+    picture of height 4. With ``deadly``, stepping off the right end terminates; reward is the cell's number.
+    """
+
+    def __init__(self, length: int = 6, image: bool = False, deadly: bool = False, start: int | None = None) -> None:
+        self.length, self.image, self.deadly, self.start = length, image, deadly, start
+        shape = (4, length, 3) if image else (length,)
+        self.observation_space = spaces.Box(0, 255 if image else 1, shape, np.uint8)
+        self.action_space = spaces.Discrete(3)
+        self.cell = 0
+
+    def observation_of(self, cell: int) -> NDArray[np.uint8]:
+        observation = np.zeros(self.observation_space.shape, np.uint8)  # type: ignore[arg-type]
+        observation[(slice(None), cell) if self.image else cell] = 255 if self.image else 1
+        return observation
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        drawn = int(self.np_random.integers(self.length))
+        self.cell = drawn if self.start is None else self.start
+        self.cell = (options or {}).get("cell", self.cell)
+        return self.observation_of(self.cell), {"cell": self.cell}
+
+    def step(self, action: Any) -> Any:
+        cell = self.cell + (-1, 1, 0)[int(action)]
+        dead = self.deadly and cell == self.length
+        self.cell = min(max(cell, 0), self.length - 1)
+        return self.observation_of(self.cell), float(self.cell), dead, False, {"cell": self.cell}
