@@ -13,7 +13,7 @@ from gym_twoRooms.connectivity import stranded_state
 from gym_twoRooms.layout import DIRECTIONS, Cell, Layout, LayoutError
 
 MAX_STATES = 4_000_000
-"""Most states that are compiled; the tables and the check of them take about 250 bytes a state."""
+"""Most states that are compiled; the tables and the check of them take about 350 bytes a state."""
 MAX_TABLE_BYTES = 64 * 2**20
 """Up to this size the pictures of all states are kept as a table."""
 
@@ -150,8 +150,8 @@ class TwoRoomsMDP:
         """
         slipping = self.slips[states] & (uniforms[:, 0] < self.slip_probability)
         if slipping.any():
-            # Given a slip, u / p is uniform in [0, 1) again and picks one of the four moves. It may be rounded up to 1.
-            moves = np.minimum(uniforms[slipping, 0] / self.slip_probability * 4, 3)
+            # Given a slip, u / p is uniform in [0, 1) again and picks one of four moves. Rounding cannot make it 1: u < p.
+            moves = uniforms[slipping, 0] / self.slip_probability * 4
             actions = actions.copy()
             actions[slipping] = moves.astype(actions.dtype)
         arrived = self.next_state[states, actions]
@@ -321,19 +321,17 @@ class TwoRoomsMDP:
         if self.close_probability > 0:
             outcomes.append(self.closed_state[self.next_state])
         stranded = stranded_state(np.concatenate(outcomes, axis=1))
-        if stranded is None:
-            return
-        state, is_trap = stranded
-        verb = "left: no way leads from it back to the others" if is_trap else "reached from the others"
-        raise LayoutError(
-            f"The state with {self._describe(state)} cannot be {verb} "
-            f"(rows and columns count from 0; close_probability is {self.close_probability})."
-        )
+        if stranded is not None:
+            state, is_trap = stranded
+            verb = "left: no way leads from it back to the others" if is_trap else "reached from the others"
+            note = f"rows and columns count from 0; close_probability is {self.close_probability}"
+            raise LayoutError(f"The state ({self._describe(state)}) cannot be {verb} ({note}).")
 
     def _describe(self, state: int) -> str:
-        things = [("the agent", self.agent[state])] + ([("the block", self.block[state])] if self._has_block else [])
-        places = [f"{thing} at row {cell // self.layout.width}, column {cell % self.layout.width}" for thing, cell in things]
-        return f"{' and '.join(places)} and the door {'open' if self.door_open[state] else 'closed'}"
+        cells = {"agent": self.agent[state]} | ({"block": self.block[state]} if self._has_block else {})
+        width = self.layout.width
+        places = [f"the {thing} at row {cell // width}, column {cell % width}" for thing, cell in cells.items()]
+        return ", ".join([*places, f"the door {'open' if self.door_open[state] else 'closed'}"])
 
     def _flat(self, cells: Sequence[Cell]) -> NDArray[np.intp]:
         return np.array([row * self.layout.width + column for row, column in cells], dtype=np.intp)

@@ -84,7 +84,7 @@ def evaluate_mastery(
     :return: rate, interval, and the outcome of each episode
     :raises ValueError: if goals, env or a number do not fit
     """
-    goals = _check(env, goals, max_steps, epsilon, episodes_per_goal)
+    goals = _check(env, goals, max_steps, epsilon, episodes_per_goal, confidence)
     assert isinstance(env.single_action_space, spaces.Discrete)
     n_actions, n_envs = int(env.single_action_space.n), env.num_envs
     episode_goals = np.repeat(np.arange(len(goals)), episodes_per_goal)
@@ -140,12 +140,17 @@ def _bootstrap(rates: NDArray[np.float64], confidence: float, seed: int) -> tupl
 
 
 def _same(observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.bool_]:
-    same: NDArray[np.bool_] = (observations == goals).reshape(len(goals), -1).all(axis=1)
-    return same
+    same: NDArray[np.bool_] = np.asarray(observations == goals)
+    return same.all(axis=tuple(range(1, same.ndim)))
 
 
 def _check(
-    env: VectorEnv[Any, Any, Any], goals: NDArray[Any], max_steps: int, epsilon: float, episodes_per_goal: int
+    env: VectorEnv[Any, Any, Any],
+    goals: NDArray[Any],
+    max_steps: int,
+    epsilon: float,
+    episodes_per_goal: int,
+    confidence: float,
 ) -> NDArray[Any]:
     space = env.single_observation_space
     goals = np.asarray(goals)
@@ -163,6 +168,8 @@ def _check(
             raise ValueError(f"{name} must be at least 1, got {value}")
     if not 0.0 <= epsilon <= 1.0:
         raise ValueError(f"epsilon must be in [0, 1], got {epsilon}")
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must be in (0, 1), got {confidence}")
     return goals
 
 

@@ -35,9 +35,7 @@ class Preprocess(nn.Module):
     mean: th.Tensor
     scale: th.Tensor
 
-    def __init__(
-        self, observation_space: spaces.Space[Any], normalize_images: bool = True, standardize: bool = False
-    ) -> None:
+    def __init__(self, observation_space: spaces.Space[Any], normalize_images: bool = True, standardize: bool = False) -> None:
         super().__init__()
         self.normalize_images = normalize_images
         self.channels_last = False

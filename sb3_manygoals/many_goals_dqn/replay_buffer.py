@@ -86,7 +86,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     def _get_samples(  # type: ignore[override]
         self, batch_inds: NDArray[np.integer[Any]], env: VecNormalize | None = None
     ) -> ManyGoalsSamples:
-        rows = batch_inds, np.random.randint(self.n_envs, size=len(batch_inds))  # noqa: NPY002  SB3 seeds this generator
+        rows = batch_inds, np.random.randint(self.n_envs, size=len(batch_inds))  # noqa: NPY002 - the generator that SB3 seeds
         # SB3 keeps discrete observations with a last axis of one
         shape = (len(batch_inds), *(self.observation_space.shape or ()))
         return ManyGoalsSamples(

@@ -94,7 +94,7 @@ def test_slipping_picks_a_move_by_the_first_number(action):
 
 
 @pytest.mark.parametrize("probability", [5e-324, 1e-300, 0.1, 1 / 3, np.nextafter(0.7, 1), 1.0])
-def test_rounding_never_makes_a_fifth_move(probability):
+def test_the_largest_number_that_slips_makes_the_last_move(probability):
     mdp = TwoRoomsMDP(Layout.parse(".W.\n..."), slip_probability=probability)
     highest = float(np.nextafter(probability, 0))
     state = int(mdp.encode(1, -1, False))

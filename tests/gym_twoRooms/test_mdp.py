@@ -160,10 +160,10 @@ def test_too_many_states_are_refused(monkeypatch):
 
 def test_a_state_that_cannot_be_reached_is_named():
     # A door that closes at once lets nobody through.
-    with pytest.raises(LayoutError, match=r"agent at row 0, column 3 and the door closed cannot be reached .* is 1\.0"):
+    with pytest.raises(LayoutError, match=r"agent at row 0, column 3, the door closed\) cannot be reached from .* is 1\.0"):
         TwoRoomsMDP(Layout.parse("S.D.S"), close_probability=1.0)
     # The block has one place and always bars the way.
-    with pytest.raises(LayoutError, match="agent at row 2, column 1 and the block at row 1, column 1 and the door closed"):
+    with pytest.raises(LayoutError, match="agent at row 1, column 0, the block at row 1, column 1, the door closed"):
         TwoRoomsMDP(Layout.parse("#.#\n.B.\n#.#"))
 
 

@@ -1,0 +1,32 @@
+# Two commands for a fresh clone; each sets up .venv by itself.
+#   make mastery   train on the small map, measure, write a report (minutes, on two cores)
+#   make test      lint, type-check, run the test suite
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: mastery test format clean
+
+mastery: $(INSTALLED)
+	$(BIN)/python -m benchmarks mastery --preset small $(ARGS)
+
+test: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+$(INSTALLED): setup.py constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or later is needed, this is " + sys.version) if sys.version_info < (3, 10) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@

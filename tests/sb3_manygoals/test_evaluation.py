@@ -1,0 +1,161 @@
+import csv
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from stable_baselines3.common.logger import configure
+
+import gym_twoRooms  # noqa: F401
+from sb3_manygoals import ManyGoalsDQN, MasteryCallback, evaluate_mastery
+from tests.sb3_manygoals.worlds import Corridor
+
+SMALL = "TwoRoomsSwitchSmall-v0"
+
+
+def all_goals():
+    return gym.make(SMALL).unwrapped.mdp.observations
+
+
+def slow_loop(model, env_id, goals, max_steps, epsilon, episodes_per_goal, n_envs, seed):
+    """One world at a time, one step at a time, with the random numbers that evaluate_mastery documents."""
+    steps = np.full(len(goals) * episodes_per_goal, -1)
+    for episode in range(len(steps)):
+        round_, column = divmod(episode, n_envs)
+        rng = np.random.default_rng((seed, round_))
+        env = gym.make(env_id)
+        goal = goals[episode // episodes_per_goal]
+        observation, _ = env.reset(seed=seed + round_ * n_envs + column)
+        for step in range(max_steps + 1):
+            if np.array_equal(observation, goal):
+                steps[episode] = step
+                break
+            explore = rng.random(n_envs)[column] < epsilon
+            random_action = rng.integers(5, size=n_envs)[column]
+            obs = {"observation": observation, "achieved_goal": observation, "desired_goal": goal}
+            action = random_action if explore else int(model.predict(obs, deterministic=True)[0])
+            observation = env.step(action)[0]
+    return steps.reshape(len(goals), episodes_per_goal)
+
+
+@pytest.mark.parametrize(("epsilon", "n_envs"), [(0.0, 30), (0.4, 30), (0.4, 7)])
+def test_agrees_exactly_with_a_slow_loop(epsilon, n_envs):
+    model = ManyGoalsDQN("CnnPolicy", gym.make(SMALL), policy_kwargs={"embedding_dim": 16}, seed=0)
+    goals = all_goals()[::24]
+    env = gym.make_vec(SMALL, num_envs=n_envs, vectorization_mode="vector_entry_point")
+    fast = evaluate_mastery(model, env, goals, max_steps=60, epsilon=epsilon, episodes_per_goal=2, seed=3)
+    slow = slow_loop(model, SMALL, goals, 60, epsilon, 2, n_envs, seed=3)
+    np.testing.assert_array_equal(fast.steps, slow)
+    np.testing.assert_array_equal(fast.reached, slow >= 0)
+    assert fast.rate == (slow >= 0).mean()
+    assert epsilon == 0.0 or 0.0 < fast.rate < 1.0
+
+
+class Pilgrim:
+    """Walks the corridor straight to the goal, but never to the last cell."""
+
+    def predict(self, observation, deterministic=False):
+        assert deterministic
+        here, there = observation["observation"].argmax(axis=1), observation["desired_goal"].argmax(axis=1)
+        return np.where(there == 5, 2, np.sign(there - here) % 3 % 2), None
+
+
+def corridors(n, mode=AutoresetMode.NEXT_STEP, **kwargs):
+    return SyncVectorEnv([lambda: Corridor(length=6, **kwargs)] * n, autoreset_mode=mode)
+
+
+def corridor_goals():
+    return np.stack([Corridor(length=6).observation_of(cell) for cell in range(6)])
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_outcomes_by_hand(mode):
+    result = evaluate_mastery(Pilgrim(), corridors(6, mode, start=0), corridor_goals(), max_steps=4)
+    np.testing.assert_array_equal(result.steps[:, 0], [0, 1, 2, 3, 4, -1])
+    assert result.rate == pytest.approx(5 / 6)
+    # too little time for the fifth cell
+    assert evaluate_mastery(Pilgrim(), corridors(6, start=0), corridor_goals(), max_steps=3).rate == pytest.approx(4 / 6)
+
+
+class Reckless:
+    """Always to the right."""
+
+    def predict(self, observation, deterministic=False):
+        return np.ones(len(observation["observation"]), dtype=np.int64), None
+
+
+def test_an_environment_that_ends_has_failed_unless_it_ends_at_the_goal():
+    # deadly: the step off the right end terminates there, and the reset that follows must not count
+    goals = corridor_goals()
+    result = evaluate_mastery(Reckless(), corridors(6, deadly=True, start=3), goals, max_steps=50)
+    np.testing.assert_array_equal(result.steps[:, 0], [-1, -1, -1, 0, 1, 2])
+
+
+def test_more_random_actions_help_a_policy_that_circles():
+    class Stuck:
+        def predict(self, observation, deterministic=False):
+            return np.full(len(observation["observation"]), 2), None
+
+    rates = [
+        evaluate_mastery(Stuck(), corridors(6), corridor_goals(), epsilon=epsilon, episodes_per_goal=5).rate
+        for epsilon in (0.0, 1.0)
+    ]
+    assert rates[0] < 0.5
+    assert rates[1] == 1.0  # in 200 random steps over six cells; to miss one of 30 episodes has probability < 1e-4
+
+
+def test_the_interval_is_the_bootstraps():
+    reached = np.array([1.0] * 80 + [0.0] * 20)
+    model, env = Pilgrim(), corridors(50, start=0)
+    goals = corridor_goals()[np.array([1] * 80 + [5] * 20)]
+    result = evaluate_mastery(model, env, goals, seed=1)
+    np.testing.assert_array_equal(result.reached[:, 0], reached)
+    resampled = np.random.default_rng(0).choice(reached, (20_000, 100)).mean(axis=1)
+    np.testing.assert_allclose(result.interval, np.quantile(resampled, [0.025, 0.975]), atol=0.011)
+    everything = evaluate_mastery(model, env, goals[:80])
+    assert everything.interval == (1.0, 1.0)
+
+
+def test_the_callback_measures_before_during_and_after(tmp_path):
+    model = ManyGoalsDQN("MlpPolicy", Corridor(length=6), learning_starts=1_000, policy_kwargs={"net_arch": [8]}, seed=0)
+    model.set_logger(configure(str(tmp_path), ["csv"]))
+    points = []
+    callback = MasteryCallback(corridors(6), corridor_goals(), 40, on_measure=points.append)
+    model.learn(100, callback, log_interval=1_000)
+    model.logger.close()
+    assert [point.step for point in points] == [0, 40, 80, 100]
+    seconds = [point.training_seconds for point in points]
+    assert seconds == sorted(seconds)
+    with open(tmp_path / "progress.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["time/total_timesteps"]) for row in rows] == [0, 40, 80, 100]
+    assert [float(row["mastery/greedy"]) for row in rows] == pytest.approx([point.greedy.rate for point in points])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"goals": np.zeros((2, 5), np.uint8)},
+            r"goals must be uint8 of shape \(n, \*\(6,\)\) with n > 0, got uint8 of \(2, 5\)",
+        ),
+        ({"goals": np.zeros((2, 6))}, "goals must be uint8 of shape .* got float64"),
+        ({"goals": np.zeros((0, 6), np.uint8)}, "with n > 0"),
+        ({"max_steps": 0}, "max_steps must be at least 1, got 0"),
+        ({"episodes_per_goal": -1}, "episodes_per_goal must be at least 1, got -1"),
+        ({"epsilon": 1.5}, r"epsilon must be in \[0, 1\], got 1.5"),
+        ({"confidence": 1.0}, r"confidence must be in \(0, 1\), got 1.0"),
+    ],
+)
+def test_bad_input_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate_mastery(Pilgrim(), corridors(2), **{"goals": corridor_goals(), **settings})
+
+
+def test_environments_that_lose_the_last_observation_or_have_other_actions_are_refused():
+    with pytest.raises(ValueError, match=r"autoreset mode NEXT_STEP or DISABLED, got AutoresetMode\.SAME_STEP"):
+        evaluate_mastery(Pilgrim(), corridors(2, AutoresetMode.SAME_STEP), corridor_goals())
+    with pytest.raises(ValueError, match="env must have discrete actions, got Box"):
+        evaluate_mastery(Pilgrim(), SyncVectorEnv([lambda: gym.make("Pendulum-v1")]), np.zeros((1, 3), np.float32))
+    with pytest.raises(ValueError, match="eval_freq must be at least 1, got 0"):
+        MasteryCallback(corridors(1), corridor_goals(), 0)
