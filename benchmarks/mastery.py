@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +16,8 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.utils import LinearSchedule
 
-import gym_twoRooms  # noqa: F401  registers the environments
 from benchmarks import film, plotting, report, run_folder
+from gym_twoRooms.oracle import reach_probabilities
 from sb3_manygoals import ManyGoalsDQN, MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.evaluation import MasteryPoint
 
@@ -56,8 +56,14 @@ class AgentConfig:
     """Vector steps between updates."""
     gradient_steps: int = 1
     """Updates each time."""
+    features_dim: int = 512
+    """Width of the trunk's fully connected layer."""
     embedding_dim: int = 1024
     """Width of state and goal embeddings."""
+    layer_norm: bool = False
+    """End the trunk with layer normalization."""
+    standardize: bool = False
+    """Standardize observations by what is known when learning starts."""
     exploration_steps: int = 1_000_000
     """Environment steps over which epsilon falls."""
     exploration_final_eps: float = 0.1
@@ -79,13 +85,15 @@ class AgentConfig:
             "adam": (th.optim.Adam, {"fused": True}),
         }
         optimizer_class, optimizer_kwargs = optimizers[self.optimizer]
-        own = {"n_envs", "optimizer", "learning_rate", "decay", "embedding_dim", "max_episode_steps"}
+        policy = {name: getattr(self, name) for name in ("embedding_dim", "layer_norm", "standardize")}
+        own = {"n_envs", "optimizer", "learning_rate", "decay", "features_dim", "max_episode_steps", *policy}
         return ManyGoalsDQN(
             "CnnPolicy",
             make_vec_env(env_id, self.n_envs, seed=seed),
             learning_rate=rate,
             policy_kwargs={
-                "embedding_dim": self.embedding_dim,
+                **policy,
+                "features_extractor_kwargs": {"features_dim": self.features_dim},
                 "optimizer_class": optimizer_class,
                 "optimizer_kwargs": optimizer_kwargs,
             },
@@ -135,20 +143,24 @@ PRESETS = {
     "small": MasteryConfig(
         preset="small",
         env_id="TwoRoomsSwitchSmall-v0",
-        total_steps=200_000,
+        total_steps=240_000,
         agent=AgentConfig(
             n_envs=8,
             optimizer="adam",
-            learning_rate=3e-3,
+            learning_rate=1e-3,
             decay=True,
+            buffer_size=50_000,
             batch_size=64,
-            goal_batch_size=64,
+            goal_batch_size=96,
             goal_sampling="batch",
             double_q=True,
             tau=0.05,
             target_update_interval=8,
+            features_dim=256,
             embedding_dim=256,
-            exploration_steps=100_000,
+            layer_norm=True,
+            standardize=True,
+            exploration_steps=72_000,
         ),
         eval_freq=20_000,
     ),
@@ -165,6 +177,22 @@ def all_goals(env_id: str) -> NDArray[np.uint8]:
     goals: NDArray[np.uint8] = env.unwrapped.mdp.observations  # type: ignore[attr-defined]
     env.close()
     return goals
+
+
+def ceiling(env_id: str, horizon: int, n_goals: int = 200) -> float:
+    """
+    What the best possible policy would score, by exact planning.
+
+    :param env_id: of a TwoRoomsSwitch world
+    :param horizon: steps allowed
+    :param n_goals: goals to plan for, evenly spaced over the states if there are more
+    :return: mean probability of reaching a goal from a random start
+    """
+    env = gym.make(env_id)
+    mdp = env.unwrapped.mdp  # type: ignore[attr-defined]
+    env.close()
+    goals = np.unique(np.linspace(0, mdp.n_states - 1, n_goals).astype(np.int64))
+    return float(reach_probabilities(mdp, goals, horizon).mean())
 
 
 def run(config: MasteryConfig) -> Path:
@@ -216,11 +244,13 @@ def run(config: MasteryConfig) -> Path:
     _write_goals(folder / "goals.csv", greedy, noisy)
     plotting.mastery_curve(folder / "mastery.csv", folder / "curve.png", config.eval_epsilon)
     film.reaching(model, config.env_id, greedy, folder / "reaching.gif", config.seed)
-    report.write(folder, config.env_id, greedy, noisy, config.eval_epsilon, callback.training_seconds)
+    best = ceiling(config.env_id, config.eval_steps)
+    report.write(folder, config.env_id, greedy, noisy, config.eval_epsilon, best, callback.training_seconds)
     eval_env.close()
     model.get_env().close()  # type: ignore[union-attr]
     low, high = greedy.interval
     print(f"mastery {greedy.rate:.3f} [{low:.3f}, {high:.3f}] greedy, {noisy.rate:.3f} at epsilon {config.eval_epsilon}")
+    print(f"the best possible policy: {best:.4f}")
     print(f"training took {callback.training_seconds:.0f} s without the measurements; open {folder / 'report.html'}")
     return folder
 
@@ -251,8 +281,3 @@ def _write_goals(path: Path, greedy: MasteryResult, noisy: MasteryResult) -> Non
                 steps = result.steps[goal][result.reached[goal]]
                 row += [f"{result.reached[goal].mean():.2f}", f"{steps.mean():.1f}" if len(steps) else ""]
             writer.writerow(row)
-
-
-def smoke(config: MasteryConfig, total_steps: int) -> MasteryConfig:
-    """:return: ``config`` cut down to ``total_steps``, for tests"""
-    return replace(config, total_steps=total_steps, eval_freq=total_steps, final_episodes=1, progress_bar=False)

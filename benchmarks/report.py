@@ -21,7 +21,13 @@ MOST_FAILURES = 24
 
 
 def write(
-    folder: Path, env_id: str, greedy: MasteryResult, noisy: MasteryResult, epsilon: float, training_seconds: float
+    folder: Path,
+    env_id: str,
+    greedy: MasteryResult,
+    noisy: MasteryResult,
+    epsilon: float,
+    ceiling: float,
+    training_seconds: float,
 ) -> None:
     """
     Write ``report.html`` from what the run has left in its folder.
@@ -31,6 +37,7 @@ def write(
     :param greedy: final measurement of the greedy policy
     :param noisy: final measurement at ``epsilon``
     :param epsilon: share of random actions in ``noisy``
+    :param ceiling: what the best possible policy would score
     :param training_seconds: time spent training
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -49,6 +56,7 @@ def write(
         horizon=config["settings"]["eval_steps"],
         always=int((share == 1.0).sum()),
         never=int((share == 0.0).sum()),
+        ceiling=ceiling,
         training_seconds=training_seconds,
         curve=_data_uri("image/png", (folder / "curve.png").read_bytes()),
         film=_data_uri("image/gif", (folder / "reaching.gif").read_bytes()),

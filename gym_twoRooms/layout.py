@@ -230,16 +230,17 @@ _PAPER = """
 ..........
 """
 _SMALL = """
-S...W
-.....
-###D#
-.....
-.B...
-..W..
-....S
+S..W
+....
+....
+##D#
+....
+.B..
+.W..
+...S
 """
 
 NAMED_LAYOUTS: Mapping[str, Layout] = MappingProxyType(
     {"paper": Layout.parse(_PAPER, "paper"), "small": Layout.parse(_SMALL, "small")}
 )
-"""The maps that come with the package; ``"paper"`` has 5,728 states, ``"small"`` 354."""
+"""The maps that come with the package; ``"paper"`` has 5,728 states, ``"small"`` 220."""

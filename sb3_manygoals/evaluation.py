@@ -141,7 +141,7 @@ def _bootstrap(rates: NDArray[np.float64], confidence: float, seed: int) -> tupl
 
 def _same(observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.bool_]:
     same: NDArray[np.bool_] = np.asarray(observations == goals)
-    return same.all(axis=tuple(range(1, same.ndim)))
+    return np.asarray(same.all(axis=tuple(range(1, same.ndim))))
 
 
 def _check(

@@ -41,5 +41,5 @@ def test_the_env_draws_its_state_and_pictures_belong_to_the_caller():
     assert np.array_equal(before, draw(env.mdp, env.state, 20))
     before[:] = 0
     assert np.array_equal(env.render(), draw(env.mdp, env.state, 20))
-    env.set_state((env.state + 1) % 354)
+    env.set_state((env.state + 1) % 220)
     assert env.render().any()

@@ -146,7 +146,7 @@ def test_invalid_actions_are_refused(actions, message):
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
-        ({"options": {"state": [0, 354]}}, ValueError, r"in \[0, 354\), got 354"),
+        ({"options": {"state": [0, 220]}}, ValueError, r"in \[0, 220\), got 220"),
         ({"options": {"state": [0, 1, 2]}}, ValueError, r"have shape \(2,\), got \(3,\)"),
         ({"options": {"state": [0.0, 1.0]}}, TypeError, "must be an integer"),
         ({"options": {"reset_mask": [True, False]}}, ValueError, r"Unknown reset options \['reset_mask'\]"),

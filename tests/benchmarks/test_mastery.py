@@ -1,0 +1,166 @@
+import csv
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks.mastery import PRESETS, all_goals, ceiling
+from sb3_manygoals import ManyGoalsDQN
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    output = tmp_path_factory.mktemp("runs")
+    arguments = [
+        "--preset",
+        "small",
+        "--total-steps",
+        "2400",
+        "--eval-freq",
+        "1200",
+        "--final-episodes",
+        "1",
+        "--threads",
+        "1",
+    ]
+    done = command("mastery", *arguments, "--agent.n-envs", "4", "--seed", "3", "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    assert "mastery" in done.stdout
+    (made,) = output.iterdir()
+    return made
+
+
+def test_the_run_folder_holds_everything(folder):
+    files = {path.name for path in folder.iterdir()}
+    assert files >= {
+        "config.json",
+        "progress.csv",
+        "mastery.csv",
+        "goals.csv",
+        "model.zip",
+        "goals.npz",
+        "curve.png",
+        "reaching.gif",
+        "report.html",
+    }
+    assert any(name.startswith("events.out.tfevents") for name in files)
+    assert folder.name.startswith("mastery-small-seed3-")
+
+
+def test_the_config_says_what_was_run(folder):
+    config = json.loads((folder / "config.json").read_text())
+    assert config["settings"]["seed"] == 3
+    assert config["settings"]["agent"]["n_envs"] == 4
+    assert config["settings"]["agent"]["batch_size"] == PRESETS["small"].agent.batch_size
+    assert config["versions"].keys() >= {"python", "torch", "stable-baselines3", "gymnasium", "sb3-manygoals"}
+    assert config["git_revision"]
+
+
+def test_the_tables_agree_with_each_other(folder):
+    with (folder / "mastery.csv").open(newline="") as file:
+        curve = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in curve] == [0, 1200, 2400]
+    assert all(float(row["greedy_low"]) <= float(row["greedy"]) <= float(row["greedy_high"]) for row in curve)
+    with (folder / "progress.csv").open(newline="") as file:
+        progress = [row for row in csv.DictReader(file) if row["mastery/greedy"]]
+    assert [float(row["mastery/greedy"]) for row in progress] == pytest.approx(
+        [float(row["greedy"]) for row in curve], abs=1e-4
+    )
+    with (folder / "goals.csv").open(newline="") as file:
+        goals = list(csv.DictReader(file))
+    assert len(goals) == 220
+    rate = np.mean([float(row["greedy_reached"]) for row in goals])
+    assert f"{rate:.4f}" in (folder / "report.html").read_text()
+
+
+def test_the_model_is_the_trained_one(folder):
+    model = ManyGoalsDQN.load(folder / "model.zip", env=gym.make("TwoRoomsSwitchSmall-v0"))
+    model.load_goal_buffer(folder / "goals.npz")
+    assert model.num_timesteps == 2400
+    assert len(model.goal_buffer) > 150
+
+
+def test_the_report_needs_no_network(folder):
+    html = (folder / "report.html").read_text()
+    assert not re.findall(r'(?:src|href)="(?!data:|[\w.-]+")[^"]*"', html)
+    assert "http" not in html.replace("http-equiv", "")
+    assert html.count("data:image/gif") == 1
+    for name in re.findall(r'href="([^"]*)"', html):
+        assert (folder / name).is_file()
+
+
+def test_the_film_moves(folder):
+    with Image.open(folder / "reaching.gif") as film:
+        assert film.n_frames > 5
+        first = np.asarray(film.convert("RGB"))
+        film.seek(film.n_frames // 2)
+        assert (np.asarray(film.convert("RGB")) != first).any()
+
+
+def test_every_option_is_in_the_help():
+    for preset, lr in (("small", PRESETS["small"]), ("paper", PRESETS["paper"])):
+        text = command("mastery", "--preset", preset, "--help").stdout
+        for field in dataclasses.fields(lr):
+            assert f"--{field.name.replace('_', '-')}" in text or field.name == "agent"
+        for field in dataclasses.fields(lr.agent):
+            assert f"--agent.{field.name.replace('_', '-')}" in text
+        assert f"(default: {lr.total_steps})" in " ".join(text.split())
+
+
+def test_the_papers_preset_is_the_papers():
+    paper = PRESETS["paper"]
+    assert (paper.env_id, paper.total_steps, paper.eval_steps) == ("TwoRoomsSwitch-v0", 3_000_000, 200)
+    model = paper.agent.make(paper.env_id, paper.total_steps, seed=0, device="cpu")
+    plain = ManyGoalsDQN("CnnPolicy", gym.make(paper.env_id))
+    for name in (
+        "learning_rate",
+        "buffer_size",
+        "learning_starts",
+        "batch_size",
+        "goal_batch_size",
+        "goal_sampling",
+        "double_q",
+        "tau",
+        "gamma",
+        "train_freq",
+        "gradient_steps",
+        "target_update_interval",
+        "exploration_final_eps",
+        "exploration_steps",
+    ):
+        assert getattr(model, name) == getattr(plain, name), name
+    assert str(model.policy) == str(plain.policy)
+    assert model.env.goal_episodes.max_episode_steps == plain.env.get_attr("goal_episodes")[0].max_episode_steps
+    ours, theirs = model.policy.optimizer, plain.policy.optimizer
+    assert type(ours) is type(theirs)
+    assert ours.defaults == theirs.defaults
+
+
+def test_all_goals_are_all_states():
+    assert all_goals("TwoRoomsSwitch-v0").shape == (5728, 10, 10, 3)
+
+
+def test_the_ceiling_is_one_on_the_small_map():
+    assert ceiling("TwoRoomsSwitchSmall-v0", 200) > 0.999
+    assert ceiling("TwoRoomsSwitchSmall-v0", 3) < 0.5
+
+
+def test_a_mistyped_option_is_an_error():
+    done = command("mastery", "--sed", "3")
+    assert done.returncode != 0
+    assert "--sed" in done.stderr + done.stdout

@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.torch_layers import NatureCNN
+
+from sb3_manygoals import ManyGoalsDQN
+from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy
+from sb3_manygoals.networks import Preprocess
+from tests.sb3_manygoals.worlds import Corridor
+
+
+def goal_space(space):
+    return spaces.Dict({key: space for key in ("observation", "achieved_goal", "desired_goal")})
+
+
+def test_actions_are_greedy_in_the_values():
+    space = spaces.Box(-1, 1, (4,), np.float32)
+    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3)
+    space.seed(0)
+    obs = {key: np.stack([space.sample() for _ in range(50)]) for key in ("observation", "desired_goal")}
+    with th.no_grad():
+        q = policy.q_net(th.tensor(obs["observation"]), th.tensor(obs["desired_goal"]))
+    np.testing.assert_array_equal(policy.predict(obs)[0], q.argmax(dim=1).numpy())
+    assert len(np.unique(policy.predict(obs)[0])) > 1
+
+
+def test_extractors_of_sb3_work_unchanged():
+    space = spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    policy = CnnPolicy(
+        goal_space(space), spaces.Discrete(3), lambda _: 1e-3, features_extractor_class=NatureCNN, embedding_dim=8
+    )
+    obs = {key: np.zeros((2, 84, 84, 4), np.uint8) for key in ("observation", "desired_goal")}
+    assert policy.predict(obs)[0].shape == (2,)
+
+
+def test_the_target_network_starts_equal_and_is_not_trained():
+    policy = MlpPolicy(goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, layer_norm=True)
+    for ours, target in zip(policy.q_net.parameters(), policy.q_net_target.parameters(), strict=True):
+        assert th.equal(ours, target)
+        assert not target.requires_grad
+    trained = {id(parameter) for group in policy.optimizer.param_groups for parameter in group["params"]}
+    assert trained == {id(parameter) for parameter in policy.q_net.parameters()}
+    policy.set_training_mode(True)
+    assert policy.q_net.training
+    assert not policy.q_net_target.training
+
+
+def test_layer_norm_ends_the_trunk():
+    space = spaces.Box(-1, 1, (4,), np.float32)
+    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, layer_norm=True)
+    features = policy.q_net.trunk(th.randn(6, 4))
+    th.testing.assert_close(features.mean(dim=1), th.zeros(6), atol=1e-5, rtol=0)
+    th.testing.assert_close(features.std(dim=1, correction=0), th.ones(6), atol=1e-2, rtol=0)
+
+
+def test_standardized_observations_by_hand():
+    preprocess = Preprocess(spaces.Box(0, 255, (2, 2, 3), np.uint8), standardize=True)
+    black, white = th.zeros(1, 2, 2, 3, dtype=th.uint8), th.zeros(1, 2, 2, 3, dtype=th.uint8)
+    white[0, 0, 0] = 255  # one pixel of four ever changes
+    before = preprocess(white)
+    assert before.max() == 1.0
+    preprocess.fit(th.cat([black, black, black, white]))
+    # mean 1/4, deviation sqrt(3)/4
+    assert preprocess(white)[0, 0, 0, 0].item() == pytest.approx(3**0.5, rel=1e-5)
+    assert preprocess(black)[0, 0, 0, 0].item() == pytest.approx(-1 / 3**0.5, rel=1e-5)
+    assert preprocess(white)[0, :, 1, 1].abs().max() == 0.0
+
+
+def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path):
+    model = ManyGoalsDQN(
+        "CnnPolicy",
+        Corridor(image=True),
+        learning_starts=50,
+        seed=0,
+        policy_kwargs={"standardize": True, "embedding_dim": 8, "features_extractor_kwargs": {"features_dim": 8}},
+    )
+    preprocess, target = (network.trunk[0] for network in (model.q_net, model.q_net_target))
+    assert preprocess.mean.abs().max() == 0.0
+    model.learn(60)
+    known = th.tensor(model.goal_buffer.observations.copy()).permute(0, 3, 1, 2) / 255
+    th.testing.assert_close(preprocess.mean, known.mean(dim=0))
+    assert th.equal(preprocess.mean, target.mean)
+    assert th.equal(preprocess.scale, target.scale)
+    model.goal_buffer.add(np.full((1, 4, 6, 3), 200, np.uint8))
+    model.learn(20, reset_num_timesteps=False)
+    th.testing.assert_close(preprocess.mean, known.mean(dim=0))
+    model.save(tmp_path / "model")
+    loaded = ManyGoalsDQN.load(tmp_path / "model")
+    assert th.equal(loaded.q_net.trunk[0].mean, preprocess.mean)
