@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
+import shlex
 import subprocess
+import sys
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -45,8 +47,9 @@ def write_config(folder: Path, config: Any) -> None:
 
 
 def provenance() -> dict[str, Any]:
-    """:return: date, versions, machine and git revision, as strings"""
+    """:return: command, date, versions, machine and git revision, as strings"""
     return {
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
         "machine": machine(),

@@ -366,14 +366,26 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
 
     def load_goal_buffer(self, path: str | os.PathLike[str]) -> None:
         """
-        Go on with goals written by :meth:`save_goal_buffer`. A replay memory holds goal ids: load the one saved with it.
+        Go on with goals written by :meth:`save_goal_buffer`.
 
         :param path: of the ``.npz`` file
         """
         assert isinstance(self.observation_space, spaces.Dict)
         self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"])
+        self.replay_buffer.identify(self.goal_buffer)
         if self.env is not None:
             self._adopt_goals(self.env)
+
+    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
+        """
+        Go on with transitions written by ``save_replay_buffer``; observations in them become known goals.
+
+        :param path: of the pickle
+        :param truncate_last_traj: not used; part of SB3's interface
+        """
+        super().load_replay_buffer(path, truncate_last_traj)
+        assert self.goal_buffer is not None, "no goals yet: the model has no environment"
+        self.replay_buffer.identify(self.goal_buffer)
 
     @classmethod
     def load(

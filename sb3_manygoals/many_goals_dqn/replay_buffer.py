@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_manygoals.goals import GoalBuffer
+
 
 class ManyGoalsSamples(NamedTuple):
     """A batch of S transitions (s, a, s')."""
@@ -74,6 +76,16 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.next_ids[self.pos] = [info["achieved_goal_id"] for info in infos]
         ended = np.array([info["env_terminated"] for info in infos])
         super().add(obs["observation"], next_obs["observation"], action, reward, ended, infos)
+
+    def identify(self, goal_buffer: GoalBuffer) -> None:
+        """
+        Give every transition its goal id anew, for another goal buffer than the one it was added with.
+
+        :param goal_buffer: takes in what it does not know yet
+        """
+        for time in range(self.size()):
+            shape = (self.n_envs, *(self.observation_space.shape or ()))
+            self.next_ids[time] = goal_buffer.add(self.next_observations[time].reshape(shape))
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ManyGoalsSamples:  # type: ignore[override]
         """

@@ -302,13 +302,24 @@ def test_the_policy_alone_round_trips(tmp_path):
     assert policy.predict(obs)[0] == model.predict(obs, deterministic=True)[0]
 
 
-def test_the_replay_buffer_round_trips(tmp_path):
+def test_the_replay_buffer_round_trips_with_the_right_ids(tmp_path):
     model = make_model().learn(50)
     model.save_replay_buffer(tmp_path / "replay")
-    other = make_model()
-    other.load_replay_buffer(tmp_path / "replay")
-    np.testing.assert_array_equal(other.replay_buffer.next_ids, model.replay_buffer.next_ids)
-    assert other.replay_buffer.size() == 50
+    model.save_goal_buffer(tmp_path / "goals")
+
+    def check(other):
+        memory = other.replay_buffer
+        assert memory.size() == 50
+        np.testing.assert_array_equal(memory.next_observations, model.replay_buffer.next_observations)
+        np.testing.assert_array_equal(other.goal_buffer[memory.next_ids[:50, 0]], memory.next_observations[:50, 0])
+
+    # whatever this one has met before, and in whichever order the two files come
+    alone = make_model(Corridor(start=5)).learn(5)
+    alone.load_replay_buffer(tmp_path / "replay")
+    check(alone)
+    alone.load_goal_buffer(tmp_path / "goals")
+    check(alone)
+    np.testing.assert_array_equal(alone.replay_buffer.next_ids, model.replay_buffer.next_ids)
 
 
 def test_a_new_environment_goes_on_with_the_goals_known():

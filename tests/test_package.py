@@ -1,0 +1,63 @@
+import ast
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"gym_twoRooms", "sb3_manygoals"}
+    assert {"gym_twoRooms/py.typed", "sb3_manygoals/py.typed", "sb3_manygoals/many_goals_dqn/policies.py"} <= set(names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_works_from_another_folder(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    code = (
+        "import gymnasium as gym, gym_twoRooms, sb3_manygoals; "
+        "assert gym_twoRooms.__file__.startswith(__import__('sys').argv[1]); "
+        "assert sb3_manygoals.__file__.startswith(__import__('sys').argv[1]); "
+        "gym.make('TwoRoomsSwitch-v0').reset(seed=0); print(sb3_manygoals.__version__)"
+    )
+    environment = {"PYTHONPATH": str(tmp_path / "site"), "PATH": ""}
+    run = [sys.executable, "-c", code, str(tmp_path / "site")]
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "0.1.0"
+
+
+def _imports(folder):
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from ((path, alias.name.split(".")[0]) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield path, (node.module or "").split(".")[0]
+
+
+@pytest.mark.parametrize(
+    ("folder", "forbidden"),
+    [
+        ("gym_twoRooms", {"sb3_manygoals", "benchmarks", "stable_baselines3", "torch"}),
+        ("sb3_manygoals", {"gym_twoRooms", "benchmarks"}),
+    ],
+)
+def test_imports_point_one_way(folder, forbidden):
+    found = {(path.name, name) for path, name in _imports(folder) if name in forbidden}
+    assert found == set()
