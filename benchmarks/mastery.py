@@ -30,7 +30,7 @@ class AgentConfig:
     """Environments that run side by side."""
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
     """The paper's RMSProp, or Adam."""
-    learning_rate: float = 1e-4
+    learning_rate: float = 1e-3
     """Step size."""
     decay: bool = False
     """Let the step size fall linearly to zero over the run."""
@@ -50,7 +50,7 @@ class AgentConfig:
     """Discount factor."""
     tau: float = 1.0
     """Share of the learning network that the target network takes over each time."""
-    target_update_interval: int = 1_000
+    target_update_interval: int = 250
     """Environment steps between target network updates."""
     train_freq: int = 1
     """Vector steps between updates."""
@@ -147,13 +147,11 @@ PRESETS = {
         agent=AgentConfig(
             n_envs=8,
             optimizer="adam",
-            learning_rate=1e-3,
             decay=True,
             buffer_size=50_000,
             batch_size=64,
             goal_batch_size=96,
             goal_sampling="batch",
-            double_q=True,
             tau=0.05,
             target_update_interval=8,
             features_dim=256,
