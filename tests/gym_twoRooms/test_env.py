@@ -64,7 +64,7 @@ def env():
 
 
 def test_spaces_and_outcomes(env):
-    assert env.observation_space == gym.spaces.Box(0, 255, (7, 5, 3), np.uint8)
+    assert env.observation_space == gym.spaces.Box(0, 255, (8, 4, 3), np.uint8)
     assert env.action_space == gym.spaces.Discrete(5)
     observation, info = env.reset()
     assert observation in env.observation_space
@@ -112,8 +112,8 @@ def test_same_seed_same_trajectory():
 
 def test_starting_states_are_uniform(env):
     counts = np.bincount([env.reset()[1]["state"] for _ in range(220 * 20)], minlength=220)
-    # A chi-squared variable with 353 degrees of freedom: 353 +- 27.
-    assert ((counts - 20) ** 2 / 20).sum() < 353 + 5 * 27
+    # A chi-squared variable with 219 degrees of freedom: 219 +- 21.
+    assert ((counts - 20) ** 2 / 20).sum() < 219 + 5 * 21
 
 
 def test_a_layout_may_be_a_name_a_map_or_a_layout():

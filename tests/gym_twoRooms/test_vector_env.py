@@ -49,7 +49,7 @@ def test_equal_to_the_synchronous_vector_env(env_id, kwargs):
         200: {},
         330: {"options": {"state": 17}},
         450: {"seed": [3, None, 9, None, 3]},
-        460: {"seed": 8, "options": {"state": 300}},
+        460: {"seed": 8, "options": {"state": 200}},
     }
     for time in range(600):
         if time in resets:
@@ -70,14 +70,14 @@ def test_truncation_in_some_environments_only():
 
 def test_states_can_be_set_one_by_one():
     env = TwoRoomsSwitchVectorEnv(3, "small")
-    states = np.array([4, 0, 353])
+    states = np.array([4, 0, 219])
     observations, infos = env.reset(options={"state": states})
-    assert infos["state"].tolist() == env.states.tolist() == [4, 0, 353]
+    assert infos["state"].tolist() == env.states.tolist() == [4, 0, 219]
     assert np.array_equal(observations, env.mdp.observations[states])
     states[0] = 9
     env.states[1] = 9
     infos["state"][2] = 9
-    assert env.states.tolist() == [4, 0, 353]
+    assert env.states.tolist() == [4, 0, 219]
 
 
 def test_results_belong_to_the_caller():
