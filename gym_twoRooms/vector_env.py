@@ -10,7 +10,7 @@ from gymnasium.error import InvalidAction, ResetNeeded
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gym_twoRooms.env import TwoRoomsSwitchEnv, check_rendering, given_state, observation_space
 from gym_twoRooms.layout import Layout, as_layout
@@ -23,8 +23,15 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
     N copies of :class:`~gym_twoRooms.env.TwoRoomsSwitchEnv`, step for step equal to a
     :class:`gymnasium.vector.SyncVectorEnv` of them with the same seeds, and much faster.
 
-    Worlds never terminate. With ``max_episode_steps`` they are truncated, and the step after that one resets
-    (``AutoresetMode.NEXT_STEP``), ignoring the action.
+    Worlds never terminate. With ``max_episode_steps`` they are truncated, and then ``autoreset_mode`` says what happens:
+
+    - ``NEXT_STEP``: the next step resets them, ignoring the action;
+    - ``SAME_STEP``: they are reset at once. The observations and infos are those of the new episode; those of the last step
+      are in ``infos["final_obs"]``, (N,) object, and ``infos["final_info"]``, with the masks ``"_final_obs"`` and
+      ``"_final_info"``;
+    - ``DISABLED``: they must be reset by ``reset(options={"reset_mask": mask})`` before the next step.
+
+    ``gym.make_vec("TwoRoomsSwitch-v0", num_envs=N, autoreset_mode="SameStep")`` passes the mode on.
 
     Random numbers are drawn ahead in blocks, so the generators themselves are not exposed; a copy or a pickle goes on with
     the very same numbers.
@@ -36,6 +43,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
     :param render_mode: As there; :meth:`render` returns a tuple of N pictures
     :param cell_size: As there
     :param max_episode_steps: Number of steps after which an episode is truncated; None for never
+    :param autoreset_mode: One of :class:`gymnasium.vector.AutoresetMode`, or its value; it is ``metadata["autoreset_mode"]``
     :raises LayoutError: As there
     :raises TypeError: If ``num_envs`` or ``max_episode_steps`` is not an integer
     :raises ValueError: If an argument is out of range
@@ -52,6 +60,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         render_mode: str | None = None,
         cell_size: int = 32,
         max_episode_steps: int | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     ) -> None:
         for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps)):
             if value is None and name == "max_episode_steps":
@@ -61,6 +70,8 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         check_rendering(render_mode, cell_size)
+        self.autoreset_mode = _as_autoreset_mode(autoreset_mode)
+        self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
         self.mdp: TwoRoomsMDP = compile_layout(as_layout(layout), slip_probability, close_probability)
         self.num_envs = num_envs
         self.render_mode = render_mode
@@ -73,7 +84,8 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         self._streams = _UniformStreams(num_envs)
         self._states: NDArray[np.int64] | None = None
         self._elapsed = np.zeros(num_envs, dtype=np.int64)
-        self._truncated = np.zeros(num_envs, dtype=np.bool_)
+        # Worlds that only a reset may follow. In SAME_STEP there are none: they have been reset.
+        self._ended = np.zeros(num_envs, dtype=np.bool_)
 
     @property
     def states(self) -> NDArray[np.int64]:
@@ -88,66 +100,96 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """
-        Start an episode in each world. Draws one uniform number for each, or none when states are given.
+        Start an episode in each world, or in some. Draws one uniform number for each, or none when states are given.
 
         :param seed: ``seed + i`` seeds world i; or one seed for each; None, also in the sequence, goes on with the generator
-        :param options: ``{"state": number}`` or ``{"state": (N,) numbers}`` to start in certain states
-        :return: Observations, (N, H, W, 3) uint8, and the infos: ``"state"`` (N,) int64, ``"action_mask"`` (N, 5) int8, and
-            ``"_state"`` and ``"_action_mask"``, (N,) bool, all True
-        :raises TypeError: If a state is not an integer
-        :raises ValueError: If there is no such state, an option is unknown, or the number of seeds or states is not N
+        :param options: ``{"state": number}`` or ``{"state": (N,) numbers}`` to start in certain states;
+            ``{"reset_mask": (N,) bool array}`` to leave the worlds where it is False, and their generators, as they are
+        :return: Observations of all worlds, (N, H, W, 3) uint8, and infos of those reset, 0 elsewhere: ``"state"`` (N,) int64,
+            ``"action_mask"`` (N, 5) int8, and where they were reset: ``"_state"`` and ``"_action_mask"``, (N,) bool
+        :raises TypeError: If a state is not an integer, or the mask no array of bool
+        :raises ValueError: If there is no such state, an option is unknown, the number of seeds or states or the shape of the
+            mask is not N, or the mask is all False
+        :raises ResetNeeded: If the mask leaves a world out that was never reset
         """
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
         if seeds is not None and len(seeds) != self.num_envs:
             raise ValueError(f"There must be one seed for each of the {self.num_envs} environments, got {len(seeds)}.")
+        # Not popped from the caller's dictionary, unlike SyncVectorEnv: wrappers around look for the mask after this call.
+        options = dict(options or {})
+        mask = self._check_mask(options.pop("reset_mask", None), "options['reset_mask']")
+        rows = np.flatnonzero(mask)
         given = given_state(options)
-        for index, single in enumerate(seeds or ()):
-            if single is not None:
-                self._streams.seed(index, single)
-        if given is None:
-            uniforms = self._streams.take(np.ones(self.num_envs, dtype=np.intp))
-            self._states = self.mdp.initial_states(uniforms[:, 0])
-        else:
-            states = self.mdp.check_states(given)
-            if states.shape not in ((), (self.num_envs,)):
-                raise ValueError(f"The states must be one integer or have shape ({self.num_envs},), got {states.shape}.")
-            self._states = np.broadcast_to(states, self.num_envs).copy()
-        self._elapsed[:] = 0
-        self._truncated[:] = False
-        return self.mdp.observe(self._states), self._infos(self._states)
+        new_states = None if given is None else self._check_states(given, rows)
+        if seeds is not None:
+            for row in rows.tolist():
+                single = seeds[row]
+                if single is not None:
+                    self._streams.seed(row, single)
+        if new_states is None:
+            new_states = self.mdp.initial_states(self._streams.take(1, rows)[:, 0])
+        self._elapsed[rows] = 0
+        self._ended[rows] = False
+        return self._put(new_states, mask)
+
+    def set_state(self, states: ArrayLike, mask: NDArray[np.bool_] | None = None) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """
+        Put worlds into states, as :meth:`TwoRoomsSwitchEnv.set_state <gym_twoRooms.env.TwoRoomsSwitchEnv.set_state>` does:
+        generators and the steps counted so far are left alone, and a world whose episode has ended still needs its reset.
+
+        :param states: The number of one state for all, or (N,) numbers; those where ``mask`` is False are ignored
+        :param mask: The worlds to change, (N,) bool array; None for all
+        :return: Observations of all worlds, (N, H, W, 3) uint8, and infos of those changed, as from :meth:`reset`
+        :raises TypeError: If a state is not an integer, or the mask no array of bool
+        :raises ValueError: If there is no such state, the number of states or the shape of the mask is not N, or the mask is
+            all False
+        :raises ResetNeeded: If the mask leaves a world out that was never reset
+        """
+        mask = self._check_mask(mask, "mask")
+        return self._put(self._check_states(states, np.flatnonzero(mask)), mask)
 
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """
-        Act once in each world. Draws two uniform numbers for each, or one where an episode starts.
+        Act once in each world. Draws two uniform numbers for each, and one where an episode starts.
 
         :param actions: An action for each world, (N,) int
         :return: Observations, (N, H, W, 3) uint8; rewards, (N,) float64, all 0; terminations, (N,) bool, all False;
-            truncations, (N,) bool; infos as from :meth:`reset`
+            truncations, (N,) bool; infos as from :meth:`reset`, and in ``SAME_STEP`` those described above
         :raises InvalidAction: If the actions are not N integers in [0, 5)
         :raises ResetNeeded: If the environment was not reset yet
+        :raises AssertionError: If ``autoreset_mode`` is ``DISABLED`` and an episode has ended and not been reset
         """
         states = self._current()
-        actions = np.asarray(actions)
-        if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
-            raise InvalidAction(f"Actions must be {self.num_envs} integers, got {actions.dtype} of shape {actions.shape}.")
-        if actions.min() < 0 or actions.max() >= self.mdp.n_actions:
-            raise InvalidAction(f"Each action must be in [0, {self.mdp.n_actions}), got {actions.min()} to {actions.max()}.")
+        actions = self._check_actions(actions)
+        starting = self._ended
+        any_starting = starting.any()
+        if any_starting and self.autoreset_mode is AutoresetMode.DISABLED:
+            # The type of SyncVectorEnv; but it has stepped the worlds before the first such one by then, and here none has.
+            ended = np.flatnonzero(starting).tolist()
+            raise AssertionError(f"Environments {ended} have ended: reset them with options={{'reset_mask': mask}} first.")
 
-        starting = self._truncated
-        uniforms = self._streams.take(np.where(starting, 1, 2))
+        uniforms = self._streams.take(np.where(starting, 1, 2) if any_starting else 2)
         states = self.mdp.step(states, actions, uniforms).astype(np.int64)
-        self._states = np.where(starting, self.mdp.initial_states(uniforms[:, 0]), states)
-        self._elapsed = np.where(starting, 0, self._elapsed + 1)
+        self._elapsed += 1
+        if any_starting:
+            states[starting] = self.mdp.initial_states(uniforms[starting, 0])
+            self._elapsed[starting] = 0
+        self._states = states
         limit = np.inf if self.max_episode_steps is None else self.max_episode_steps
-        self._truncated = self._elapsed >= limit
+        truncated = self._elapsed >= limit
+        infos: dict[str, Any] = {}
+        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
+            self._ended = truncated.copy()
+        elif truncated.any():
+            infos = self._restart(truncated)
         return (
-            self.mdp.observe(self._states),
+            self.mdp.observe(states),
             np.zeros(self.num_envs),
             np.zeros(self.num_envs, dtype=np.bool_),
-            self._truncated.copy(),
-            self._infos(self._states),
+            truncated,
+            infos | self._infos(np.ones(self.num_envs, dtype=np.bool_)),
         )
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
@@ -167,13 +209,82 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
             raise ResetNeeded("The environment has no states yet: call reset() first.")
         return self._states
 
-    def _infos(self, states: NDArray[np.int64]) -> dict[str, Any]:
+    def _put(self, states: NDArray[np.int64], mask: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """Change the states where ``mask`` is True; what :meth:`reset` and :meth:`set_state` return."""
+        if mask.all():
+            self._states = states
+        else:
+            self._current()[mask] = states
+        return self.mdp.observe(self._current()), self._infos(mask)
+
+    def _restart(self, ended: NDArray[np.bool_]) -> dict[str, Any]:
+        """Start new episodes, and return the infos about the ends of those before."""
+        states = self._current()
+        rows = np.flatnonzero(ended)
+        final_observations = np.full(self.num_envs, None, dtype=object)
+        for row, observation in zip(rows.tolist(), self.mdp.observe(states[rows]), strict=True):
+            final_observations[row] = observation
+        infos = {
+            "final_obs": final_observations,
+            "_final_obs": ended.copy(),
+            "final_info": self._infos(ended),
+            "_final_info": ended.copy(),
+        }
+        states[rows] = self.mdp.initial_states(self._streams.take(1, rows)[:, 0])
+        self._elapsed[rows] = 0
+        return infos
+
+    def _infos(self, mask: NDArray[np.bool_]) -> dict[str, Any]:
+        """The infos of the worlds where ``mask`` is True, in Gymnasium's form: zeros elsewhere, and a mask for each key."""
+        states = self._current()
+        action_mask = self.mdp.action_mask[states]
+        if not mask.all():
+            states = states * mask
+            action_mask[~mask] = 0
         return {
             "state": states.copy(),
-            "_state": np.ones(self.num_envs, dtype=np.bool_),
-            "action_mask": self.mdp.action_mask[states],
-            "_action_mask": np.ones(self.num_envs, dtype=np.bool_),
+            "_state": mask.copy(),
+            "action_mask": action_mask,
+            "_action_mask": mask.copy(),
         }
+
+    def _check_actions(self, actions: NDArray[np.int64]) -> NDArray[np.int64]:
+        actions = np.asarray(actions)
+        if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
+            raise InvalidAction(f"Actions must be {self.num_envs} integers, got {actions.dtype} of shape {actions.shape}.")
+        if actions.min() < 0 or actions.max() >= self.mdp.n_actions:
+            raise InvalidAction(f"Each action must be in [0, {self.mdp.n_actions}), got {actions.min()} to {actions.max()}.")
+        return actions
+
+    def _check_states(self, states: ArrayLike, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """The states, one for all or (N,), of some worlds: (len(rows),) int64."""
+        array = np.asarray(states)
+        if array.shape not in ((), (self.num_envs,)):
+            raise ValueError(f"The states must be one integer or have shape ({self.num_envs},), got {array.shape}.")
+        return self.mdp.check_states(np.broadcast_to(array, self.num_envs)[rows])
+
+    def _check_mask(self, mask: Any, name: str) -> NDArray[np.bool_]:
+        """Which worlds a mask given by a user, or None for all, is about; with all but all False, worlds must exist."""
+        if mask is None:
+            return np.ones(self.num_envs, dtype=np.bool_)
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+            got = f"an array of {mask.dtype}" if isinstance(mask, np.ndarray) else type(mask).__name__
+            raise TypeError(f"{name} must be a NumPy array of bool, got {got}.")
+        if mask.shape != (self.num_envs,):
+            raise ValueError(f"{name} must have shape ({self.num_envs},), got {mask.shape}.")
+        if not mask.any():
+            raise ValueError(f"{name} must be True somewhere: it selects no environment.")
+        if self._states is None and not mask.all():
+            raise ResetNeeded(f"The environment has no states yet: call reset() without {name} first.")
+        return mask
+
+
+def _as_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        known = [known.value for known in AutoresetMode]
+        raise ValueError(f"autoreset_mode must be an AutoresetMode or one of {known}, got {mode!r}.") from None
 
 
 class _UniformStreams:
@@ -196,9 +307,9 @@ class _UniformStreams:
         self._generators[index] = seeding.np_random(seed)[0]
         self._used[index] = self.BLOCK
 
-    def take(self, counts: NDArray[np.intp]) -> NDArray[np.float64]:
+    def take(self, counts: int | NDArray[np.intp], rows: NDArray[np.intp] | slice = slice(None)) -> NDArray[np.float64]:
         """
-        The next two numbers of each stream, (n, 2), of which only ``counts`` (n,), at most 2, are used up.
+        The next two numbers of the streams ``rows`` (k,), as (k, 2), of which only ``counts``, at most 2, are used up.
         """
         for index in np.flatnonzero(self._used > self.BLOCK - 2):
             generator = self._generators[index]
@@ -208,6 +319,6 @@ class _UniformStreams:
             self._block[index, : len(left)] = left
             self._block[index, len(left) :] = generator.random(self.BLOCK - len(left))
             self._used[index] = 0
-        start = self._row_starts + self._used
-        self._used += counts
+        start = self._row_starts[rows] + self._used[rows]
+        self._used[rows] += counts
         return self._block.take(np.stack([start, start + 1], axis=1))

@@ -3,12 +3,14 @@
 from sb3_manygoals.evaluation import MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.many_goals_dqn import ManyGoalsDQN
+from sb3_manygoals.vec_env import GymnasiumVecEnv
 
 __version__ = "0.1.0"
 
 __all__ = [
     "GoalBuffer",
     "GoalBufferWrapper",
+    "GymnasiumVecEnv",
     "ManyGoalsDQN",
     "MasteryCallback",
     "MasteryResult",

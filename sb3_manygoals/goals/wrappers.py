@@ -165,7 +165,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
 
     With ``reset_worlds`` an episode that ends because of its goal resets its environment, exactly as a
     :class:`GoalBufferWrapper` around each of them would. Without, the world goes on from where it is and only the goal
-    changes: for VecEnvs that cannot reset one environment, or whose wrappers (frame stacking, say) would not notice.
+    changes: for VecEnvs that cannot reset one environment, or whose wrappers (frame stacking, say) would not notice. See
+    :func:`can_reset_single_envs`.
 
     ``infos`` have the keys of :class:`GoalBufferWrapper`, and at the end of an episode ``terminal_observation``,
     ``TimeLimit.truncated`` and ``episode`` (return, length) of the goal episode. An ``episode`` entry that a Monitor below
@@ -192,11 +193,12 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         step_reward: float = -0.1,
         reset_worlds: bool | None = None,
     ) -> None:
-        can_reset = isinstance(venv, (DummyVecEnv, SubprocVecEnv))
+        can_reset = can_reset_single_envs(venv)
         if reset_worlds and not can_reset:
             raise ValueError(
                 f"reset_worlds=True needs a DummyVecEnv or SubprocVecEnv, got {type(venv).__name__}, in which single "
-                "environments cannot be reset: pass reset_worlds=False, or put VecGoalBufferWrapper innermost"
+                "environments cannot be reset: pass reset_worlds=False, put VecGoalBufferWrapper innermost, or make the "
+                "environments of a GymnasiumVecEnv with AutoresetMode.DISABLED"
             )
         super().__init__(venv, observation_space=goal_observation_space(venv.observation_space))
         goal_buffer = _buffer_for(venv.observation_space, goal_buffer)
@@ -286,8 +288,10 @@ class VecGoalBufferWrapper(VecEnvWrapper):
                 info["env_episode"] = info["episode"]
             info["episode"] = {"r": float(self._returns[row]), "l": int(episodes.steps[row])}
         if self.reset_worlds:
-            for row in np.flatnonzero(dones & ~env_dones).tolist():
-                ((observations[row], self.reset_infos[row]),) = self.venv.env_method("reset", indices=[row])
+            rows = np.flatnonzero(dones & ~env_dones).tolist()
+            # all at once: a vector environment then looks once at its states
+            for row, restarted in zip(rows, self.venv.env_method("reset", indices=rows) if rows else (), strict=True):
+                observations[row], self.reset_infos[row] = restarted
         if len(ended):
             episodes.start(ended, observations[ended])
             self._returns[ended] = 0.0
@@ -318,6 +322,19 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             if len(self.goal_buffer) > 0:
                 return observations
         raise ValueError(f"the goal buffer is still empty after {_MAX_WANDERING} random steps: all they met is held out")
+
+
+def can_reset_single_envs(venv: VecEnv) -> bool:
+    """
+    Whether ``venv.env_method("reset", indices=...)`` can be relied upon. SB3's own VecEnvs can do that, others say so in an
+    attribute ``can_reset_single_envs``. Wrappers cannot, even around these: a stack of frames would not notice the reset.
+
+    :param venv: vectorized environment
+    :return: whether single environments can be reset
+    """
+    if isinstance(venv, VecEnvWrapper):  # which would answer with the attribute of what it wraps
+        return False
+    return isinstance(venv, (DummyVecEnv, SubprocVecEnv)) or bool(getattr(venv, "can_reset_single_envs", False))
 
 
 def _buffer_for(observation_space: spaces.Space[Any], goal_buffer: GoalBuffer | None) -> GoalBuffer:

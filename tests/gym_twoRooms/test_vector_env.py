@@ -149,7 +149,6 @@ def test_invalid_actions_are_refused(actions, message):
         ({"options": {"state": [0, 220]}}, ValueError, r"in \[0, 220\), got 220"),
         ({"options": {"state": [0, 1, 2]}}, ValueError, r"have shape \(2,\), got \(3,\)"),
         ({"options": {"state": [0.0, 1.0]}}, TypeError, "must be an integer"),
-        ({"options": {"reset_mask": [True, False]}}, ValueError, r"Unknown reset options \['reset_mask'\]"),
         ({"seed": [1, 2, 3]}, ValueError, "one seed for each of the 2 environments, got 3"),
     ],
 )

@@ -1,0 +1,301 @@
+"""Gymnasium's vector environments as Stable-Baselines3's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from numpy.typing import NDArray
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
+
+from sb3_manygoals.infos import info_list
+
+
+class GymnasiumVecEnv(VecEnv):
+    """
+    Any Gymnasium :class:`~gymnasium.vector.VectorEnv`, native, sync or async, as a Stable-Baselines3 VecEnv.
+
+    SB3 expects an environment that has ended to show its next episode already, with what it saw last in
+    ``infos[i]["terminal_observation"]``, and ``infos[i]["TimeLimit.truncated"]`` everywhere. So the autoreset mode must be
+
+    - ``SAME_STEP``, which does just that; or
+    - ``DISABLED``: this class resets what has ended, with a ``reset_mask``. Only here can single environments be reset from
+      outside, by ``env_method("reset", indices=...)``, and have options of their own in ``set_options``.
+
+    ``NEXT_STEP``, Gymnasium's default, is refused: it spends a step on each reset, for which SB3 would learn from a transition
+    that never happened. Make the environment with another mode::
+
+        gym.make_vec("CartPole-v1", 8, "sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
+        gym.make_vec("TwoRoomsSwitch-v0", 8, autoreset_mode=AutoresetMode.DISABLED)  # a native one that has the argument
+
+    Methods and attributes are those of the environments in a SyncVectorEnv. Otherwise they are those of the vector
+    environment, each answer that is an array, list or tuple of N being taken apart; what would change only some of the
+    environments is refused. Where a SAME_STEP environment gives no ``final_info``, its other infos stand for it. For the
+    statistics of episodes, SB3's VecMonitor is to be preferred to Gymnasium's RecordEpisodeStatistics, which around a
+    SyncVectorEnv starts to count anew everywhere when one environment is reset by a mask.
+
+    :param vector_env: the environment, N environments in one
+    :raises TypeError: if it is no VectorEnv
+    :raises ValueError: if its autoreset mode is ``NEXT_STEP``, or it does not say which it is
+    """
+
+    def __init__(self, vector_env: VectorEnv[Any, Any, Any]) -> None:
+        if not isinstance(vector_env, VectorEnv):
+            raise TypeError(f"vector_env must be a gymnasium.vector.VectorEnv, got {type(vector_env).__name__}")
+        mode = vector_env.metadata.get("autoreset_mode")
+        if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED):
+            raise ValueError(
+                f"the autoreset mode of {vector_env} must be SAME_STEP or DISABLED, got {mode}: make it with "
+                'gym.make_vec(..., vectorization_mode="sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}), or '
+                "with autoreset_mode=AutoresetMode.SAME_STEP if it is a native vector environment that has the argument"
+            )
+        self.vector_env = vector_env
+        self.autoreset_mode: AutoresetMode = mode
+        super().__init__(vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space)
+        self.metadata = dict(vector_env.metadata)
+        # SB3 keeps observations over the next step; such environments overwrite them.
+        self._must_copy = not getattr(vector_env.unwrapped, "copy", True)
+
+    @property
+    def can_reset_single_envs(self) -> bool:
+        """Whether ``env_method("reset", indices=...)`` can reset some of the environments."""
+        return self.autoreset_mode is AutoresetMode.DISABLED
+
+    def reset(self) -> VecEnvObs:
+        """
+        Reset all environments, with what was given to ``seed`` and ``set_options`` since the last time.
+
+        :return: the first observations, (N, ...)
+        :raises ValueError: if they have different options and cannot be reset one by one
+        """
+        # seed() counts up from the first, and so does an integer given to a VectorEnv; not all take a list.
+        seed = self._seeds[0]
+        options = self._common_options()
+        obs: VecEnvObs
+        obs, infos = self._reset(seed, options)
+        if options is None:
+            for row, own in enumerate(self._options):
+                if own:
+                    obs, own_infos = self._reset(self._seeds[row], own, [row])
+                    infos[row] = own_infos[row]
+        self.reset_infos = infos
+        self._reset_seeds()
+        self._reset_options()
+        return obs
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """:param actions: one for each environment, (N, ...), for :meth:`step_wait`"""
+        self._actions = actions
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """:return: observations (N, ...), rewards (N,) float32, dones (N,) bool, N infos"""
+        obs, rewards, terminated, truncated, vector_infos = self.vector_env.step(self._actions)
+        dones = np.logical_or(terminated, truncated)
+        ended = np.flatnonzero(dones)
+        vector_infos = {**vector_infos, "TimeLimit.truncated": np.logical_and(truncated, np.logical_not(terminated))}
+        vector_infos.pop("_TimeLimit.truncated", None)
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            obs = self._owned(obs)
+            infos = self._split_same_step(vector_infos, ended)
+        else:
+            infos = info_list(vector_infos, self.num_envs)
+            for row in ended.tolist():
+                infos[row]["terminal_observation"] = _row(obs, row)
+            if len(ended):
+                obs, reset_infos = self._reset(None, {}, ended)
+                for row in ended.tolist():
+                    self.reset_infos[row] = reset_infos[row]
+            else:
+                obs = self._owned(obs)
+        return obs, np.array(rewards, dtype=np.float32), dones, infos
+
+    def close(self) -> None:
+        """Close the vector environment."""
+        self.vector_env.close()
+
+    def get_images(self) -> Sequence[NDArray[Any] | None]:
+        """:return: a picture of each environment, for ``render``, which puts them side by side"""
+        if self.render_mode != "rgb_array":
+            warnings.warn(f'pictures need render_mode="rgb_array", not {self.render_mode!r}', stacklevel=2)
+            return [None] * self.num_envs
+        return list(self.vector_env.render() or ())  # type: ignore[arg-type]  # these frames are arrays
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """
+        :param attr_name: name of an attribute, see the class for whose
+        :param indices: of environments, None for all
+        :return: its value for each of them
+        :raises AttributeError: if there is none
+        """
+        rows = self._rows(indices)
+        base = self.vector_env.unwrapped
+        if isinstance(base, SyncVectorEnv):
+            # not SyncVectorEnv.get_attr, which calls what is callable, even reset
+            return [base.envs[row].get_wrapper_attr(attr_name) for row in rows]
+        if attr_name in ("observation_space", "action_space"):
+            attr_name = f"single_{attr_name}"
+        owner = self._owner(attr_name)
+        if not hasattr(owner, attr_name) and isinstance(base, AsyncVectorEnv):
+            values: Any = base.get_attr(attr_name)
+        else:
+            values = getattr(owner, attr_name)
+        values = self._each(values)
+        return [values[row] for row in rows]
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """
+        :param attr_name: name of an attribute, see the class for whose
+        :param value: the same for all
+        :param indices: of environments, None for all
+        :raises ValueError: if some environments cannot be changed without the others
+        """
+        rows = self._rows(indices)
+        base = self.vector_env.unwrapped
+        if isinstance(base, SyncVectorEnv):
+            for row in rows:
+                base.envs[row].set_wrapper_attr(attr_name, value)
+            return
+        self._check_all(rows, f"set_attr({attr_name!r})")
+        if isinstance(base, AsyncVectorEnv):
+            base.set_attr(attr_name, [value] * self.num_envs)
+        else:
+            setattr(self._owner(attr_name), attr_name, value)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """
+        Call a method, see the class for whose. ``"reset"`` resets environments without disturbing the others.
+
+        :param method_name: its name
+        :param method_args: its arguments; those of ``"reset"`` are ``seed`` and ``options``, by name
+        :param indices: of environments, None for all
+        :param method_kwargs: its arguments by name
+        :return: what it returns for each of them
+        :raises ValueError: if some environments cannot be called, or reset, without the others
+        """
+        rows = self._rows(indices)
+        base = self.vector_env.unwrapped
+        if method_name == "reset":
+            return self._reset_some(rows, *method_args, **method_kwargs)
+        if isinstance(base, SyncVectorEnv):
+            return [base.envs[row].get_wrapper_attr(method_name)(*method_args, **method_kwargs) for row in rows]
+        self._check_all(rows, f"env_method({method_name!r})")
+        owner = self._owner(method_name)
+        if not hasattr(owner, method_name) and isinstance(base, AsyncVectorEnv):
+            answers: Any = base.call(method_name, *method_args, **method_kwargs)
+        else:
+            answers = getattr(owner, method_name)(*method_args, **method_kwargs)
+        answers = self._each(answers)
+        return [answers[row] for row in rows]
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """
+        :param wrapper_class: a wrapper of single environments
+        :param indices: of environments, None for all
+        :return: whether each is wrapped in it; False where that cannot be seen, in all but a SyncVectorEnv
+        """
+        base = self.vector_env.unwrapped
+        rows = self._rows(indices)
+        return [isinstance(base, SyncVectorEnv) and is_wrapped(base.envs[row], wrapper_class) for row in rows]
+
+    def _split_same_step(self, vector_infos: dict[str, Any], ended: NDArray[np.intp]) -> list[dict[str, Any]]:
+        """The infos of the step; those of the new episodes, which Gymnasium has in their place, go to ``reset_infos``."""
+        keys = ("final_obs", "_final_obs", "final_info", "_final_info")
+        final = {key: vector_infos.pop(key) for key in keys if key in vector_infos}
+        infos = info_list(vector_infos, self.num_envs)
+        if not len(ended):
+            return infos
+        if "final_obs" not in final:
+            raise ValueError(f"{self.vector_env} ended episodes and resets in the same step, but gave no infos['final_obs']")
+        has_final_info = "final_info" in final
+        final_infos = info_list(final.get("final_info", {}), self.num_envs, ended)
+        for row, final_info in zip(ended.tolist(), final_infos, strict=True):
+            reset_info = infos[row]
+            infos[row] = info = final_info if has_final_info else dict(reset_info)
+            info["TimeLimit.truncated"] = reset_info.pop("TimeLimit.truncated")
+            if "episode" in reset_info:  # RecordEpisodeStatistics writes of the episode that ended, and not in final_info
+                info["episode"] = reset_info.pop("episode")
+            info["terminal_observation"] = _row(final["final_obs"], row)
+            self.reset_infos[row] = reset_info
+        return infos
+
+    def _reset(
+        self, seed: int | None, options: dict[str, Any] | None, rows: Sequence[int] | NDArray[np.intp] | None = None
+    ) -> tuple[Any, list[dict[str, Any]]]:
+        """Reset the environments ``rows``, None for all; with the others, their observations come too, and empty infos."""
+        if rows is None:
+            obs, infos = self.vector_env.reset(seed=seed, options=options or None)
+        else:
+            mask = np.zeros(self.num_envs, dtype=np.bool_)
+            mask[rows] = True
+            seeds: Any = None if seed is None else [seed] * self.num_envs  # only those of the mask are used
+            obs, infos = self.vector_env.reset(seed=seeds, options={**(options or {}), "reset_mask": mask})
+        return self._owned(obs), info_list(infos, self.num_envs)
+
+    def _reset_some(
+        self, rows: list[int], *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> list[tuple[Any, dict[str, Any]]]:
+        if not self.can_reset_single_envs:
+            raise ValueError('env_method("reset") needs autoreset_mode DISABLED: in SAME_STEP only reset() of all is possible')
+        if not rows:
+            return []
+        obs, infos = self._reset(seed, options, rows)
+        return [(_row(obs, row), infos[row]) for row in rows]
+
+    def _common_options(self) -> dict[str, Any] | None:
+        """The options of all environments; None if they differ."""
+        if len(self._options) != self.num_envs:
+            raise ValueError(f"there must be options for each of the {self.num_envs} environments, got {len(self._options)}")
+        first = self._options[0]
+        if not any(self._options) or all(data_equivalence(first, other) for other in self._options[1:]):
+            return first
+        if not self.can_reset_single_envs:
+            raise ValueError("options that differ between environments need autoreset_mode DISABLED: give one dict for all")
+        return None
+
+    def _owned(self, obs: Any) -> Any:
+        return deepcopy(obs) if self._must_copy else obs
+
+    def _rows(self, indices: VecEnvIndices) -> list[int]:
+        n = self.vector_env.num_envs  # VecEnv.__init__ asks for the render modes before it sets its own
+        chosen = range(n) if indices is None else indices if isinstance(indices, Iterable) else [indices]
+        return [range(n)[index] for index in chosen]
+
+    def _check_all(self, rows: list[int], what: str) -> None:
+        if sorted(rows) != list(range(self.num_envs)):
+            raise ValueError(
+                f"{what} is for all environments of {type(self.vector_env.unwrapped).__name__} at once, got indices {rows}"
+            )
+
+    def _owner(self, name: str) -> VectorEnv[Any, Any, Any]:
+        """The outermost wrapper with such an attribute, or the vector environment itself."""
+        owner = self.vector_env
+        while isinstance(owner, VectorWrapper) and not hasattr(owner, name):
+            owner = owner.env
+        return owner
+
+    def _each(self, values: Any) -> list[Any]:
+        """Give each environment its part of what a vector environment has for all."""
+        n = self.vector_env.num_envs
+        sequence = isinstance(values, (list, tuple)) or (isinstance(values, np.ndarray) and values.ndim > 0)
+        return list(values) if sequence and len(values) == n else [values] * n
+
+
+def _row(batch: Any, row: int) -> Any:
+    """A copy of one of a batch of observations."""
+    if isinstance(batch, dict):
+        return {key: _row(values, row) for key, values in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_row(values, row) for values in batch)
+    return deepcopy(batch[row])

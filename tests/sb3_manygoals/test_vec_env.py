@@ -1,0 +1,408 @@
+"""GymnasiumVecEnv against SB3's DummyVecEnv of the same environments, and under SB3's wrappers and learners."""
+
+import functools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorObservationWrapper
+from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from stable_baselines3 import A2C, DQN
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor
+
+from sb3_manygoals import GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper
+from sb3_manygoals.goals.wrappers import can_reset_single_envs
+from sb3_manygoals.infos import info_list
+from tests.sb3_manygoals.worlds import Corridor
+
+SAME_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
+MODES = pytest.mark.parametrize("mode", [SAME_STEP, DISABLED])
+SMALL = "gym_twoRooms:TwoRoomsSwitchSmall-v0"
+TINY = "SW.\n#D#\n.WS"
+RIGHT = 1
+
+
+class Views(gym.Wrapper):
+    """Dict observations, and infos that only come now and then, in all kinds."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = spaces.Dict({"here": env.observation_space, "cell": spaces.Box(0, 9, (1,), np.float32)})
+
+    def view(self, obs, info):
+        cell = info["cell"]
+        info["place"] = {"name": f"cell {cell}", "row": np.array([cell, 1.5])} if cell % 2 else {"even": True}
+        if cell == 3:
+            info["third"] = ["x"]
+        return {"here": obs, "cell": np.array([cell], np.float32)}, info
+
+    def reset(self, **kwargs):
+        return self.view(*self.env.reset(**kwargs))
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        obs, info = self.view(obs, info)
+        return obs, reward, terminated, truncated, info
+
+
+def cartpole(**kwargs):
+    return gym.make("CartPole-v1", max_episode_steps=25, **kwargs)
+
+
+def corridor(**kwargs):
+    return TimeLimit(Corridor(length=5, deadly=True, **kwargs), 7)
+
+
+def views():
+    return Views(corridor())
+
+
+def assert_same(ours, theirs):
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys()
+        for key in theirs:
+            assert_same(ours[key], theirs[key])
+    elif isinstance(theirs, (list, tuple)):
+        assert len(ours) == len(theirs)
+        for our, their in zip(ours, theirs, strict=True):
+            assert_same(our, their)
+    elif isinstance(theirs, np.ndarray):
+        np.testing.assert_array_equal(ours, theirs, strict=True)
+    else:
+        assert type(ours) is type(theirs)
+        assert ours == theirs
+
+
+def assert_steps_alike(ours, theirs, steps, seed=0):
+    """:return: numbers of terminations and of truncations met"""
+    rng = np.random.default_rng(seed)
+    n, ends = theirs.num_envs, np.zeros(2, dtype=int)
+    for _ in range(steps):
+        actions = rng.integers(theirs.action_space.n, size=n)
+        result, expected = ours.step(actions), theirs.step(actions)
+        assert_same(result, expected)
+        assert_same(ours.reset_infos, theirs.reset_infos)
+        for done, info in zip(expected[2], expected[3], strict=True):
+            ends += done, done and info["TimeLimit.truncated"]
+    return ends[0] - ends[1], ends[1]
+
+
+@MODES
+@pytest.mark.parametrize("make_env", [cartpole, corridor, views])
+def test_equal_to_a_dummy_vec_env(make_env, mode):
+    ours = GymnasiumVecEnv(SyncVectorEnv([make_env] * 4, autoreset_mode=mode))
+    theirs = DummyVecEnv([make_env] * 4)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    assert ours.num_envs == 4
+    for seed in (3, 11):
+        assert ours.seed(seed) == theirs.seed(seed)
+        assert_same(ours.reset(), theirs.reset())
+        assert_same(ours.reset_infos, theirs.reset_infos)
+        assert min(assert_steps_alike(ours, theirs, 150)) > 5
+    assert_same(ours.reset(), theirs.reset())  # the seed is used once
+    assert_steps_alike(ours, theirs, 5)
+    ours.close()
+    assert ours.vector_env.closed
+
+
+@MODES
+def test_the_native_world_equals_a_dummy_vec_env(mode):
+    ours = GymnasiumVecEnv(gym.make_vec(SMALL, 3, max_episode_steps=6, autoreset_mode=mode))
+    theirs = DummyVecEnv([lambda: gym.make(SMALL, max_episode_steps=6)] * 3)
+    ours.seed(5)
+    theirs.seed(5)
+    for env in (ours, theirs):
+        env.set_options({"state": 7})
+    assert_same(ours.reset(), theirs.reset())
+    assert [info["state"] for info in ours.reset_infos] == [7, 7, 7]
+    assert_same(ours.reset(), theirs.reset())  # without options again
+    assert assert_steps_alike(ours, theirs, 60) == (0, 30)
+    with pytest.raises(AttributeError):
+        ours.env_method("fly")
+    assert ours.get_attr("states", [0, -1]) == ours.vector_env.states[[0, -1]].tolist()
+    assert ours.get_attr("observation_space", 1) == [ours.observation_space]
+    assert ours.get_attr("num_envs") == [3, 3, 3]
+    assert not ours.has_attr("fly")
+    assert ours.env_is_wrapped(TimeLimit) == [False] * 3
+
+
+@MODES
+def test_async(mode):
+    ours = GymnasiumVecEnv(AsyncVectorEnv([views] * 2, autoreset_mode=mode))
+    theirs = DummyVecEnv([views] * 2)
+    ours.seed(1)
+    theirs.seed(1)
+    assert_same(ours.reset(), theirs.reset())
+    assert min(assert_steps_alike(ours, theirs, 60)) > 1
+    assert ours.get_attr("length", [1]) == [5]
+    assert ours.env_method("observation_of", 2)[1].argmax() == 2
+    ours.set_attr("length", 4)
+    assert ours.get_attr("length") == [4, 4]
+    with pytest.raises(
+        ValueError, match=r"set_attr\('length'\) is for all environments of AsyncVectorEnv at once, got .*\[0\]"
+    ):
+        ours.set_attr("length", 3, indices=0)
+    ours.close()
+
+
+def test_environments_that_reuse_their_observations():
+    ours = GymnasiumVecEnv(SyncVectorEnv([corridor] * 2, copy=False, autoreset_mode=DISABLED))
+    theirs = DummyVecEnv([corridor] * 2)
+    ours.seed(0)
+    theirs.seed(0)
+    kept, expected = [ours.reset()], [theirs.reset()]
+    for _ in range(9):
+        kept.append(ours.step(np.array([0, 1])))
+        expected.append(theirs.step(np.array([0, 1])))
+    assert_same(kept, expected)
+
+
+def test_single_environments_where_autoreset_is_disabled():
+    ours = GymnasiumVecEnv(SyncVectorEnv([corridor] * 3, autoreset_mode=DISABLED))
+    theirs = DummyVecEnv([corridor] * 3)
+    for env in (ours, theirs):
+        env.seed(4)
+        env.set_options([{"cell": 2}, {}, {"cell": 3}])
+    assert_same(ours.reset(), theirs.reset())
+    assert [info["cell"] for info in ours.reset_infos[::2]] == [2, 3]
+    for _ in range(4):
+        assert_steps_alike(ours, theirs, 3)
+        for kwargs in ({"indices": [2, 0]}, {"indices": 1, "seed": 9}, {"indices": [1], "options": {"cell": 4}}):
+            assert_same(ours.env_method("reset", **kwargs), theirs.env_method("reset", **kwargs))
+    assert ours.env_method("reset", indices=[]) == []
+    assert ours.can_reset_single_envs
+
+
+@MODES
+def test_attributes_and_methods_of_a_sync_vector_env(mode):
+    ours = GymnasiumVecEnv(SyncVectorEnv([corridor] * 3, autoreset_mode=mode))
+    ours.reset()
+    assert ours.get_attr("length") == [5, 5, 5]
+    ours.set_attr("length", 7, indices=[0, 2])
+    assert ours.get_attr("length", (2, 1)) == [7, 5]
+    assert [obs.argmax() for obs in ours.env_method("observation_of", 3, indices=1)] == [3]
+    assert all(callable(method) for method in ours.get_attr("reset"))  # and none was called
+    assert ours.env_is_wrapped(TimeLimit) == [True] * 3
+    assert ours.env_is_wrapped(Views, indices=[1]) == [False]
+    assert ours.has_attr("deadly")
+    assert not ours.has_attr("fly")
+    with pytest.raises(IndexError):
+        ours.get_attr("length", 3)
+
+
+def test_what_a_native_world_cannot_do_for_some_environments():
+    ours = GymnasiumVecEnv(gym.make_vec(SMALL, 3, autoreset_mode=SAME_STEP))
+    ours.reset()
+    with pytest.raises(ValueError, match=r"env_method\('set_state'\) is for all environments of TwoRoomsSwitchVectorEnv"):
+        ours.env_method("set_state", 3, indices=[0])
+    ours.env_method("set_state", 3)
+    assert ours.get_attr("states") == [3, 3, 3]
+    ours.set_attr("cell_size", 2)
+    assert ours.vector_env.cell_size == 2
+    with pytest.raises(ValueError, match=r"needs autoreset_mode DISABLED: in SAME_STEP only reset\(\)"):
+        ours.env_method("reset", indices=[0])
+    ours.set_options([{"state": 1}, {}, {}])
+    with pytest.raises(ValueError, match="options that differ between environments need autoreset_mode DISABLED"):
+        ours.reset()
+    ours.set_options([{"state": 1}])
+    with pytest.raises(ValueError, match="options for each of the 3 environments, got 1"):
+        ours.reset()
+    assert not ours.can_reset_single_envs
+
+
+def test_other_modes_are_refused():
+    message = r"must be SAME_STEP or DISABLED, got AutoresetMode.NEXT_STEP: make it with gym.make_vec.*vector_kwargs="
+    for env in (gym.make_vec(SMALL, 2), SyncVectorEnv([cartpole])):
+        with pytest.raises(ValueError, match=message):
+            GymnasiumVecEnv(env)
+    env = Plain()
+    env.metadata = {}
+    with pytest.raises(ValueError, match="got None"):
+        GymnasiumVecEnv(env)
+    with pytest.raises(TypeError, match=r"must be a gymnasium.vector.VectorEnv, got TimeLimit"):
+        GymnasiumVecEnv(corridor())
+
+
+def test_rendering(recwarn):
+    ours = GymnasiumVecEnv(gym.make_vec(SMALL, 4, render_mode="rgb_array", cell_size=2, autoreset_mode=SAME_STEP))
+    ours.reset()
+    height, width = ours.observation_space.shape[:2]
+    assert ours.render().shape == (4 * height, 4 * width, 3)
+    assert ours.metadata["render_fps"] == 10
+    assert not recwarn
+    blind = GymnasiumVecEnv(gym.make_vec(SMALL, 2, autoreset_mode=SAME_STEP))
+    with pytest.warns(UserWarning, match='need render_mode="rgb_array", not None'):
+        assert blind.get_images() == [None, None]
+
+
+@MODES
+def test_gymnasiums_vector_wrappers(mode):
+    class Inverted(VectorObservationWrapper):
+        def observations(self, observations):
+            return ~observations
+
+    native = gym.make_vec(SMALL, 2, max_episode_steps=3, autoreset_mode=mode)
+    # Gymnasium's wrappers of observations refuse SAME_STEP
+    ours = GymnasiumVecEnv(RecordEpisodeStatistics(Inverted(native) if mode is DISABLED else native))
+    seen = np.invert if mode is DISABLED else np.copy
+    theirs = DummyVecEnv([lambda: gym.wrappers.RecordEpisodeStatistics(gym.make(SMALL, max_episode_steps=3))] * 2)
+    ours.seed(0)
+    theirs.seed(0)
+    ours.reset()
+    theirs.reset()
+    if mode is DISABLED:  # the episodes of the two end at different times
+        for env in (ours, theirs):
+            env.step(np.array([0, 0]))
+            env.env_method("reset", indices=[1])
+    episodes = 0
+    for _ in range(12):
+        obs, _, _, infos = ours.step(np.array([0, RIGHT]))
+        expected, _, _, expected_infos = theirs.step(np.array([0, RIGHT]))
+        assert_same(obs, seen(expected))
+        for info, expected_info in zip(infos, expected_infos, strict=True):
+            assert info.keys() == expected_info.keys()
+            if "episode" in info:
+                episodes += 1
+                assert {key: info["episode"][key] for key in "rl"} == {"r": 0.0, "l": expected_info["episode"]["l"]}
+                assert_same(info["terminal_observation"], seen(expected_info["terminal_observation"]))
+    assert episodes == 8
+    assert not any("episode" in info for info in ours.reset_infos)
+    assert ours.get_attr("cell_size") == [32, 32]
+
+
+class Plain(VectorEnv):
+    """A vector environment that writes infos without masks, final observations in one array, and no ``final_info``."""
+
+    metadata = {"autoreset_mode": SAME_STEP}  # noqa: RUF012 - as VectorEnv
+
+    def __init__(self, with_final=True):
+        self.num_envs, self.with_final = 2, with_final
+        self.single_observation_space, self.single_action_space = spaces.Box(0, 9, (1,)), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((2, 1), np.float32), {"lives": np.array([3, 3])}
+
+    def step(self, actions):
+        infos = {"lives": np.array([2, 1]), "version": "x"}
+        if self.with_final:
+            infos["final_obs"] = np.array([[5.0], [6.0]], np.float32)
+        ended = np.array([False, True])
+        return np.ones((2, 1), np.float32), np.ones(2), ended, np.array([False, True]), infos
+
+
+def test_a_plain_vector_env_is_understood():
+    venv = GymnasiumVecEnv(Plain())
+    venv.reset()
+    _, rewards, dones, infos = venv.step(np.zeros(2))
+    assert rewards.dtype == np.float32
+    assert dones.tolist() == [False, True]
+    assert infos[0] == {"lives": 2, "version": "x", "TimeLimit.truncated": False}
+    assert infos[1].pop("terminal_observation").tolist() == [6.0]
+    assert infos[1] == {"lives": 1, "version": "x", "TimeLimit.truncated": False}  # terminated at the same time
+    assert venv.reset_infos[1] == {"lives": 1, "version": "x"}
+    with pytest.raises(ValueError, match=r"gave no infos\['final_obs'\]"):
+        GymnasiumVecEnv(Plain(with_final=False)).step(np.zeros(2))
+
+
+def test_info_list():
+    assert info_list({}, 2) == [{}, {}]
+    infos = {
+        "a": np.array([1, 2, 3]),
+        "_a": np.array([True, True, True]),
+        "b": np.array([0.5, 0.0, 0.0]),
+        "_b": np.array([True, False, False]),
+        "c": {"d": np.array([None, "x", None], dtype=object), "_d": np.array([False, True, False])},
+        "_c": np.array([False, True, True]),
+        "_hidden": np.array([7, 8, 9]),
+    }
+    expected = [{"a": 1, "b": 0.5, "_hidden": 7}, {"a": 2, "c": {"d": "x"}, "_hidden": 8}, {"a": 3, "c": {}, "_hidden": 9}]
+    assert info_list(infos, 3) == expected
+    assert info_list(infos, 3, np.array([2, 1])) == [expected[2], expected[1]]
+    assert type(info_list(infos, 3)[0]["a"]) is int
+
+
+@MODES
+def test_sb3s_wrappers(mode):
+    ours = GymnasiumVecEnv(gym.make_vec(SMALL, 2, max_episode_steps=4, autoreset_mode=mode))
+    theirs = DummyVecEnv([lambda: gym.make(SMALL, max_episode_steps=4)] * 2)
+    ours, theirs = (VecFrameStack(VecMonitor(env), 3) for env in (ours, theirs))
+    ours.seed(2)
+    theirs.seed(2)
+    assert_same(ours.reset(), theirs.reset())
+    for _ in range(10):
+        ours_step, theirs_step = ours.step(np.array([0, 3])), theirs.step(np.array([0, 3]))
+        for info in (*ours_step[3], *theirs_step[3]):
+            info.get("episode", {}).pop("t", None)  # seconds
+        assert_same(ours_step, theirs_step)
+        assert ours_step[2][0] == ("episode" in ours_step[3][0])
+
+
+def test_goal_episodes_reset_worlds_that_can_be_reset():
+    def pursue(venv):
+        wrapped = VecGoalBufferWrapper(venv, max_episode_steps=4)
+        assert wrapped.reset_worlds
+        wrapped.seed(6)
+        return wrapped
+
+    ours = pursue(GymnasiumVecEnv(gym.make_vec(SMALL, 4, max_episode_steps=11, autoreset_mode=DISABLED, layout=TINY)))
+    theirs = pursue(DummyVecEnv([lambda: gym.make(SMALL, max_episode_steps=11, layout=TINY)] * 4))
+    assert_same(ours.reset(), theirs.reset())
+    terminations, truncations = assert_steps_alike(ours, theirs, 200)
+    assert terminations > 0
+    assert truncations > 100
+
+
+@pytest.mark.parametrize(
+    ("wrap", "possible"),
+    [
+        (lambda mode: GymnasiumVecEnv(gym.make_vec(SMALL, 2, autoreset_mode=mode)), {DISABLED}),
+        (lambda mode: VecFrameStack(GymnasiumVecEnv(gym.make_vec(SMALL, 2, autoreset_mode=mode)), 2), set()),
+        (lambda mode: DummyVecEnv([corridor]), {SAME_STEP, DISABLED}),
+    ],
+    ids=["vector env", "wrapped", "dummy"],
+)
+@MODES
+def test_which_worlds_can_be_reset(wrap, possible, mode):
+    venv = wrap(mode)
+    assert can_reset_single_envs(venv) == VecGoalBufferWrapper(venv).reset_worlds == (mode in possible)
+    if mode not in possible:
+        with pytest.raises(ValueError, match=r"reset_worlds=True needs .* AutoresetMode.DISABLED"):
+            VecGoalBufferWrapper(venv, reset_worlds=True)
+
+
+LEARNERS = [
+    functools.partial(A2C, policy="MlpPolicy", n_steps=8),
+    functools.partial(DQN, policy="MlpPolicy", learning_starts=40, buffer_size=500, train_freq=4),
+    functools.partial(ManyGoalsDQN, policy="MlpPolicy", learning_starts=40, buffer_size=500, train_freq=8),
+]
+
+
+@MODES
+@pytest.mark.parametrize("learner", LEARNERS, ids=["A2C", "DQN", "ManyGoalsDQN"])
+def test_learners_train_on_it_reproducibly(learner, mode):
+    parameters = []
+    for venv in (
+        GymnasiumVecEnv(gym.make_vec(SMALL, 4, max_episode_steps=9, autoreset_mode=mode)),
+        GymnasiumVecEnv(gym.make_vec(SMALL, 4, max_episode_steps=9, autoreset_mode=mode)),
+        DummyVecEnv([lambda: gym.make(SMALL, max_episode_steps=9)] * 4),
+    ):
+        model = learner(env=venv, seed=1, device="cpu").learn(300)
+        assert model._n_updates > 0
+        parameters.append([parameter.detach().numpy() for parameter in model.policy.parameters()])
+    assert_same(parameters[0], parameters[1])
+    if not isinstance(model, ManyGoalsDQN) or mode is DISABLED:  # whose goals would not reset worlds in SAME_STEP
+        assert_same(parameters[0], parameters[2])
+
+
+@MODES
+def test_cartpole_is_learned_from_and_evaluated_on(mode):
+    venv = VecMonitor(GymnasiumVecEnv(SyncVectorEnv([cartpole] * 4, autoreset_mode=mode)))
+    model = A2C("MlpPolicy", venv, seed=0, device="cpu").learn(400)
+    assert len(model.ep_info_buffer) > 5
+    assert all(info["r"] == info["l"] <= 25 for info in model.ep_info_buffer)
+    mean, _ = evaluate_policy(model, venv, n_eval_episodes=8)
+    assert 5 < mean <= 25
