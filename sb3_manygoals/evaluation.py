@@ -72,8 +72,8 @@ def evaluate_mastery(
     failed.
 
     :param model: acts towards goals; asked for deterministic actions
-    :param env: vector environment without goals, whose observations are single arrays and actions discrete, with autoreset
-        mode NEXT_STEP or DISABLED
+    :param env: vector environment without goals, whose observations are single arrays and actions discrete, with the
+        autoreset mode NEXT_STEP
     :param goals: observations to reach, shape (n_goals, *observation_space.shape)
     :param max_steps: steps allowed
     :param epsilon: probability of a random action instead of the model's. The paper does not say whether it evaluates
@@ -161,8 +161,8 @@ def _check(
     if not isinstance(env.single_action_space, spaces.Discrete):
         raise ValueError(f"env must have discrete actions, got {env.single_action_space}")
     mode = env.metadata.get("autoreset_mode")
-    if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
-        raise ValueError(f"env must have autoreset mode NEXT_STEP or DISABLED, got {mode}: else last observations are lost")
+    if mode is not AutoresetMode.NEXT_STEP:
+        raise ValueError(f"env must have autoreset mode NEXT_STEP, as gymnasium.make_vec makes it, got {mode}")
     for name, value in (("max_steps", max_steps), ("episodes_per_goal", episodes_per_goal)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
