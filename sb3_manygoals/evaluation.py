@@ -68,8 +68,8 @@ def evaluate_mastery(
     Let the model try every goal from a random start: does it get there within ``max_steps`` (the paper: 200)?
 
     All goals are pursued at once, one in each sub-environment; with more episodes than sub-environments, in rounds. Starts
-    are the environment's own resets, seeded by ``seed`` plus the round. An episode in which the environment ends first has
-    failed.
+    are the environment's own resets: sub-environment i of N is seeded with ``seed + r N + i`` in round r. An episode in which
+    the environment ends first has failed.
 
     :param model: acts towards goals; asked for deterministic actions
     :param env: vector environment without goals, whose observations are single arrays and actions discrete, with the
@@ -94,7 +94,6 @@ def evaluate_mastery(
         rows = slice(first, min(first + n_envs, len(episode_goals)))
         n = rows.stop - first
         pursued = goals[episode_goals[rows]]
-        # sub-environment i is seeded with seed + i, so rounds are kept apart by the number of sub-environments
         observations, _ = env.reset(seed=seed + round_ * n_envs)
         active = np.arange(n)
         for step in range(max_steps + 1):

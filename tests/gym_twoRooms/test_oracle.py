@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
+from gym_twoRooms.env import TwoRoomsSwitchEnv
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
-from gym_twoRooms.oracle import reach_probabilities, transition_matrices
+from gym_twoRooms.oracle import OraclePolicy, expected_steps, reach_probabilities, transition_matrices
 
 PAPER, SMALL = (compile_layout(Layout.named(name)) for name in ("paper", "small"))
 
@@ -58,8 +59,59 @@ def test_the_ceiling_of_the_default_map():
     assert means[2] > 0.9999
 
 
+def test_expected_steps_by_hand():
+    corridor = compile_layout(Layout.parse("....\n####"))
+    np.testing.assert_allclose(expected_steps(corridor, [0, 3]), [[0, 3], [1, 2], [2, 1], [3, 0]])
+    # on slippery floor: right works with probability 5/8, so 8/5 steps
+    slippery = compile_layout(Layout.parse("W.\n##"), slip_probability=0.5)
+    np.testing.assert_allclose(expected_steps(slippery, [1]), [[1.6], [0.0]], rtol=1e-5)
+
+
+def test_rolling_the_oracle_out_agrees_with_what_it_expects():
+    goals = np.arange(3, SMALL.n_states, 31)
+    policy, steps = OraclePolicy(SMALL, goals), expected_steps(SMALL, goals)
+    env = TwoRoomsSwitchEnv("small")
+    rng = np.random.default_rng(1)
+    errors = []
+    for episode in range(400):
+        start, column = int(rng.integers(SMALL.n_states)), int(rng.integers(len(goals)))
+        observation, _ = env.reset(seed=episode, options={"state": start})
+        goal = env.observation_of(int(goals[column]))[None]
+        taken = 0
+        while env.state != goals[column]:
+            action = policy.predict({"observation": observation[None], "desired_goal": goal})[0]
+            observation = env.step(action[0])[0]
+            taken += 1
+        errors.append(taken - steps[start, column])
+    errors = np.array(errors)
+    assert abs(errors.mean()) < 4.5 * errors.std() / len(errors) ** 0.5
+    assert errors.std() < 0.5 * steps.mean()  # so that the bound above says something
+
+
+def test_no_deadline_costs_a_little_under_a_deadline():
+    goals = np.arange(0, SMALL.n_states, 23)
+    best = reach_probabilities(SMALL, goals, 15)
+    actions, matrices = OraclePolicy(SMALL, goals).actions, transition_matrices(SMALL)
+    followed = np.zeros_like(best)
+    columns = np.arange(len(goals))
+    followed[goals, columns] = 1.0
+    for _ in range(15):
+        options = np.stack([matrix @ followed for matrix in matrices])
+        followed = np.take_along_axis(options, actions[None], axis=0)[0]
+        followed[goals, columns] = 1.0
+    assert (followed <= best + 1e-12).all()
+    assert 0.0 < (best - followed).mean() < 0.05
+
+
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="horizon must not be negative, got -1"):
         reach_probabilities(SMALL, [0], -1)
+    with pytest.raises(ValueError, match="tolerance must be positive, got 0"):
+        expected_steps(SMALL, [0], 0)
+    with pytest.raises(ValueError, match=r"goals must be a sequence of at least one state number, got shape \(0,\)"):
+        expected_steps(SMALL, np.array([], dtype=int))
+    policy = OraclePolicy(SMALL, [0])
+    with pytest.raises(ValueError, match=r"The goals \[1\] were not planned for"):
+        policy.predict({"observation": SMALL.observations[:1], "desired_goal": SMALL.observations[1:2]})
     with pytest.raises(ValueError, match=r"A state must be in \[0,"):
         reach_probabilities(SMALL, [SMALL.n_states], 1)
