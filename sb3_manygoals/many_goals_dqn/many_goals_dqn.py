@@ -164,7 +164,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         counts = ("buffer_size", "batch_size", "goal_batch_size", "target_update_interval", "exploration_steps")
         for name in counts:
             value = getattr(self, name)
-            if not float(value).is_integer() or value < 1:
+            if not isinstance(value, (int, float, np.number)) or not float(value).is_integer() or value < 1:
                 raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
             setattr(self, name, int(value))
         frequency = self.train_freq[0] if isinstance(self.train_freq, tuple) else self.train_freq
@@ -351,8 +351,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         :param progress_bar: show one (needs tqdm and rich)
         :return: the model
         """
-        if not total_timesteps > 0:
-            raise ValueError(f"total_timesteps must be positive, got {total_timesteps!r}")
+        if not isinstance(total_timesteps, (int, float, np.number)) or not total_timesteps >= 1:
+            raise ValueError(f"total_timesteps must be a number, at least 1, got {total_timesteps!r}")
         return super().learn(int(total_timesteps), callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
 
     def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:

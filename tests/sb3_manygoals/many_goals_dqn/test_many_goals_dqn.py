@@ -352,7 +352,7 @@ def test_vectors_are_refused_by_cnn_policy():
 @pytest.mark.parametrize(
     "name", ["buffer_size", "batch_size", "goal_batch_size", "target_update_interval", "exploration_steps"]
 )
-@pytest.mark.parametrize("value", [0, -1, 1.5])
+@pytest.mark.parametrize("value", [0, -1, 1.5, None])
 def test_counts_must_be_positive(name, value):
     with pytest.raises(ValueError, match=f"{name} must be a whole number, at least 1, got {value}"):
         make_model(**{name: value})
@@ -391,9 +391,10 @@ def test_observations_without_a_goal_are_refused():
         model.predict({"observation": np.zeros(6, np.uint8)})
 
 
-def test_no_steps_are_refused():
-    with pytest.raises(ValueError, match="total_timesteps must be positive, got 0"):
-        make_model().learn(0)
+@pytest.mark.parametrize("steps", [0, 0.5, -3, float("nan"), "3e3"])
+def test_no_steps_are_refused(steps):
+    with pytest.raises(ValueError, match="total_timesteps must be a number, at least 1, got"):
+        make_model().learn(steps)
 
 
 def test_normalised_observations_are_refused():
