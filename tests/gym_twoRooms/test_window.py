@@ -149,9 +149,9 @@ def test_gymnasiums_wrappers_record_and_show_it(monkeypatch):
 def test_videos_are_recorded(tmp_path):
     pytest.importorskip("moviepy", reason="Gymnasium's RecordVideo needs it")
     env = gym.make("TwoRoomsSwitchSmall-v0", render_mode="rgb_array", max_episode_steps=3)
-    env = gym.wrappers.RecordVideo(env, str(tmp_path), episode_trigger=lambda episode: episode == 0)
+    env = gym.wrappers.RecordVideo(env, str(tmp_path / "videos"), episode_trigger=lambda episode: episode == 0)
     env.reset(seed=0)
     while not env.step(0)[3]:
         pass
     env.close()
-    assert (tmp_path / "rl-video-episode-0.mp4").stat().st_size > 0
+    assert (tmp_path / "videos/rl-video-episode-0.mp4").stat().st_size > 0
