@@ -53,7 +53,11 @@ class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int6
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """:param seed: Of the world and the goals"""
+        """
+        :param seed: Of the world and the goals
+        :param options: Of the world
+        :return: What the world returns
+        """
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         observation, info = self.world.reset(seed=seed, options=options)
@@ -63,7 +67,10 @@ class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int6
         return observation, info
 
     def step(self, action: np.int64 | int) -> Step:
-        """:param action: Of the key that is down in this frame, or ``WAIT``"""
+        """
+        :param action: Of the key that is down in this frame, or ``WAIT``
+        :return: What the world returns; with an empty info if it did not act
+        """
         self._frames = self._frames + 1 if action == self._pressed else 0
         self._pressed = int(action)
         again = self._frames >= REPEAT_AFTER and (self._frames - REPEAT_AFTER) % REPEAT_EVERY == 0

@@ -17,6 +17,7 @@ from gym_twoRooms.window import Window
 
 @pytest.fixture(autouse=True)
 def headless(monkeypatch):
+    pygame.display.quit()
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     yield
     pygame.display.quit()
