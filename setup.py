@@ -18,6 +18,8 @@ BENCHMARKS = [
     "tqdm>=4.65",
     "tyro>=0.9.5",
 ]
+# Gymnasium takes its `pygame` module from pygame-ce too; pygame, of the same module name, cannot be installed beside it.
+RENDER = ["pygame-ce>=2.5"]
 
 setup(
     name="sb3-manygoals",
@@ -40,11 +42,13 @@ setup(
     ],
     extras_require={
         "atari": ["ale-py>=0.12.1"],
+        "render": RENDER,
         "ray": ["ray>=2.40"],
         "docs": ["myst-parser>=3.0", "sphinx>=7.0", "furo"],
         "benchmarks": BENCHMARKS,
         "dev": [
             *BENCHMARKS,
+            *RENDER,
             "build>=1.2",
             "hypothesis>=6.100",
             "minigrid>=3.0; python_version >= '3.11'",

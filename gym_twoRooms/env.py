@@ -1,5 +1,6 @@
 """The world as a Gymnasium environment."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import gymnasium as gym
@@ -10,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from gym_twoRooms.layout import Layout, as_layout
 from gym_twoRooms.mdp import Action, TwoRoomsMDP, compile_layout
-from gym_twoRooms.rendering import draw
+from gym_twoRooms.rendering import draw, write
+from gym_twoRooms.window import Window
 
 
 class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
@@ -79,6 +81,19 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     - `"state"`: the number of the state, int;
     - `"action_mask"`: 1 where an action may do something, (5,) int8: toggling only on a switch.
 
+    ## Rendering
+
+    Whatever the render mode and the size of a cell, observations stay as they are. The modes are
+
+    - `"rgb_array"`: `render()` returns a picture, (H * cell_size, W * cell_size, 3) uint8;
+    - `"human"`: `reset` and `step` show that picture in a window, at `metadata["render_fps"]` pictures per second. That needs
+      pygame: `pip install "sb3-manygoals[render]"`. When a person closes the window, the environment goes on without it;
+    - `"ansi"`: `render()` returns the map as a string: `@` agent, `B` block, `D` shut door, `/` open door, `S` switch, `W`
+      slippery floor, `#` wall, `.` floor.
+
+    `render_observation(observation)` draws any observation in the same way, be it the current one, a goal or another.
+    `python -m gym_twoRooms.play` is the world on the keyboard.
+
     ## Arguments
 
     ```python
@@ -92,8 +107,8 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     :param layout: A :class:`~gym_twoRooms.layout.Layout`, the name of one (``"paper"`` or ``"small"``), or an ASCII map
     :param slip_probability: Probability, in [0, 1], that an action on slippery floor becomes a random move
     :param close_probability: Probability, in [0, 1], that an open, empty door closes after an action
-    :param render_mode: ``"rgb_array"`` or None
-    :param cell_size: Width and height of a cell in pictures made by :meth:`render`, in pixels
+    :param render_mode: ``"rgb_array"``, ``"human"``, ``"ansi"`` or None
+    :param cell_size: Width and height of a cell in pictures for people, in pixels
     :raises LayoutError: If the map is not valid, or not all states can be reached from each other
     :raises ValueError: If another argument is out of range
 
@@ -102,7 +117,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     - v0: Initial version
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - gym.Env declares it so
+    metadata = {"render_modes": ["rgb_array", "human", "ansi"], "render_fps": 10}  # noqa: RUF012 - gym.Env declares it so
 
     def __init__(
         self,
@@ -112,12 +127,13 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         render_mode: str | None = None,
         cell_size: int = 32,
     ) -> None:
-        check_rendering(render_mode, cell_size)
+        check_rendering(render_mode, cell_size, self.metadata["render_modes"])
         self.mdp: TwoRoomsMDP = compile_layout(as_layout(layout), slip_probability, close_probability)
         self.observation_space = observation_space(self.mdp)
         self.action_space = spaces.Discrete(self.mdp.n_actions)
         self.render_mode = render_mode
         self.cell_size = cell_size
+        self._window = Window("TwoRoomsSwitch")
         self._state: int | None = None
 
     @property
@@ -183,6 +199,8 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
             self._state = int(self.mdp.initial_states(np.array(self.np_random.random())))
         else:
             self._state = self._check_state(given)
+        if self.render_mode == "human":
+            self.render()
         return self.observation_of(self._state), self._info()
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
@@ -198,19 +216,50 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
             raise InvalidAction(f"An action must be an integer in [0, {len(Action)}), got {action!r}.")
         uniforms = self.np_random.random(2)
         self._state = int(self.mdp.step(np.array([self.state]), np.array([action]), uniforms[np.newaxis])[0])
+        if self.render_mode == "human":
+            self.render()
         return self.mdp.observe(np.array([self._state]))[0], 0.0, False, False, self._info()
 
-    def render(self) -> NDArray[np.uint8] | None:
+    def render(self) -> NDArray[np.uint8] | str | None:
         """
-        Draw the current state for people.
+        Show the current state to people, in the way that the render mode says. In the mode ``"human"``, :meth:`reset` and
+        :meth:`step` call it.
 
-        :return: A picture, (H * cell_size, W * cell_size, 3) uint8, or None without a render mode
+        :return: With ``"rgb_array"`` a picture, (H * cell_size, W * cell_size, 3) uint8; with ``"ansi"`` a map, H lines;
+            else None
         :raises ResetNeeded: If the environment was not reset yet
+        :raises DependencyNotInstalled: If the mode is ``"human"`` and there is no pygame
         """
         if self.render_mode is None:
-            gym.logger.warn('render() does nothing without a render mode: make the environment with render_mode="rgb_array".')
+            warn_about_rendering(self.metadata["render_modes"])
             return None
-        return draw(self.mdp, self.state, self.cell_size)
+        if self.render_mode == "ansi":
+            return write(self.mdp, self.state)
+        picture = draw(self.mdp, self.state, self.cell_size)
+        if self.render_mode == "rgb_array":
+            return picture
+        self._window.show(picture, self.metadata["render_fps"])
+        return None
+
+    def render_observation(self, observation: ArrayLike) -> NDArray[np.uint8]:
+        """
+        Draw an observation for people, whichever the current one and the render mode are.
+
+        :param observation: A picture of one pixel per cell, (H, W, 3)
+        :return: A picture, (H * cell_size, W * cell_size, 3) uint8; if no state looks so, the observation itself, enlarged
+        :raises ValueError: If an observation has another shape
+        """
+        pixels = np.asarray(observation)
+        if pixels.shape != self.observation_space.shape:
+            raise ValueError(f"An observation has shape {self.observation_space.shape}, got {pixels.shape}.")
+        try:
+            return draw(self.mdp, self.state_of(pixels), self.cell_size)
+        except ValueError:
+            return pixels.astype(np.uint8).repeat(self.cell_size, axis=0).repeat(self.cell_size, axis=1)
+
+    def close(self) -> None:
+        """Close the window, if there is one. May be called again."""
+        self._window.close()
 
     def _check_state(self, state: ArrayLike) -> int:
         states = self.mdp.check_states(state)
@@ -233,19 +282,28 @@ def observation_space(mdp: TwoRoomsMDP) -> spaces.Space[NDArray[np.uint8]]:
     return cast("spaces.Space[NDArray[np.uint8]]", box)  # Box is typed for all dtypes at once
 
 
-def check_rendering(render_mode: str | None, cell_size: int) -> None:
+def check_rendering(render_mode: str | None, cell_size: int, modes: Sequence[str]) -> None:
     """
     Validate the arguments about rendering.
 
-    :param render_mode: ``"rgb_array"`` or None
+    :param render_mode: One of ``modes``, or None
     :param cell_size: Pixels per cell
+    :param modes: The modes that there are
     :raises ValueError: If there is no such mode, or a cell is not a positive whole number of pixels
     """
-    modes = TwoRoomsSwitchEnv.metadata["render_modes"]
     if render_mode is not None and render_mode not in modes:
         raise ValueError(f"render_mode must be None or one of {modes}, got {render_mode!r}.")
     if not isinstance(cell_size, int) or cell_size < 1:
         raise ValueError(f"cell_size must be an integer of at least 1, got {cell_size!r}.")
+
+
+def warn_about_rendering(modes: Sequence[str]) -> None:
+    """
+    Say that there is nothing to see.
+
+    :param modes: The modes that there are
+    """
+    gym.logger.warn(f"render() does nothing without a render mode: make the environment with render_mode in {modes}.")
 
 
 def given_state(options: dict[str, Any] | None) -> Any:

@@ -1,4 +1,4 @@
-"""Pictures of states for people, in pure NumPy."""
+"""Pictures of states for people, in pure NumPy, and the same in characters."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gym_twoRooms.layout import Layout
+from gym_twoRooms.layout import BLOCK, DOOR, FLOOR, Layout
 from gym_twoRooms.mdp import COLOURS, TwoRoomsMDP
 
 Colour = Sequence[float] | NDArray[np.float64]
@@ -15,6 +15,9 @@ DARKER, LIGHTER = 0.72, 0.22
 """Factor by which outlines are darkened, and share of white in highlights."""
 SMALLEST_GRID = 8
 """Cells narrower than this many pixels have no grid lines: they would hide the rest."""
+
+AGENT, OPEN_DOOR = "@/"
+"""What :func:`write` adds to the symbols of layouts."""
 
 
 def draw(mdp: TwoRoomsMDP, state: int, cell_size: int = 32) -> NDArray[np.uint8]:
@@ -40,6 +43,28 @@ def draw(mdp: TwoRoomsMDP, state: int, cell_size: int = 32) -> NDArray[np.uint8]
         _draw_block(cell(int(mdp.block[state])))
     _draw_agent(cell(int(mdp.agent[state])))
     return np.round(canvas).astype(np.uint8)
+
+
+def write(mdp: TwoRoomsMDP, state: int) -> str:
+    """
+    Write a state as a map. The symbols are those of layouts, ``.`` floor, ``#`` wall, ``S`` switch, ``W`` slippery floor, and
+
+    - ``@`` the agent and ``B`` the block, which hide what is under them;
+    - ``D`` the door when it is shut, ``/`` when it is open.
+
+    :param mdp: The compiled layout
+    :param state: The number of the state
+    :return: H lines of W characters, with a line break between two
+    """
+    layout = mdp.layout
+    symbols = list("".join(layout.rows).replace(BLOCK, FLOOR))
+    if mdp.door_open[state]:
+        symbols = [OPEN_DOOR if symbol == DOOR else symbol for symbol in symbols]
+    if mdp.block[state] >= 0:
+        symbols[mdp.block[state]] = BLOCK
+    symbols[mdp.agent[state]] = AGENT
+    rows = range(0, len(symbols), layout.width)
+    return "\n".join("".join(symbols[start : start + layout.width]) for start in rows)
 
 
 @lru_cache(maxsize=16)

@@ -12,10 +12,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from gym_twoRooms.env import TwoRoomsSwitchEnv, check_rendering, given_state, observation_space
+from gym_twoRooms.env import TwoRoomsSwitchEnv, check_rendering, given_state, observation_space, warn_about_rendering
 from gym_twoRooms.layout import Layout, as_layout
 from gym_twoRooms.mdp import TwoRoomsMDP, compile_layout
-from gym_twoRooms.rendering import draw
+from gym_twoRooms.rendering import draw, write
 
 
 class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]]):
@@ -40,7 +40,8 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
     :param layout: As for :class:`~gym_twoRooms.env.TwoRoomsSwitchEnv`
     :param slip_probability: As there
     :param close_probability: As there
-    :param render_mode: As there; :meth:`render` returns a tuple of N pictures
+    :param render_mode: ``"rgb_array"``, ``"ansi"`` or None; :meth:`render` returns a tuple of N pictures or maps. There is no
+        ``"human"``: N windows would be too many
     :param cell_size: As there
     :param max_episode_steps: Number of steps after which an episode is truncated; None for never
     :param autoreset_mode: One of :class:`gymnasium.vector.AutoresetMode`, or its value; it is ``metadata["autoreset_mode"]``
@@ -49,7 +50,11 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
     :raises ValueError: If an argument is out of range
     """
 
-    metadata = {**TwoRoomsSwitchEnv.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as VectorEnv
+    metadata = {  # noqa: RUF012 - as VectorEnv
+        **TwoRoomsSwitchEnv.metadata,
+        "render_modes": ["rgb_array", "ansi"],
+        "autoreset_mode": AutoresetMode.NEXT_STEP,
+    }
 
     def __init__(
         self,
@@ -69,7 +74,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
                 raise TypeError(f"{name} must be an integer, got {value!r}.")
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
-        check_rendering(render_mode, cell_size)
+        check_rendering(render_mode, cell_size, self.metadata["render_modes"])
         self.autoreset_mode = _as_autoreset_mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
         self.mdp: TwoRoomsMDP = compile_layout(as_layout(layout), slip_probability, close_probability)
@@ -192,17 +197,21 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
             infos | self._infos(np.ones(self.num_envs, dtype=np.bool_)),
         )
 
-    def render(self) -> tuple[NDArray[np.uint8], ...] | None:
+    def render(self) -> tuple[NDArray[np.uint8] | str, ...] | None:
         """
-        Draw the current states for people.
+        Show the current states to people.
 
-        :return: N pictures, (H * cell_size, W * cell_size, 3) uint8 each, or None without a render mode
+        :return: With ``"rgb_array"`` N pictures, (H * cell_size, W * cell_size, 3) uint8 each; with ``"ansi"`` N maps, H lines
+            each; None without a render mode
         :raises ResetNeeded: If the environment was not reset yet
         """
         if self.render_mode is None:
-            gym.logger.warn('render() does nothing without a render mode: make the environment with render_mode="rgb_array".')
+            warn_about_rendering(self.metadata["render_modes"])
             return None
-        return tuple(draw(self.mdp, int(state), self.cell_size) for state in self._current())
+        states = self._current().tolist()
+        if self.render_mode == "ansi":
+            return tuple(write(self.mdp, state) for state in states)
+        return tuple(draw(self.mdp, state, self.cell_size) for state in states)
 
     def _current(self) -> NDArray[np.int64]:
         if self._states is None:

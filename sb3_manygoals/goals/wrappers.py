@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
 from sb3_manygoals.goals.episodes import GoalEpisodes, Info
+from sb3_manygoals.goals.picture import beside, goal_picture
 from sb3_manygoals.goals.selection import GoalSelector
 
 GoalObs = dict[str, NDArray[Any]]
@@ -138,6 +139,20 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     def compute_truncated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
         """Whether it cuts the episode short; see :meth:`GoalEpisodes.compute_truncated`."""
         return self.goal_episodes.compute_truncated(achieved_goal, desired_goal, info)
+
+    def render(self) -> Any:
+        """
+        The environment's frame and, where the render mode is ``"rgb_array"`` and goals are images, the goal to the right of
+        it, enlarged to the same height. An environment that has a method ``render_observation(observation)``, returning an
+        RGB frame, draws the goal itself.
+
+        :return: (H, W, 3) uint8; in other modes, or if goals are no images, what the environment returns
+        """
+        frame = self.env.render()
+        if self.render_mode != "rgb_array" or not isinstance(frame, np.ndarray):
+            return frame
+        picture = goal_picture(self.env, self.goal_episodes.desired_goals[0])
+        return frame if picture is None else beside(frame, picture)
 
     def _goal_obs(self, observation: NDArray[Any]) -> GoalObs:
         return {

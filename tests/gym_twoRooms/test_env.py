@@ -25,12 +25,19 @@ class Chosen:
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_gymnasium_and_sb3_have_nothing_to_say(env_id):
+@pytest.mark.parametrize("render_mode", [None, *TwoRoomsSwitchEnv.metadata["render_modes"]])
+def test_gymnasium_and_sb3_have_nothing_to_say(env_id, render_mode, monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setitem(TwoRoomsSwitchEnv.metadata, "render_fps", 1000)
+
+    def make():
+        return gym.make(env_id, render_mode=render_mode).unwrapped
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_env(gym.make(env_id, render_mode="rgb_array").unwrapped)
+        check_env(make(), skip_render_check=render_mode is None)
         warnings.filterwarnings("ignore", message="The minimal resolution for an image is 36x36")
-        sb3_check_env(gym.make(env_id, render_mode="rgb_array").unwrapped, skip_render_check=False)
+        sb3_check_env(make(), skip_render_check=False)
 
 
 @pytest.mark.parametrize(("env_id", "count"), [(IDS[0], 5728), (IDS[1], 220)])
@@ -161,8 +168,8 @@ def test_a_reset_is_needed_first():
 
 
 def test_invalid_arguments_are_refused():
-    with pytest.raises(ValueError, match=r"render_mode must be None or one of \['rgb_array'\], got 'human'"):
-        TwoRoomsSwitchEnv(render_mode="human")
+    with pytest.raises(ValueError, match=r"render_mode must be None or one of \['rgb_array', 'human', 'ansi'\], got 'hum'"):
+        TwoRoomsSwitchEnv(render_mode="hum")
     for size in (0, -3, 1.5):
         with pytest.raises(ValueError, match="cell_size must be an integer of at least 1"):
             TwoRoomsSwitchEnv(cell_size=size)

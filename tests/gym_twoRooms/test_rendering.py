@@ -4,7 +4,7 @@ import pytest
 from gym_twoRooms import TwoRoomsSwitchEnv
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import COLOURS, compile_layout
-from gym_twoRooms.rendering import draw
+from gym_twoRooms.rendering import draw, write
 
 SMALL = compile_layout(Layout.named("small"))
 
@@ -43,3 +43,43 @@ def test_the_env_draws_its_state_and_pictures_belong_to_the_caller():
     assert np.array_equal(env.render(), draw(env.mdp, env.state, 20))
     env.set_state((env.state + 1) % 220)
     assert env.render().any()
+
+
+def test_maps_in_characters():
+    shut = write(SMALL, int(SMALL.encode(2, 21, False)))
+    assert shut.splitlines() == ["S.@W", "....", "....", "##D#", "....", ".B..", ".W..", "...S"]
+    env = TwoRoomsSwitchEnv("small", render_mode="ansi")
+    env.reset(seed=0)
+    assert env.render() == write(SMALL, env.state)
+    # The block is elsewhere than on the map, on slippery floor; the agent hides the switch.
+    env.set_state(int(SMALL.encode(31, 25, True)))
+    assert env.render().splitlines() == ["S..W", "....", "....", "##/#", "....", "....", ".B..", "...@"]
+    assert len({write(SMALL, state) for state in range(SMALL.n_states)}) == SMALL.n_states
+    assert write(compile_layout(Layout.parse("..W")), 2) == "..@"
+
+
+@pytest.mark.parametrize("cell_size", [1, 7, 32])
+@pytest.mark.parametrize("render_mode", [None, "rgb_array", "ansi"])
+def test_observations_stay_as_they_are(cell_size, render_mode):
+    plain = TwoRoomsSwitchEnv()
+    env = TwoRoomsSwitchEnv(render_mode=render_mode, cell_size=cell_size)
+    assert env.observation_space == plain.observation_space
+    assert np.array_equal(env.reset(seed=0)[0], plain.reset(seed=0)[0])
+    for action in (1, 2, 4, 3, 0):
+        if render_mode is not None:
+            env.render()
+        assert np.array_equal(env.step(action)[0], plain.step(action)[0])
+
+
+def test_any_observation_can_be_drawn():
+    env = TwoRoomsSwitchEnv("small", cell_size=6)
+    for state in (0, 17, 219):
+        assert np.array_equal(env.render_observation(env.observation_of(state)), draw(SMALL, state, 6))
+    impossible = np.zeros((8, 4, 3), np.uint8)
+    impossible[2, 3] = 200
+    picture = env.render_observation(impossible)
+    assert picture.shape == (48, 24, 3)
+    assert (picture[12:18, 18:24] == 200).all()
+    assert picture.sum() == 200 * 3 * 36
+    with pytest.raises(ValueError, match=r"An observation has shape \(8, 4, 3\), got \(10, 10, 3\)"):
+        env.render_observation(np.zeros((10, 10, 3), np.uint8))

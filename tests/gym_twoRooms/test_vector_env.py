@@ -40,7 +40,7 @@ def test_equal_to_the_synchronous_vector_env(env_id, kwargs):
     assert native.action_space == sync.action_space
     assert native.single_observation_space == sync.single_observation_space
     assert native.single_action_space == sync.single_action_space
-    assert native.metadata == sync.metadata
+    assert native.metadata == {**sync.metadata, "render_modes": ["rgb_array", "ansi"]}
     assert native.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
 
     rng = np.random.default_rng(0)
@@ -109,11 +109,13 @@ def test_without_a_seed_environments_differ():
 
 
 def test_rendering():
-    native, sync = pair(IDS[1], render_mode="rgb_array", cell_size=9)
-    native.reset(seed=0)
-    sync.reset(seed=0)
-    assert native.render_mode == "rgb_array"
-    assert all(np.array_equal(a, b) for a, b in zip(native.render(), sync.render(), strict=True))
+    for mode in TwoRoomsSwitchVectorEnv.metadata["render_modes"]:
+        native, sync = pair(IDS[1], render_mode=mode, cell_size=9)
+        native.reset(seed=0)
+        sync.reset(seed=0)
+        assert native.render_mode == mode
+        assert isinstance(native.render(), tuple)
+        assert all(np.array_equal(a, b) for a, b in zip(native.render(), sync.render(), strict=True))
     env = TwoRoomsSwitchVectorEnv(1)
     with pytest.warns(UserWarning, match="without a render mode"):
         assert env.render() is None
@@ -165,7 +167,7 @@ def test_invalid_resets_are_refused(kwargs, error, message):
         ({"num_envs": None}, TypeError, "num_envs must be an integer"),
         ({"num_envs": 1, "max_episode_steps": 0}, ValueError, "max_episode_steps must be at least 1"),
         ({"num_envs": 1, "max_episode_steps": 1.5}, TypeError, "max_episode_steps must be an integer"),
-        ({"num_envs": 1, "render_mode": "human"}, ValueError, "render_mode must be"),
+        ({"num_envs": 1, "render_mode": "human"}, ValueError, r"one of \['rgb_array', 'ansi'\], got 'human'"),
         ({"num_envs": 1, "cell_size": 0}, ValueError, "cell_size must be"),
         ({"num_envs": 1, "close_probability": -1}, ValueError, "close_probability must be"),
     ],

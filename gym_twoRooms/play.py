@@ -1,0 +1,156 @@
+"""The world on the keyboard: ``python -m gym_twoRooms.play``."""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.error import DependencyNotInstalled
+from numpy.typing import NDArray
+
+from gym_twoRooms.env import TwoRoomsSwitchEnv
+from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError
+from gym_twoRooms.mdp import Action
+from gym_twoRooms.window import import_pygame
+
+FPS = 30
+REPEAT_AFTER, REPEAT_EVERY = 9, 3
+"""A key held down acts at once, again after so many frames, and from then on once in so many."""
+WAIT = len(Action)
+"""The action of a player who presses no key, or several at once."""
+REACHED_COLOUR, PURSUED_COLOUR = (46, 160, 67), (238, 238, 238)
+
+Step = tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]
+
+
+class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int64]):
+    """
+    What a person at the keyboard needs besides the world: one more action, to wait, in which no time passes; keys that repeat
+    as in a text editor, however often frames are drawn; and, if wanted, goals.
+
+    A goal is the observation of a random state. It is shown beside the world; when the world looks the same its frame turns
+    green, a message is printed, and the next key brings the next goal.
+
+    :param env: The world, with the render mode ``"rgb_array"``
+    :param goals: Whether there are goals
+    """
+
+    def __init__(self, env: TwoRoomsSwitchEnv, goals: bool) -> None:
+        super().__init__(env)
+        self.world = env
+        self.action_space = spaces.Discrete(WAIT + 1)
+        self.goals = goals
+        self.goal: NDArray[np.uint8] | None = None
+        self.reached = False
+        self._rng = np.random.default_rng()
+        self._pressed, self._frames, self._steps = WAIT, 0, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """
+        :param seed: Of the world and the goals
+        :param options: Of the world
+        :return: What the world returns
+        """
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        observation, info = self.world.reset(seed=seed, options=options)
+        self._pressed = WAIT
+        if self.goals:
+            self._next_goal()
+        return observation, info
+
+    def step(self, action: np.int64 | int) -> Step:
+        """
+        :param action: Of the key that is down in this frame, or ``WAIT``
+        :return: What the world returns; with an empty info if it did not act
+        """
+        self._frames = self._frames + 1 if action == self._pressed else 0
+        self._pressed = int(action)
+        again = self._frames >= REPEAT_AFTER and (self._frames - REPEAT_AFTER) % REPEAT_EVERY == 0
+        if action == WAIT or not (self._frames == 0 or again):
+            return self.world.observation_of(self.world.state), 0.0, False, False, {}
+        if self.reached:
+            self._next_goal()
+        result = self.world.step(action)
+        self._steps += 1
+        if self.goal is not None and np.array_equal(result[0], self.goal):
+            self.reached = True
+            print(f"Goal reached in {self._steps} step{'s' * (self._steps != 1)}.", flush=True)
+        return result
+
+    def render(self) -> Any:
+        """:return: The world and, to its right, the goal, framed"""
+        world = self.world.render()
+        if self.goal is None:
+            return world
+        border = self.world.cell_size // 4 + 1
+        both = []
+        for picture in (np.asarray(world), self.world.render_observation(self.goal)):
+            height, width, _ = picture.shape
+            framed = np.empty((height + 2 * border, width + 2 * border, 3), np.uint8)
+            framed[:] = REACHED_COLOUR if self.reached else PURSUED_COLOUR
+            framed[border:-border, border:-border] = picture
+            both.append(framed)
+        return np.concatenate(both, axis=1)
+
+    def _next_goal(self) -> None:
+        """Choose a state that is not the current one."""
+        state = int(self._rng.integers(self.world.mdp.n_states - 1))
+        self.goal = self.world.observation_of(state + (state >= self.world.state))
+        self.reached, self._steps = False, 0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """
+    Play until the window is closed or Escape is pressed.
+
+    :param arguments: Of the command line; None for those of this process
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m gym_twoRooms.play",
+        description="Arrow keys or W, A, S, D move, the space bar flips the door when the agent is on a switch, Escape ends.",
+    )
+    maps = parser.add_mutually_exclusive_group()
+    maps.add_argument("--layout", choices=NAMED_LAYOUTS, default="paper", help="a map that comes with the package")
+    maps.add_argument("--map", type=Path, metavar="FILE", help="a file with an ASCII map")
+    parser.add_argument("--goal", action="store_true", help="show a random goal beside the world, and say when it is reached")
+    parser.add_argument("--seed", type=int, help="of the world and the goals")
+    parser.add_argument("--cell-size", type=int, default=48, metavar="N", help="pixels per cell (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    try:
+        layout = Layout.named(options.layout) if options.map is None else _read(options.map)
+        world = TwoRoomsSwitchEnv(layout, render_mode="rgb_array", cell_size=options.cell_size)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    try:
+        pygame = import_pygame()
+    except DependencyNotInstalled as error:
+        sys.exit(str(error))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It says what it cannot plot without matplotlib, and nothing is plotted here.
+        from gymnasium.utils.play import play
+
+    pygame.display.init()
+    pygame.display.set_caption(f"TwoRoomsSwitch: {layout.name}")
+    # An action has two keys, and their numbers are known only to pygame.
+    names = {Action.UP: "up w", Action.DOWN: "down s", Action.LEFT: "left a", Action.RIGHT: "right d", Action.TOGGLE: "space"}
+    keys = {(pygame.key.key_code(key),): np.int64(action) for action, pair in names.items() for key in pair.split()}
+    play(Player(world, options.goal), fps=FPS, keys_to_action=keys, seed=options.seed, noop=WAIT)
+
+
+def _read(path: Path) -> Layout:
+    try:
+        return Layout.parse(path.read_text(encoding="utf-8"), path.stem)
+    except LayoutError as error:
+        raise LayoutError(f"{path}: {error}") from None
+
+
+if __name__ == "__main__":
+    main()
