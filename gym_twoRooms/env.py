@@ -214,11 +214,11 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         """
         if not self.action_space.contains(action):
             raise InvalidAction(f"An action must be an integer in [0, {len(Action)}), got {action!r}.")
-        uniforms = self.np_random.random(2)
-        self._state = int(self.mdp.step(np.array([self.state]), np.array([action]), uniforms[np.newaxis])[0])
+        slip, close = self.np_random.random(2).tolist()
+        self._state = self.mdp.step_one(self.state, int(action), slip, close)
         if self.render_mode == "human":
             self.render()
-        return self.mdp.observe(np.array([self._state]))[0], 0.0, False, False, self._info()
+        return self.mdp.observe_one(self._state), 0.0, False, False, self._info()
 
     def render(self) -> NDArray[np.uint8] | str | None:
         """

@@ -158,7 +158,22 @@ class TwoRoomsMDP:
         reached: NDArray[np.int32] = np.where(uniforms[:, 1] < self.close_probability, self.closed_state[arrived], arrived)
         return reached
 
-    @property
+    def step_one(self, state: int, action: int, slip: float, close: float) -> int:
+        """
+        :meth:`step` for a single state, without the cost of arrays.
+
+        :param state: State number
+        :param action: Action
+        :param slip: Uniform draw from [0, 1) that decides whether and where to the agent slips
+        :param close: Uniform draw from [0, 1) that decides whether the door closes
+        :return: Next state
+        """
+        if slip < self.slip_probability and self.slips.item(state):
+            action = int(slip / self.slip_probability * 4)
+        arrived: int = self.next_state.item(state, action)
+        return self.closed_state.item(arrived) if close < self.close_probability else arrived
+
+    @cached_property
     def has_table(self) -> bool:
         """Whether the pictures of all states are few enough to be kept as a table."""
         return self.n_states * self._ground.nbytes <= MAX_TABLE_BYTES
@@ -186,6 +201,16 @@ class TwoRoomsMDP:
         :return: A new array, (N, H, W, 3) uint8
         """
         return self.observations[states] if self.has_table else self.render(states)
+
+    def observe_one(self, state: int) -> NDArray[np.uint8]:
+        """
+        :meth:`observe` for a single state.
+
+        :param state: State number
+        :return: A new array, (H, W, 3) uint8
+        """
+        picture: NDArray[np.uint8] = self.observations[state] if self.has_table else self.render(np.array([state]))[0]
+        return picture.copy()
 
     def render(self, states: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
         """

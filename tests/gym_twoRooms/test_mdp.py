@@ -139,9 +139,21 @@ def test_without_room_for_the_table_pictures_are_drawn(monkeypatch):
     assert mdp.state_of(SMALL.observations[17]) == 17
 
 
+@pytest.mark.parametrize("mdp", [PAPER, SMALL, TwoRoomsMDP(Layout.named("small"), 0.0, 1e-3)])
+def test_one_at_a_time_is_the_same(mdp):
+    rng = np.random.default_rng(0)
+    states, actions = rng.integers(mdp.n_states, size=5_000), rng.integers(5, size=5_000)
+    uniforms = rng.random((5_000, 2)) * [1.0, 0.03]  # doors close often enough to be seen
+    expected = mdp.step(states, actions, uniforms)
+    arguments = zip(states.tolist(), actions.tolist(), *uniforms.T.tolist(), strict=True)
+    assert [mdp.step_one(*row) for row in arguments] == expected.tolist()
+    assert np.array_equal([mdp.observe_one(state) for state in states[:50]], mdp.observe(states[:50]))
+
+
 def test_observe_and_render_return_new_arrays():
     for look in (SMALL.observe, SMALL.render):
         look(np.array([5]))[:] = 0
+    SMALL.observe_one(5)[:] = 0
     assert SMALL.state_of(SMALL.observations[5]) == 5
 
 
