@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from stable_baselines3.common.callbacks import BaseCallback
 
+from sb3_manygoals.action_masks import random_allowed
+
 
 class GoalReacher(Protocol):
     """Whatever acts towards goals: a ManyGoalsDQN, an SB3 model on goal observations, or a plan of one's own."""
@@ -63,6 +65,7 @@ def evaluate_mastery(
     episodes_per_goal: int = 1,
     confidence: float = 0.95,
     seed: int = 0,
+    action_masks: bool = False,
 ) -> MasteryResult:
     """
     Let the model try every goal from a random start: does it get there within ``max_steps`` (the paper: 200)?
@@ -81,8 +84,10 @@ def evaluate_mastery(
     :param episodes_per_goal: starts tried for each goal
     :param confidence: of the interval
     :param seed: of starts, random actions, and the bootstrap
+    :param action_masks: whether to act, and explore, under the ``infos["action_mask"]`` of ``env``; the model's ``predict``
+        must take ``action_masks`` then
     :return: rate, interval, and the outcome of each episode
-    :raises ValueError: if goals, env or a number do not fit
+    :raises ValueError: if goals, env or a number do not fit, or there are no masks to act under
     """
     goals = _check(env, goals, max_steps, epsilon, episodes_per_goal, confidence)
     assert isinstance(env.single_action_space, spaces.Discrete)
@@ -95,7 +100,7 @@ def evaluate_mastery(
         n = rows.stop - first
         pursued = goals[episode_goals[rows]]
         # sub-environment i is seeded with seed + i, so rounds are kept apart by the number of sub-environments
-        observations, _ = env.reset(seed=seed + round_ * n_envs)
+        observations, infos = env.reset(seed=seed + round_ * n_envs)
         active = np.arange(n)
         for step in range(max_steps + 1):
             there = _same(observations[active], pursued[active])
@@ -104,7 +109,13 @@ def evaluate_mastery(
             if step == max_steps or len(active) == 0:
                 break
             explore = rng.random(n_envs) < epsilon
-            actions = rng.integers(n_actions, size=n_envs)
+            masked: dict[str, Any] = {}
+            if action_masks:
+                allowed = _allowed(infos, n_envs, n_actions)
+                actions = random_allowed(allowed, rng)
+                masked = {"action_masks": allowed[active]}
+            else:
+                actions = rng.integers(n_actions, size=n_envs)
             chosen, _ = model.predict(
                 {
                     "observation": observations[active],
@@ -112,9 +123,10 @@ def evaluate_mastery(
                     "desired_goal": pursued[active],
                 },
                 deterministic=True,
+                **masked,
             )
             actions[active] = np.where(explore[active], actions[active], chosen)
-            observations, _, terminated, truncated, _ = env.step(actions)
+            observations, _, terminated, truncated, infos = env.step(actions)
             ended = active[(terminated | truncated)[active]]
             if len(ended):
                 arrived = ended[_same(observations[ended], pursued[ended])]
@@ -137,6 +149,13 @@ def _bootstrap(rates: NDArray[np.float64], confidence: float, seed: int) -> tupl
         (rates,), np.mean, confidence_level=confidence, method="percentile", batch=100, rng=np.random.default_rng(seed)
     )
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def _allowed(infos: dict[str, Any], n_envs: int, n_actions: int) -> NDArray[np.bool_]:
+    masks = np.asarray(infos.get("action_mask"))
+    if masks.shape != (n_envs, n_actions):
+        raise ValueError(f'action_masks=True needs infos["action_mask"] of shape {(n_envs, n_actions)}, got {masks.shape}')
+    return masks.astype(np.bool_)
 
 
 def _same(observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.bool_]:
@@ -176,7 +195,7 @@ def _check(
 class MasteryCallback(BaseCallback):
     """
     Measure mastery as training goes on, greedy and at ``epsilon``, into SB3's log as ``mastery/greedy`` and
-    ``mastery/epsilon``.
+    ``mastery/epsilon``. A model that learns under action masks is measured under them.
 
     :param env: as for :func:`evaluate_mastery`
     :param goals: observations to reach
@@ -230,8 +249,11 @@ class MasteryCallback(BaseCallback):
     def _measure(self) -> None:
         self.training_seconds += time.perf_counter() - self._resumed
         self._last_step = self.num_timesteps
+        action_masks = getattr(self.model, "action_masks", False)
         results = [
-            evaluate_mastery(self.model, self.env, self.goals, self.max_steps, epsilon, seed=self.seed)
+            evaluate_mastery(
+                self.model, self.env, self.goals, self.max_steps, epsilon, seed=self.seed, action_masks=action_masks
+            )
             for epsilon in (0.0, self.epsilon)
         ]
         point = MasteryPoint(self.num_timesteps, self.training_seconds, *results)

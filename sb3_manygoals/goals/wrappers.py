@@ -231,7 +231,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         goals = [None if goal is None else self.goal_episodes.check_goal(goal) for goal in goals]
         self.venv.set_options(options)
         observations = np.array(self.venv.reset())
-        self.reset_infos = list(self.venv.reset_infos)
+        self.reset_infos = list(current_reset_infos(self.venv))
         self._options = [{} for _ in range(self.num_envs)]
         self.goal_buffer.add(observations)
         if len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
@@ -250,9 +250,11 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
         observations = np.array(venv_obs)
         final = observations.copy()
-        for row in np.flatnonzero(env_dones).tolist():
-            final[row] = infos[row]["terminal_observation"]
-            self.reset_infos[row] = self.venv.reset_infos[row]
+        if env_dones.any():
+            starts = current_reset_infos(self.venv)
+            for row in np.flatnonzero(env_dones).tolist():
+                final[row] = infos[row]["terminal_observation"]
+                self.reset_infos[row] = starts[row]
 
         episodes = self.goal_episodes
         achieved_ids = episodes.advance(final)
@@ -278,6 +280,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         ended = np.flatnonzero(dones)
         for row in ended.tolist():
             info = infos[row]
+            if not (self.reset_worlds or env_dones[row]):
+                self.reset_infos[row] = dict(info)  # the next episode starts where this one ends
             info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
             info["terminal_observation"] = {
                 "observation": final[row],
@@ -317,11 +321,27 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         # as GoalBufferWrapper._wander; the VecEnv resets by itself
         for _ in range(_MAX_WANDERING):
             actions = np.array([self.action_space.sample() for _ in range(self.num_envs)])
-            observations = np.array(self.venv.step(actions)[0])
+            step_observations, _, dones, infos = self.venv.step(actions)
+            observations = np.array(step_observations)
+            starts = current_reset_infos(self.venv)
+            self.reset_infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
             self.goal_buffer.add(observations)
             if len(self.goal_buffer) > 0:
                 return observations
         raise ValueError(f"the goal buffer is still empty after {_MAX_WANDERING} random steps: all they met is held out")
+
+
+def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:
+    """
+    What came with the first observation of each environment's episode. SB3's own VecEnvWrappers have ``reset_infos`` too, and
+    leave them empty.
+
+    :param venv: vectorized environment
+    :return: the ``reset_infos`` of the outermost that fills them, one for each environment
+    """
+    while isinstance(venv, VecEnvWrapper) and not any(venv.reset_infos):
+        venv = venv.venv
+    return venv.reset_infos
 
 
 def can_reset_single_envs(venv: VecEnv) -> bool:

@@ -12,8 +12,11 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
@@ -21,6 +24,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from stable_baselines3.common.utils import LinearSchedule, polyak_update
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wrapper
 
+from sb3_manygoals.action_masks import check_action_masks, first_action_masks, next_action_masks, random_allowed
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer, GoalBufferWrapper, GoalEpisodes, VecGoalBufferWrapper
 from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
@@ -64,6 +68,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
     :param exploration_steps: environment steps over which it falls, linearly
     :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` without goals: ``goal_buffer``,
         ``selector``, ``max_episode_steps``, ``goal_reward``, ``step_reward``, and for a VecEnv ``reset_worlds``
+    :param action_masks: whether to act, and to look for the best next action, only among those that the environment's
+        ``info["action_mask"]`` allows, at every reset and step; False: masks are not looked at
     :param stats_window_size: episodes averaged in the log
     :param tensorboard_log: folder for TensorBoard, None for no such log
     :param policy_kwargs: further arguments of the policy
@@ -102,6 +108,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         exploration_final_eps: float = 0.1,
         exploration_steps: int = 1_000_000,
         goal_wrapper_kwargs: dict[str, Any] | None = None,
+        action_masks: bool = False,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
@@ -153,9 +160,11 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         self.exploration_steps = exploration_steps
         # without the buffer: it is no setting, and would be saved with the model
         self.goal_wrapper_kwargs = {k: v for k, v in (goal_wrapper_kwargs or {}).items() if k != "goal_buffer"}
+        self.action_masks = action_masks
         self.goal_buffer = None
         self.exploration_rate = exploration_initial_eps
         self._loss = th.zeros(())
+        self._last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
         self._check_numbers()
         if _init_setup_model:
             self._setup_model()
@@ -183,6 +192,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             raise ValueError(f'goal_sampling must be "uniform" or "batch", got {self.goal_sampling!r}')
 
     def _setup_model(self) -> None:
+        self.replay_buffer_kwargs = {"action_masks": self.action_masks}
         super()._setup_model()
         self.q_net = self.policy.q_net
         self.q_net_target = self.policy.q_net_target
@@ -281,6 +291,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             self.goal_reward,
             self.step_reward,
             next_q_online,
+            batch.next_action_mask,
         )
         return pairwise_td_loss(q, targets)
 
@@ -294,12 +305,60 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         goals = th.as_tensor(self.goal_buffer[ids], device=self.device)
         return goals, th.as_tensor(ids, device=self.device)
 
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        before = self._last_obs
+        prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
+            assert self.env is not None
+            self._last_action_masks = first_action_masks(self.env, self._n_actions)
+        return prepared
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        if not self.action_masks:
+            return super()._sample_action(learning_starts, action_noise, n_envs)
+        assert self._last_action_masks is not None
+        assert isinstance(self._last_obs, dict)
+        if self.num_timesteps < learning_starts:
+            actions: NDArray[Any] = random_allowed(self._last_action_masks, self.rng)
+        else:
+            actions, _ = self.predict(self._last_obs, action_masks=self._last_action_masks)
+        return actions, actions
+
+    def _store_transition(
+        self,
+        replay_buffer: ReplayBuffer,
+        buffer_action: NDArray[Any],
+        new_obs: NDArray[Any] | dict[str, NDArray[Any]],
+        reward: NDArray[Any],
+        dones: NDArray[Any],
+        infos: list[dict[str, Any]],
+    ) -> None:
+        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        if self.action_masks:
+            assert self.env is not None
+            self._last_action_masks = next_action_masks(self.env, infos, dones, self._n_actions)
+
+    @property
+    def _n_actions(self) -> int:
+        assert isinstance(self.action_space, spaces.Discrete)
+        return int(self.action_space.n)
+
     def predict(
         self,
         observation: NDArray[Any] | dict[str, NDArray[Any]],
         state: tuple[NDArray[Any], ...] | None = None,
         episode_start: NDArray[Any] | None = None,
         deterministic: bool = False,
+        action_masks: NDArray[Any] | None = None,
     ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
         """
         Greedy actions, or epsilon-greedy with the current ``exploration_rate``, drawn for each environment by itself.
@@ -308,18 +367,23 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         :param state: not used
         :param episode_start: not used
         :param deterministic: True for the greedy action
+        :param action_masks: actions allowed, shape (A,) or (n, A), None for all; as sb3-contrib's, and whatever the option
+            ``action_masks``, which is about learning
         :return: actions, int64, of shape () or (n,), and ``state``
-        :raises ValueError: if ``observation`` is not such a dict
+        :raises ValueError: if ``observation`` is not such a dict, or masks do not fit it or allow nothing
         """
         if not isinstance(observation, dict) or not {"observation", "desired_goal"} <= observation.keys():
             got = list(observation) if isinstance(observation, dict) else type(observation).__name__
             raise ValueError(f'observation must be a dict with "observation" and "desired_goal", got {got}')
         goal_obs = {key: observation[key] for key in ("observation", "desired_goal")}
-        actions, state = self.policy.predict(goal_obs, state, episode_start, deterministic)
+        actions, state = self.policy.predict(goal_obs, state, episode_start, deterministic, action_masks)
         if not deterministic:
-            assert isinstance(self.action_space, spaces.Discrete)
             explore = self.rng.random(actions.shape) < self.exploration_rate
-            random_actions = self.rng.integers(self.action_space.n, size=actions.shape)
+            if action_masks is None:
+                random_actions = self.rng.integers(self._n_actions, size=actions.shape)
+            else:
+                masks = check_action_masks(action_masks, actions.size, self._n_actions)
+                random_actions = random_allowed(masks, self.rng).reshape(actions.shape)
             actions = np.where(explore, random_actions, actions)
         return actions, state
 
@@ -382,8 +446,13 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
 
         :param path: of the pickle
         :param truncate_last_traj: not used; part of SB3's interface
+        :raises ValueError: if it was written by a model with action masks and this one has none, or the reverse
         """
+        before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
+        if (self.replay_buffer.next_action_masks is not None) != self.action_masks:
+            self.replay_buffer = before
+            raise ValueError(f"the model has action_masks={self.action_masks}, the replay memory was kept by one that has not")
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         self.replay_buffer.identify(self.goal_buffer)
 
