@@ -11,7 +11,7 @@ from stable_baselines3.common.utils import polyak_update
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, evaluate_mastery
-from sb3_manygoals.action_masks import random_allowed
+from sb3_manygoals.action_masks import first_action_masks, random_allowed
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -44,6 +44,11 @@ def limited():
     return gym.wrappers.TimeLimit(Strict(), 7)
 
 
+def apart(**kwargs):
+    """Environments that are not cut short at the same time."""
+    return DummyVecEnv([lambda limit=limit: gym.wrappers.TimeLimit(Strict(**kwargs), limit) for limit in (5, 7, 8)])
+
+
 def vector_env(mode):
     return GymnasiumVecEnv(gym.vector.SyncVectorEnv([limited] * 3, autoreset_mode=mode))
 
@@ -58,9 +63,9 @@ ENVS = {
     "deadly": lambda: Strict(deadly=True),
     "DummyVecEnv": lambda: DummyVecEnv([limited] * 3),
     "SubprocVecEnv": lambda: SubprocVecEnv([limited] * 2),
-    "VecMonitor inside": lambda: VecMonitor(DummyVecEnv([limited] * 3)),
+    "VecMonitor inside": lambda: VecMonitor(apart()),
     "VecMonitor outside": lambda: VecMonitor(VecGoalBufferWrapper(DummyVecEnv([limited] * 3), max_episode_steps=5)),
-    "VecFrameStack": lambda: VecFrameStack(DummyVecEnv([lambda: gym.wrappers.TimeLimit(Strict(image=True), 7)] * 3), 2),
+    "VecFrameStack": lambda: VecFrameStack(apart(image=True), 2),
     "worlds go on": lambda: VecGoalBufferWrapper(DummyVecEnv([limited] * 3), max_episode_steps=5, reset_worlds=False),
     "goal wrappers inside": goal_wrapped,
     "SAME_STEP": lambda: vector_env(AutoresetMode.SAME_STEP),
@@ -88,6 +93,27 @@ def test_forbidden_actions_are_never_taken_and_next_masks_are_those_of_the_next_
     assert ended.any() == (name == "deadly")
     assert model._n_updates > 0
     model.env.close()
+
+
+def test_masks_after_the_first_goal_was_looked_for_are_those_of_where_it_was_found():
+    class Lenient(Strict):
+        def step(self, action):
+            observation, reward, _, _, info = Corridor.step(self, action)
+            return observation, reward, False, False, {**info, "action_mask": self.mask()}
+
+    space = Strict().observation_space
+    held_out = np.stack([Strict().observation_of(cell) for cell in range(4)])
+    for limit in (1, 50):  # with the first, every random step ends an episode
+        venv = DummyVecEnv([lambda limit=limit: gym.wrappers.TimeLimit(Lenient(start=3), limit)] * 2)
+        if limit == 1:
+            for env in venv.envs:
+                env.unwrapped.start = None
+        wrapped = VecGoalBufferWrapper(venv, GoalBuffer(space, held_out=held_out))
+        for seed in range(5):
+            wrapped.seed(seed)
+            cells = wrapped.reset()["observation"].argmax(axis=1)
+            masks = first_action_masks(wrapped, 3)
+            assert np.array_equal(masks, np.stack([cells > 0, cells < 5, cells % 2 == 1], axis=1))
 
 
 @pytest.mark.parametrize("env", [Corridor(), DummyVecEnv([Corridor] * 2)])
