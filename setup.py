@@ -56,6 +56,7 @@ setup(
             "pytest>=8.0",
             "pytest-xdist>=3.5",
             "ruff>=0.6",
+            "sb3-contrib>=2.8",
         ],
     },
     classifiers=[

@@ -13,6 +13,8 @@ from sb3_manygoals import MasteryResult
 from sb3_manygoals.evaluation import GoalReacher
 
 COLUMNS = 3
+SUCCESS, UNDER_WAY = (46, 160, 67), (238, 238, 238)
+"""Colours of a panel's frame."""
 PAUSE = 6
 """Frames for which the last picture stands still."""
 
@@ -54,7 +56,9 @@ def reaching(
         env.close()
     length = max(len(panel) for panel in panels) + PAUSE
     frames = [Image.fromarray(_tile([panel[min(time, len(panel) - 1)] for panel in panels])) for time in range(length)]
-    palette = frames[0].quantize(256)
+    # one palette for all frames, so that nothing flickers: of the first and the last, and the colour of success
+    green = np.full_like(np.asarray(frames[0]), SUCCESS)
+    palette = Image.fromarray(np.concatenate([np.asarray(frames[0]), np.asarray(frames[-1]), green])).quantize(256)
     frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=120, loop=0, optimize=True)
 
@@ -83,7 +87,7 @@ def _panel(
 def _beside(world: NDArray[np.uint8], goal: NDArray[np.uint8], there: bool) -> NDArray[np.uint8]:
     height, width, _ = world.shape
     gap = max(height // 16, 4)
-    picture = np.full((height + 2 * gap, 2 * width + 3 * gap, 3), (46, 160, 67) if there else (238, 238, 238), np.uint8)
+    picture = np.full((height + 2 * gap, 2 * width + 3 * gap, 3), SUCCESS if there else UNDER_WAY, np.uint8)
     picture[gap : gap + height, gap : gap + width] = world
     picture[gap : gap + height, 2 * gap + width : 2 * gap + 2 * width] = goal
     return picture

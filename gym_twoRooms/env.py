@@ -1,6 +1,7 @@
 """The world as a Gymnasium environment."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, cast
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gym_twoRooms.layout import Layout, as_layout
 from gym_twoRooms.mdp import Action, TwoRoomsMDP, compile_layout
+from gym_twoRooms.model import TransitionModel, transition_model
 from gym_twoRooms.rendering import draw, write
 from gym_twoRooms.window import Window
 
@@ -79,7 +81,8 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     `reset` and `step` return a dictionary with
 
     - `"state"`: the number of the state, int;
-    - `"action_mask"`: 1 where an action may do something, (5,) int8: toggling only on a switch.
+    - `"action_mask"`: 1 where an action may do something, (5,) int8: toggling only on a switch. `action_masks()` gives it as
+      bool. The other actions are no error.
 
     ## Rendering
 
@@ -147,6 +150,15 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
             raise ResetNeeded("The environment has no state yet: call reset() first.")
         return self._state
 
+    def get_state(self) -> int:
+        """
+        The number of the current state, to come back to by :meth:`set_state`. The random number generator is no part of it.
+
+        :return: The same as :attr:`state`
+        :raises ResetNeeded: If the environment was not reset yet
+        """
+        return self.state
+
     def set_state(self, state: int) -> NDArray[np.uint8]:
         """
         Put the world into a state; the random number generator is left alone.
@@ -180,6 +192,24 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         :raises ValueError: If no state looks so
         """
         return self.mdp.state_of(observation)
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """
+        The current ``info["action_mask"]`` in the form of sb3-contrib's maskable learners.
+
+        :return: True where an action may do something, (5,) bool
+        :raises ResetNeeded: If the environment was not reset yet
+        """
+        return np.array(self.mdp.action_mask[self.state], dtype=np.bool_)
+
+    @cached_property
+    def P(self) -> TransitionModel:
+        """
+        The exact dynamics in the form of Gymnasium's toy_text environments, for planners; built on first use.
+        ``P[state][action]`` is a list of ``(probability, next_state, reward, terminated)``, see
+        :func:`~gym_twoRooms.model.transition_model`.
+        """
+        return transition_model(self.mdp)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -153,6 +153,15 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         mask = self._check_mask(mask, "mask")
         return self._put(self._check_states(states, np.flatnonzero(mask)), mask)
 
+    def action_masks(self) -> NDArray[np.bool_]:
+        """
+        The current masks in the form of sb3-contrib's maskable learners.
+
+        :return: True where an action may do something, (N, 5) bool
+        :raises ResetNeeded: If the environment was not reset yet
+        """
+        return self.mdp.action_mask[self._current()].astype(np.bool_)
+
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:

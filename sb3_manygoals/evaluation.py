@@ -14,6 +14,12 @@ from numpy.typing import NDArray
 from scipy import stats
 from stable_baselines3.common.callbacks import BaseCallback
 
+from sb3_manygoals.action_masks import random_allowed
+from sb3_manygoals.goals.buffer import check_goal_space, identical
+
+_OWN_STREAM = 1
+"""Keeps random actions from being drawn with the very numbers of a world that has the same seed."""
+
 
 class GoalReacher(Protocol):
     """Whatever acts towards goals: a ManyGoalsDQN, an SB3 model on goal observations, or a plan of one's own."""
@@ -63,13 +69,14 @@ def evaluate_mastery(
     episodes_per_goal: int = 1,
     confidence: float = 0.95,
     seed: int = 0,
+    action_masks: bool = False,
 ) -> MasteryResult:
     """
     Let the model try every goal from a random start: does it get there within ``max_steps`` (the paper: 200)?
 
     All goals are pursued at once, one in each sub-environment; with more episodes than sub-environments, in rounds. Starts
-    are the environment's own resets: sub-environment i of N is seeded with ``seed + r N + i`` in round r. An episode in which
-    the environment ends first has failed.
+    are the environment's own resets, its seed in each round a hash of ``seed`` and the round. An episode in which the
+    environment ends first has failed.
 
     :param model: acts towards goals; asked for deterministic actions
     :param env: vector environment without goals, whose observations are single arrays and actions discrete, with the
@@ -81,20 +88,25 @@ def evaluate_mastery(
     :param episodes_per_goal: starts tried for each goal
     :param confidence: of the interval
     :param seed: of starts, random actions, and the bootstrap
+    :param action_masks: whether to act, and explore, under the ``infos["action_mask"]`` of ``env``; the model's ``predict``
+        must take ``action_masks`` then
     :return: rate, interval, and the outcome of each episode
-    :raises ValueError: if goals, env or a number do not fit
+    :raises TypeError: if ``env`` is no vector environment, or its observations cannot be goals
+    :raises ValueError: if goals, env or a number do not fit, or there are no masks to act under
     """
-    goals = _check(env, goals, max_steps, epsilon, episodes_per_goal, confidence)
+    goals = _check(env, goals, max_steps, epsilon, episodes_per_goal, confidence, seed)
     assert isinstance(env.single_action_space, spaces.Discrete)
     n_actions, n_envs = int(env.single_action_space.n), env.num_envs
     episode_goals = np.repeat(np.arange(len(goals)), episodes_per_goal)
     steps: NDArray[np.int64] = np.full(len(episode_goals), -1, dtype=np.int64)
     for round_, first in enumerate(range(0, len(episode_goals), n_envs)):
-        rng = np.random.default_rng((seed, round_))
+        rng = np.random.default_rng((seed, round_, _OWN_STREAM))
         rows = slice(first, min(first + n_envs, len(episode_goals)))
         n = rows.stop - first
         pursued = goals[episode_goals[rows]]
-        observations, _ = env.reset(seed=seed + round_ * n_envs)
+        # hashed, so that neither rounds nor evaluations with neighbouring seeds share worlds
+        first_seed = int(np.random.SeedSequence((seed, round_)).generate_state(1)[0])
+        observations, infos = env.reset(seed=first_seed)
         active = np.arange(n)
         for step in range(max_steps + 1):
             there = _same(observations[active], pursued[active])
@@ -103,7 +115,13 @@ def evaluate_mastery(
             if step == max_steps or len(active) == 0:
                 break
             explore = rng.random(n_envs) < epsilon
-            actions = rng.integers(n_actions, size=n_envs)
+            masked: dict[str, Any] = {}
+            if action_masks:
+                allowed = _allowed(infos, n_envs, n_actions)
+                actions = random_allowed(allowed, rng)
+                masked = {"action_masks": allowed[active]}
+            else:
+                actions = rng.integers(n_actions, size=n_envs)
             chosen, _ = model.predict(
                 {
                     "observation": observations[active],
@@ -111,9 +129,10 @@ def evaluate_mastery(
                     "desired_goal": pursued[active],
                 },
                 deterministic=True,
+                **masked,
             )
             actions[active] = np.where(explore[active], actions[active], chosen)
-            observations, _, terminated, truncated, _ = env.step(actions)
+            observations, _, terminated, truncated, infos = env.step(actions)
             ended = active[(terminated | truncated)[active]]
             if len(ended):
                 arrived = ended[_same(observations[ended], pursued[ended])]
@@ -138,9 +157,15 @@ def _bootstrap(rates: NDArray[np.float64], confidence: float, seed: int) -> tupl
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
+def _allowed(infos: dict[str, Any], n_envs: int, n_actions: int) -> NDArray[np.bool_]:
+    masks = np.asarray(infos.get("action_mask"))
+    if masks.shape != (n_envs, n_actions):
+        raise ValueError(f'action_masks=True needs infos["action_mask"] of shape {(n_envs, n_actions)}, got {masks.shape}')
+    return masks.astype(np.bool_)
+
+
 def _same(observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.bool_]:
-    same: NDArray[np.bool_] = np.asarray(observations == goals)
-    return np.asarray(same.all(axis=tuple(range(1, same.ndim))))
+    return identical(observations, goals, goals.ndim - 1)
 
 
 def _check(
@@ -150,21 +175,30 @@ def _check(
     epsilon: float,
     episodes_per_goal: int,
     confidence: float,
+    seed: int,
 ) -> NDArray[Any]:
+    if not isinstance(env, VectorEnv):
+        raise TypeError(f"env must be a gymnasium.vector.VectorEnv, as gymnasium.make_vec makes it, got {type(env).__name__}")
     space = env.single_observation_space
+    check_goal_space(space)
     goals = np.asarray(goals)
-    if goals.shape[1:] != space.shape or len(goals) == 0 or goals.dtype != space.dtype:
+    if goals.shape[1:] != space.shape or goals.ndim == 0 or len(goals) == 0 or goals.dtype != space.dtype:
         raise ValueError(
             f"goals must be {space.dtype} of shape (n, *{space.shape}) with n > 0, got {goals.dtype} of {goals.shape}"
         )
-    if not isinstance(env.single_action_space, spaces.Discrete):
-        raise ValueError(f"env must have discrete actions, got {env.single_action_space}")
+    if not isinstance(env.single_action_space, spaces.Discrete) or env.single_action_space.start != 0:
+        raise ValueError(f"env must have discrete actions that start at 0, got {env.single_action_space}")
     mode = env.metadata.get("autoreset_mode")
     if mode is not AutoresetMode.NEXT_STEP:
         raise ValueError(f"env must have autoreset mode NEXT_STEP, as gymnasium.make_vec makes it, got {mode}")
-    for name, value in (("max_steps", max_steps), ("episodes_per_goal", episodes_per_goal)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    counts: list[tuple[str, Any, int]] = [
+        ("max_steps", max_steps, 1),
+        ("episodes_per_goal", episodes_per_goal, 1),
+        ("seed", seed, 0),
+    ]
+    for name, value, least in counts:
+        if not isinstance(value, (int, np.integer)) or value < least:
+            raise ValueError(f"{name} must be a whole number, at least {least}, got {value!r}")
     if not 0.0 <= epsilon <= 1.0:
         raise ValueError(f"epsilon must be in [0, 1], got {epsilon}")
     if not 0.0 < confidence < 1.0:
@@ -175,7 +209,7 @@ def _check(
 class MasteryCallback(BaseCallback):
     """
     Measure mastery as training goes on, greedy and at ``epsilon``, into SB3's log as ``mastery/greedy`` and
-    ``mastery/epsilon``.
+    ``mastery/epsilon``. A model that learns under action masks is measured under them.
 
     :param env: as for :func:`evaluate_mastery`
     :param goals: observations to reach
@@ -229,8 +263,11 @@ class MasteryCallback(BaseCallback):
     def _measure(self) -> None:
         self.training_seconds += time.perf_counter() - self._resumed
         self._last_step = self.num_timesteps
+        action_masks = getattr(self.model, "action_masks", False)
         results = [
-            evaluate_mastery(self.model, self.env, self.goals, self.max_steps, epsilon, seed=self.seed)
+            evaluate_mastery(
+                self.model, self.env, self.goals, self.max_steps, epsilon, seed=self.seed, action_masks=action_masks
+            )
             for epsilon in (0.0, self.epsilon)
         ]
         point = MasteryPoint(self.num_timesteps, self.training_seconds, *results)

@@ -13,6 +13,7 @@ def pairwise_td_targets(
     goal_reward: float,
     step_reward: float,
     next_q_online: th.Tensor | None = None,
+    next_action_mask: th.Tensor | None = None,
 ) -> th.Tensor:
     r"""
     The regression target of every (transition, goal) pair, the bracket's first two terms in the paper's loss of a goal:
@@ -33,8 +34,16 @@ def pairwise_td_targets(
     :param step_reward: reward of every other transition
     :param next_q_online: learning network's values of the next observations, shape (S, G, A): with them the action is
         chosen by the learning and valued by the target network (double Q-learning, van Hasselt et al. 2016)
+    :param next_action_mask: actions allowed in the next observations, the only ones among which the best is looked for;
+        bool, shape (S, A), None for all. Where the environment ended, there need be none
     :return: targets, shape (S, G)
     """
+    if next_action_mask is not None:
+        forbidden = ~next_action_mask[:, None, :]
+        if next_q_online is None:
+            next_q = next_q.masked_fill(forbidden, -th.inf)
+        else:
+            next_q_online = next_q_online.masked_fill(forbidden, -th.inf)
     if next_q_online is None:
         next_values = next_q.amax(dim=2)
     else:

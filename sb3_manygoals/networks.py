@@ -41,7 +41,10 @@ class Preprocess(nn.Module):
         self.channels_last = False
         self.space = observation_space
         if isinstance(observation_space, spaces.Box) and is_image_space(observation_space):
-            self.channels_last = not is_image_space_channels_first(observation_space)
+            # SB3 takes the smallest axis for the channels, and so a map of two rows for one of ten channels.
+            self.channels_last = observation_space.shape[2] in (1, 3, 4) or not is_image_space_channels_first(
+                observation_space
+            )
             if self.channels_last:
                 low, high = observation_space.low.transpose(2, 0, 1), observation_space.high.transpose(2, 0, 1)
                 self.space = spaces.Box(low, high, dtype=np.uint8)
@@ -171,7 +174,7 @@ class UniversalQNetwork(nn.Module):
         :return: values of all actions, shape (B, A)
         """
         features = self.trunk(th.cat([observations, goals]))
-        states, goals = features.chunk(2)
+        states, goals = features.split([len(observations), len(goals)])
         q: th.Tensor = self.head(self.state_embedding(states) * self.goal_embedding(goals))
         return q
 

@@ -3,7 +3,7 @@
 from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.episodes import GoalEpisodes
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
-from sb3_manygoals.goals.wrappers import GoalBufferWrapper, VecGoalBufferWrapper
+from sb3_manygoals.goals.wrappers import GoalBufferWrapper, VecGoalBufferWrapper, current_reset_infos
 
 __all__ = [
     "UNKNOWN",
@@ -13,4 +13,5 @@ __all__ = [
     "GoalSelector",
     "UniformSelector",
     "VecGoalBufferWrapper",
+    "current_reset_infos",
 ]

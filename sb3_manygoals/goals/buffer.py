@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,10 @@ class GoalBuffer:
         """
         :param ids: ids of known goals
         :return: their observations, shape ``(*ids.shape, *observation_space.shape)``
+        :raises IndexError: if there is no such goal; ``UNKNOWN`` is not the last one
         """
+        if not isinstance(ids, slice) and np.any(np.asarray(ids) < 0):
+            raise IndexError(f"there is no goal with the id {int(np.min(ids))}: that is the id of an unknown observation")
         return self.observations[ids]
 
     def __contains__(self, observation: NDArray[Any]) -> bool:
@@ -72,6 +76,11 @@ class GoalBuffer:
     def full(self) -> bool:
         """Whether the buffer holds ``capacity`` goals, so that it takes no more."""
         return len(self) == self.capacity
+
+    @property
+    def has_held_out(self) -> bool:
+        """Whether there are observations that may never become goals."""
+        return len(self._held_out) > 0
 
     @property
     def observations(self) -> NDArray[Any]:
@@ -145,6 +154,22 @@ class GoalBuffer:
             raise ValueError(f"{name} must have dtype {self.dtype}, as the observation space has, got {array.dtype}")
         return array
 
+    @property
+    def rules(self) -> dict[str, Any]:
+        """What may become a goal, without the goals: capacity and digests of held-out observations, for :meth:`from_rules`."""
+        return {"capacity": self.capacity, "held_out": sorted(self._held_out)}
+
+    @classmethod
+    def from_rules(cls, observation_space: spaces.Space[Any], rules: dict[str, Any]) -> GoalBuffer:
+        """
+        :param observation_space: of the observations
+        :param rules: of another buffer for this space
+        :return: an empty buffer with the same rules
+        """
+        buffer = cls(observation_space, rules["capacity"])
+        buffer._held_out = frozenset(rules["held_out"])
+        return buffer
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """
         Write goals and held-out digests to an ``.npz`` file (no pickle); a file already there is replaced only once
@@ -190,10 +215,32 @@ def check_goal_space(observation_space: spaces.Space[Any]) -> None:
     :param observation_space: the observation space of an environment without goals
     :raises TypeError: if its observations cannot be goals: they must be single arrays of fixed shape and dtype
     """
+    reason = None
     if not isinstance(observation_space, GOAL_SPACES):
-        names = ", ".join(space.__name__ for space in GOAL_SPACES)
+        reason = f"expected one of {', '.join(space.__name__ for space in GOAL_SPACES)}"
+    elif isinstance(observation_space, spaces.Box) and (observation_space.shape == () or 0 in observation_space.shape):
+        reason = "expected an array with elements"
+    elif isinstance(observation_space, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(observation_space.start != 0):
+        reason = "expected values that start at 0"
+    elif isinstance(observation_space, spaces.MultiDiscrete) and len(observation_space.shape) > 1:
+        reason = "expected a MultiDiscrete of one axis"
+    if reason is not None:
         raise TypeError(
-            f"observation_space cannot be treated as a space of goals: expected one of {names}, got {observation_space}. "
-            "Wrap the environment so that its observation is one array (gymnasium.wrappers.FlattenObservation, "
-            "minigrid's ImgObsWrapper)."
+            f"observation_space cannot be treated as a space of goals: {reason}, got {observation_space}. Wrap the "
+            "environment so that its observation is one such array (gymnasium.wrappers.FlattenObservation, for example)."
         )
+
+
+def identical(left: NDArray[Any], right: NDArray[Any], dims: int) -> NDArray[np.bool_]:
+    """
+    Compare observations byte for byte, not by value: -0.0 and 0.0 are two goals to the buffer, and must be two everywhere.
+
+    :param left: shape ``(*batch, *shape)``
+    :param right: the same shape and dtype
+    :param dims: number of axes in ``shape``
+    :return: shape ``batch``
+    """
+    batch, size = left.shape[: left.ndim - dims], math.prod(left.shape[left.ndim - dims :])
+    ours, theirs = (np.ascontiguousarray(array).reshape(*batch, size).view(np.uint8) for array in (left, right))
+    same: NDArray[np.bool_] = np.asarray(ours == theirs)
+    return np.asarray(same.all(axis=-1))

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_manygoals.goals.buffer import GoalBuffer
+from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer, identical
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 
 Info = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+_GOAL_STREAM = 2
 
 
 class GoalEpisodes:
@@ -28,6 +30,7 @@ class GoalEpisodes:
     :param max_episode_steps: the steps an episode may take, T in Algorithm 1
     :param goal_reward: reward of the transition that reaches the goal
     :param step_reward: reward of every other transition
+    :raises TypeError: if ``selector`` is none
     :raises ValueError: if a count is not positive, or reaching a goal is not worth more than a step
     """
 
@@ -43,8 +46,10 @@ class GoalEpisodes:
         for name, value in (("n_envs", n_envs), ("max_episode_steps", max_episode_steps)):
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
-        if not goal_reward > step_reward:
-            raise ValueError(f"goal_reward must be greater than step_reward, got {goal_reward} and {step_reward}")
+        if not (goal_reward > step_reward and np.isfinite([goal_reward, step_reward]).all()):
+            raise ValueError(f"goal_reward must be greater than step_reward, both finite, got {goal_reward} and {step_reward}")
+        if selector is not None and not isinstance(selector, GoalSelector):
+            raise TypeError(f"selector must be a GoalSelector or None, got {selector!r}")
         self.goal_buffer = goal_buffer
         self.selector = UniformSelector() if selector is None else selector
         self.max_episode_steps = int(max_episode_steps)
@@ -52,12 +57,18 @@ class GoalEpisodes:
         self.step_reward = float(step_reward)
         self.rng = np.random.default_rng()
         self.desired_goals: NDArray[Any] = np.zeros((n_envs, *goal_buffer.shape), dtype=goal_buffer.dtype)
-        self.desired_ids: NDArray[np.int64] = np.full(n_envs, -1, dtype=np.int64)
+        self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
         self.steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
 
     def seed(self, seed: int | None) -> None:
         """:param seed: of the generator that goals are drawn with; None for a fresh one"""
-        self.rng = np.random.default_rng(seed)
+        # tagged: the environment draws its own numbers with default_rng(seed)
+        self.rng = np.random.default_rng(None if seed is None else (seed, _GOAL_STREAM))
+
+    def adopt(self, goal_buffer: GoalBuffer) -> None:
+        """:param goal_buffer: to be used from now on, for the same space of observations"""
+        self.goal_buffer = goal_buffer
+        self.desired_ids = goal_buffer.ids(self.desired_goals)
 
     def start(self, rows: NDArray[np.integer[Any]], observations: NDArray[Any], goal: NDArray[Any] | None = None) -> None:
         """
@@ -108,18 +119,18 @@ class GoalEpisodes:
         :param desired_goal: the same shape
         :return: whether they are identical, shape ``batch``
         """
-        ours, theirs = self._as_bytes(achieved_goal, "achieved_goal"), self._as_bytes(desired_goal, "desired_goal")
-        same: NDArray[np.bool_] = np.asarray(ours == theirs)
-        return np.asarray(same.all(axis=-1))
+        left, right = self._check_batch(achieved_goal, "achieved_goal"), self._check_batch(desired_goal, "desired_goal")
+        if left.shape != right.shape:
+            raise ValueError(f"achieved_goal and desired_goal must have one shape, got {left.shape} and {right.shape}")
+        return identical(left, right, len(self.goal_buffer.shape))
 
-    def _as_bytes(self, goal: NDArray[Any], name: str) -> NDArray[np.uint8]:
-        # Bytes, not numbers: -0.0 and 0.0 are two goals to the buffer, and must be two goals here.
+    def _check_batch(self, goal: NDArray[Any], name: str) -> NDArray[Any]:
         shape, dtype = self.goal_buffer.shape, self.goal_buffer.dtype
         array = np.asarray(goal)
         batch = array.shape[: array.ndim - len(shape)]
         if array.shape != (*batch, *shape) or array.dtype != dtype:
             raise ValueError(f"{name} must be {dtype} of shape (*batch, *{shape}), got {array.dtype} of {array.shape}")
-        return np.ascontiguousarray(array).reshape(*batch, -1).view(np.uint8)
+        return array
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
         """

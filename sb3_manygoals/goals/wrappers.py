@@ -96,7 +96,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
             self.goal_episodes.seed(seed)
             self.action_space.seed(seed)
         world_obs, info = self.env.reset(seed=seed, options=options or None)
-        observation = np.asarray(world_obs)
+        observation = self._own(world_obs)
         self.goal_buffer.add(observation[None])
         if goal is None and len(self.goal_buffer) == 0:
             observation, info = self._wander()
@@ -109,7 +109,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         :return: goal observation, goal reward, terminated, truncated, info (see the class)
         """
         world_obs, env_reward, env_terminated, env_truncated, info = self.env.step(action)
-        observation = np.asarray(world_obs)
+        observation = self._own(world_obs)
         episodes = self.goal_episodes
         achieved_ids = episodes.advance(observation[None])
         desired_goal = episodes.desired_goals[0]
@@ -154,6 +154,10 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         picture = goal_picture(self.env, self.goal_episodes.desired_goals[0])
         return frame if picture is None else beside(frame, picture)
 
+    def _own(self, observation: Any) -> NDArray[Any]:
+        # A copy, since environments may write into what they returned; in the dtype of the space, as SB3's VecEnvs store it.
+        return np.array(observation).astype(self.goal_buffer.dtype, casting="same_kind", copy=False)
+
     def _goal_obs(self, observation: NDArray[Any]) -> GoalObs:
         return {
             "observation": observation,
@@ -167,7 +171,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
             world_obs, _, terminated, truncated, info = self.env.step(self.action_space.sample())
             if terminated or truncated:
                 world_obs, info = self.env.reset()
-            observation = np.asarray(world_obs)
+            observation = self._own(world_obs)
             self.goal_buffer.add(observation[None])
             if len(self.goal_buffer) > 0:
                 return observation, info
@@ -193,7 +197,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :param max_episode_steps: the steps an episode may take, T in Algorithm 1
     :param goal_reward: reward of the transition that reaches the goal
     :param step_reward: reward of every other transition
-    :param reset_worlds: whether a goal episode's end resets the environment; None: wherever that is possible
+    :param reset_worlds: whether a goal episode's end resets the environment; None: wherever that is possible. A Monitor
+        around an environment must allow early resets then, as it does by default
     :raises TypeError: if the observations cannot be goals
     :raises ValueError: if ``reset_worlds`` is asked of a VecEnv that cannot, or another argument makes no sense
     """
@@ -246,7 +251,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         goals = [None if goal is None else self.goal_episodes.check_goal(goal) for goal in goals]
         self.venv.set_options(options)
         observations = np.array(self.venv.reset())
-        self.reset_infos = list(self.venv.reset_infos)
+        self.reset_infos = list(current_reset_infos(self.venv))
         self._options = [{} for _ in range(self.num_envs)]
         self.goal_buffer.add(observations)
         if len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
@@ -265,9 +270,11 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
         observations = np.array(venv_obs)
         final = observations.copy()
-        for row in np.flatnonzero(env_dones).tolist():
-            final[row] = infos[row]["terminal_observation"]
-            self.reset_infos[row] = self.venv.reset_infos[row]
+        if env_dones.any():
+            starts = current_reset_infos(self.venv)
+            for row in np.flatnonzero(env_dones).tolist():
+                final[row] = infos[row]["terminal_observation"]
+                self.reset_infos[row] = starts[row]
 
         episodes = self.goal_episodes
         achieved_ids = episodes.advance(final)
@@ -293,6 +300,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         ended = np.flatnonzero(dones)
         for row in ended.tolist():
             info = infos[row]
+            if not (self.reset_worlds or env_dones[row]):
+                self.reset_infos[row] = dict(info)  # the next episode starts where this one ends
             info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
             info["terminal_observation"] = {
                 "observation": final[row],
@@ -332,11 +341,27 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         # as GoalBufferWrapper._wander; the VecEnv resets by itself
         for _ in range(_MAX_WANDERING):
             actions = np.array([self.action_space.sample() for _ in range(self.num_envs)])
-            observations = np.array(self.venv.step(actions)[0])
+            step_observations, _, dones, infos = self.venv.step(actions)
+            observations = np.array(step_observations)
+            starts = current_reset_infos(self.venv)
+            self.reset_infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
             self.goal_buffer.add(observations)
             if len(self.goal_buffer) > 0:
                 return observations
         raise ValueError(f"the goal buffer is still empty after {_MAX_WANDERING} random steps: all they met is held out")
+
+
+def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:
+    """
+    What came with the first observation of each environment's episode. SB3's own VecEnvWrappers have ``reset_infos`` too, and
+    leave them empty.
+
+    :param venv: vectorized environment
+    :return: the ``reset_infos`` of the outermost that fills them, one for each environment
+    """
+    while isinstance(venv, VecEnvWrapper) and not any(venv.reset_infos):
+        venv = venv.venv
+    return venv.reset_infos
 
 
 def can_reset_single_envs(venv: VecEnv) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pathlib
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, TypeVar
 
 import gymnasium as gym
@@ -12,16 +13,21 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import LinearSchedule, polyak_update
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TrainFreq
+from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_name, polyak_update
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wrapper
 
+from sb3_manygoals.action_masks import check_action_masks, first_action_masks, next_action_masks, random_allowed
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer, GoalBufferWrapper, GoalEpisodes, VecGoalBufferWrapper
+from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
@@ -30,6 +36,10 @@ from sb3_manygoals.networks import UniversalQNetwork
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
 GoalSampling = Literal["uniform", "batch"]
+
+_LEARNER_STREAM = 3
+_BUILT_ANEW = ("q_net", "q_net_target", "_running_stats", "_running_stats_target", "goal_buffer", "_loss")
+"""Attributes that :meth:`ManyGoalsDQN.save` leaves out."""
 
 
 class ManyGoalsDQN(OffPolicyAlgorithm):
@@ -64,6 +74,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
     :param exploration_steps: environment steps over which it falls, linearly
     :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` without goals: ``goal_buffer``,
         ``selector``, ``max_episode_steps``, ``goal_reward``, ``step_reward``, and for a VecEnv ``reset_worlds``
+    :param action_masks: whether to act, and to look for the best next action, only among those that the environment's
+        ``info["action_mask"]`` allows, at every reset and step; False: masks are not looked at
     :param stats_window_size: episodes averaged in the log
     :param tensorboard_log: folder for TensorBoard, None for no such log
     :param policy_kwargs: further arguments of the policy
@@ -102,6 +114,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         exploration_final_eps: float = 0.1,
         exploration_steps: int = 1_000_000,
         goal_wrapper_kwargs: dict[str, Any] | None = None,
+        action_masks: bool = False,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
@@ -117,6 +130,10 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             policy = self.policy_aliases[policy]  # type: ignore[assignment]
         if isinstance(env, str):
             env = gym.make(env)
+        if env is not None and not isinstance(env, (gym.Env, VecEnv)):
+            raise TypeError(f"env must be a Gymnasium environment, its id, or an SB3 VecEnv, got {env!r}")
+        if env is None and _init_setup_model:
+            raise ValueError("env is needed to build a model; to load one without, use ManyGoalsDQN.load(path)")
         if env is not None:
             if goal_wrapper_kwargs and is_goal_wrapped(env):
                 raise ValueError(f"goal_wrapper_kwargs {sorted(goal_wrapper_kwargs)} given, but env pursues goals already")
@@ -153,39 +170,40 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         self.exploration_steps = exploration_steps
         # without the buffer: it is no setting, and would be saved with the model
         self.goal_wrapper_kwargs = {k: v for k, v in (goal_wrapper_kwargs or {}).items() if k != "goal_buffer"}
+        self.action_masks = action_masks
         self.goal_buffer = None
+        self.goal_rules: dict[str, Any] | None = None
         self.exploration_rate = exploration_initial_eps
         self._loss = th.zeros(())
-        self._check_numbers()
+        self._last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
         if _init_setup_model:
             self._setup_model()
 
     def _check_numbers(self) -> None:
-        counts = ("buffer_size", "batch_size", "goal_batch_size", "target_update_interval", "exploration_steps")
-        for name in counts:
+        for name in ("buffer_size", "batch_size", "goal_batch_size", "target_update_interval", "exploration_steps"):
+            setattr(self, name, _whole(name, getattr(self, name), 1))
+        self.learning_starts = _whole("learning_starts", self.learning_starts, 0)
+        self.gradient_steps = _whole("gradient_steps", self.gradient_steps, -1)
+        if not isinstance(self.train_freq, TrainFreq):
+            _whole("train_freq", self.train_freq[0] if isinstance(self.train_freq, tuple) else self.train_freq, 1)
+        for name in ("gamma", "tau", "exploration_initial_eps", "exploration_final_eps"):
             value = getattr(self, name)
-            if not isinstance(value, (int, float, np.number)) or not float(value).is_integer() or value < 1:
-                raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
-            setattr(self, name, int(value))
-        frequency = self.train_freq[0] if isinstance(self.train_freq, tuple) else self.train_freq
-        if frequency < 1:
-            raise ValueError(f"train_freq must be at least 1, got {self.train_freq!r}")
-        if self.gradient_steps < -1:
-            raise ValueError(f"gradient_steps must be -1, 0 or positive, got {self.gradient_steps!r}")
-        if self.learning_starts < 0:
-            raise ValueError(f"learning_starts must not be negative, got {self.learning_starts!r}")
-        if not 0.0 <= self.gamma < 1.0:
-            raise ValueError(f"gamma must be in [0, 1), got {self.gamma!r}")
-        for name in ("tau", "exploration_initial_eps", "exploration_final_eps"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)!r}")
+            if not isinstance(value, (int, float, np.number)) or not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name} must be a number in [0, 1], got {value!r}")
+        if self.gamma == 1.0:
+            raise ValueError("gamma must be less than 1: a goal that is never reached would be worth minus infinity")
         if self.goal_sampling not in ("uniform", "batch"):
             raise ValueError(f'goal_sampling must be "uniform" or "batch", got {self.goal_sampling!r}')
 
     def _setup_model(self) -> None:
+        self._check_numbers()
+        self.replay_buffer_kwargs = {"action_masks": self.action_masks}
         super()._setup_model()
         self.q_net = self.policy.q_net
         self.q_net_target = self.policy.q_net_target
+        # of batch normalization, which no parameter is; as SB3's DQN
+        self._running_stats = get_parameters_by_name(self.q_net, ["running_"])
+        self._running_stats_target = get_parameters_by_name(self.q_net_target, ["running_"])
         fraction = 1.0  # of exploration_steps, which stands for the whole of training in this schedule
         self.exploration_schedule = LinearSchedule(self.exploration_initial_eps, self.exploration_final_eps, fraction)
         if self.env is not None:
@@ -194,11 +212,17 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
     def _adopt_goals(self, env: VecEnv) -> None:
         """Take goal buffer and rewards over from the env's goal wrapper, where they live."""
         episodes = goal_episodes(env)
+        goal_space = episodes[0].goal_buffer.observation_space
+        if env.observation_space != goal_observation_space(goal_space):
+            raise ValueError(
+                f"a wrapper around the goal wrapper changes observations: goals are of {goal_space}, the environment shows "
+                f"{env.observation_space}. Put such wrappers below the goal wrapper"
+            )
         if self.goal_buffer is None:
             self.goal_buffer = episodes[0].goal_buffer
         for pursuit in episodes:
             # the ids in the replay memory are this buffer's
-            pursuit.goal_buffer = self.goal_buffer
+            pursuit.adopt(self.goal_buffer)
         self.goal_reward = episodes[0].goal_reward
         self.step_reward = episodes[0].step_reward
 
@@ -216,21 +240,32 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         """
         :param env: the environment to go on learning in, with goals or without; it goes on with the goals known so far
         :param force_reset: whether to reset it before training
+        :raises ValueError: if it comes with another goal buffer that is not empty
         """
-        super().set_env(pursue_goals(env, self.goal_wrapper_kwargs), force_reset)
+        env = self._wrap_env(pursue_goals(env, self.goal_wrapper_kwargs))
+        for theirs in (pursuit.goal_buffer for pursuit in goal_episodes(env)):
+            known = self.goal_buffer is None or theirs is self.goal_buffer
+            if not known and (len(theirs) > 0 or theirs.has_held_out):
+                raise ValueError(
+                    "env has a goal buffer of its own, with goals or held-out observations, but the model goes on with "
+                    "the one it has: give env's goal wrapper goal_buffer=model.goal_buffer"
+                )
+        super().set_env(env, force_reset)
         assert self.env is not None
         self._adopt_goals(self.env)
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """:param seed: of python, numpy, torch, the action space, the environments, and the choice of update goals"""
         super().set_random_seed(seed)
-        self.rng = np.random.default_rng(seed)
+        # tagged: environments draw their own numbers with default_rng(seed)
+        self.rng = np.random.default_rng(None if seed is None else (seed, _LEARNER_STREAM))
 
     def _on_step(self) -> None:
         steps = self.num_timesteps
         # the steps of all environments count, so an update is due whenever a multiple of the interval was passed
         if steps // self.target_update_interval > (steps - self.n_envs) // self.target_update_interval:
             polyak_update(self.q_net.parameters(), self.q_net_target.parameters(), self.tau)
+            polyak_update(self._running_stats, self._running_stats_target, 1.0)
         self.exploration_rate = self.exploration_schedule(max(0.0, 1.0 - steps / self.exploration_steps))
 
     def train(self, gradient_steps: int, batch_size: int = 32) -> None:
@@ -240,16 +275,17 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         """
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
-        if self._n_updates == 0:
+        if self._n_updates == 0 and self.policy.standardize:
             assert self.goal_buffer is not None
             self.policy.fit_standardization(th.as_tensor(self.goal_buffer.observations.copy(), device=self.device))
         for _ in range(gradient_steps):
             batch: ManyGoalsSamples = self.replay_buffer.sample(batch_size)
             goals, goal_ids = self._sample_goals(batch)
-            self._loss = self.goal_losses(batch, goals, goal_ids).mean()
+            loss = self.goal_losses(batch, goals, goal_ids).mean()
             self.policy.optimizer.zero_grad()
-            self._loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]
             self.policy.optimizer.step()
+            self._loss = loss.detach()
         self._n_updates += gradient_steps
 
     def goal_losses(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
@@ -281,6 +317,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             self.goal_reward,
             self.step_reward,
             next_q_online,
+            batch.next_action_mask,
         )
         return pairwise_td_loss(q, targets)
 
@@ -294,12 +331,60 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         goals = th.as_tensor(self.goal_buffer[ids], device=self.device)
         return goals, th.as_tensor(ids, device=self.device)
 
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        before = self._last_obs
+        prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
+            assert self.env is not None
+            self._last_action_masks = first_action_masks(self.env, self._n_actions)
+        return prepared
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        if not self.action_masks:
+            return super()._sample_action(learning_starts, action_noise, n_envs)
+        assert self._last_action_masks is not None
+        assert isinstance(self._last_obs, dict)
+        if self.num_timesteps < learning_starts:
+            actions: NDArray[Any] = random_allowed(self._last_action_masks, self.rng)
+        else:
+            actions, _ = self.predict(self._last_obs, action_masks=self._last_action_masks)
+        return actions, actions
+
+    def _store_transition(
+        self,
+        replay_buffer: ReplayBuffer,
+        buffer_action: NDArray[Any],
+        new_obs: NDArray[Any] | dict[str, NDArray[Any]],
+        reward: NDArray[Any],
+        dones: NDArray[Any],
+        infos: list[dict[str, Any]],
+    ) -> None:
+        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        if self.action_masks:
+            assert self.env is not None
+            self._last_action_masks = next_action_masks(self.env, infos, dones, self._n_actions)
+
+    @property
+    def _n_actions(self) -> int:
+        assert isinstance(self.action_space, spaces.Discrete)
+        return int(self.action_space.n)
+
     def predict(
         self,
         observation: NDArray[Any] | dict[str, NDArray[Any]],
         state: tuple[NDArray[Any], ...] | None = None,
         episode_start: NDArray[Any] | None = None,
         deterministic: bool = False,
+        action_masks: NDArray[Any] | None = None,
     ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
         """
         Greedy actions, or epsilon-greedy with the current ``exploration_rate``, drawn for each environment by itself.
@@ -308,18 +393,26 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         :param state: not used
         :param episode_start: not used
         :param deterministic: True for the greedy action
+        :param action_masks: actions allowed, shape (A,) or (n, A), None for all; as sb3-contrib's, and whatever the option
+            ``action_masks``, which is about learning
         :return: actions, int64, of shape () or (n,), and ``state``
-        :raises ValueError: if ``observation`` is not such a dict
+        :raises ValueError: if ``observation`` is not such a dict, or masks do not fit it or allow nothing
         """
         if not isinstance(observation, dict) or not {"observation", "desired_goal"} <= observation.keys():
             got = list(observation) if isinstance(observation, dict) else type(observation).__name__
             raise ValueError(f'observation must be a dict with "observation" and "desired_goal", got {got}')
-        goal_obs = {key: observation[key] for key in ("observation", "desired_goal")}
-        actions, state = self.policy.predict(goal_obs, state, episode_start, deterministic)
+        goal_obs = {key: np.asarray(observation[key]) for key in ("observation", "desired_goal")}
+        shapes = [array.shape for array in goal_obs.values()]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"observation and desired_goal must have one shape, got {shapes[0]} and {shapes[1]}")
+        actions, state = self.policy.predict(goal_obs, state, episode_start, deterministic, action_masks)
         if not deterministic:
-            assert isinstance(self.action_space, spaces.Discrete)
             explore = self.rng.random(actions.shape) < self.exploration_rate
-            random_actions = self.rng.integers(self.action_space.n, size=actions.shape)
+            if action_masks is None:
+                random_actions = self.rng.integers(self._n_actions, size=actions.shape)
+            else:
+                masks = check_action_masks(action_masks, actions.size, self._n_actions)
+                random_actions = random_allowed(masks, self.rng).reshape(actions.shape)
             actions = np.where(explore, random_actions, actions)
         return actions, state
 
@@ -351,8 +444,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         :param progress_bar: show one (needs tqdm and rich)
         :return: the model
         """
-        if not isinstance(total_timesteps, (int, float, np.number)) or not total_timesteps >= 1:
-            raise ValueError(f"total_timesteps must be a number, at least 1, got {total_timesteps!r}")
+        if not isinstance(total_timesteps, (int, float, np.number)) or not 1 <= total_timesteps < np.inf:
+            raise ValueError(f"total_timesteps must be a finite number, at least 1, got {total_timesteps!r}")
         return super().learn(int(total_timesteps), callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
 
     def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
@@ -382,8 +475,13 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
 
         :param path: of the pickle
         :param truncate_last_traj: not used; part of SB3's interface
+        :raises ValueError: if it was written by a model with action masks and this one has none, or the reverse
         """
+        before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
+        if (self.replay_buffer.next_action_masks is not None) != self.action_masks:
+            self.replay_buffer = before
+            raise ValueError(f"the model has action_masks={self.action_masks}, the replay memory was kept by one that has not")
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         self.replay_buffer.identify(self.goal_buffer)
 
@@ -399,7 +497,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         **kwargs: Any,
     ) -> SelfManyGoalsDQN:
         """
-        As SB3's. An ``env`` without goals is wrapped as the saved model's was. Goals are loaded by :meth:`load_goal_buffer`.
+        As SB3's. An ``env`` without goals is wrapped as the saved model's was, with the same observations held out. Goals are
+        loaded by :meth:`load_goal_buffer`.
 
         :param path: of the zip file
         :param env: to go on learning in; None to only predict
@@ -413,14 +512,40 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         if env is not None:
             data, _, _ = load_from_zip_file(path, device=device, custom_objects=custom_objects)
             assert data is not None, "No data found in the saved file"
-            env = pursue_goals(env, data["goal_wrapper_kwargs"])
+            settings = dict(kwargs.get("goal_wrapper_kwargs", data["goal_wrapper_kwargs"]))
+            if data["goal_rules"] is not None and not is_goal_wrapped(env):
+                settings.setdefault("goal_buffer", GoalBuffer.from_rules(env.observation_space, data["goal_rules"]))
+            env = pursue_goals(env, settings)
         return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
 
+    def save(
+        self,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+    ) -> None:
+        """
+        As SB3's: networks, optimizer and settings, which observations are held out among them, but neither replay memory nor
+        goals; see ``save_replay_buffer`` and :meth:`save_goal_buffer`.
+
+        :param path: of the zip file
+        :param exclude: attributes to leave out besides
+        :param include: attributes to save in spite of being left out otherwise
+        """
+        self.goal_rules = None if self.goal_buffer is None else self.goal_buffer.rules
+        super().save(path, exclude, include)
+
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "q_net", "q_net_target", "goal_buffer", "_loss"]
+        return [*super()._excluded_save_params(), *_BUILT_ANEW]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer"], []
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if not isinstance(value, (int, float, np.number)) or not float(value).is_integer() or value < least:
+        raise ValueError(f"{name} must be a whole number, at least {least}, got {value!r}")
+    return int(value)
 
 
 def goal_episodes(env: VecEnv) -> list[GoalEpisodes]:
@@ -455,8 +580,11 @@ def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None) -> Gym
         raise TypeError(f"ManyGoalsDQN needs a Discrete action space that starts at 0, got {env.action_space}")
     if is_goal_wrapped(env):
         return env
-    wrapper = VecGoalBufferWrapper if isinstance(env, VecEnv) else GoalBufferWrapper
-    return wrapper(env, **(goal_wrapper_kwargs or {}))  # type: ignore[arg-type]
+    settings = dict(goal_wrapper_kwargs or {})
+    if isinstance(env, VecEnv):
+        return VecGoalBufferWrapper(env, **settings)
+    settings.pop("reset_worlds", None)  # a single environment always can
+    return GoalBufferWrapper(env, **settings)
 
 
 def is_goal_wrapped(env: GymEnv) -> bool:

@@ -6,12 +6,14 @@ from typing import Any
 
 import torch as th
 from gymnasium import spaces
+from numpy.typing import NDArray
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, create_mlp
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
+from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.networks import PaddedCNN, Preprocess, UniversalQNetwork
 
 
@@ -112,10 +114,43 @@ class ManyGoalsPolicy(BasePolicy):
         """
         return self._predict(obs, deterministic)
 
-    def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
+    def _predict(
+        self, observation: PyTorchObs, deterministic: bool = True, action_masks: th.Tensor | None = None
+    ) -> th.Tensor:
         assert isinstance(observation, dict)
         q: th.Tensor = self.q_net(observation["observation"], observation["desired_goal"])
+        if action_masks is not None:
+            q = q.masked_fill(~action_masks, -th.inf)
         return q.argmax(dim=1)
+
+    def predict(
+        self,
+        observation: NDArray[Any] | dict[str, NDArray[Any]],
+        state: tuple[NDArray[Any], ...] | None = None,
+        episode_start: NDArray[Any] | None = None,
+        deterministic: bool = False,
+        action_masks: NDArray[Any] | None = None,
+    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+        """
+        Greedy actions.
+
+        :param observation: goal observations, one of each or a batch
+        :param state: not used
+        :param episode_start: not used
+        :param deterministic: not used: exploration is the algorithm's
+        :param action_masks: actions allowed, shape (A,) or (n, A), None for all
+        :return: actions, int64, of shape () or (n,), and ``state``
+        :raises ValueError: if the masks do not fit the observations, or allow nothing
+        """
+        if action_masks is None:
+            return super().predict(observation, state, episode_start, deterministic)
+        self.set_training_mode(False)
+        tensors, vectorized = self.obs_to_tensor(observation)
+        assert isinstance(tensors, dict)
+        masks = check_action_masks(action_masks, len(tensors["observation"]), int(self.action_space.n))
+        with th.no_grad():
+            actions = self._predict(tensors, deterministic, th.as_tensor(masks, device=self.device)).cpu().numpy()
+        return actions if vectorized else actions.squeeze(axis=0), state
 
     def set_training_mode(self, mode: bool) -> None:
         """:param mode: True for training; the target network stays in evaluation mode"""

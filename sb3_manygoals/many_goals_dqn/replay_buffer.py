@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_manygoals.action_masks import read_action_masks
 from sb3_manygoals.goals import GoalBuffer
 
 
@@ -27,6 +28,8 @@ class ManyGoalsSamples(NamedTuple):
     """The goal that s' is, -1 if it is none; shape (S,) int64."""
     terminated: th.Tensor
     """Whether the environment itself ended with s', shape (S,) bool."""
+    next_action_mask: th.Tensor | None = None
+    """The actions allowed in s', shape (S, A) bool; None: all."""
 
 
 class ManyGoalsReplayBuffer(ReplayBuffer):
@@ -40,6 +43,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     :param device: where batches go
     :param n_envs: number of parallel environments
     :param optimize_memory_usage: must be False; part of SB3's interface
+    :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
     """
 
     def __init__(
@@ -50,9 +54,13 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         device: th.device | str = "auto",
         n_envs: int = 1,
         optimize_memory_usage: bool = False,
+        action_masks: bool = False,
     ) -> None:
         super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
         self.next_ids = np.zeros((self.buffer_size, n_envs), dtype=np.int64)
+        self.next_action_masks: NDArray[np.bool_] | None = None
+        if action_masks:
+            self.next_action_masks = np.zeros((self.buffer_size, n_envs, int(action_space.n)), dtype=np.bool_)
 
     def add(  # type: ignore[override]
         self,
@@ -71,10 +79,14 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param action: shape (n_envs,)
         :param reward: the pursued goal's
         :param done: the pursued goal's
-        :param infos: as the goal wrappers give them; ``achieved_goal_id`` and ``env_terminated`` are kept
+        :param infos: as the goal wrappers give them; ``achieved_goal_id`` and ``env_terminated`` are kept, and
+            ``action_mask`` if masks are
+        :raises ValueError: if masks are kept, and one is missing or allows nothing though the environment has not ended
         """
         self.next_ids[self.pos] = [info["achieved_goal_id"] for info in infos]
         ended = np.array([info["env_terminated"] for info in infos])
+        if self.next_action_masks is not None:
+            self.next_action_masks[self.pos] = read_action_masks(infos, self.next_action_masks.shape[2], ended)
         super().add(obs["observation"], next_obs["observation"], action, reward, ended, infos)
 
     def identify(self, goal_buffer: GoalBuffer) -> None:
@@ -107,4 +119,5 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.to_torch(self.next_observations[rows].reshape(shape), copy=False),
             self.to_torch(self.next_ids[rows], copy=False),
             self.to_torch(self.dones[rows].astype(np.bool_), copy=False),
+            None if self.next_action_masks is None else self.to_torch(self.next_action_masks[rows], copy=False),
         )

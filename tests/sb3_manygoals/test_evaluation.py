@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 import gym_twoRooms  # noqa: F401
 from sb3_manygoals import ManyGoalsDQN, MasteryCallback, evaluate_mastery
@@ -22,10 +23,11 @@ def slow_loop(model, env_id, goals, max_steps, epsilon, episodes_per_goal, n_env
     steps = np.full(len(goals) * episodes_per_goal, -1)
     for episode in range(len(steps)):
         round_, column = divmod(episode, n_envs)
-        rng = np.random.default_rng((seed, round_))
+        rng = np.random.default_rng((seed, round_, 1))
+        first_seed = int(np.random.SeedSequence((seed, round_)).generate_state(1)[0])
         env = gym.make(env_id)
         goal = goals[episode // episodes_per_goal]
-        observation, _ = env.reset(seed=seed + round_ * n_envs + column)
+        observation, _ = env.reset(seed=first_seed + column)
         for step in range(max_steps + 1):
             if np.array_equal(observation, goal):
                 steps[episode] = step
@@ -88,6 +90,10 @@ def test_an_environment_that_ends_has_failed_unless_it_ends_at_the_goal():
     goals = corridor_goals()
     result = evaluate_mastery(Reckless(), corridors(6, deadly=True, start=3), goals, max_steps=50)
     np.testing.assert_array_equal(result.steps[:, 0], [-1, -1, -1, 0, 1, 2])
+    # with random starts the world comes by the missed goals after its resets
+    result = evaluate_mastery(Reckless(), corridors(60, deadly=True), goals, max_steps=50, episodes_per_goal=10)
+    assert 0.2 < result.rate < 0.9
+    assert result.steps.max() <= 5
 
 
 def test_more_random_actions_help_a_policy_that_circles():
@@ -115,6 +121,58 @@ def test_the_interval_is_the_bootstraps():
     assert everything.interval == (1.0, 1.0)
 
 
+def test_neighbouring_seeds_and_rounds_share_no_worlds():
+    class Recorder:
+        def __init__(self):
+            self.starts = []
+
+        def predict(self, observation, deterministic=False):
+            self.starts.append(observation["observation"].tobytes())
+            return np.zeros(len(observation["observation"]), dtype=np.int64), None
+
+    env = gym.make_vec(SMALL, num_envs=40)
+    recorders = [Recorder() for _ in range(3)]
+    for seed, recorder in enumerate(recorders):
+        evaluate_mastery(recorder, env, all_goals()[:40], max_steps=1, episodes_per_goal=3, seed=seed)
+    starts = [start for recorder in recorders for start in recorder.starts]
+    size = env.single_observation_space.shape
+    rounds = [np.frombuffer(start, np.uint8).reshape(-1, *size) for start in starts]
+    assert len(rounds) == 9
+    for first in range(9):
+        for second in range(first):
+            n = min(len(rounds[first]), len(rounds[second])) - 2
+            # a shift by one or two, as consecutive seeds would give, or none
+            for shift in range(3):
+                same = (rounds[first][: n - 2] == rounds[second][shift : shift + n - 2]).all(axis=(1, 2, 3))
+                assert same.mean() < 0.3
+
+
+def test_minus_zero_is_not_zero():
+    class Zero(gym.Env):
+        observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        action_space = gym.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return np.array([-0.0], np.float32), {}
+
+        def step(self, action):
+            return np.array([-0.0], np.float32), 0.0, False, False, {}
+
+    goals = np.array([[0.0], [-0.0]], np.float32)
+    result = evaluate_mastery(Reckless(), SyncVectorEnv([Zero, Zero]), goals, max_steps=3)
+    np.testing.assert_array_equal(result.steps[:, 0], [-1, 0])
+
+
+def test_the_callbacks_second_measurement_is_at_epsilon():
+    model = ManyGoalsDQN("MlpPolicy", Corridor(length=6), learning_starts=1_000, policy_kwargs={"net_arch": [8]}, seed=0)
+    points = []
+    model.learn(1, MasteryCallback(corridors(6), corridor_goals(), 40, epsilon=1.0, on_measure=points.append))
+    # an untrained greedy policy goes to one end, a random one everywhere
+    assert points[0].greedy.rate < 0.8
+    assert points[0].epsilon.rate == 1.0
+
+
 def test_the_callback_measures_before_during_and_after(tmp_path):
     model = ManyGoalsDQN("MlpPolicy", Corridor(length=6), learning_starts=1_000, policy_kwargs={"net_arch": [8]}, seed=0)
     model.set_logger(configure(str(tmp_path), ["csv"]))
@@ -140,8 +198,10 @@ def test_the_callback_measures_before_during_and_after(tmp_path):
         ),
         ({"goals": np.zeros((2, 6))}, "goals must be uint8 of shape .* got float64"),
         ({"goals": np.zeros((0, 6), np.uint8)}, "with n > 0"),
-        ({"max_steps": 0}, "max_steps must be at least 1, got 0"),
-        ({"episodes_per_goal": -1}, "episodes_per_goal must be at least 1, got -1"),
+        ({"max_steps": 0}, "max_steps must be a whole number, at least 1, got 0"),
+        ({"max_steps": 2.5}, "max_steps must be a whole number, at least 1, got 2.5"),
+        ({"episodes_per_goal": -1}, "episodes_per_goal must be a whole number, at least 1, got -1"),
+        ({"seed": None}, "seed must be a whole number, at least 0, got None"),
         ({"epsilon": 1.5}, r"epsilon must be in \[0, 1\], got 1.5"),
         ({"confidence": 1.0}, r"confidence must be in \(0, 1\), got 1.0"),
     ],
@@ -155,7 +215,9 @@ def test_environments_that_lose_the_last_observation_or_have_other_actions_are_r
     for mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED):
         with pytest.raises(ValueError, match=f"env must have autoreset mode NEXT_STEP.*got {mode}"):
             evaluate_mastery(Pilgrim(), corridors(2, mode), corridor_goals())
-    with pytest.raises(ValueError, match="env must have discrete actions, got Box"):
+    with pytest.raises(TypeError, match=r"env must be a gymnasium.vector.VectorEnv.*got DummyVecEnv"):
+        evaluate_mastery(Pilgrim(), DummyVecEnv([Corridor]), corridor_goals())
+    with pytest.raises(ValueError, match="env must have discrete actions that start at 0, got Box"):
         evaluate_mastery(Pilgrim(), SyncVectorEnv([lambda: gym.make("Pendulum-v1")]), np.zeros((1, 3), np.float32))
     with pytest.raises(ValueError, match="eval_freq must be at least 1, got 0"):
         MasteryCallback(corridors(1), corridor_goals(), 0)

@@ -32,6 +32,38 @@ def test_double_q_takes_the_learners_action_at_the_targets_value():
     th.testing.assert_close(target, th.tensor([[-0.1 + 0.9 * 1.0]]))
 
 
+def test_only_allowed_next_actions_count():
+    next_q = th.tensor([[[1.0, 10.0, 2.0], [4.0, 3.0, 5.0]], [[7.0, 8.0, 9.0], [6.0, 5.0, 4.0]]])
+    mask = th.tensor([[True, False, True], [False, True, False]])
+    no = th.zeros(2, 2, dtype=th.bool)
+    targets = pairwise_td_targets(next_q, no, no[0], 0.5, 0.0, -0.1, next_action_mask=mask)
+    th.testing.assert_close(targets, -0.1 + 0.5 * th.tensor([[2.0, 5.0], [8.0, 5.0]]))
+    # the learner would take action 1 everywhere, and must take the best of the others where that is forbidden
+    online = th.tensor([[[3.0, 9.0, 2.0], [1.0, 9.0, 2.0]], [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]])
+    targets = pairwise_td_targets(next_q, no, no[0], 0.5, 0.0, -0.1, online, mask)
+    th.testing.assert_close(targets, -0.1 + 0.5 * th.tensor([[1.0, 5.0], [8.0, 5.0]]))
+
+
+@pytest.mark.parametrize("double_q", [False, True])
+@pytest.mark.parametrize("gamma", [0.0, 0.99])
+def test_where_the_environment_ended_nothing_need_be_allowed(double_q, gamma):
+    next_q = th.zeros(1, 2, 3)
+    nothing = th.zeros(1, 3, dtype=th.bool)
+    achieved = th.tensor([[False, True]])
+    online = next_q if double_q else None
+    targets = pairwise_td_targets(next_q, achieved, th.tensor([True]), gamma, 0.0, -0.1, online, nothing)
+    th.testing.assert_close(targets, th.tensor([[-0.1 / (1 - gamma), 0.0]]))
+
+
+def test_a_mask_that_allows_all_changes_nothing():
+    th.manual_seed(0)
+    next_q, online, no = th.randn(4, 3, 5), th.randn(4, 3, 5), th.zeros(4, 3, dtype=th.bool)
+    everything = th.ones(4, 5, dtype=th.bool)
+    for learner in (None, online):
+        without = pairwise_td_targets(next_q, no, no[:, 0], 0.9, 0.0, -0.1, learner)
+        assert th.equal(without, pairwise_td_targets(next_q, no, no[:, 0], 0.9, 0.0, -0.1, learner, everything))
+
+
 def test_an_environment_that_ends_elsewhere_never_reaches_the_goal():
     next_q = th.full((1, 2, 3), 7.0)
     achieved = th.tensor([[False, True]])
@@ -46,9 +78,10 @@ def test_an_environment_that_ends_elsewhere_never_reaches_the_goal():
     st.integers(1, 4),
     st.floats(0.0, 0.999),
     st.booleans(),
+    st.booleans(),
     st.integers(0, 2**31),
 )
-def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_actions, gamma, double_q, seed):
+def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_actions, gamma, double_q, masked, seed):
     rng = np.random.default_rng(seed)
     next_q = rng.normal(size=(n_transitions, n_goals, n_actions))
     online = rng.normal(size=(n_transitions, n_goals, n_actions)) if double_q else None
@@ -56,6 +89,8 @@ def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_act
     next_ids = rng.integers(-1, 4, size=n_transitions)
     goal_ids = rng.integers(0, 4, size=n_goals)
     terminated = rng.random(n_transitions) < 0.3
+    mask = rng.random((n_transitions, n_actions)) < 0.5
+    mask[np.arange(n_transitions), rng.integers(n_actions, size=n_transitions)] = True
     goal_reward, step_reward = 0.25, -0.1
 
     expected = np.zeros(n_goals)
@@ -66,7 +101,9 @@ def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_act
             elif terminated[s]:
                 target = sum(step_reward * gamma**t for t in range(40_000)) if gamma < 0.99 else step_reward / (1 - gamma)
             else:
-                best = int(np.argmax(next_q[s, g] if online is None else online[s, g]))
+                judge = next_q[s, g] if online is None else online[s, g]
+                allowed = [action for action in range(n_actions) if mask[s, action] or not masked]
+                best = max(allowed, key=lambda action: judge[action])
                 target = step_reward + gamma * next_q[s, g, best]
             expected[g] += (target - q[s, g]) ** 2 / n_transitions
 
@@ -78,6 +115,7 @@ def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_act
         goal_reward,
         step_reward,
         None if online is None else th.tensor(online),
+        th.tensor(mask) if masked else None,
     )
     np.testing.assert_allclose(pairwise_td_loss(th.tensor(q), targets).numpy(), expected, rtol=1e-9, atol=1e-9)
 

@@ -244,7 +244,7 @@ def test_bad_goals_are_refused_at_reset():
 def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="max_episode_steps must be a whole number, at least 1, got 0"):
         GoalBufferWrapper(Corridor(), max_episode_steps=0)
-    with pytest.raises(ValueError, match=r"goal_reward must be greater than step_reward, got -1.0 and -0.1"):
+    with pytest.raises(ValueError, match="goal_reward must be greater than step_reward, both finite, got -1.0 and -0.1"):
         GoalBufferWrapper(Corridor(), goal_reward=-1.0)
     with pytest.raises(ValueError, match="goal_buffer is for observations of"):
         GoalBufferWrapper(Corridor(length=4), GoalBuffer(Corridor(length=5).observation_space))

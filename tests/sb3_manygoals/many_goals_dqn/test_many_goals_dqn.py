@@ -361,12 +361,16 @@ def test_counts_must_be_positive(name, value):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"gamma": 1.0}, r"gamma must be in \[0, 1\), got 1.0"),
-        ({"tau": 1.1}, r"tau must be in \[0, 1\], got 1.1"),
-        ({"exploration_final_eps": -0.1}, r"exploration_final_eps must be in \[0, 1\], got -0.1"),
-        ({"learning_starts": -1}, "learning_starts must not be negative, got -1"),
-        ({"train_freq": 0}, "train_freq must be at least 1, got 0"),
-        ({"gradient_steps": -2}, "gradient_steps must be -1, 0 or positive, got -2"),
+        ({"gamma": 1.0}, r"gamma must be less than 1"),
+        ({"gamma": None}, r"gamma must be a number in \[0, 1\], got None"),
+        ({"tau": 1.1}, r"tau must be a number in \[0, 1\], got 1.1"),
+        ({"exploration_final_eps": -0.1}, r"exploration_final_eps must be a number in \[0, 1\], got -0.1"),
+        ({"exploration_initial_eps": "1"}, r"exploration_initial_eps must be a number in \[0, 1\], got '1'"),
+        ({"learning_starts": -1}, "learning_starts must be a whole number, at least 0, got -1"),
+        ({"train_freq": 0}, "train_freq must be a whole number, at least 1, got 0"),
+        ({"train_freq": "4"}, "train_freq must be a whole number, at least 1, got '4'"),
+        ({"gradient_steps": -2}, "gradient_steps must be a whole number, at least -1, got -2"),
+        ({"gradient_steps": 1.5}, "gradient_steps must be a whole number, at least -1, got 1.5"),
         ({"goal_sampling": "all"}, 'goal_sampling must be "uniform" or "batch", got \'all\''),
         ({"policy": "Policy"}, "policy must be one of CnnPolicy, MlpPolicy, got 'Policy'"),
         ({"policy_kwargs": {"embedding_dim": 0}}, "embedding_dim must be at least 1, got 0"),
@@ -391,9 +395,9 @@ def test_observations_without_a_goal_are_refused():
         model.predict({"observation": np.zeros(6, np.uint8)})
 
 
-@pytest.mark.parametrize("steps", [0, 0.5, -3, float("nan"), "3e3"])
+@pytest.mark.parametrize("steps", [0, 0.5, -3, float("nan"), float("inf"), "3e3"])
 def test_no_steps_are_refused(steps):
-    with pytest.raises(ValueError, match="total_timesteps must be a number, at least 1, got"):
+    with pytest.raises(ValueError, match="total_timesteps must be a finite number, at least 1, got"):
         make_model().learn(steps)
 
 

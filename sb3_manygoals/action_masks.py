@@ -1,0 +1,95 @@
+"""Which actions an environment allows: ``info["action_mask"]``, as Gymnasium's Taxi has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_manygoals.goals import current_reset_infos
+
+
+def read_action_masks(
+    infos: Sequence[Mapping[str, Any]], n_actions: int, ended: NDArray[np.bool_] | None = None
+) -> NDArray[np.bool_]:
+    """
+    :param infos: one for each environment, from a step or a reset
+    :param n_actions: A
+    :param ended: environments that have ended, shape (n,), where nothing need be allowed any more
+    :return: whether each action is allowed, shape (n, A)
+    :raises ValueError: if an info has no mask, or it has another shape, or allows nothing where something must be done
+    """
+    if not all("action_mask" in info for info in infos):
+        raise ValueError(
+            'action_masks=True needs an environment that gives info["action_mask"] at each reset and step, and this one does '
+            "not: leave action_masks=False"
+        )
+    return _checked([info["action_mask"] for info in infos], len(infos), n_actions, ended)
+
+
+def first_action_masks(env: VecEnv, n_actions: int) -> NDArray[np.bool_]:
+    """
+    :param env: just reset
+    :param n_actions: A
+    :return: whether each action is allowed at first, shape (n, A)
+    :raises ValueError: as :func:`read_action_masks`
+    """
+    return read_action_masks(current_reset_infos(env), n_actions)
+
+
+def next_action_masks(
+    env: VecEnv, infos: Sequence[Mapping[str, Any]], dones: NDArray[np.bool_], n_actions: int
+) -> NDArray[np.bool_]:
+    """
+    The masks to act by after a step: where an episode has ended, ``env`` shows the next one already, and ``infos`` are about
+    the last.
+
+    :param env: has made a step
+    :param infos: that it returned
+    :param dones: that it returned, shape (n,)
+    :param n_actions: A
+    :return: whether each action is allowed now, shape (n, A)
+    :raises ValueError: as :func:`read_action_masks`
+    """
+    if dones.any():
+        starts = current_reset_infos(env)
+        infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
+    return read_action_masks(infos, n_actions)
+
+
+def check_action_masks(masks: ArrayLike, n: int, n_actions: int) -> NDArray[np.bool_]:
+    """
+    :param masks: given by a user, shape (n, A), or (A,) where n is 1; True or not 0 where an action is allowed
+    :param n: number of observations
+    :param n_actions: A
+    :return: the same, bool, shape (n, A)
+    :raises ValueError: if they have another shape or allow nothing
+    """
+    masks = np.asarray(masks)
+    return _checked(masks[None] if masks.ndim == 1 else masks, n, n_actions, None)
+
+
+def random_allowed(masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
+    """
+    :param masks: shape (n, A), something being allowed in each row
+    :param rng: draws n x A numbers
+    :return: an action for each row, uniform among those allowed, shape (n,)
+    """
+    actions: NDArray[np.int64] = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1)
+    return actions
+
+
+def _checked(masks: ArrayLike, n: int, n_actions: int, ended: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+    array = np.asarray(masks)
+    if array.shape != (n, n_actions):
+        raise ValueError(f"action masks must have {n_actions} entries for each of {n} observations, got shape {array.shape}")
+    allowed: NDArray[np.bool_] = array.astype(np.bool_)
+    stuck = ~allowed.any(axis=1)
+    if ended is not None:
+        stuck &= ~ended
+    if stuck.any():
+        raise ValueError(f"the action mask of environment {int(stuck.argmax())} allows nothing, though its episode goes on")
+    return allowed

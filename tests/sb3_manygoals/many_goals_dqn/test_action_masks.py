@@ -1,0 +1,282 @@
+"""Learning under masks, in a corridor that does not put up with forbidden actions."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.utils import polyak_update
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor
+
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, evaluate_mastery
+from sb3_manygoals.action_masks import first_action_masks, random_allowed
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
+from tests.sb3_manygoals.worlds import Corridor
+
+SMALL = {"net_arch": [32], "embedding_dim": 32}
+
+
+class Strict(Corridor):
+    """No way out of the corridor, and no staying in even cells: a mask that is a step too old is sure to be noticed."""
+
+    def mask(self):
+        cell, last = self.cell, self.length - 1
+        return np.array([cell > 0, cell < last or self.deadly, cell % 2 == 1], dtype=np.int8)
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed, options=options)
+        return observation, {**info, "action_mask": self.mask()}
+
+    def step(self, action):
+        assert self.mask()[action], f"action {action} taken in cell {self.cell}"
+        observation, reward, dead, truncated, info = super().step(action)
+        return observation, reward, dead, truncated, {**info, "action_mask": 0 * self.mask() if dead else self.mask()}
+
+
+def make_model(env, **kwargs):
+    settings = {"learning_starts": 40, "policy_kwargs": SMALL, "seed": 0, "action_masks": True}
+    return ManyGoalsDQN("MlpPolicy", env, **{**settings, **kwargs})
+
+
+def limited():
+    return gym.wrappers.TimeLimit(Strict(), 7)
+
+
+def apart(**kwargs):
+    """Environments that are not cut short at the same time."""
+    return DummyVecEnv([lambda limit=limit: gym.wrappers.TimeLimit(Strict(**kwargs), limit) for limit in (5, 7, 8)])
+
+
+def vector_env(mode):
+    return GymnasiumVecEnv(gym.vector.SyncVectorEnv([limited] * 3, autoreset_mode=mode))
+
+
+def goal_wrapped():
+    buffer = GoalBuffer(Strict().observation_space)
+    return DummyVecEnv([lambda: GoalBufferWrapper(limited(), buffer, max_episode_steps=5)] * 2)
+
+
+ENVS = {
+    "single": limited,
+    "deadly": lambda: Strict(deadly=True),
+    "DummyVecEnv": lambda: DummyVecEnv([limited] * 3),
+    "SubprocVecEnv": lambda: SubprocVecEnv([limited] * 2),
+    "VecMonitor inside": lambda: VecMonitor(apart()),
+    "VecMonitor outside": lambda: VecMonitor(VecGoalBufferWrapper(DummyVecEnv([limited] * 3), max_episode_steps=5)),
+    "VecFrameStack": lambda: VecFrameStack(apart(image=True), 2),
+    "worlds go on": lambda: VecGoalBufferWrapper(DummyVecEnv([limited] * 3), max_episode_steps=5, reset_worlds=False),
+    "goal wrappers inside": goal_wrapped,
+    "SAME_STEP": lambda: vector_env(AutoresetMode.SAME_STEP),
+    "DISABLED": lambda: vector_env(AutoresetMode.DISABLED),
+}
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_forbidden_actions_are_never_taken_and_next_masks_are_those_of_the_next_observations(name):
+    model = make_model(ENVS[name]())
+    model.learn(250)
+    model.learn(60, reset_num_timesteps=False)
+    memory = model.replay_buffer
+    assert memory.next_action_masks is not None
+    assert memory.next_action_masks.dtype == np.bool_
+    n = memory.size()
+    shown = memory.next_observations[:n].reshape(n, model.n_envs, -1)
+    masks, ended = memory.next_action_masks[:n], memory.dones[:n].astype(bool)
+    if name == "VecFrameStack":
+        cells = (shown.reshape(n, model.n_envs, 4, 6, -1)[:, :, 0, :, -1]).argmax(axis=2)
+    else:
+        cells = shown.argmax(axis=2)
+    expected = np.stack([cells > 0, (cells < 5) | (name == "deadly"), cells % 2 == 1], axis=2)
+    assert np.array_equal(masks, expected & ~ended[:, :, None])
+    assert ended.any() == (name == "deadly")
+    assert model._n_updates > 0
+    model.env.close()
+
+
+def test_masks_after_the_first_goal_was_looked_for_are_those_of_where_it_was_found():
+    class Lenient(Strict):
+        def step(self, action):
+            observation, reward, _, _, info = Corridor.step(self, action)
+            return observation, reward, False, False, {**info, "action_mask": self.mask()}
+
+    space = Strict().observation_space
+    held_out = np.stack([Strict().observation_of(cell) for cell in range(4)])
+    for limit in (1, 50):  # with the first, every random step ends an episode
+        venv = DummyVecEnv([lambda limit=limit: gym.wrappers.TimeLimit(Lenient(start=3), limit)] * 2)
+        if limit == 1:
+            for env in venv.envs:
+                env.unwrapped.start = None
+        wrapped = VecGoalBufferWrapper(venv, GoalBuffer(space, held_out=held_out))
+        for seed in range(5):
+            wrapped.seed(seed)
+            cells = wrapped.reset()["observation"].argmax(axis=1)
+            masks = first_action_masks(wrapped, 3)
+            assert np.array_equal(masks, np.stack([cells > 0, cells < 5, cells % 2 == 1], axis=1))
+
+
+@pytest.mark.parametrize("env", [Corridor(), DummyVecEnv([Corridor] * 2)])
+def test_an_environment_without_masks_is_refused_before_the_first_step(env):
+    model = make_model(env)
+    with pytest.raises(ValueError, match=r'action_masks=True needs an environment that gives info\["action_mask"\]'):
+        model.learn(10)
+    assert model.num_timesteps == 0
+
+
+def test_masks_of_another_shape_are_refused():
+    class Wide(Strict):
+        def mask(self):
+            return np.ones(4, dtype=np.int8)
+
+    with pytest.raises(ValueError, match=r"must have 3 entries for each of 1 observations, got shape \(1, 4\)"):
+        make_model(Wide()).learn(10)
+
+
+def test_a_mask_that_allows_nothing_is_refused_unless_the_environment_has_ended():
+    keys = ("observation", "achieved_goal", "desired_goal")
+    space = spaces.Dict({key: spaces.Discrete(9) for key in keys})
+    memory = ManyGoalsReplayBuffer(4, space, spaces.Discrete(3), "cpu", n_envs=2, action_masks=True)
+    infos = [{"achieved_goal_id": 0, "env_terminated": False, "action_mask": np.array([0, 1, 1], np.int8)}] * 2
+    obs, zeros = {"observation": np.array([1, 2])}, np.zeros(2)
+    infos[1] = {"achieved_goal_id": 1, "env_terminated": True, "action_mask": np.zeros(3, np.int8)}
+    memory.add(obs, obs, zeros, zeros, zeros, infos)
+    batch = memory.sample(50)
+    assert batch.next_action_mask.dtype == th.bool
+    expected = th.tensor([[False, True, True], [False, False, False]])[batch.next_ids]
+    assert th.equal(batch.next_action_mask, expected)
+    infos[1]["env_terminated"] = False
+    with pytest.raises(ValueError, match="the action mask of environment 1 allows nothing"):
+        memory.add(obs, obs, zeros, zeros, zeros, infos)
+
+
+def test_masks_are_neither_kept_nor_looked_at_without_the_option():
+    class Shy(Corridor):
+        def step(self, action):
+            *outcome, info = super().step(action)
+            return *outcome, {**info, "action_mask": "unreadable"}
+
+    plain, shy = (make_model(env, action_masks=False).learn(80) for env in (Corridor(), Shy()))
+    for model in (plain, shy):
+        assert model.replay_buffer.next_action_masks is None
+        assert model.replay_buffer.sample(3).next_action_mask is None
+    assert np.array_equal(plain.replay_buffer.actions, shy.replay_buffer.actions)
+    for ours, theirs in zip(plain.policy.parameters(), shy.policy.parameters(), strict=True):
+        assert th.equal(ours, theirs)
+
+
+def test_predict_takes_masks():
+    model = make_model(Strict(), action_masks=False)  # the option is about learning
+    world = Strict()
+    cells = np.stack([world.observation_of(cell) for cell in range(6)])
+    obs = {"observation": cells, "desired_goal": cells[::-1]}
+    with th.no_grad():
+        q = model.q_net(th.tensor(obs["observation"]), th.tensor(obs["desired_goal"].copy())).numpy()
+    free, _ = model.predict(obs, deterministic=True)
+    assert np.array_equal(free, q.argmax(axis=1))
+    masks = np.ones((6, 3), dtype=bool)
+    masks[np.arange(6), free] = False
+    second, _ = model.predict(obs, deterministic=True, action_masks=masks)
+    assert np.array_equal(second, np.argsort(q, axis=1)[:, 1])
+    assert np.array_equal(second, model.predict(obs, deterministic=True, action_masks=masks.astype(np.int8))[0])
+    one = {key: value[0] for key, value in obs.items()}
+    action, _ = model.predict(one, deterministic=True, action_masks=masks[0])
+    assert action.shape == ()
+    assert action == second[0]
+    # exploring: uniform among the two that are left
+    model.exploration_rate = 1.0
+    drawn = np.stack([model.predict(obs, action_masks=masks)[0] for _ in range(400)])
+    assert (drawn != free).all()
+    assert np.abs((drawn == second).mean(axis=0) - 0.5).max() < 0.125  # 5 standard deviations
+    assert model.predict(one, action_masks=masks[0])[0].shape == ()
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        (np.ones((3, 3), bool), "must have 3 entries for each of 2 observations"),
+        (np.ones((2, 4), bool), r"got shape \(2, 4\)"),
+        (np.ones(3, bool), r"got shape \(1, 3\)"),
+        (np.array([[1, 1, 0], [0, 0, 0]]), "of environment 1 allows nothing"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(masks, message):
+    model, cells = make_model(Strict()), np.eye(6, dtype=np.uint8)[:2]
+    for deterministic in (True, False):
+        with pytest.raises(ValueError, match=message):
+            model.predict({"observation": cells, "desired_goal": cells}, deterministic=deterministic, action_masks=masks)
+
+
+def test_random_actions_are_uniform_among_the_allowed():
+    masks = np.array([[1, 0, 1, 1], [0, 0, 1, 0], [1, 1, 1, 1]], dtype=bool).repeat(9_000, axis=0)
+    drawn = random_allowed(masks, np.random.default_rng(0)).reshape(3, -1)
+    for actions, allowed in zip(drawn, masks[::9_000], strict=True):
+        frequencies = np.bincount(actions, minlength=4) / 9_000
+        np.testing.assert_allclose(frequencies, allowed / allowed.sum(), atol=0.025)  # 5 standard deviations
+        assert (frequencies[~allowed] == 0).all()
+
+
+@pytest.mark.parametrize("double_q", [False, True])
+def test_an_unmasked_learner_prefers_a_forbidden_action_and_the_masked_one_does_not(double_q):
+    """Action 2 jumps to the last cell, and is forbidden: both learners see it used, one must not count on it."""
+    world = Corridor()
+    cells = np.stack([world.observation_of(cell) for cell in range(6)])
+    values, actions = {}, {}
+    for masked in (False, True):
+        optimizer = {"optimizer_class": th.optim.Adam}
+        settings = {"goal_sampling": "batch", "gamma": 0.9, "learning_rate": 3e-3, "double_q": double_q}
+        model = make_model(Strict(), action_masks=masked, policy_kwargs={**SMALL, **optimizer}, **settings)
+        model.set_logger(configure(format_strings=[]))
+        ids = model.goal_buffer.add(cells)
+        for cell in range(6):
+            for action, there in enumerate((max(cell - 1, 0), min(cell + 1, 5), 5)):
+                info = {"achieved_goal_id": ids[there], "env_terminated": False, "action_mask": np.array([1, 1, 0])}
+                obs, next_obs = ({"observation": cells[where][None]} for where in (cell, there))
+                model.replay_buffer.add(obs, next_obs, np.array([action]), np.zeros(1), np.zeros(1), [info])
+        for update in range(900):
+            model.train(1, 32)
+            if update % 15 == 0:
+                polyak_update(model.q_net.parameters(), model.q_net_target.parameters(), 1.0)
+        with th.no_grad():
+            values[masked] = model.q_net(th.tensor(cells[:1]), th.tensor(cells[5:])).numpy()[0]
+        masks = np.array([True, True, False]) if masked else None
+        goal_obs = {"observation": cells[0], "desired_goal": cells[5]}
+        actions[masked] = int(model.predict(goal_obs, deterministic=True, action_masks=masks)[0])
+    assert actions == {False: 2, True: 1}
+    walk = -0.1 * (1 + 0.9 + 0.9**2 + 0.9**3)  # five steps, the last of which costs nothing
+    assert values[False][1] == pytest.approx(-0.1, abs=0.06)  # a step, and then the jump
+    assert values[True][1] == pytest.approx(walk, abs=0.06)
+
+
+def test_a_masked_model_learns_its_world_and_is_measured_under_masks():
+    goals = np.stack([Strict().observation_of(cell) for cell in range(6)])
+    envs = gym.vector.SyncVectorEnv([Strict] * 6)
+    optimizer = {"optimizer_class": th.optim.Adam}
+    model = make_model(Strict(), exploration_steps=800, goal_sampling="batch", policy_kwargs={**SMALL, **optimizer})
+    model.learn(1_000)
+    # the world raises at a forbidden action, the exploring ones included
+    result = evaluate_mastery(model, envs, goals, max_steps=10, epsilon=0.2, episodes_per_goal=5, action_masks=True)
+    assert result.rate > 0.9
+    with pytest.raises(ValueError, match=r'needs infos\["action_mask"\] of shape \(6, 3\)'):
+        evaluate_mastery(model, gym.vector.SyncVectorEnv([Corridor] * 6), goals, max_steps=3, action_masks=True)
+
+
+def test_save_and_load(tmp_path):
+    model = make_model(Strict())
+    model.learn(60)
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "memory")
+    model.save_goal_buffer(tmp_path / "goals.npz")
+    again = ManyGoalsDQN.load(tmp_path / "model", Strict())
+    assert again.action_masks
+    again.load_goal_buffer(tmp_path / "goals.npz")
+    again.load_replay_buffer(tmp_path / "memory")
+    assert np.array_equal(again.replay_buffer.next_action_masks, model.replay_buffer.next_action_masks)
+    again.learn(60, reset_num_timesteps=False)
+    assert ManyGoalsDQN.load(tmp_path / "model").action_masks
+    # the option can be changed, and then the memory is another
+    unmasked = ManyGoalsDQN.load(tmp_path / "model", Corridor(), action_masks=False)
+    assert unmasked.replay_buffer.next_action_masks is None
+    with pytest.raises(ValueError, match="the model has action_masks=False"):
+        unmasked.load_replay_buffer(tmp_path / "memory")
+    unmasked.learn(60)
