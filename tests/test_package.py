@@ -1,4 +1,5 @@
 import ast
+import re
 import subprocess
 import sys
 import zipfile
@@ -40,6 +41,21 @@ def test_the_wheel_works_from_another_folder(wheel, tmp_path):
     done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "0.1.0"
+
+
+def test_the_wheel_requires_what_the_packages_import(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+    lines = archive.read(name).decode().splitlines()
+    required = {
+        re.match(r"[\w.-]+", line.split(": ")[1])[0]
+        for line in lines
+        if line.startswith("Requires-Dist") and "extra" not in line
+    }
+    imported = {module for folder in ("gym_twoRooms", "sb3_manygoals") for _, module in _imports(folder)}
+    own = {"gym_twoRooms", "sb3_manygoals"}
+    foreign = {module for module in imported - own if module not in sys.stdlib_module_names}
+    assert {module.replace("_", "-") for module in foreign} - {"pygame"} == required  # pygame: the extra "render"
 
 
 def _imports(folder):

@@ -15,7 +15,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -23,10 +22,11 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TrainFreq
 from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_name, polyak_update
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wrapper
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_manygoals.action_masks import check_action_masks, first_action_masks, next_action_masks, random_allowed
-from sb3_manygoals.goals import UNKNOWN, GoalBuffer, GoalBufferWrapper, GoalEpisodes, VecGoalBufferWrapper
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer
+from sb3_manygoals.goals.environments import goal_episodes, is_goal_wrapped, monitors_goals, pursue_goals
 from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
@@ -232,7 +232,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         env = pursue_goals(env, None)
         if isinstance(env, VecEnv):
             return env
-        if monitor_wrapper and not _monitors_goals(env):
+        if monitor_wrapper and not monitors_goals(env):
             env = Monitor(env)
         return DummyVecEnv([lambda: env])
 
@@ -546,58 +546,3 @@ def _whole(name: str, value: Any, least: int) -> int:
     if not isinstance(value, (int, float, np.number)) or not float(value).is_integer() or value < least:
         raise ValueError(f"{name} must be a whole number, at least {least}, got {value!r}")
     return int(value)
-
-
-def goal_episodes(env: VecEnv) -> list[GoalEpisodes]:
-    """
-    :param env: a VecEnv with goal wrappers
-    :return: the goal episodes of its wrappers: one for a VecGoalBufferWrapper, else one an environment
-    :raises ValueError: if it has none, or they do not share one goal buffer and the same rewards
-    """
-    wrapper = unwrap_vec_wrapper(env, VecGoalBufferWrapper)
-    if isinstance(wrapper, VecGoalBufferWrapper):
-        return [wrapper.goal_episodes]
-    if not isinstance(env.unwrapped, DummyVecEnv) or not all(env.env_is_wrapped(GoalBufferWrapper)):
-        raise ValueError(
-            "env has no goal buffer that can be shared: put a VecGoalBufferWrapper around the VecEnv, or a "
-            "GoalBufferWrapper with the same goal_buffer around each environment of a DummyVecEnv"
-        )
-    episodes: list[GoalEpisodes] = env.get_attr("goal_episodes")
-    settings = {(id(one.goal_buffer), one.goal_reward, one.step_reward) for one in episodes}
-    if len(settings) > 1:
-        raise ValueError("the GoalBufferWrappers of env must be given the same goal_buffer, goal_reward and step_reward")
-    return episodes
-
-
-def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None) -> GymEnv:
-    """
-    :param env: an environment or VecEnv, with a goal wrapper or without
-    :param goal_wrapper_kwargs: arguments of the wrapper, if one is put around it; None: its defaults
-    :return: ``env`` with a goal wrapper
-    :raises TypeError: if actions are not discrete or observations cannot be goals
-    """
-    if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
-        raise TypeError(f"ManyGoalsDQN needs a Discrete action space that starts at 0, got {env.action_space}")
-    if is_goal_wrapped(env):
-        return env
-    settings = dict(goal_wrapper_kwargs or {})
-    if isinstance(env, VecEnv):
-        return VecGoalBufferWrapper(env, **settings)
-    settings.pop("reset_worlds", None)  # a single environment always can
-    return GoalBufferWrapper(env, **settings)
-
-
-def is_goal_wrapped(env: GymEnv) -> bool:
-    """:return: whether ``env`` has a goal wrapper, or each of its environments has"""
-    if isinstance(env, VecEnv):
-        return unwrap_vec_wrapper(env, VecGoalBufferWrapper) is not None or all(env.env_is_wrapped(GoalBufferWrapper))
-    return is_wrapped(env, GoalBufferWrapper)
-
-
-def _monitors_goals(env: gym.Env[Any, Any]) -> bool:
-    # A Monitor below the goal wrapper sees the environment's episodes, one above it the goals'.
-    while isinstance(env, gym.Wrapper) and not isinstance(env, GoalBufferWrapper):
-        if isinstance(env, Monitor):
-            return True
-        env = env.env
-    return False

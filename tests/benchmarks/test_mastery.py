@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks import film
 from benchmarks.mastery import PRESETS, all_goals, ceiling
-from sb3_manygoals import ManyGoalsDQN
+from gym_twoRooms.layout import Layout
+from gym_twoRooms.mdp import compile_layout
+from gym_twoRooms.oracle import OraclePolicy
+from sb3_manygoals import ManyGoalsDQN, MasteryResult
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,12 +108,27 @@ def test_the_report_needs_no_network(folder):
         assert (folder / name).is_file()
 
 
-def test_the_film_moves(folder):
-    with Image.open(folder / "reaching.gif") as film:
-        assert film.n_frames > 5
-        first = np.asarray(film.convert("RGB"))
-        film.seek(film.n_frames // 2)
-        assert (np.asarray(film.convert("RGB")) != first).any()
+def test_the_film_is_an_animation(folder):
+    with Image.open(folder / "reaching.gif") as animation:
+        assert animation.n_frames > 1
+
+
+def test_the_film_ends_in_green_where_goals_are_reached(tmp_path):
+    mdp = compile_layout(Layout.named("small"))
+    everything = np.ones((mdp.n_states, 1), dtype=np.bool_)
+    result = MasteryResult(1.0, (1.0, 1.0), everything, everything.astype(np.int64))
+    oracle = OraclePolicy(mdp, np.arange(mdp.n_states))
+    film.reaching(oracle, "TwoRoomsSwitchSmall-v0", result, tmp_path / "film.gif", seed=0, max_steps=150)
+    with Image.open(tmp_path / "film.gif") as animation:
+        first = np.asarray(animation.convert("RGB"))
+        animation.seek(animation.n_frames - 1)
+        last = np.asarray(animation.convert("RGB"))
+    assert (last != first).any()
+    corners = [(14, 14), (14, first.shape[1] // 2), (14, first.shape[1] - 14)]
+    corners += [(first.shape[0] - 14, column) for _, column in corners]
+    for corner in corners:
+        assert abs(last[corner].astype(int) - film.SUCCESS).max() < 12, corner
+        assert abs(first[corner].astype(int) - film.UNDER_WAY).max() < 12, corner
 
 
 def test_every_option_is_in_the_help():

@@ -132,6 +132,12 @@ def test_channels_may_come_first_or_last():
     assert last(observations).max() <= 1.0
 
 
+@pytest.mark.parametrize("height", [1, 2, 3])
+def test_pictures_of_few_rows_are_not_taken_for_channels(height):
+    preprocess = Preprocess(image_space(height, 10))
+    assert preprocess.space.shape == (3, height, 10)
+
+
 def test_discrete_observations_become_one_hot():
     th.testing.assert_close(Preprocess(spaces.Discrete(3))(th.tensor([2, 0])), th.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
 

@@ -120,10 +120,39 @@ def test_save_and_load_round_trip(tmp_path):
         GoalBuffer.load(tmp_path / "deep" / "goals", spaces.Box(0, 255, (3,), np.uint8))
 
 
-@pytest.mark.parametrize("space", [spaces.Dict({"a": PIXELS}), spaces.Tuple([PIXELS]), spaces.Text(5)])
-def test_a_space_that_cannot_hold_goals_is_refused(space):
-    with pytest.raises(TypeError, match="observation_space cannot be treated as a space of goals: expected one of Box"):
+@pytest.mark.parametrize(
+    ("space", "reason"),
+    [
+        (spaces.Dict({"a": PIXELS}), "expected one of Box, Discrete, MultiDiscrete, MultiBinary, got Dict"),
+        (spaces.Tuple([PIXELS]), "expected one of Box"),
+        (spaces.Text(5), "expected one of Box"),
+        (spaces.Box(0, 1, ()), "expected an array with elements"),
+        (spaces.Box(0, 1, (0,)), "expected an array with elements"),
+        (spaces.Discrete(4, start=1), "expected values that start at 0"),
+        (spaces.MultiDiscrete([3, 3], start=[0, 1]), "expected values that start at 0"),
+        (spaces.MultiDiscrete([[3, 3]]), "expected a MultiDiscrete of one axis"),
+    ],
+)
+def test_a_space_that_cannot_hold_goals_is_refused(space, reason):
+    with pytest.raises(TypeError, match=f"observation_space cannot be treated as a space of goals: {reason}"):
         GoalBuffer(space)
+
+
+def test_the_unknown_goal_is_not_the_last_one():
+    buffer = GoalBuffer(spaces.Discrete(4))
+    buffer.add(np.arange(3))
+    for ids in (UNKNOWN, np.array([0, UNKNOWN])):
+        with pytest.raises(IndexError, match="there is no goal with the id -1"):
+            buffer[ids]
+
+
+def test_rules_make_a_buffer_that_refuses_the_same():
+    held_out = np.full((1, 2, 2), 9, np.uint8)
+    buffer = GoalBuffer(PIXELS, capacity=3, held_out=held_out)
+    buffer.add(np.zeros((1, 2, 2), np.uint8))
+    other = GoalBuffer.from_rules(PIXELS, buffer.rules)
+    assert (len(other), other.capacity, other.has_held_out) == (0, 3, True)
+    assert other.add(held_out)[0] == UNKNOWN
 
 
 @pytest.mark.parametrize("capacity", [0, -3, 2.5, True])

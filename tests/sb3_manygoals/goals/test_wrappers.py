@@ -60,6 +60,51 @@ def test_the_environments_own_end_is_an_end_and_no_success():
     assert not info["is_success"]
 
 
+@pytest.mark.parametrize("vector", [False, True])
+def test_being_cut_short_is_not_an_end_of_the_world(vector):
+    """A time limit of the environment must not be taught as a state from which no goal can be reached."""
+
+    def make():
+        return gym.wrappers.TimeLimit(Corridor(length=6, start=0), 3)
+
+    venv = VecGoalBufferWrapper(DummyVecEnv([make])) if vector else DummyVecEnv([lambda: GoalBufferWrapper(make())])
+    goal = Corridor(length=6).observation_of(5)
+    venv.set_options({"goal": goal})
+    venv.reset()
+    for step in (1, 2, 3):
+        _, _, dones, infos = venv.step(np.array([RIGHT]))
+        assert dones[0] == (step == 3)
+        assert infos[0]["env_truncated"] == (step == 3)
+        assert infos[0]["env_terminated"] is False
+    assert infos[0]["TimeLimit.truncated"]
+
+
+def test_observations_are_copies_in_the_dtype_of_the_space():
+    class Sloppy(gym.Env):
+        """Returns its own array, in double precision."""
+
+        observation_space = spaces.Box(-10.0, 10.0, (2,), np.float32)
+        action_space = spaces.Discrete(2)
+
+        def __init__(self):
+            self.place = np.zeros(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return self.place, {}
+
+        def step(self, action):
+            self.place += 1.0
+            return self.place, 0.0, False, False, {}
+
+    env = GoalBufferWrapper(Sloppy())
+    first, _ = env.reset()
+    second = env.step(0)[0]
+    assert first["observation"].dtype == np.float32
+    np.testing.assert_array_equal(first["observation"], first["achieved_goal"])
+    assert (second["observation"] != first["observation"]).all()
+
+
 def test_goals_are_drawn_from_what_was_met_and_asked_for_something_else():
     env = GoalBufferWrapper(Corridor(length=5), max_episode_steps=3)
     seen = set()
@@ -244,12 +289,14 @@ def test_bad_goals_are_refused_at_reset():
 def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="max_episode_steps must be a whole number, at least 1, got 0"):
         GoalBufferWrapper(Corridor(), max_episode_steps=0)
-    with pytest.raises(ValueError, match="goal_reward must be greater than step_reward, both finite, got -1.0 and -0.1"):
+    with pytest.raises(ValueError, match=r"goal_reward must be greater than step_reward, both finite, got -1.0 and -0.1"):
         GoalBufferWrapper(Corridor(), goal_reward=-1.0)
     with pytest.raises(ValueError, match="goal_buffer is for observations of"):
         GoalBufferWrapper(Corridor(length=4), GoalBuffer(Corridor(length=5).observation_space))
     with pytest.raises(TypeError, match="cannot be treated as a space of goals"):
         GoalBufferWrapper(gym.wrappers.TransformObservation(Corridor(), lambda o: (o,), spaces.Tuple([spaces.Discrete(2)])))
+    with pytest.raises(TypeError, match="selector must be a GoalSelector or None, got 'uniform'"):
+        GoalBufferWrapper(Corridor(), selector="uniform")
     episodes = GoalEpisodes(GoalBuffer(spaces.Discrete(3)))
     episodes.goal_buffer = GoalBuffer(spaces.Discrete(3), held_out=np.arange(3))
     with pytest.raises(ValueError, match="the goal buffer is empty"):

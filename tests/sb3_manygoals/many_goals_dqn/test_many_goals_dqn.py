@@ -1,3 +1,4 @@
+import copy
 import csv
 
 import gymnasium as gym
@@ -7,7 +8,9 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecNormalize
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
 from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
@@ -153,6 +156,42 @@ def test_target_updates_keep_their_interval_with_any_number_of_environments():
         if model.q_net_target.head.bias[0] == steps:
             calls.append(steps)
     assert calls == [12, 20, 32, 40, 52, 60, 72, 80]  # the first step at or past each multiple of 10
+
+
+def test_a_soft_target_takes_over_its_share():
+    model = make_model(tau=0.25, target_update_interval=10)
+    with th.no_grad():
+        model.q_net.head.bias.fill_(4.0)
+        model.q_net_target.head.bias.fill_(0.0)
+    model.num_timesteps = 10
+    model._on_step()
+    th.testing.assert_close(model.q_net_target.head.bias, th.ones(3))
+
+
+def test_the_step_size_follows_its_schedule():
+    model = make_model(learning_rate=LinearSchedule(1e-3, 0.0, 1.0), learning_starts=10)
+    rates = []
+    model.learn(100, lambda *_: rates.append(model.policy.optimizer.param_groups[0]["lr"]) or True)
+    assert rates[50] == pytest.approx(0.5e-3, rel=0.05)
+    assert rates[-1] < 0.03e-3
+
+
+def test_running_statistics_reach_the_target_network():
+    class Normalized(FlattenExtractor):
+        def __init__(self, observation_space):
+            super().__init__(observation_space)
+            self.normalize = th.nn.BatchNorm1d(6)
+
+        def forward(self, observations):
+            return self.normalize(super().forward(observations))
+
+    kwargs = {**SMALL, "features_extractor_class": Normalized}
+    model = make_model(policy_kwargs=kwargs, target_update_interval=10).learn(60)
+    model.num_timesteps = 70
+    model._on_step()
+    online, target = (network.trunk[1].normalize for network in (model.q_net, model.q_net_target))
+    assert online.running_mean.abs().max() > 0
+    assert th.equal(online.running_mean, target.running_mean)
 
 
 # --- goals -----------------------------------------------------------------------------------------------------------
@@ -331,6 +370,41 @@ def test_a_new_environment_goes_on_with_the_goals_known():
     np.testing.assert_array_equal(model.goal_buffer.ids(model.goal_buffer.observations)[: len(ids)], ids)
 
 
+def test_held_out_goals_stay_held_out_in_a_loaded_model(tmp_path):
+    world = Corridor(length=6)
+    buffer = GoalBuffer(world.observation_space, capacity=50, held_out=world.observation_of(2)[None])
+    model = make_model(world, goal_wrapper_kwargs={"goal_buffer": buffer}).learn(40)
+    model.save(tmp_path / "model")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(length=6)).learn(200)
+    assert loaded.goal_buffer.capacity == 50
+    assert len(loaded.goal_buffer) == 5
+    assert world.observation_of(2) not in loaded.goal_buffer
+
+
+def test_what_is_changed_at_loading_is_changed_and_checked(tmp_path):
+    make_model(make_vec_env(Corridor, 2), goal_wrapper_kwargs={"reset_worlds": True}).save(tmp_path / "model")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(), goal_wrapper_kwargs={"max_episode_steps": 3})
+    assert loaded.env.get_attr("goal_episodes")[0].max_episode_steps == 3
+    assert ManyGoalsDQN.load(tmp_path / "model", env=Corridor()).learn(10).num_timesteps == 10
+    with pytest.raises(ValueError, match="gamma must be less than 1"):
+        ManyGoalsDQN.load(tmp_path / "model", gamma=1.0)
+
+
+def test_ids_of_goals_in_pursuit_follow_a_loaded_goal_buffer(tmp_path):
+    model = make_model().learn(60)
+    other = GoalBuffer(Corridor().observation_space)
+    other.add(model.goal_buffer.observations[::-1])
+    other.save(tmp_path / "goals")
+    model.load_goal_buffer(tmp_path / "goals")
+    (episodes,) = model.env.get_attr("goal_episodes")
+    np.testing.assert_array_equal(episodes.desired_ids, other.ids(episodes.desired_goals))
+
+
+def test_a_trained_model_can_be_copied():
+    model = make_model().learn(40)
+    assert th.equal(parameters(copy.deepcopy(model)), parameters(model))
+
+
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
@@ -399,6 +473,35 @@ def test_observations_without_a_goal_are_refused():
 def test_no_steps_are_refused(steps):
     with pytest.raises(ValueError, match="total_timesteps must be a finite number, at least 1, got"):
         make_model().learn(steps)
+
+
+@pytest.mark.parametrize("rows", [(3, 1), (1, 3)])
+def test_observations_and_goals_that_do_not_pair_up_are_refused(rows):
+    obs = goal_obs(Corridor(), 1, 2)
+    batch = {key: np.repeat(obs[key][None], n, axis=0) for key, n in zip(("observation", "desired_goal"), rows, strict=True)}
+    with pytest.raises(ValueError, match="observation and desired_goal must have one shape"):
+        make_model().predict(batch, deterministic=True)
+
+
+def test_wrappers_that_change_observations_around_the_goal_wrapper_are_refused():
+    stacked = VecFrameStack(VecGoalBufferWrapper(make_vec_env(lambda: Corridor(image=True), 1)), 2)
+    with pytest.raises(ValueError, match="a wrapper around the goal wrapper changes observations"):
+        make_model(stacked, "CnnPolicy")
+
+
+def test_another_goal_buffer_is_not_thrown_away_in_silence():
+    model = make_model().learn(30)
+    buffer = GoalBuffer(Corridor().observation_space, held_out=Corridor().observation_of(2)[None])
+    with pytest.raises(ValueError, match="env has a goal buffer of its own"):
+        model.set_env(GoalBufferWrapper(Corridor(), buffer))
+    model.set_env(GoalBufferWrapper(Corridor(), model.goal_buffer))
+
+
+def test_something_else_than_an_environment_is_refused():
+    with pytest.raises(TypeError, match="env must be a Gymnasium environment, its id, or an SB3 VecEnv, got 3"):
+        ManyGoalsDQN("MlpPolicy", 3)
+    with pytest.raises(ValueError, match="env is needed to build a model"):
+        ManyGoalsDQN("MlpPolicy", None)
 
 
 def test_normalised_observations_are_refused():

@@ -1,0 +1,70 @@
+"""Goal wrappers in an environment: found, or put around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+from gymnasium import spaces
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wrapper
+
+from sb3_manygoals.goals.episodes import GoalEpisodes
+from sb3_manygoals.goals.wrappers import GoalBufferWrapper, VecGoalBufferWrapper
+
+
+def goal_episodes(env: VecEnv) -> list[GoalEpisodes]:
+    """
+    :param env: a VecEnv with goal wrappers
+    :return: the goal episodes of its wrappers: one for a VecGoalBufferWrapper, else one an environment
+    :raises ValueError: if it has none, or they do not share one goal buffer and the same rewards
+    """
+    wrapper = unwrap_vec_wrapper(env, VecGoalBufferWrapper)
+    if isinstance(wrapper, VecGoalBufferWrapper):
+        return [wrapper.goal_episodes]
+    if not isinstance(env.unwrapped, DummyVecEnv) or not all(env.env_is_wrapped(GoalBufferWrapper)):
+        raise ValueError(
+            "env has no goal buffer that can be shared: put a VecGoalBufferWrapper around the VecEnv, or a "
+            "GoalBufferWrapper with the same goal_buffer around each environment of a DummyVecEnv"
+        )
+    episodes: list[GoalEpisodes] = env.get_attr("goal_episodes")
+    settings = {(id(one.goal_buffer), one.goal_reward, one.step_reward) for one in episodes}
+    if len(settings) > 1:
+        raise ValueError("the GoalBufferWrappers of env must be given the same goal_buffer, goal_reward and step_reward")
+    return episodes
+
+
+def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None) -> GymEnv:
+    """
+    :param env: an environment or VecEnv, with a goal wrapper or without
+    :param goal_wrapper_kwargs: arguments of the wrapper, if one is put around it; None: its defaults
+    :return: ``env`` with a goal wrapper
+    :raises TypeError: if actions are not discrete or observations cannot be goals
+    """
+    if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
+        raise TypeError(f"ManyGoalsDQN needs a Discrete action space that starts at 0, got {env.action_space}")
+    if is_goal_wrapped(env):
+        return env
+    settings = dict(goal_wrapper_kwargs or {})
+    if isinstance(env, VecEnv):
+        return VecGoalBufferWrapper(env, **settings)
+    settings.pop("reset_worlds", None)  # a single environment always can
+    return GoalBufferWrapper(env, **settings)
+
+
+def is_goal_wrapped(env: GymEnv) -> bool:
+    """:return: whether ``env`` has a goal wrapper, or each of its environments has"""
+    if isinstance(env, VecEnv):
+        return unwrap_vec_wrapper(env, VecGoalBufferWrapper) is not None or all(env.env_is_wrapped(GoalBufferWrapper))
+    return is_wrapped(env, GoalBufferWrapper)
+
+
+def monitors_goals(env: gym.Env[Any, Any]) -> bool:
+    """:return: whether a Monitor sees the goals' episodes; one below the goal wrapper sees the environment's"""
+    while isinstance(env, gym.Wrapper) and not isinstance(env, GoalBufferWrapper):
+        if isinstance(env, Monitor):
+            return True
+        env = env.env
+    return False
