@@ -25,8 +25,9 @@ def reaching(
     result: MasteryResult,
     path: Path,
     seed: int,
+    epsilon: float = 0.1,
     n_goals: int = 6,
-    max_steps: int = 60,
+    max_steps: int = 100,
     cell_size: int = 24,
 ) -> None:
     """
@@ -40,6 +41,7 @@ def reaching(
     :param result: a measurement of the same model
     :param path: the GIF to write
     :param seed: of the goals and the starts
+    :param epsilon: probability of a random action: a greedy policy stands still for ever where it is wrong
     :param n_goals: number of panels
     :param max_steps: steps after which the film ends
     :param cell_size: pixels a cell
@@ -49,7 +51,7 @@ def reaching(
     candidates = mastered if len(mastered) >= n_goals else np.arange(len(result.reached))
     envs = [gym.make(env_id, render_mode="rgb_array", cell_size=cell_size) for _ in range(n_goals)]
     panels = [
-        _panel(model, env, int(goal), seed + row, max_steps)
+        _panel(model, env, int(goal), seed + row, epsilon, max_steps)
         for row, (env, goal) in enumerate(zip(envs, rng.choice(candidates, n_goals, replace=False), strict=True))
     ]
     for env in envs:
@@ -64,12 +66,13 @@ def reaching(
 
 
 def _panel(
-    model: GoalReacher, env: gym.Env[NDArray[np.uint8], np.int64], goal_state: int, seed: int, max_steps: int
+    model: GoalReacher, env: gym.Env[NDArray[np.uint8], np.int64], goal_state: int, seed: int, epsilon: float, max_steps: int
 ) -> list[NDArray[np.uint8]]:
     """One goal's frames: the world on the left, the goal on the right, a green frame once they are the same."""
     observation, _ = env.reset(seed=seed, options={"state": goal_state})
     goal, goal_picture = observation, np.asarray(env.render())
     observation, _ = env.reset()
+    rng = np.random.default_rng((seed, 1))
     frames = []
     for _ in range(max_steps + 1):
         there = bool((observation == goal).all())
@@ -80,7 +83,7 @@ def _panel(
             {"observation": observation[None], "achieved_goal": observation[None], "desired_goal": goal[None]},
             deterministic=True,
         )
-        observation = env.step(action[0])[0]
+        observation = env.step(rng.integers(5) if rng.random() < epsilon else action[0])[0]
     return frames
 
 

@@ -241,7 +241,7 @@ def run(config: MasteryConfig) -> Path:
     greedy, noisy = final.values()
     _write_goals(folder / "goals.csv", greedy, noisy)
     plotting.mastery_curve(folder / "mastery.csv", folder / "curve.png", config.eval_epsilon)
-    film.reaching(model, config.env_id, greedy, folder / "reaching.gif", config.seed)
+    film.reaching(model, config.env_id, greedy, folder / "reaching.gif", config.seed, config.eval_epsilon)
     best = ceiling(config.env_id, config.eval_steps)
     report.write(folder, config.env_id, greedy, noisy, config.eval_epsilon, best, callback.training_seconds)
     eval_env.close()
