@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from gym_twoRooms.mdp import Action
 from sb3_manygoals import MasteryResult
 from sb3_manygoals.evaluation import GoalReacher
 
@@ -83,7 +84,7 @@ def _panel(
             {"observation": observation[None], "achieved_goal": observation[None], "desired_goal": goal[None]},
             deterministic=True,
         )
-        observation = env.step(rng.integers(5) if rng.random() < epsilon else action[0])[0]
+        observation = env.step(rng.integers(len(Action)) if rng.random() < epsilon else action[0])[0]
     return frames
 
 
