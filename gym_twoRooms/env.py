@@ -1,5 +1,6 @@
 """The world as a Gymnasium environment."""
 
+import operator
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, cast
@@ -11,7 +12,7 @@ from gymnasium.error import InvalidAction, ResetNeeded
 from numpy.typing import ArrayLike, NDArray
 
 from gym_twoRooms.layout import Layout, as_layout
-from gym_twoRooms.mdp import Action, TwoRoomsMDP, compile_layout
+from gym_twoRooms.mdp import TwoRoomsMDP, compile_layout
 from gym_twoRooms.model import TransitionModel, transition_model
 from gym_twoRooms.rendering import draw, write
 from gym_twoRooms.window import Window
@@ -41,8 +42,8 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     ## Observation Space
 
     `Box(0, 255, (H, W, 3), uint8)`: an RGB picture with one pixel per cell, 10 x 10 on the default map. The colours of the
-    agent, the block, the open and the shut door, switches, slippery floor, walls and floor are all distinct. The agent and the
-    block hide what is under them.
+    agent, blocks, open and shut doors, switches, slippery floor, walls and floor are all distinct. The agent and blocks hide
+    what is under them.
 
     ## Action Space
 
@@ -54,15 +55,15 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     | 1 | down | |
     | 2 | left | |
     | 3 | right | |
-    | 4 | toggle | flips the door when the agent is on a switch, else does nothing |
+    | 4 | toggle | on a switch, flips the door that it operates; elsewhere does nothing |
 
     ## Dynamics
 
-    - The agent walks on any free cell and through the open door. Walls, the closed door and the edge of the map stop it.
-    - Moving into the block pushes it one cell, and the agent follows. The block only goes where it touches no wall, door or
-      edge (orthogonally), so it can never be wedged; a push elsewhere leaves everything where it was.
+    - The agent walks on any free cell and through open doors. Walls, shut doors and the edge of the map stop it.
+    - Moving into a block pushes it one cell, and the agent follows. Blocks only go where they touch no wall, door or edge
+      (orthogonally), so they can never be wedged; a push elsewhere, or against a second block, leaves everything where it was.
     - On slippery floor, with probability `slip_probability`, the action (whichever it is) becomes a random move.
-    - After every action, an open door in which nobody stands closes with probability `close_probability`.
+    - After every action, each open door in which nobody stands closes with probability `close_probability`.
 
     ## Rewards
 
@@ -91,8 +92,8 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     - `"rgb_array"`: `render()` returns a picture, (H * cell_size, W * cell_size, 3) uint8;
     - `"human"`: `reset` and `step` show that picture in a window, at `metadata["render_fps"]` pictures per second. That needs
       pygame: `pip install "sb3-manygoals[render]"`. When a person closes the window, the environment goes on without it;
-    - `"ansi"`: `render()` returns the map as a string: `@` agent, `B` block, `D` shut door, `/` open door, `S` switch, `W`
-      slippery floor, `#` wall, `.` floor.
+    - `"ansi"`: `render()` returns the map as a string: `@` agent, `B` block, `D` (or `E`, `F`, `G`) shut door, `/` open door,
+      `S` (or `T`, `U`, `V`) switch, `W` slippery floor, `#` wall, `.` floor.
 
     `render_observation(observation)` draws any observation in the same way, be it the current one, a goal or another.
     `python -m gym_twoRooms.play` is the world on the keyboard.
@@ -107,9 +108,10 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     env = gym.make("TwoRoomsSwitchSmall-v0", render_mode="rgb_array")
     ```
 
-    :param layout: A :class:`~gym_twoRooms.layout.Layout`, the name of one (``"paper"`` or ``"small"``), or an ASCII map
+    :param layout: A :class:`~gym_twoRooms.layout.Layout`, the name of one (``"paper"``, ``"small"``, ``"locks"``,
+        ``"warehouse"`` or ``"mansion"``), or an ASCII map
     :param slip_probability: Probability, in [0, 1], that an action on slippery floor becomes a random move
-    :param close_probability: Probability, in [0, 1], that an open, empty door closes after an action
+    :param close_probability: Probability, in [0, 1], that an open, empty door closes after an action, for each door
     :param render_mode: ``"rgb_array"``, ``"human"``, ``"ansi"`` or None
     :param cell_size: Width and height of a cell in pictures for people, in pixels
     :raises LayoutError: If the map is not valid, or not all states can be reached from each other
@@ -147,7 +149,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         :raises ResetNeeded: If the environment was not reset yet
         """
         if self._state is None:
-            raise ResetNeeded("The environment has no state yet: call reset() first.")
+            raise _reset_needed()
         return self._state
 
     def get_state(self) -> int:
@@ -200,7 +202,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         :return: True where an action may do something, (5,) bool
         :raises ResetNeeded: If the environment was not reset yet
         """
-        return np.array(self.mdp.action_mask[self.state], dtype=np.bool_)
+        return self.mdp.action_mask_one(self.state).astype(np.bool_)
 
     @cached_property
     def P(self) -> TransitionModel:
@@ -235,20 +237,26 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """
-        Act once. Draws exactly two uniform numbers.
+        Act once. Draws exactly one uniform number.
 
         :param action: 0 up, 1 down, 2 left, 3 right or 4 toggle
         :return: The observation, (H, W, 3) uint8; the reward, 0.0; terminated and truncated, False; the info described above
         :raises InvalidAction: If there is no such action
         :raises ResetNeeded: If the environment was not reset yet
         """
-        if not self.action_space.contains(action):
-            raise InvalidAction(f"An action must be an integer in [0, {len(Action)}), got {action!r}.")
-        slip, close = self.np_random.random(2).tolist()
-        self._state = self.mdp.step_one(self.state, int(action), slip, close)
+        mdp, state = self.mdp, self._state
+        if state is None:
+            raise _reset_needed()
+        try:
+            number = operator.index(action)
+        except TypeError:
+            number = -1
+        if not 0 <= number < 5:
+            raise InvalidAction(f"An action must be an integer in [0, {mdp.n_actions}), got {action!r}.")
+        self._state = state = mdp.step_one(state, number, self.np_random.random())
         if self.render_mode == "human":
             self.render()
-        return self.mdp.observe_one(self._state), 0.0, False, False, self._info()
+        return mdp.observe_one(state), 0.0, False, False, {"state": state, "action_mask": mdp.action_mask_one(state)}
 
     def render(self) -> NDArray[np.uint8] | str | None:
         """
@@ -298,7 +306,11 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         return int(states)
 
     def _info(self) -> dict[str, Any]:
-        return {"state": self.state, "action_mask": self.mdp.action_mask[self.state].copy()}
+        return {"state": self.state, "action_mask": self.mdp.action_mask_one(self.state)}
+
+
+def _reset_needed() -> ResetNeeded:
+    return ResetNeeded("The environment has no state yet: call reset() first.")
 
 
 def observation_space(mdp: TwoRoomsMDP) -> spaces.Space[NDArray[np.uint8]]:

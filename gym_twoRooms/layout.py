@@ -9,8 +9,10 @@ from types import MappingProxyType
 Cell = tuple[int, int]
 """A (row, column) pair, both counted from 0 at the top left."""
 
-FLOOR, WALL, DOOR, SWITCH, SLIPPERY, BLOCK = ".#DSWB"
-SYMBOLS = FLOOR + WALL + DOOR + SWITCH + SLIPPERY + BLOCK
+FLOOR, WALL, SLIPPERY, BLOCK = ".#WB"
+DOORS, SWITCHES = "DEFG", "STUV"
+"""The symbols of doors, and of the switches that operate them, in the same order."""
+SYMBOLS = FLOOR + WALL + DOORS + SWITCHES + SLIPPERY + BLOCK
 MAX_SIDE = 64
 """Most rows, and most columns, that a map may have."""
 
@@ -27,8 +29,10 @@ class Layout:
     """
     A validated map. Two layouts are equal when their maps are, whatever their names.
 
-    ``.`` is floor, ``#`` wall, ``D`` the door, ``S`` a switch, ``W`` slippery floor, and ``B`` floor on which the block
-    starts. Cells are (row, column) pairs counted from 0 at the top left; collections of cells are sorted row by row.
+    ``.`` is floor, ``#`` wall, ``W`` slippery floor, and ``B`` floor on which a block is drawn. ``D`` is a door and ``S`` a
+    switch that flips it; three more doors are ``E``, ``F`` and ``G``, with the switches ``T``, ``U`` and ``V``. A door may
+    have several cells, which open and shut together, and several switches. Cells are (row, column) pairs counted from 0 at
+    the top left; collections of cells are sorted row by row.
 
     :param rows: The map, one string of symbols per row; use :meth:`parse` for a map in one string
     :param name: A name for people
@@ -40,8 +44,8 @@ class Layout:
 
     def __post_init__(self) -> None:
         self._check_symbols()
-        self._check_door()
-        self._check_block()
+        self._check_doors()
+        self._check_blocks()
         self._check_rooms()
 
     @classmethod
@@ -66,7 +70,7 @@ class Layout:
         """
         Look up one of :data:`NAMED_LAYOUTS`.
 
-        :param name: ``"paper"`` or ``"small"``
+        :param name: ``"paper"``, ``"small"``, ``"locks"``, ``"warehouse"`` or ``"mansion"``
         :return: The layout
         :raises LayoutError: If no layout has that name
         """
@@ -89,19 +93,19 @@ class Layout:
         return len(self.rows[0])
 
     @cached_property
-    def door(self) -> Cell | None:
-        """The door, if there is one."""
-        return next(iter(self._cells(DOOR)), None)
+    def doors(self) -> tuple[tuple[Cell, ...], ...]:
+        """The cells of each door, in the order of :data:`DOORS`."""
+        return tuple(cells for symbol in DOORS if (cells := self._cells(symbol)))
 
     @cached_property
-    def block(self) -> Cell | None:
-        """Where the block is drawn, if there is one."""
-        return next(iter(self._cells(BLOCK)), None)
+    def switches(self) -> tuple[tuple[Cell, ...], ...]:
+        """For each of :attr:`doors`, the cells on which toggling flips it."""
+        return tuple(cells for symbol in SWITCHES if (cells := self._cells(symbol)))
 
     @cached_property
-    def switches(self) -> tuple[Cell, ...]:
-        """The cells on which toggling flips the door."""
-        return self._cells(SWITCH)
+    def blocks(self) -> tuple[Cell, ...]:
+        """Where the blocks are drawn."""
+        return self._cells(BLOCK)
 
     @cached_property
     def slippery(self) -> tuple[Cell, ...]:
@@ -110,15 +114,17 @@ class Layout:
 
     @cached_property
     def free(self) -> tuple[Cell, ...]:
-        """The cells on which the agent can always stand: all but walls and the door."""
-        return self._cells(FLOOR + SWITCH + SLIPPERY + BLOCK)
+        """The cells on which the agent can always stand: all but walls and doors."""
+        return self._cells(FLOOR + SWITCHES + SLIPPERY + BLOCK)
 
     @cached_property
-    def block_region(self) -> tuple[Cell, ...]:
-        """The cells to which the block can be pushed: free, touching no wall, door or edge, and connected to its start."""
-        if self.block is None:
-            return ()
-        return tuple(sorted(_flood(self.block, {cell for cell in self.free if self._obstacle_beside(cell) is None})))
+    def block_regions(self) -> tuple[tuple[Cell, ...], ...]:
+        """
+        For each block, the cells to which it can be pushed: free, touching no wall, door or edge, and connected to its start.
+        Blocks that could meet have the same region.
+        """
+        roomy = {cell for cell in self.free if self._obstacle_beside(cell) is None}
+        return tuple(tuple(sorted(_flood(block, roomy))) for block in self.blocks)
 
     def _cells(self, symbols: str) -> tuple[Cell, ...]:
         return tuple((r, c) for r, row in enumerate(self.rows) for c, symbol in enumerate(row) if symbol in symbols)
@@ -129,7 +135,7 @@ class Layout:
             row, column = cell[0] + down, cell[1] + right
             if not (0 <= row < self.height and 0 <= column < self.width):
                 return f"the edge of the map {where} it"
-            if self.rows[row][column] in (WALL, DOOR):
+            if self.rows[row][column] in WALL + DOORS:
                 kind = "wall" if self.rows[row][column] == WALL else "door"
                 return f"the {kind} {where} it, at row {row}, column {column}"
         return None
@@ -147,38 +153,38 @@ class Layout:
                     raise LayoutError(f"Unknown symbol {symbol!r} at {_at((row, column))}; known are {' '.join(SYMBOLS)}.")
         if max(self.height, self.width) > MAX_SIDE:
             raise LayoutError(f"The map is {self.height} x {self.width} cells; at most {MAX_SIDE} x {MAX_SIDE} are supported.")
-        for kind, symbol in (("door", DOOR), ("block", BLOCK)):
-            found = self._cells(symbol)
-            if len(found) > 1:
-                raise LayoutError(f"There is a second {kind} at {_at(found[1])}; a map has at most one.")
         if len(self.free) < 2:
             raise LayoutError(f"The map has {len(self.free)} free cells; the agent needs at least 2 to have somewhere to go.")
 
-    def _check_door(self) -> None:
-        if self.door is not None and not self.switches:
-            raise LayoutError(f"The door at {_at(self.door)} can never open: the map has no switch.")
-        if self.door is None and self.switches:
-            raise LayoutError(f"The switch at {_at(self.switches[0])} has nothing to do: the map has no door.")
+    def _check_doors(self) -> None:
+        for door, switch in zip(DOORS, SWITCHES, strict=True):
+            doors, switches = self._cells(door), self._cells(switch)
+            if doors and not switches:
+                raise LayoutError(f"The door {door} at {_at(doors[0])} can never open: the map has no switch {switch}.")
+            if switches and not doors:
+                raise LayoutError(f"The switch {switch} at {_at(switches[0])} has nothing to do: the map has no door {door}.")
 
-    def _check_block(self) -> None:
-        if self.block is not None and (obstacle := self._obstacle_beside(self.block)) is not None:
-            raise LayoutError(f"The block at {_at(self.block)} touches {obstacle}: it could never be pushed away from there.")
+    def _check_blocks(self) -> None:
+        for block in self.blocks:
+            if (obstacle := self._obstacle_beside(block)) is not None:
+                raise LayoutError(f"The block at {_at(block)} touches {obstacle}: it could never be pushed away from there.")
 
     def _check_rooms(self) -> None:
-        doors = () if self.door is None else (self.door,)
+        doors = {cell for cells in self.doors for cell in cells}
         reached = _flood(self.free[0], {*self.free, *doors})
         for cell in sorted({*self.free, *doors} - reached):
-            kind = "door" if cell == self.door else "free cell"
+            kind = "door" if cell in doors else "free cell"
             raise LayoutError(f"The {kind} at {_at(cell)} is cut off from the free cell at {_at(self.free[0])}.")
-        if self.door is None:
+        if not doors:
             return
         operable: set[Cell] = set()
-        for switch in self.switches:
-            operable |= _flood(switch, self.free)
+        for cells in self.switches:
+            for switch in cells:
+                operable |= _flood(switch, self.free)
         for cell in self.free:
             if cell not in operable:
                 raise LayoutError(
-                    f"From the free cell at {_at(cell)} no switch can be reached while the door is closed: "
+                    f"From the free cell at {_at(cell)} no switch can be reached while all doors are shut: "
                     "the agent could be locked in. Each room needs a switch."
                 )
 
@@ -240,7 +246,78 @@ S..W
 ...S
 """
 
+_LOCKS = """
+S........
+...WWW...
+.........
+####D####
+T.......S
+.........
+....B....
+.........
+.........
+####E####
+.........
+...WWW...
+........T
+"""
+_WAREHOUSE = """
+..S....
+.......
+###D###
+.......
+..B.B..
+.......
+..W.W..
+.......
+S......
+"""
+_MANSION = """
+...........#............
+.S.........#............
+...........#..WWWWWWW...
+...........#..WWWWWWW...
+...........#..WWWWWWW...
+...........D..WWWWWWW...
+...........#..WWWWWWW...
+...........#..WWWWWWW...
+...........#............
+...........#..........S.
+...........#............
+###################.####
+...........#............
+...........#............
+.T.........#............
+....WW.....#............
+....WW.....#............
+....WW.....#............
+....WW.....E............
+....WW.....#............
+....WW.....#............
+....WW..B..#............
+...........#..........T.
+...........#............
+"""
+
 NAMED_LAYOUTS: Mapping[str, Layout] = MappingProxyType(
-    {"paper": Layout.parse(_PAPER, "paper"), "small": Layout.parse(_SMALL, "small")}
+    {
+        name: Layout.parse(text, name)
+        for name, text in {
+            "paper": _PAPER,
+            "small": _SMALL,
+            "locks": _LOCKS,
+            "warehouse": _WAREHOUSE,
+            "mansion": _MANSION,
+        }.items()
+    }
 )
-"""The maps that come with the package; ``"paper"`` has 5,728 states, ``"small"`` 220."""
+"""
+The maps that come with the package, and what each poses:
+
+- ``"paper"``: the world of the paper, 5,728 states;
+- ``"small"``: the same ingredients, 220 states, for quick starts and tests;
+- ``"locks"``: three rooms in a row and two doors, so that switches must be used in the right order, 8,316 states;
+- ``"warehouse"``: two blocks in one room, which get in each other's way, 20,710 states;
+- ``"mansion"``: 24 x 24 cells, four rooms, long ways and a field of slippery floor, 190,800 states, whose pictures are drawn
+  when they are needed and not kept.
+"""

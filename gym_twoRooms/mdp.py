@@ -1,6 +1,7 @@
 """A layout compiled into a finite Markov decision process: numbered states, dynamics as tables, states as pictures."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Mapping
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -10,10 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gym_twoRooms.connectivity import stranded_state
-from gym_twoRooms.layout import DIRECTIONS, Cell, Layout, LayoutError
+from gym_twoRooms.layout import BLOCK, DIRECTIONS, DOORS, FLOOR, SLIPPERY, SWITCHES, WALL, Layout, LayoutError
+from gym_twoRooms.numbering import StateNumbering
 
-MAX_STATES = 4_000_000
-"""Most states that are compiled; the tables and the check of them take about 350 bytes a state."""
 MAX_TABLE_BYTES = 64 * 2**20
 """Up to this size the pictures of all states are kept as a table."""
 
@@ -22,7 +22,10 @@ COLOURS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
         "floor": (236, 236, 228),
         "wall": (72, 72, 78),
         "slippery": (22, 36, 122),
-        "switch": (242, 192, 46),
+        "switch S": (242, 192, 46),
+        "switch T": (64, 172, 214),
+        "switch U": (236, 120, 44),
+        "switch V": (120, 200, 90),
         "door shut": (146, 84, 38),
         "door open": (168, 214, 150),
         "block": (126, 62, 158),
@@ -30,6 +33,14 @@ COLOURS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
     }
 )
 """RGB colour of each thing, all distinct, so that no two states look the same."""
+
+
+THINGS: Mapping[str, str] = MappingProxyType(
+    {FLOOR: "floor", WALL: "wall", SLIPPERY: "slippery", BLOCK: "floor"}
+    | dict.fromkeys(DOORS, "door shut")
+    | {switch: f"switch {switch}" for switch in SWITCHES}
+)
+"""What each symbol of a layout looks like where neither agent nor block is: a key of :data:`COLOURS`."""
 
 
 class Action(IntEnum):
@@ -46,27 +57,30 @@ class TwoRoomsMDP:
     """
     All states of a layout, numbered by arithmetic, with their dynamics and pictures. Immutable: its arrays are read-only.
 
-    A state is where the block is, whether the door is open, and where the agent is, numbered in that order of significance.
-    Cells are flat indexes ``row * width + column``. S is the number of states, H x W the size of the map.
+    A state is where the blocks are, which doors are open, and where the agent is, numbered in that order of significance.
+    Blocks look alike, and states that differ only in which block is where are the same. Cells are flat indexes
+    ``row * width + column``. S is the number of states, B that of blocks, D that of doors, H x W the size of the map.
 
     :ivar layout: The map
     :ivar slip_probability: Probability that an action on slippery floor becomes a random move
-    :ivar close_probability: Probability that an open, empty door closes after an action
+    :ivar close_probability: Probability that an open, empty door closes after an action, whatever the others do
     :ivar n_states: S
     :ivar n_actions: 5, see :class:`Action`
     :ivar agent: Cell of the agent, (S,) int32
-    :ivar block: Cell of the block, -1 on a map without one, (S,) int32
-    :ivar door_open: Whether the door is open, False on a map without one, (S,) bool
+    :ivar blocks: Cells of the blocks, (S, B) int32; those of blocks that could meet are in ascending order
+    :ivar doors_open: Whether each door is open, in the order of ``layout.doors``, (S, D) bool
     :ivar slips: Whether the agent stands on slippery floor, (S,) bool
-    :ivar action_mask: 1 where the action may do something: toggling only on a switch, (S, 5) int8
-    :ivar next_state: State after each action, before the door may close and without slipping, (S, 5) int32
-    :ivar closed_state: The state with the door shut; the state itself where it is shut or the agent is in it, (S,) int32
+    :ivar on_switch: Whether the agent stands on a switch, so that toggling does something, (S,) bool
+    :ivar next_state: State after each action, before doors may close and without slipping, (S, 5) int64
+    :ivar closed_state: State once a set of doors had their chance to close: those in which somebody stands stay open. The
+        sets are numbered by their bits, 1 for the first door, 2 for the second; (S, 2**D) int32, the first column is 0 to S-1
+    :ivar closing_probability: Probability that just these doors have their chance after an action, (2**D,) float64
 
     :param layout: The map
     :param slip_probability: In [0, 1]
     :param close_probability: In [0, 1]
     :raises ValueError: If a probability is not in [0, 1]
-    :raises LayoutError: If there are more than :data:`MAX_STATES` states, or one that cannot be reached or left
+    :raises LayoutError: If there are too many states, or one that cannot be reached or left
     """
 
     n_actions = len(Action)
@@ -78,7 +92,10 @@ class TwoRoomsMDP:
         self.layout = layout
         self.slip_probability = float(slip_probability)
         self.close_probability = float(close_probability)
-        self._number_states()
+        self._numbering = numbering = StateNumbering(layout)
+        self.n_states, self.agent, self.blocks = numbering.n_states, numbering.agent, numbering.blocks
+        self.doors_open = (numbering.opened[:, np.newaxis] & numbering.bits) > 0
+        self._ground = np.array([COLOURS[THINGS[symbol]] for row in layout.rows for symbol in row], dtype=np.uint8)
         self._compile_dynamics()
         for table in vars(self).values():
             if isinstance(table, np.ndarray):
@@ -89,26 +106,37 @@ class TwoRoomsMDP:
         # Copies and processes share or rebuild the compiled tables instead of carrying megabytes.
         return compile_layout, (self.layout, self.slip_probability, self.close_probability)
 
-    def encode(self, agent: ArrayLike, block: ArrayLike, door_open: ArrayLike) -> NDArray[np.int64]:
+    def encode(self, agent: ArrayLike, blocks: ArrayLike = (), doors_open: ArrayLike = ()) -> NDArray[np.int64]:
         """
-        Number the states with these parts; the three arguments are broadcast together.
+        Number the states with these parts. The shapes ``...`` of the three arguments are broadcast together.
 
-        :param agent: Cells of the agent, int
-        :param block: Cells of the block, int; -1 on a map without one
-        :param door_open: Whether the door is open, bool
-        :return: State numbers, int64, of the broadcast shape
+        :param agent: Cells of the agent, (...) int
+        :param blocks: Cells of the blocks, (..., B) int, in any order
+        :param doors_open: Whether each door is open, (..., D) bool
+        :return: State numbers, (...) int64
         :raises ValueError: If no state is like that
         """
-        agent, block, is_open = np.broadcast_arrays(agent, block, np.asarray(door_open, dtype=np.bool_))
         n_cells = self.layout.height * self.layout.width
-        inside = (agent >= 0) & (agent < n_cells) & (block >= -1) & (block < n_cells)
-        states = self._encode(np.where(inside, agent, 0), np.where(inside, block, 0), is_open)
-        wrong = ~inside | (states < 0)
-        if wrong.any():
-            first = np.unravel_index(int(wrong.argmax()), wrong.shape)
-            door = "open" if is_open[first] else "closed"
-            raise ValueError(f"There is no state with the agent in cell {agent[first]}, block in {block[first]}, door {door}.")
-        return states
+        agent, blocks, doors_open = np.asarray(agent), np.asarray(blocks), np.asarray(doors_open)
+        n_blocks, n_doors = self.blocks.shape[1], self.doors_open.shape[1]
+        for name, array, size in (("blocks", blocks, n_blocks), ("doors_open", doors_open, n_doors)):
+            if array.shape[-1:] != (size,):
+                raise ValueError(f"{name} must have shape (..., {size}), got {array.shape}.")
+        shape = np.broadcast_shapes(agent.shape, blocks.shape[:-1], doors_open.shape[:-1])
+        agent = np.broadcast_to(agent, shape).ravel()
+        blocks = np.broadcast_to(blocks, (*shape, n_blocks)).reshape(len(agent), n_blocks)
+        doors_open = np.broadcast_to(doors_open, (*shape, n_doors)).reshape(len(agent), n_doors).astype(np.bool_)
+        inside = (agent >= 0) & (agent < n_cells) & ((blocks >= 0) & (blocks < n_cells)).all(axis=1)
+        on_map = np.where(inside[:, np.newaxis], blocks, -1).astype(np.int64)
+        numbering = self._numbering
+        states = numbering.encode(np.where(inside, agent, -1), numbering.by_region(on_map), doors_open @ numbering.bits)
+        if (states < 0).any():
+            first = int((states < 0).argmax())
+            parts = (
+                f"agent in cell {agent[first]}, blocks in {blocks[first].tolist()}, doors open {doors_open[first].tolist()}"
+            )
+            raise ValueError(f"There is no state with the {parts}.")
+        return states.reshape(shape)
 
     def check_states(self, states: ArrayLike) -> NDArray[np.int64]:
         """
@@ -137,41 +165,58 @@ class TwoRoomsMDP:
         return (uniforms * self.n_states).astype(np.int64)
 
     def step(
-        self, states: NDArray[np.integer[Any]], actions: NDArray[np.integer[Any]], uniforms: NDArray[np.float64]
-    ) -> NDArray[np.int32]:
+        self, states: NDArray[np.int64], actions: NDArray[np.integer[Any]], uniforms: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
         """
         Make one step from each state. This is the whole of the dynamics; nothing is validated, for speed.
 
         :param states: State numbers, (N,)
         :param actions: Actions, (N,)
-        :param uniforms: Uniform draws from [0, 1), (N, 2): the first decides whether and where to the agent slips,
-            the second whether the door closes
-        :return: Next states, (N,) int32
+        :param uniforms: A uniform draw from [0, 1) for each, (N,): it decides whether and where to the agent slips, and what
+            of it that leaves open decides which doors close
+        :return: Next states, (N,) int64
         """
-        slipping = self.slips[states] & (uniforms[:, 0] < self.slip_probability)
-        if slipping.any():
-            # Given a slip, u / p is uniform in [0, 1) again and picks one of four moves. Rounding cannot make it 1: u < p.
-            moves = uniforms[slipping, 0] / self.slip_probability * 4
-            actions = actions.copy()
-            actions[slipping] = moves.astype(actions.dtype)
-        arrived = self.next_state[states, actions]
-        reached: NDArray[np.int32] = np.where(uniforms[:, 1] < self.close_probability, self.closed_state[arrived], arrived)
-        return reached
+        slippery = np.flatnonzero(self.slips.take(states))
+        if len(slippery):
+            actions, uniforms = actions.copy(), uniforms.copy()
+            slipping = uniforms[slippery] < self.slip_probability
+            # Given a slip, u / p is uniform again and picks one of four moves, and its fraction is uniform once more.
+            # Rounding cannot make it 1, as u < p.
+            rows = slippery[slipping]
+            scaled = uniforms[rows] / self.slip_probability * 4
+            moves = scaled.astype(actions.dtype)
+            actions[rows] = moves
+            uniforms[rows] = scaled - moves
+            rows = slippery[~slipping]
+            uniforms[rows] = (uniforms[rows] - self.slip_probability) / (1.0 - self.slip_probability)
+        arrived: NDArray[np.int64] = self.next_state.take(states * self.n_actions + actions)
+        closing = np.flatnonzero(uniforms < self._closing_bounds[-1])
+        if len(closing):
+            doors = np.searchsorted(self._closing_bounds, uniforms[closing], side="right")
+            arrived[closing] = self.closed_state[arrived[closing], doors]
+        return arrived
 
-    def step_one(self, state: int, action: int, slip: float, close: float) -> int:
+    def step_one(self, state: int, action: int, uniform: float) -> int:
         """
         :meth:`step` for a single state, without the cost of arrays.
 
         :param state: State number
         :param action: Action
-        :param slip: Uniform draw from [0, 1) that decides whether and where to the agent slips
-        :param close: Uniform draw from [0, 1) that decides whether the door closes
+        :param uniform: Uniform draw from [0, 1)
         :return: Next state
         """
-        if slip < self.slip_probability and self.slips.item(state):
-            action = int(slip / self.slip_probability * 4)
-        arrived: int = self.next_state.item(state, action)
-        return self.closed_state.item(arrived) if close < self.close_probability else arrived
+        if self._slips_at(state):
+            slip = self.slip_probability
+            if uniform < slip:
+                scaled = uniform / slip * 4
+                action = int(scaled)
+                uniform = scaled - action
+            else:
+                uniform = (uniform - slip) / (1.0 - slip)
+        arrived: int = self._next_state_at(state * 5 + action)
+        if uniform < self._any_closing:
+            arrived = self.closed_state.item(arrived, bisect_right(self._closing_bounds_list, uniform))
+        return arrived
 
     @cached_property
     def has_table(self) -> bool:
@@ -200,7 +245,8 @@ class TwoRoomsMDP:
         :param states: State numbers, (N,)
         :return: A new array, (N, H, W, 3) uint8
         """
-        return self.observations[states] if self.has_table else self.render(states)
+        # Nothing is out of range, and "clip" saves the check: it takes half the time.
+        return self.observations.take(states, axis=0, mode="clip") if self.has_table else self.render(states)
 
     def observe_one(self, state: int) -> NDArray[np.uint8]:
         """
@@ -209,8 +255,28 @@ class TwoRoomsMDP:
         :param state: State number
         :return: A new array, (H, W, 3) uint8
         """
-        picture: NDArray[np.uint8] = self.observations[state] if self.has_table else self.render(np.array([state]))[0]
-        return picture.copy()
+        picture: NDArray[np.uint8] = self.observations[state].copy() if self.has_table else self.render(np.array([state]))[0]
+        return picture
+
+    def action_masks(self, states: NDArray[np.int64]) -> NDArray[np.int8]:
+        """
+        Which actions may do something.
+
+        :param states: State numbers, (N,)
+        :return: A new array, 1 where an action may do something: toggling only on a switch, (N, 5) int8
+        """
+        masks = np.ones((len(states), self.n_actions), dtype=np.int8)
+        masks[:, Action.TOGGLE] = self.on_switch.take(states)
+        return masks
+
+    def action_mask_one(self, state: int) -> NDArray[np.int8]:
+        """
+        :meth:`action_masks` for a single state.
+
+        :param state: State number
+        :return: A new array, (5,) int8
+        """
+        return self._masks[self._on_switch_at(state)].copy()
 
     def render(self, states: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
         """
@@ -222,10 +288,10 @@ class TwoRoomsMDP:
         states = np.asarray(states)
         pictures = np.tile(self._ground, (len(states), 1, 1))
         rows = np.arange(len(states))
-        if self._door >= 0:
-            pictures[self.door_open[states], self._door] = COLOURS["door open"]
-        if self._has_block:
-            pictures[rows, self.block[states]] = COLOURS["block"]
+        for door, cells in enumerate(self._numbering.doors):
+            pictures[np.ix_(self.doors_open[states, door], cells)] = COLOURS["door open"]
+        for blocks in self.blocks[states].T:
+            pictures[rows, blocks] = COLOURS["block"]
         pictures[rows, self.agent[states]] = COLOURS["agent"]
         return pictures.reshape(-1, self.layout.height, self.layout.width, 3)
 
@@ -243,83 +309,32 @@ class TwoRoomsMDP:
             raise ValueError(f"An observation has shape {expected}, got {picture.shape}.")
         flat = picture.reshape(-1, 3)
         agent = np.flatnonzero((flat == COLOURS["agent"]).all(axis=1))
-        block = np.flatnonzero((flat == COLOURS["block"]).all(axis=1)) if self._has_block else np.array([-1])
-        if len(agent) != 1 or len(block) != 1:
-            raise ValueError(f"No state looks like this observation: it shows {len(agent)} agents and {len(block)} blocks.")
-        # The agent hides the door only when it stands in it, and then the door is open.
-        door_open = self._door >= 0 and not np.array_equal(flat[self._door], COLOURS["door shut"])
-        state = self._encode(agent, block, np.array([door_open]))
+        blocks = np.flatnonzero((flat == COLOURS["block"]).all(axis=1))
+        if len(agent) != 1 or len(blocks) != self.blocks.shape[1]:
+            raise ValueError(f"No state looks like this observation: it shows {len(agent)} agents and {len(blocks)} blocks.")
+        # The agent hides a door only when it stands in it, and then the door is open.
+        shut = (flat == COLOURS["door shut"]).all(axis=1)
+        numbering = self._numbering
+        opened = sum(bit for bit, cells in zip(numbering.bits.tolist(), numbering.doors, strict=True) if not shut[cells].any())
+        state = numbering.encode(agent, numbering.by_region(blocks[np.newaxis]), np.array([opened]))
         if state[0] < 0 or not np.array_equal(self.render(state)[0], picture):
             raise ValueError("No state looks like this observation.")
         return int(state[0])
 
-    def _number_states(self) -> None:
-        """Set up the numbering, the arrays that hold the parts of each state, and the picture without agent and block."""
-        layout = self.layout
-        n_cells = layout.height * layout.width
-        self._has_block = layout.block is not None
-        self._door = -1 if layout.door is None else self._flat([layout.door])[0]
-        closed_cells = self._flat(layout.free)
-        open_cells = closed_cells if self._door < 0 else np.sort(np.append(closed_cells, self._door))
-        block_cells = self._flat(layout.block_region) if self._has_block else np.array([-1])
-
-        # Where each cell comes among those the agent may stand on, with the door closed (0) and open (1), and among those
-        # of the block; -1 where it may not. The additional last entry is for the cell -1: "no block".
-        self._agent_rank = np.full((2, n_cells + 1), -1)
-        self._agent_rank[0, closed_cells] = np.arange(len(closed_cells))
-        self._agent_rank[1, open_cells] = np.arange(len(open_cells))
-        self._block_rank = np.full(n_cells + 1, -1)
-        self._block_rank[block_cells] = np.arange(len(block_cells))
-
-        self._n_closed = len(closed_cells) - self._has_block
-        self._n_open = len(open_cells) - self._has_block if self._door >= 0 else 0
-        self._per_block = self._n_closed + self._n_open
-        self.n_states = len(block_cells) * self._per_block
-        if self.n_states > MAX_STATES:
-            raise LayoutError(f"The layout has {self.n_states} states; at most {MAX_STATES} are supported.")
-
-        place, rest = np.divmod(np.arange(self.n_states), self._per_block)
-        is_open = rest >= self._n_closed
-        rank = rest - self._n_closed * is_open
-        if self._has_block:  # the cell of the block is left out of the agent's
-            rank += rank >= self._agent_rank[is_open.astype(np.intp), block_cells[place]]
-        # Ranks of an open door may lie past the end of the shorter closed list, and are not used there.
-        agent = np.where(is_open, open_cells[rank], closed_cells[np.minimum(rank, len(closed_cells) - 1)])
-        self.agent = agent.astype(np.int32)
-        self.block = block_cells[place].astype(np.int32)
-        self.door_open = is_open
-
-        self._ground = np.full((n_cells, 3), COLOURS["floor"], dtype=np.uint8)
-        self._ground[self._flat(layout.switches)] = COLOURS["switch"]
-        self._ground[self._flat(layout.slippery)] = COLOURS["slippery"]
-        self._ground[np.setdiff1d(np.arange(n_cells), open_cells)] = COLOURS["wall"]
-        if self._door >= 0:
-            self._ground[self._door] = COLOURS["door shut"]
-
-    def _encode(self, agent: NDArray[Any], block: NDArray[Any], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Number states by arithmetic; -1 for impossible ones. Cells must be on the map, or -1."""
-        agent_rank = self._agent_rank[is_open.astype(np.intp), agent]
-        block_rank = self._block_rank[block]
-        possible = (agent_rank >= 0) & (block_rank >= 0) & (agent != block)
-        if self._door < 0:
-            possible &= ~is_open
-        if self._has_block:
-            agent_rank = agent_rank - (agent_rank > self._agent_rank[is_open.astype(np.intp), block])
-        states = block_rank * self._per_block + self._n_closed * is_open + agent_rank
-        return np.asarray(np.where(possible, states, -1), dtype=np.int64)
-
     def _compile_dynamics(self) -> None:
         """Fill the tables of what each action does, for all states at once."""
-        layout = self.layout
+        layout, numbering, opened = self.layout, self._numbering, self._numbering.opened
         n_cells = layout.height * layout.width
-        on_slippery, on_switch = np.zeros((2, n_cells), dtype=np.bool_)
-        on_slippery[self._flat(layout.slippery)] = True
-        on_switch[self._flat(layout.switches)] = True
+        on_slippery = np.zeros(n_cells, dtype=np.bool_)
+        on_slippery[numbering.flat(layout.slippery)] = True
+        flips = np.zeros(n_cells, dtype=np.int64)  # the bit of the door that toggling flips, 0 off the switches
+        for bit, switches in zip(numbering.bits, layout.switches, strict=True):
+            flips[numbering.flat(switches)] = bit
+        flip = flips[self.agent]
         self.slips = on_slippery[self.agent]
-        self.action_mask = np.ones((self.n_states, self.n_actions), dtype=np.int8)
-        self.action_mask[:, Action.TOGGLE] = on_switch[self.agent]
+        self.on_switch = flip > 0
 
-        self.next_state = np.empty((self.n_states, self.n_actions), dtype=np.int32)
+        self.next_state = np.empty((self.n_states, self.n_actions), dtype=np.int64)
         unchanged = np.arange(self.n_states)
         row, column = np.divmod(np.arange(n_cells), layout.width)
         for move, (down, right) in enumerate(DIRECTIONS.values()):
@@ -327,25 +342,36 @@ class TwoRoomsMDP:
             on_map = (to_row >= 0) & (to_row < layout.height) & (to_column >= 0) & (to_column < layout.width)
             beside = np.where(on_map, to_row * layout.width + to_column, -1)
             agent = beside[self.agent]
-            pushes = (agent == self.block) & (agent >= 0)
-            block = np.where(pushes, beside[self.block], self.block)
-            # Whatever is in the way - wall, edge, closed door, or one of them behind the block - makes the state impossible.
-            moved = self._encode(agent, block, self.door_open)
+            blocks = np.where(self.blocks == agent[:, np.newaxis], beside[self.blocks], self.blocks)
+            # Whatever is in the way - wall, edge, shut door, another block, or one of them behind a block - makes the state
+            # impossible.
+            moved = numbering.encode(agent, blocks, opened)
             self.next_state[:, move] = np.where(moved >= 0, moved, unchanged)
-        toggled = self._encode(self.agent, self.block, ~self.door_open)
-        self.next_state[:, Action.TOGGLE] = np.where(on_switch[self.agent], toggled, unchanged)
-        closed = self._encode(self.agent, self.block, np.zeros_like(self.door_open))
-        self.closed_state = np.where(closed >= 0, closed, unchanged).astype(np.int32)
+        self.next_state[:, Action.TOGGLE] = numbering.encode(self.agent, self.blocks, opened ^ flip)
+
+        self.closed_state = np.empty((self.n_states, 2 ** len(numbering.doors)), dtype=np.int32)
+        self.closed_state[:, 0] = unchanged
+        for bit in numbering.bits.tolist():
+            shut = numbering.encode(self.agent, self.blocks, opened & ~bit)
+            shut = np.where(shut >= 0, shut, unchanged)
+            # Sets of the doors so far, and each of them with this door.
+            self.closed_state[:, bit : 2 * bit] = shut[self.closed_state[:, :bit]]
+        sets = np.arange(self.closed_state.shape[1])
+        n_closing = (sets[:, np.newaxis] & numbering.bits > 0).sum(axis=1)
+        close = self.close_probability
+        self.closing_probability = close**n_closing * (1.0 - close) ** (len(numbering.doors) - n_closing)
+        # A uniform draw below the last bound closes the doors of the first set, from 1 on, whose bound is above it.
+        self._closing_bounds = np.append(0.0, np.cumsum(self.closing_probability[1:]))
+        self._closing_bounds_list = self._closing_bounds.tolist()
+        self._any_closing = self._closing_bounds_list[-1]
+        # What single steps need, in the form that is quickest for them.
+        self._slips_at, self._next_state_at, self._on_switch_at = self.slips.item, self.next_state.item, self.on_switch.item
+        self._masks = (np.array([1, 1, 1, 1, 0], dtype=np.int8), np.ones(5, dtype=np.int8))
 
     def _check_connected(self) -> None:
         """Raise LayoutError unless every state can be reached from every other."""
         # Slipping adds nothing: it makes moves that the agent could choose there, and toggling is a no-op on slippery floor.
-        outcomes = []
-        if self.close_probability < 1:
-            outcomes.append(self.next_state)
-        if self.close_probability > 0:
-            outcomes.append(self.closed_state[self.next_state])
-        stranded = stranded_state(np.concatenate(outcomes, axis=1))
+        stranded = stranded_state(self.next_state, self.closed_state[:, self.closing_probability > 0])
         if stranded is not None:
             state, is_trap = stranded
             verb = "left: no way leads from it back to the others" if is_trap else "reached from the others"
@@ -353,13 +379,15 @@ class TwoRoomsMDP:
             raise LayoutError(f"The state ({self._describe(state)}) cannot be {verb} ({note}).")
 
     def _describe(self, state: int) -> str:
-        cells = {"agent": self.agent[state]} | ({"block": self.block[state]} if self._has_block else {})
-        width = self.layout.width
-        places = [f"the {thing} at row {cell // width}, column {cell % width}" for thing, cell in cells.items()]
-        return ", ".join([*places, f"the door {'open' if self.door_open[state] else 'closed'}"])
+        places = [f"the agent at {self._place(self.agent[state])}"]
+        places += [f"a block at {self._place(block)}" for block in self.blocks[state]]
+        for cells, is_open in zip(self._numbering.doors, self.doors_open[state], strict=True):
+            places.append(f"the door at {self._place(cells[0])} {'open' if is_open else 'shut'}")
+        return ", ".join(places)
 
-    def _flat(self, cells: Sequence[Cell]) -> NDArray[np.intp]:
-        return np.array([row * self.layout.width + column for row, column in cells], dtype=np.intp)
+    def _place(self, cell: int) -> str:
+        row, column = divmod(int(cell), self.layout.width)
+        return f"row {row}, column {column}"
 
 
 def compile_layout(layout: Layout, slip_probability: float = 0.5, close_probability: float = 0.01) -> TwoRoomsMDP:

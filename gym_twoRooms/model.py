@@ -25,15 +25,13 @@ def transition_model(mdp: TwoRoomsMDP) -> TransitionModel:
 
 def _outcomes(mdp: TwoRoomsMDP, action: int) -> list[list[tuple[float, int, float, bool]]]:
     """What may follow one action, for each state."""
-    # Where the action itself leads, and the four random moves, and then each of these with the door closed.
+    # Where the action itself leads, and the four random moves, and then each of these with each set of doors closing.
     n_moves = len(DIRECTIONS)
     slip = mdp.slips * mdp.slip_probability
     arrived = np.column_stack([mdp.next_state[:, action], mdp.next_state[:, :n_moves]])
     chance = np.column_stack([1.0 - slip, *[slip / n_moves] * n_moves])
-    closed = mdp.closed_state[arrived]
-    closing = mdp.close_probability * (closed != arrived)
-    followers = np.hstack([arrived, closed])
-    chances = np.hstack([chance * (1.0 - closing), chance * closing])
+    followers = mdp.closed_state[arrived].reshape(mdp.n_states, -1)
+    chances = (chance[:, :, np.newaxis] * mdp.closing_probability).reshape(mdp.n_states, -1)
     return [_merged(*row) for row in zip(followers.tolist(), chances.tolist(), strict=True)]
 
 

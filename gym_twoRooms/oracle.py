@@ -26,9 +26,11 @@ def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
     def moves_to(targets: NDArray[np.integer[Any]]) -> Any:
         return csr_array((one, (states, targets)), shape=(mdp.n_states, mdp.n_states))
 
-    # columns of closing: where a state is once the door had its chance to close
-    close = mdp.close_probability
-    closing = (1.0 - close) * eye_array(mdp.n_states, format="csr") + close * moves_to(mdp.closed_state)
+    # columns of closing: where a state is once the doors had their chance to close
+    closing = sum(
+        (chance * moves_to(closed) for chance, closed in zip(mdp.closing_probability, mdp.closed_state.T, strict=True)),
+        start=csr_array((mdp.n_states, mdp.n_states)),
+    )
     arrivals = [moves_to(mdp.next_state[:, action]) for action in range(mdp.n_actions)]
     slipping = diags_array(mdp.slip_probability * mdp.slips, format="csr")
     staying = eye_array(mdp.n_states, format="csr") - slipping

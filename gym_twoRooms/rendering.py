@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gym_twoRooms.layout import BLOCK, DOOR, FLOOR, Layout
+from gym_twoRooms.layout import BLOCK, DOORS, FLOOR, SWITCHES, Layout
 from gym_twoRooms.mdp import COLOURS, TwoRoomsMDP
 
 Colour = Sequence[float] | NDArray[np.float64]
@@ -36,21 +36,23 @@ def draw(mdp: TwoRoomsMDP, state: int, cell_size: int = 32) -> NDArray[np.uint8]
         row, column = divmod(index, layout.width)
         return canvas[row * cell_size : (row + 1) * cell_size, column * cell_size : (column + 1) * cell_size]
 
-    if layout.door is not None:
-        row, column = layout.door
-        (_draw_open_door if mdp.door_open[state] else _draw_shut_door)(cell(row * layout.width + column))
-    if mdp.block[state] >= 0:
-        _draw_block(cell(int(mdp.block[state])))
+    for cells, is_open in zip(layout.doors, mdp.doors_open[state], strict=True):
+        for row, column in cells:
+            switch = SWITCHES[DOORS.index(layout.rows[row][column])]
+            (_draw_open_door if is_open else _draw_shut_door)(cell(row * layout.width + column), switch)
+    for block in mdp.blocks[state].tolist():
+        _draw_block(cell(block))
     _draw_agent(cell(int(mdp.agent[state])))
     return np.round(canvas).astype(np.uint8)
 
 
 def write(mdp: TwoRoomsMDP, state: int) -> str:
     """
-    Write a state as a map. The symbols are those of layouts, ``.`` floor, ``#`` wall, ``S`` switch, ``W`` slippery floor, and
+    Write a state as a map. The symbols are those of layouts, ``.`` floor, ``#`` wall, ``W`` slippery floor, letters of
+    switches, and
 
-    - ``@`` the agent and ``B`` the block, which hide what is under them;
-    - ``D`` the door when it is shut, ``/`` when it is open.
+    - ``@`` the agent and ``B`` a block, which hide what is under them;
+    - the letter of a door when it is shut, ``/`` when it is open.
 
     :param mdp: The compiled layout
     :param state: The number of the state
@@ -58,10 +60,11 @@ def write(mdp: TwoRoomsMDP, state: int) -> str:
     """
     layout = mdp.layout
     symbols = list("".join(layout.rows).replace(BLOCK, FLOOR))
-    if mdp.door_open[state]:
-        symbols = [OPEN_DOOR if symbol == DOOR else symbol for symbol in symbols]
-    if mdp.block[state] >= 0:
-        symbols[mdp.block[state]] = BLOCK
+    for cells, is_open in zip(layout.doors, mdp.doors_open[state], strict=True):
+        for row, column in cells if is_open else ():
+            symbols[row * layout.width + column] = OPEN_DOOR
+    for block in mdp.blocks[state]:
+        symbols[block] = BLOCK
     symbols[mdp.agent[state]] = AGENT
     rows = range(0, len(symbols), layout.width)
     return "\n".join("".join(symbols[start : start + layout.width]) for start in rows)
@@ -77,9 +80,9 @@ def _ground(layout: Layout, cell_size: int) -> NDArray[np.float64]:
             tile[:] = COLOURS["wall" if symbol == "#" else "floor"]
             if symbol == "W":
                 _draw_slippery(tile)
-            elif symbol == "S":
-                _draw_switch(tile)
-            if symbol not in "#D" and cell_size >= SMALLEST_GRID:
+            elif symbol in SWITCHES:
+                _draw_switch(tile, symbol)
+            if symbol not in "#" + DOORS and cell_size >= SMALLEST_GRID:
                 # One line between two cells: each draws its upper and left ones.
                 tile[0] = tile[:, 0] = tile[-1, -1] * 0.86
     canvas.flags.writeable = False
@@ -92,21 +95,27 @@ def _draw_slippery(tile: NDArray[np.float64]) -> None:
         _box(tile, height - 0.03, left, height + 0.03, right, _lighter("slippery"))
 
 
-def _draw_switch(tile: NDArray[np.float64]) -> None:
-    _box(tile, 0.12, 0.12, 0.88, 0.88, _darker("switch"))
-    _box(tile, 0.18, 0.18, 0.82, 0.82, COLOURS["switch"])
-    _box(tile, 0.30, 0.46, 0.70, 0.54, _darker("switch"))
+def _draw_switch(tile: NDArray[np.float64], switch: str) -> None:
+    _box(tile, 0.12, 0.12, 0.88, 0.88, _darker(f"switch {switch}"))
+    _box(tile, 0.18, 0.18, 0.82, 0.82, COLOURS[f"switch {switch}"])
+    _box(tile, 0.30, 0.46, 0.70, 0.54, _darker(f"switch {switch}"))
 
 
-def _draw_shut_door(tile: NDArray[np.float64]) -> None:
+def _draw_shut_door(tile: NDArray[np.float64], switch: str) -> None:
     tile[:] = _darker("door shut")
     _box(tile, 0.1, 0.1, 0.9, 0.9, COLOURS["door shut"])
-    _disc(tile, 0.5, 0.74, 0.07, COLOURS["switch"])
+    _draw_knob(tile, switch)
 
 
-def _draw_open_door(tile: NDArray[np.float64]) -> None:
+def _draw_open_door(tile: NDArray[np.float64], switch: str) -> None:
     tile[:] = COLOURS["door shut"]
     _box(tile, 0.1, 0.1, 0.9, 0.9, COLOURS["door open"])
+    _draw_knob(tile, switch)
+
+
+def _draw_knob(tile: NDArray[np.float64], switch: str) -> None:
+    """A knob in the colour of the switch that operates the door."""
+    _disc(tile, 0.5, 0.74, 0.07, COLOURS[f"switch {switch}"])
 
 
 def _draw_block(tile: NDArray[np.float64]) -> None:

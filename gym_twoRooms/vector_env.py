@@ -132,7 +132,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
                 if single is not None:
                     self._streams.seed(row, single)
         if new_states is None:
-            new_states = self.mdp.initial_states(self._streams.take(1, rows)[:, 0])
+            new_states = self.mdp.initial_states(self._streams.take(rows))
         self._elapsed[rows] = 0
         self._ended[rows] = False
         return self._put(new_states, mask)
@@ -160,13 +160,13 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         :return: True where an action may do something, (N, 5) bool
         :raises ResetNeeded: If the environment was not reset yet
         """
-        return self.mdp.action_mask[self._current()].astype(np.bool_)
+        return self.mdp.action_masks(self._current()).astype(np.bool_)
 
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """
-        Act once in each world. Draws two uniform numbers for each, and one where an episode starts.
+        Act once in each world. Draws one uniform number for each, and in ``SAME_STEP`` another where an episode starts.
 
         :param actions: An action for each world, (N,) int
         :return: Observations, (N, H, W, 3) uint8; rewards, (N,) float64, all 0; terminations, (N,) bool, all False;
@@ -184,26 +184,27 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
             ended = np.flatnonzero(starting).tolist()
             raise AssertionError(f"Environments {ended} have ended: reset them with options={{'reset_mask': mask}} first.")
 
-        uniforms = self._streams.take(np.where(starting, 1, 2) if any_starting else 2)
-        states = self.mdp.step(states, actions, uniforms).astype(np.int64)
-        self._elapsed += 1
+        uniforms = self._streams.take()
+        states = self.mdp.step(states, actions, uniforms)
         if any_starting:
-            states[starting] = self.mdp.initial_states(uniforms[starting, 0])
-            self._elapsed[starting] = 0
+            states[starting] = self.mdp.initial_states(uniforms[starting])
         self._states = states
-        limit = np.inf if self.max_episode_steps is None else self.max_episode_steps
-        truncated = self._elapsed >= limit
         infos: dict[str, Any] = {}
-        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
-            self._ended = truncated.copy()
-        elif truncated.any():
-            infos = self._restart(truncated)
+        truncated = np.zeros(self.num_envs, dtype=np.bool_)
+        if self.max_episode_steps is not None:
+            self._elapsed += 1
+            self._elapsed[starting] = 0
+            truncated = self._elapsed >= self.max_episode_steps
+            if self.autoreset_mode is not AutoresetMode.SAME_STEP:
+                self._ended = truncated.copy()
+            elif truncated.any():
+                infos = self._restart(truncated)
         return (
             self.mdp.observe(states),
             np.zeros(self.num_envs),
             np.zeros(self.num_envs, dtype=np.bool_),
             truncated,
-            infos | self._infos(np.ones(self.num_envs, dtype=np.bool_)),
+            infos | self._infos(),
         )
 
     def render(self) -> tuple[NDArray[np.uint8] | str, ...] | None:
@@ -248,23 +249,23 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
             "final_info": self._infos(ended),
             "_final_info": ended.copy(),
         }
-        states[rows] = self.mdp.initial_states(self._streams.take(1, rows)[:, 0])
+        states[rows] = self.mdp.initial_states(self._streams.take(rows))
         self._elapsed[rows] = 0
         return infos
 
-    def _infos(self, mask: NDArray[np.bool_]) -> dict[str, Any]:
-        """The infos of the worlds where ``mask`` is True, in Gymnasium's form: zeros elsewhere, and a mask for each key."""
-        states = self._current()
-        action_mask = self.mdp.action_mask[states]
-        if not mask.all():
-            states = states * mask
+    def _infos(self, mask: NDArray[np.bool_] | None = None) -> dict[str, Any]:
+        """
+        The infos of the worlds where ``mask`` is True, None for all, in Gymnasium's form: zeros elsewhere, and a mask for each
+        key.
+        """
+        states = self._current().copy()
+        action_mask = self.mdp.action_masks(states)
+        if mask is None:
+            mask = np.ones(self.num_envs, dtype=np.bool_)
+        elif not mask.all():
+            states *= mask
             action_mask[~mask] = 0
-        return {
-            "state": states.copy(),
-            "_state": mask.copy(),
-            "action_mask": action_mask,
-            "_action_mask": mask.copy(),
-        }
+        return {"state": states, "_state": mask.copy(), "action_mask": action_mask, "_action_mask": mask.copy()}
 
     def _check_actions(self, actions: NDArray[np.int64]) -> NDArray[np.int64]:
         actions = np.asarray(actions)
@@ -312,31 +313,37 @@ class _UniformStreams:
     :param n: Number of streams
     """
 
-    BLOCK = 256
+    BLOCK = 384
+    PADDING = 8
+    """With a power of two from row to row, the next numbers of all streams would share a few lines of the cache."""
 
     def __init__(self, n: int) -> None:
         self._generators: list[np.random.Generator | None] = [None] * n
-        self._block = np.empty((n, self.BLOCK))
-        self._used = np.full(n, self.BLOCK)
-        self._row_starts = np.arange(n) * self.BLOCK
+        self._block = np.empty((n, self.BLOCK + self.PADDING))
+        self._ends = np.arange(n) * self._block.shape[1] + self.BLOCK
+        self._next = self._ends.copy()
+        self._sure = 0  # all streams have at least so many numbers left
 
     def seed(self, index: int, seed: int) -> None:
         """Start a stream anew, dropping the numbers read ahead."""
         self._generators[index] = seeding.np_random(seed)[0]
-        self._used[index] = self.BLOCK
+        self._next[index] = self._ends[index]
+        self._sure = 0
 
-    def take(self, counts: int | NDArray[np.intp], rows: NDArray[np.intp] | slice = slice(None)) -> NDArray[np.float64]:
-        """
-        The next two numbers of the streams ``rows`` (k,), as (k, 2), of which only ``counts``, at most 2, are used up.
-        """
-        for index in np.flatnonzero(self._used > self.BLOCK - 2):
+    def take(self, rows: NDArray[np.intp] | slice = slice(None)) -> NDArray[np.float64]:
+        """The next number of each of the streams ``rows``, (k,)."""
+        if self._sure == 0:
+            self._refill()
+        self._sure -= 1
+        numbers = self._block.take(self._next[rows])
+        self._next[rows] += 1
+        return numbers
+
+    def _refill(self) -> None:
+        for index in np.flatnonzero(self._next == self._ends).tolist():
             generator = self._generators[index]
             if generator is None:
                 generator = self._generators[index] = seeding.np_random()[0]
-            left = self._block[index, self._used[index] :].copy()
-            self._block[index, : len(left)] = left
-            self._block[index, len(left) :] = generator.random(self.BLOCK - len(left))
-            self._used[index] = 0
-        start = self._row_starts[rows] + self._used[rows]
-        self._used[rows] += counts
-        return self._block.take(np.stack([start, start + 1], axis=1))
+            generator.random(out=self._block[index, : self.BLOCK])
+            self._next[index] -= self.BLOCK
+        self._sure = int((self._ends - self._next).min())

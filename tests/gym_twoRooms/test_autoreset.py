@@ -196,7 +196,7 @@ def test_states_of_some_worlds_can_be_given():
     assert np.array_equal(observations, env.mdp.observations[[1, 8, 2]])
     assert infos["state"].tolist() == [1, 0, 2]
     assert infos["_state"].tolist() == infos["_action_mask"].tolist() == mask.tolist()
-    assert np.array_equal(infos["action_mask"], env.mdp.action_mask[[1, 8, 2]] * mask[:, None])
+    assert np.array_equal(infos["action_mask"], env.mdp.action_masks(np.array([1, 8, 2])) * mask[:, None])
     assert env.reset(options={"state": np.array([-1, 4, 999]), "reset_mask": ~mask})[1]["state"].tolist() == [0, 4, 0]
     assert env.states.tolist() == [1, 4, 2]
     env.set_state(6, mask)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from gym_twoRooms.layout import Layout
+from gym_twoRooms.layout import Layout, LayoutError
 from gym_twoRooms.mdp import Action, TwoRoomsMDP, compile_layout
 
 UP, DOWN, LEFT, RIGHT, TOGGLE = range(5)
@@ -17,16 +17,22 @@ MDPS = {
     "no block": compile_layout(Layout.parse("SW.\n#D#\n.WS"), 1.0, 0.25),
     "no door": compile_layout(Layout.parse("......\n.B.W..\n......\n..W...\n....#."), 0.2, 1.0),
     "nothing": compile_layout(Layout.parse("..W"), 0.0, 0.0),
+    "two blocks": compile_layout(Layout.parse("......\n.BB.W.\n......\n......\n..W...")),
+    "blocks apart": compile_layout(Layout.parse("....#....\n.B..#..B.\nS...D...S\n....#....\n....#.W..")),
+    "two doors": compile_layout(Layout.parse("SW.\n#D#\nT.S\n.W.\n#E#\nT.U\n##F\n..U"), 0.5, 0.3),
+    "wide door": compile_layout(Layout.parse("S..\nDD#\n.FS\nUW.\n"), 0.5, 0.4),
+    "locks": compile_layout(Layout.named("locks")),
+    "warehouse": compile_layout(Layout.named("warehouse")),
 }
 
 
 def scene(mdp: TwoRoomsMDP, agent: tuple[int, int], block: tuple[int, int], door_open: bool) -> int:
     width = mdp.layout.width
-    return int(mdp.encode(agent[0] * width + agent[1], block[0] * width + block[1], door_open))
+    return int(mdp.encode(agent[0] * width + agent[1], [block[0] * width + block[1]], [door_open]))
 
 
-def step(mdp: TwoRoomsMDP, state: int, action: int, slip: float = NEVER, close: float = NEVER) -> int:
-    return int(mdp.step(np.array([state]), np.array([action]), np.array([[slip, close]]))[0])
+def step(mdp: TwoRoomsMDP, state: int, action: int, uniform: float = NEVER) -> int:
+    return int(mdp.step(np.array([state]), np.array([action]), np.array([uniform]))[0])
 
 
 AWAY = (6, 2)  # a place for the block where it is not in the way
@@ -71,39 +77,87 @@ def test_situations(before, action, after):
 def test_the_door_closes_after_the_action():
     mdp = MDPS["paper"]
     opened = scene(mdp, (1, 1), AWAY, False)
-    assert step(mdp, opened, TOGGLE, close=0.0099) == opened  # opened and closed again at once
-    assert step(mdp, scene(mdp, (4, 7), AWAY, True), LEFT, close=0.0) == scene(mdp, (4, 6), AWAY, False)
+    assert step(mdp, opened, TOGGLE, 0.0099) == opened  # opened and closed again at once
+    assert step(mdp, scene(mdp, (4, 7), AWAY, True), LEFT, 0.0) == scene(mdp, (4, 6), AWAY, False)
     # It may close behind the agent, stays open under it, and stops it only when it was shut before the action.
-    assert step(mdp, scene(mdp, (3, 7), AWAY, True), UP, close=0.0) == scene(mdp, (2, 7), AWAY, False)
-    assert step(mdp, scene(mdp, (2, 7), AWAY, True), DOWN, close=0.0) == scene(mdp, (3, 7), AWAY, True)
-    assert step(mdp, scene(mdp, (3, 7), AWAY, True), LEFT, close=0.0) == scene(mdp, (3, 7), AWAY, True)
+    assert step(mdp, scene(mdp, (3, 7), AWAY, True), UP, 0.0) == scene(mdp, (2, 7), AWAY, False)
+    assert step(mdp, scene(mdp, (2, 7), AWAY, True), DOWN, 0.0) == scene(mdp, (3, 7), AWAY, True)
+    assert step(mdp, scene(mdp, (3, 7), AWAY, True), LEFT, 0.0) == scene(mdp, (3, 7), AWAY, True)
     # 0.01 itself is not below 0.01, and a shut door stays shut.
-    assert step(mdp, scene(mdp, (4, 7), AWAY, True), LEFT, close=0.01) == scene(mdp, (4, 6), AWAY, True)
-    assert step(mdp, scene(mdp, (4, 7), AWAY, False), LEFT, close=0.0) == scene(mdp, (4, 6), AWAY, False)
+    assert step(mdp, scene(mdp, (4, 7), AWAY, True), LEFT, 0.01) == scene(mdp, (4, 6), AWAY, True)
+    assert step(mdp, scene(mdp, (4, 7), AWAY, False), LEFT, 0.0) == scene(mdp, (4, 6), AWAY, False)
 
 
 @pytest.mark.parametrize("action", range(5))
-def test_slipping_picks_a_move_by_the_first_number(action):
+def test_slipping_picks_a_move_by_the_number(action):
     mdp = MDPS["paper"]
     state = scene(mdp, (1, 4), AWAY, False)
     for slip, move in ((0.0, UP), (0.124, UP), (0.125, DOWN), (0.249, DOWN), (0.25, LEFT), (0.375, RIGHT), (0.4999, RIGHT)):
-        assert step(mdp, state, action, slip=slip) == step(mdp, state, move)
-    assert step(mdp, state, action, slip=0.5) == step(mdp, state, action)
+        assert step(mdp, state, action, slip) == step(mdp, state, move)
+    assert step(mdp, state, action, 0.5) == step(mdp, state, action)
     dry = scene(mdp, (1, 3), AWAY, False)
-    assert step(mdp, dry, action, slip=0.0) == step(mdp, dry, action)
+    assert step(mdp, dry, action, 0.0) == step(mdp, dry, action)
+
+
+def test_what_slipping_leaves_of_the_number_closes_the_door():
+    mdp = MDPS["paper"]
+    ajar = scene(mdp, (1, 4), AWAY, True)
+    # 0.5 is one of 8 parts of [0, 1) for each of four slips, and half of it for none: the door closes in the first 1% of each.
+    for first, length, arrived in ((0.0, 0.125, (0, 4)), (0.25, 0.125, (1, 3)), (0.375, 0.125, (1, 5)), (0.5, 0.5, (2, 4))):
+        assert step(mdp, ajar, DOWN, first) == scene(mdp, arrived, AWAY, False)
+        assert step(mdp, ajar, DOWN, first + 0.00999 * length) == scene(mdp, arrived, AWAY, False)
+        assert step(mdp, ajar, DOWN, first + 0.01001 * length) == scene(mdp, arrived, AWAY, True)
+        assert step(mdp, ajar, DOWN, first + 0.999 * length) == scene(mdp, arrived, AWAY, True)
+
+
+def cells(mdp: TwoRoomsMDP, state: int) -> tuple[int, list[int], list[bool]]:
+    return int(mdp.agent[state]), mdp.blocks[state].tolist(), mdp.doors_open[state].tolist()
+
+
+def test_blocks_stop_each_other():
+    mdp = MDPS["two blocks"]
+    side_by_side = int(mdp.encode(6, [7, 8], ()))
+    assert step(mdp, side_by_side, RIGHT) == side_by_side
+    assert cells(mdp, step(mdp, int(mdp.encode(1, [7, 8], ())), DOWN)) == (7, [8, 13], [])
+    assert mdp.encode(6, [8, 7], ()) == side_by_side
+    assert mdp.n_states == 66 * 28  # two of 12 cells, and the agent on one of the other 28
+
+
+def test_doors_open_and_close_each_for_itself():
+    mdp = MDPS["two doors"]
+    assert [len(cells_) for cells_ in mdp.layout.doors] == [1, 1, 1]
+    agent = 2 * 3 + 0  # on the switch T of the second door
+    shut = int(mdp.encode(agent, (), [False, False, False]))
+    assert cells(mdp, step(mdp, shut, TOGGLE)) == (agent, [], [False, True, False])
+    assert cells(mdp, step(mdp, shut, TOGGLE, 0.0)) == (agent, [], [False, True, False])  # the first had its chance
+    opened = int(mdp.encode(7, (), [True, True, True]))
+    seen = [cells(mdp, step(mdp, opened, TOGGLE, number))[2] for number in np.linspace(0, 1, 10_000, endpoint=False)]
+    for doors in np.ndindex(2, 2, 2):
+        share = np.mean([open_ == [bool(door) for door in doors] for open_ in seen])
+        assert share == pytest.approx(np.prod([0.7 if door else 0.3 for door in doors]), abs=2e-3)
+
+
+def test_a_wide_door_is_one_door_and_stays_open_for_who_stands_in_it():
+    mdp = MDPS["wide door"]
+    beside = int(mdp.encode(0, (), [True, False]))
+    assert cells(mdp, step(mdp, beside, DOWN, 0.0)) == (3, [], [True, False])
+    assert cells(mdp, step(mdp, int(mdp.encode(3, (), [True, False])), RIGHT, 0.0)) == (4, [], [True, False])
+    assert cells(mdp, step(mdp, beside, RIGHT, 0.0)) == (1, [], [False, False])
+    shut = int(mdp.encode(1, (), [False, False]))
+    assert step(mdp, shut, DOWN) == shut
 
 
 @pytest.mark.parametrize("probability", [5e-324, 1e-300, 0.1, 1 / 3, np.nextafter(0.7, 1), 1.0])
 def test_the_largest_number_that_slips_makes_the_last_move(probability):
     mdp = TwoRoomsMDP(Layout.parse(".W.\n..."), slip_probability=probability)
     highest = float(np.nextafter(probability, 0))
-    state = int(mdp.encode(1, -1, False))
-    assert step(mdp, state, UP, slip=highest) == step(mdp, state, UP if highest == 0 else RIGHT)
+    state = int(mdp.encode(1))
+    assert step(mdp, state, UP, highest) == step(mdp, state, UP if highest == 0 else RIGHT)
 
 
 def test_frequencies():
     mdp, n = MDPS["paper"], 200_000
-    uniforms = np.random.default_rng(0).random((n, 2))
+    uniforms = np.random.default_rng(0).random(n)
     slippery = scene(mdp, (1, 4), AWAY, False)
     after, counts = np.unique(mdp.step(np.full(n, slippery), np.full(n, RIGHT), uniforms), return_counts=True)
     shares = dict(zip(after.tolist(), (counts / n).tolist(), strict=True))
@@ -128,32 +182,48 @@ class Reference:
         inside = 0 <= row < len(self.rows) and 0 <= column < len(self.rows[0])
         return self.rows[row][column] if inside else "#"
 
-    def parts(self, state: int) -> tuple[tuple[int, int], tuple[int, int] | None, bool]:
+    def parts(self, state: int) -> tuple[tuple[int, int], set[tuple[int, int]], set[str]]:
         width = len(self.rows[0])
-        agent, block = int(self.mdp.agent[state]), int(self.mdp.block[state])
-        return divmod(agent, width), None if block < 0 else divmod(block, width), bool(self.mdp.door_open[state])
+        doors = sorted(set("".join(self.rows)) & set("DEFG"))
+        return (
+            divmod(int(self.mdp.agent[state]), width),
+            {divmod(block, width) for block in self.mdp.blocks[state].tolist()},
+            {door for door, is_open in zip(doors, self.mdp.doors_open[state], strict=True) if is_open},
+        )
 
-    def step(self, state: int, action: int, slip: float, close: float) -> tuple:
-        agent, block, is_open = self.parts(state)
-        if self.symbol(*agent) == "W" and slip < self.mdp.slip_probability:
-            action = min(int(slip / self.mdp.slip_probability * 4), 3)
+    def step(self, state: int, action: int, number: float) -> tuple:
+        agent, blocks, opened = self.parts(state)
+        if self.symbol(*agent) == "W":
+            slip = self.mdp.slip_probability
+            if number < slip:
+                action = int(number / slip * 4)
+                number = number / slip * 4 - action
+            else:
+                number = (number - slip) / (1 - slip)
         if action == TOGGLE:
-            if self.symbol(*agent) == "S":
-                is_open = not is_open
+            if self.symbol(*agent) in "STUV":
+                opened ^= {"DEFG"["STUV".index(self.symbol(*agent))]}
         else:
             down, right = MOVES[action]
             target = (agent[0] + down, agent[1] + right)
             symbol = self.symbol(*target)
-            if target == block:
+            if target in blocks:
                 behind = (target[0] + down, target[1] + right)
-                beside = [self.symbol(behind[0] + d, behind[1] + r) for d, r in MOVES.values()]
-                if self.symbol(*behind) not in "#D" and not {"#", "D"} & set(beside):
-                    agent, block = target, behind
-            elif symbol != "#" and (symbol != "D" or is_open):
+                around = {self.symbol(behind[0] + d, behind[1] + r) for d, r in MOVES.values()}
+                if behind not in blocks and not set("#DEFG") & {self.symbol(*behind), *around}:
+                    agent, blocks = target, blocks - {target} | {behind}
+            elif symbol != "#" and (symbol not in "DEFG" or symbol in opened):
                 agent = target
-        if is_open and self.symbol(*agent) != "D" and close < self.mdp.close_probability:
-            is_open = False
-        return agent, block, is_open
+        # Which doors have their chance to close: all sets of them share the interval from 0 to 1, that of no door at its end.
+        doors, bound = sorted(set("".join(self.rows)) & set("DEFG")), 0.0
+        for bits in range(1, 2 ** len(doors)):
+            closing = {door for place, door in enumerate(doors) if bits >> place & 1}
+            close, leave = self.mdp.close_probability, 1.0 - self.mdp.close_probability
+            bound += close ** len(closing) * leave ** (len(doors) - len(closing))
+            if number < bound:
+                opened -= closing - {self.symbol(*agent)}
+                break
+        return agent, blocks, opened
 
 
 uniform = st.floats(0, 1, exclude_max=True)
@@ -161,30 +231,59 @@ uniform = st.floats(0, 1, exclude_max=True)
 
 @pytest.mark.parametrize("name", MDPS)
 @settings(max_examples=300, deadline=None)
-@given(data=st.data(), action=st.sampled_from(Action), slip=uniform, close=uniform | st.floats(0, 0.01))
-def test_step_equals_the_reference(name, data, action, slip, close):
+@given(data=st.data(), action=st.sampled_from(Action), number=uniform | st.floats(0, 0.01))
+def test_step_equals_the_reference(name, data, action, number):
     mdp = MDPS[name]
     state = data.draw(st.integers(0, mdp.n_states - 1))
     reference = Reference(mdp)
-    assert reference.parts(step(mdp, state, action, slip, close)) == reference.step(state, action, slip, close)
+    assert reference.parts(step(mdp, state, action, number)) == reference.step(state, action, number)
 
 
-@pytest.mark.parametrize("name", ["small", "no block", "no door", "nothing"])
+@pytest.mark.parametrize("name", [name for name, mdp in MDPS.items() if mdp.n_states < 5_000])
 def test_every_state_and_action_equals_the_reference(name):
     mdp = MDPS[name]
     reference = Reference(mdp)
     for state in range(mdp.n_states):
         for action in range(5):
-            assert reference.parts(step(mdp, state, action)) == reference.step(state, action, NEVER, NEVER)
+            assert reference.parts(step(mdp, state, action)) == reference.step(state, action, NEVER)
+
+
+@st.composite
+def open_maps(draw):
+    """Maps of floor, slippery floor, some walls and one to three blocks; not all of them can be worlds."""
+    height, width = draw(st.integers(3, 7)), draw(st.integers(3, 7))
+    rows = [draw(st.lists(st.sampled_from("......W"), min_size=width, max_size=width)) for _ in range(height)]
+    inside = st.tuples(st.integers(1, height - 2), st.integers(1, width - 2))
+    for row, column in draw(st.lists(st.tuples(st.integers(0, height - 1), st.integers(0, width - 1)), max_size=2)):
+        rows[row][column] = "#"
+    for row, column in draw(st.sets(inside, min_size=1, max_size=3)):
+        rows[row][column] = "B"
+    return "\n".join(map("".join, rows))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(text=open_maps(), seed=st.integers(0, 1000))
+def test_any_map_equals_the_reference(text, seed):
+    try:
+        mdp = TwoRoomsMDP(Layout.parse(text))
+    except LayoutError:
+        assume(False)
+    reference, rng = Reference(mdp), np.random.default_rng(seed)
+    states = np.arange(mdp.n_states)
+    assert np.array_equal(mdp.encode(mdp.agent, mdp.blocks, mdp.doors_open), states)
+    for state in rng.integers(mdp.n_states, size=30).tolist():
+        action, number = int(rng.integers(5)), rng.random()
+        assert reference.parts(step(mdp, state, action, number)) == reference.step(state, action, number)
+        assert mdp.state_of(mdp.observe_one(state)) == state
 
 
 @pytest.mark.parametrize("name", MDPS)
 def test_step_treats_each_row_alone_and_leaves_its_arguments_as_they_are(name):
     mdp = MDPS[name]
     rng = np.random.default_rng(1)
-    states, actions, uniforms = rng.integers(mdp.n_states, size=500), rng.integers(5, size=500), rng.random((500, 2))
+    states, actions, uniforms = rng.integers(mdp.n_states, size=500), rng.integers(5, size=500), rng.random(500)
     before = states.copy(), actions.copy(), uniforms.copy()
     together = mdp.step(states, actions, uniforms)
     assert all(np.array_equal(a, b) for a, b in zip(before, (states, actions, uniforms), strict=True))
-    assert together.dtype == np.int32
-    assert together.tolist() == [step(mdp, s, a, *u) for s, a, u in zip(states, actions, uniforms, strict=True)]
+    assert together.dtype == np.int64
+    assert together.tolist() == [step(mdp, *row) for row in zip(states, actions, uniforms, strict=True)]

@@ -8,14 +8,15 @@ TINY = "S..D.S"
 def test_the_paper_map():
     layout = Layout.named("paper")
     assert (layout.height, layout.width, layout.name) == (10, 10, "paper")
-    assert layout.door == (3, 7)
-    assert layout.switches == ((1, 1), (8, 8))
+    assert layout.doors == (((3, 7),),)
+    assert layout.switches == (((1, 1), (8, 8)),)
+    assert layout.blocks == ((5, 2),)
     assert layout.slippery == ((1, 4), (1, 5), (6, 4), (6, 5), (7, 4), (7, 5))
     assert len(layout.free) == 90
-    assert layout.block_region == tuple((row, column) for row in range(5, 9) for column in range(1, 9))
+    assert layout.block_regions == (tuple((row, column) for row in range(5, 9) for column in range(1, 9)),)
 
 
-@pytest.mark.parametrize("name", ["paper", "small"])
+@pytest.mark.parametrize("name", NAMED_LAYOUTS)
 def test_str_gives_the_map_back(name):
     layout = NAMED_LAYOUTS[name]
     assert Layout.parse(str(layout)) == layout
@@ -35,7 +36,18 @@ def test_as_layout_takes_a_layout_a_name_and_a_map():
 
 def test_a_map_without_door_and_block():
     layout = Layout.parse("..\n..")
-    assert (layout.door, layout.block, layout.switches, layout.block_region) == (None, None, (), ())
+    assert (layout.doors, layout.blocks, layout.switches, layout.block_regions) == ((), (), (), ())
+
+
+def test_several_doors_switches_and_blocks():
+    layout = Layout.parse("S...U\nDD#F#\n..S.U\n.....\n.B.B.\n.....")
+    assert layout.doors == (((1, 0), (1, 1)), ((1, 3),))
+    assert layout.switches == (((0, 0), (2, 2)), ((0, 4), (2, 4)))
+    assert layout.blocks == ((4, 1), (4, 3))
+    region = tuple((row, column) for row in (3, 4) for column in (1, 2, 3))
+    assert layout.block_regions == (region, region)
+    apart = Layout.parse("...#...\n.B.#.B.\n....... ")
+    assert apart.block_regions == (((1, 1),), ((1, 5),))
 
 
 BAD_MAPS = {
@@ -43,8 +55,6 @@ BAD_MAPS = {
     "empty": (" \n\n ", "map is empty"),
     "ragged": ("...\n..", r"Row 1 \(counted from 0\) has 2 cells where row 0 has 3"),
     "unknown symbol": ("...\n.x.", r"Unknown symbol 'x' at row 1, column 1 \(counted from 0\)"),
-    "second door": ("SD.DS", r"second door at row 0, column 3 \(counted from 0\)"),
-    "second block": (".....\n.B.B.\n.....", r"second block at row 1, column 3 \(counted from 0\)"),
     "block beside a wall": (
         "....\n.B#.\n....",
         "block at row 1, column 1 .* touches the wall right of it, at row 1, column 2",
@@ -52,8 +62,10 @@ BAD_MAPS = {
     "block beside the door": ("S...\n.B..\n#D##\n.S..", "touches the door below it, at row 2, column 1"),
     "block at the edge": (".B.\n...", "block at row 0, column 1 .* touches the edge of the map above it"),
     "block at the left edge": ("...\nB..\n...", "touches the edge of the map left of it"),
-    "door without switch": ("..D..", "door at row 0, column 2 .* can never open: the map has no switch"),
-    "switch without door": ("..S..", "switch at row 0, column 2 .* nothing to do: the map has no door"),
+    "door without switch": ("..D..", "door D at row 0, column 2 .* can never open: the map has no switch S"),
+    "door with another's switch": ("S.D.SF", "door F at row 0, column 5 .* can never open: the map has no switch U"),
+    "second block beside a wall": ("....#\n.B...\n...B#\n.....", "block at row 2, column 3 .* touches the wall right of it"),
+    "switch without door": ("..S..", "switch S at row 0, column 2 .* nothing to do: the map has no door D"),
     "too few free cells": ("##\n#.", "has 1 free cells"),
     "no free cell": ("##", "has 0 free cells"),
     "cell cut off": (
@@ -73,7 +85,9 @@ def test_bad_maps_are_refused(text, message):
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(LayoutError, match="no layout named 'huge'; the named ones are 'paper', 'small'"):
+    with pytest.raises(
+        LayoutError, match="no layout named 'huge'; the named ones are 'paper', 'small', 'locks', 'warehouse', 'mansion'"
+    ):
         as_layout("huge")
     with pytest.raises(LayoutError, match="must be a string, got NoneType"):
         as_layout(None)
@@ -81,4 +95,4 @@ def test_an_unknown_name_is_refused():
 
 def test_the_largest_map_and_a_one_row_map_are_accepted():
     assert Layout.parse("\n".join(["." * 64] * 64)).height == 64
-    assert Layout.parse(TINY).door == (0, 3)
+    assert Layout.parse(TINY).doors == (((0, 3),),)

@@ -17,9 +17,9 @@ class FixedGoal(gym.Wrapper):
     def __init__(self, env):
         super().__init__(env)
         mdp: TwoRoomsMDP = self.unwrapped.mdp
-        block = mdp.block.min()
-        self.goal = int(mdp.encode(mdp.agent.max(), block, True))  # by the switch of the lower room, with the door open
-        self.starts = np.flatnonzero((mdp.block == block) & (np.arange(mdp.n_states) != self.goal))
+        block = mdp.blocks.min()
+        self.goal = int(mdp.encode(mdp.agent.max(), [block], [True]))  # by the switch of the lower room, with the door open
+        self.starts = np.flatnonzero((mdp.blocks[:, 0] == block) & (np.arange(mdp.n_states) != self.goal))
         self.forbidden = 0
 
     def reset(self, *, seed=None, options=None):

@@ -7,12 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gym_twoRooms.mdp as mdp_module
+from gym_twoRooms import numbering
 from gym_twoRooms.connectivity import stranded_state
 from gym_twoRooms.layout import Layout, LayoutError
 from gym_twoRooms.mdp import COLOURS, TwoRoomsMDP, compile_layout
 
 PAPER = compile_layout(Layout.named("paper"))
 SMALL = compile_layout(Layout.named("small"))
+PUZZLES = [  # several blocks that meet and that do not, several doors, and a door of two cells
+    "......\n.BB...\n....B.\n......\n......",
+    ".....#....\n.B.B.#..B.\nS....D...S\n.....#....\n.....#....",
+    "S...U\nDD#F#\n.ES..\nTW..U",
+]
 CLOSET = "S....\n.....\n.....\n.....\n##D##\nS...S"
 
 
@@ -21,12 +27,15 @@ def search(mdp: TwoRoomsMDP, start: int) -> set[int]:
     found, frontier = {start}, [start]
     while frontier:
         arrived = mdp.next_state[frontier].ravel()
-        frontier = list(set(arrived.tolist() + mdp.closed_state[arrived].tolist()) - found)
+        frontier = list(set(mdp.closed_state[arrived].ravel().tolist()) - found)
         found |= set(frontier)
     return found
 
 
-@pytest.mark.parametrize(("mdp", "count"), [(PAPER, 5728), (SMALL, 220)], ids=["paper", "small"])
+COUNTS = {"paper": 5_728, "small": 220, "locks": 8_316, "warehouse": 20_710}
+
+
+@pytest.mark.parametrize(("mdp", "count"), [(compile_layout(Layout.named(name)), COUNTS[name]) for name in COUNTS], ids=COUNTS)
 def test_a_search_of_the_tables_finds_every_state(mdp, count):
     assert search(mdp, 0) == set(range(count))
     assert search(mdp, count - 1) == set(range(count))
@@ -35,13 +44,14 @@ def test_a_search_of_the_tables_finds_every_state(mdp, count):
 
 def test_tables_have_the_promised_types_and_are_read_only():
     shapes = {
-        "next_state": ((220, 5), np.int32),
-        "closed_state": ((220,), np.int32),
+        "next_state": ((220, 5), np.int64),
+        "closed_state": ((220, 2), np.int32),
+        "closing_probability": ((2,), np.float64),
         "slips": ((220,), np.bool_),
-        "action_mask": ((220, 5), np.int8),
+        "on_switch": ((220,), np.bool_),
         "agent": ((220,), np.int32),
-        "block": ((220,), np.int32),
-        "door_open": ((220,), np.bool_),
+        "blocks": ((220, 1), np.int32),
+        "doors_open": ((220, 1), np.bool_),
         "observations": ((220, 8, 4, 3), np.uint8),
     }
     for name, (shape, dtype) in shapes.items():
@@ -52,30 +62,36 @@ def test_tables_have_the_promised_types_and_are_read_only():
 
 
 def test_tables_agree_with_the_map():
-    switches = [row * 10 + column for row, column in PAPER.layout.switches]
-    assert np.array_equal(PAPER.action_mask[:, 4], np.isin(PAPER.agent, switches))
-    assert PAPER.action_mask[:, :4].all()
+    switches = [row * 10 + column for row, column in PAPER.layout.switches[0]]
+    assert np.array_equal(PAPER.on_switch, np.isin(PAPER.agent, switches))
+    masks = PAPER.action_masks(np.arange(5728))
+    assert (masks.shape, masks.dtype) == ((5728, 5), np.int8)
+    assert np.array_equal(masks[:, 4], PAPER.on_switch)
+    assert masks[:, :4].all()
     assert np.array_equal(PAPER.slips, np.isin(PAPER.agent, [14, 15, 64, 65, 74, 75]))
     in_door = PAPER.agent == 37
-    assert np.array_equal(PAPER.closed_state == np.arange(5728), ~PAPER.door_open | in_door)
+    assert np.array_equal(PAPER.closed_state[:, 0], np.arange(5728))
+    assert np.array_equal(PAPER.closed_state[:, 1] == np.arange(5728), ~PAPER.doors_open[:, 0] | in_door)
+    assert PAPER.closing_probability.tolist() == [0.99, 0.01]
 
 
 @given(state=st.integers(0, 5727))
 def test_parts_and_pictures_identify_a_state(state):
-    assert PAPER.encode(PAPER.agent[state], PAPER.block[state], PAPER.door_open[state]) == state
+    assert PAPER.encode(PAPER.agent[state], PAPER.blocks[state], PAPER.doors_open[state]) == state
     assert PAPER.state_of(PAPER.observations[state]) == state
 
 
-@pytest.mark.parametrize("text", ["..W", "S.D.S", "......\n.B....\n......\n......", CLOSET])
+@pytest.mark.parametrize("text", ["..W", "S.D.S", "......\n.B....\n......\n......", CLOSET, *PUZZLES])
 def test_maps_with_things_missing_round_trip(text):
     mdp = TwoRoomsMDP(Layout.parse(text))
     states = np.arange(mdp.n_states)
-    assert np.array_equal(mdp.encode(mdp.agent, mdp.block, mdp.door_open), states)
+    assert np.array_equal(mdp.encode(mdp.agent, mdp.blocks[:, ::-1], mdp.doors_open), states)
     assert [mdp.state_of(picture) for picture in mdp.render(states)] == states.tolist()
 
 
 def test_encode_broadcasts():
-    assert PAPER.encode(np.arange(3), 62, [[False], [True]]).shape == (2, 3)
+    assert PAPER.encode(np.arange(3), [62], [[[False]], [[True]]]).shape == (2, 3)
+    assert PAPER.encode(np.zeros((0, 4), dtype=int), [62], [True]).shape == (0, 4)
 
 
 @pytest.mark.parametrize(
@@ -92,24 +108,41 @@ def test_encode_broadcasts():
     ],
 )
 def test_encode_refuses_what_cannot_be(agent, block, door_open):
-    with pytest.raises(ValueError, match=f"no state with the agent in cell {agent}, block in {block}"):
-        PAPER.encode([0, agent], [62, block], [False, door_open])
+    with pytest.raises(ValueError, match=rf"no state with the agent in cell {agent}, blocks in \[{block}\]"):
+        PAPER.encode([0, agent], [[62], [block]], [[False], [door_open]])
 
 
-def test_encode_refuses_an_open_door_where_there_is_none():
-    with pytest.raises(ValueError, match="door open"):
-        compile_layout(Layout.parse("...")).encode(0, -1, True)
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ((0, [62], []), r"doors_open must have shape \(\.\.\., 1\), got \(0,\)"),
+        ((0, 62, [True]), r"blocks must have shape \(\.\.\., 1\), got \(\)"),
+        ((0, [62, 63], [True]), r"blocks must have shape \(\.\.\., 1\), got \(2,\)"),
+    ],
+)
+def test_encode_refuses_parts_that_the_map_does_not_have(parts, message):
+    with pytest.raises(ValueError, match=message):
+        PAPER.encode(*parts)
+
+
+def test_two_blocks_need_two_cells_and_their_own_regions():
+    mdp = TwoRoomsMDP(Layout.parse(PUZZLES[1]))
+    left, right = [11, 13], 18
+    assert mdp.encode(0, [*left, right], [False]) == mdp.encode(0, [right, *left[::-1]], [False])
+    for blocks in ([11, 11, 18], [11, 17, 18], [11, 12, 13]):
+        with pytest.raises(ValueError, match="no state"):
+            mdp.encode(0, blocks, [False])
 
 
 def test_observations_show_each_thing_in_its_colour():
-    state = int(PAPER.encode(0, 62, True))
+    state = int(PAPER.encode(0, [62], [True]))
     picture = PAPER.render(np.array([state]))[0]
-    legend = {".": "floor", "#": "wall", "W": "slippery", "S": "switch", "D": "door open", "B": "floor"}
+    legend = {".": "floor", "#": "wall", "W": "slippery", "S": "switch S", "D": "door open", "B": "floor"}
     for row, symbols in enumerate(PAPER.layout.rows):
         for column, symbol in enumerate(symbols):
             thing = {(0, 0): "agent", (6, 2): "block"}.get((row, column), legend[symbol])
             assert tuple(picture[row, column]) == COLOURS[thing]
-    shut = PAPER.render(PAPER.closed_state[[state]])[0]
+    shut = PAPER.render(PAPER.closed_state[[state], 1])[0]
     assert tuple(shut[3, 7]) == COLOURS["door shut"]
     assert np.count_nonzero((shut != picture).any(axis=2)) == 1
 
@@ -139,15 +172,18 @@ def test_without_room_for_the_table_pictures_are_drawn(monkeypatch):
     assert mdp.state_of(SMALL.observations[17]) == 17
 
 
-@pytest.mark.parametrize("mdp", [PAPER, SMALL, TwoRoomsMDP(Layout.named("small"), 0.0, 1e-3)])
+@pytest.mark.parametrize(
+    "mdp", [PAPER, SMALL, TwoRoomsMDP(Layout.named("small"), 0.0, 1e-3), TwoRoomsMDP(Layout.named("locks"), 1.0, 0.2)]
+)
 def test_one_at_a_time_is_the_same(mdp):
     rng = np.random.default_rng(0)
     states, actions = rng.integers(mdp.n_states, size=5_000), rng.integers(5, size=5_000)
-    uniforms = rng.random((5_000, 2)) * [1.0, 0.03]  # doors close often enough to be seen
+    uniforms = rng.random(5_000) * np.where(rng.random(5_000) < 0.5, 1.0, 0.03)  # doors close often enough to be seen
     expected = mdp.step(states, actions, uniforms)
-    arguments = zip(states.tolist(), actions.tolist(), *uniforms.T.tolist(), strict=True)
+    arguments = zip(states.tolist(), actions.tolist(), uniforms.tolist(), strict=True)
     assert [mdp.step_one(*row) for row in arguments] == expected.tolist()
     assert np.array_equal([mdp.observe_one(state) for state in states[:50]], mdp.observe(states[:50]))
+    assert np.array_equal([mdp.action_mask_one(state) for state in states[:50]], mdp.action_masks(states[:50]))
 
 
 def test_observe_and_render_return_new_arrays():
@@ -165,24 +201,31 @@ def test_probabilities_must_be_in_range(name, value):
 
 
 def test_too_many_states_are_refused(monkeypatch):
-    monkeypatch.setattr(mdp_module, "MAX_STATES", 219)
+    monkeypatch.setattr(numbering, "MAX_STATES", 219)
     with pytest.raises(LayoutError, match="220 states; at most 219"):
         TwoRoomsMDP(Layout.named("small"))
 
 
 def test_a_state_that_cannot_be_reached_is_named():
     # A door that closes at once lets nobody through.
-    with pytest.raises(LayoutError, match=r"agent at row 0, column 3, the door closed\) cannot be reached from .* is 1\.0"):
+    with pytest.raises(
+        LayoutError, match=r"agent at row 0, column 3, the door at row 0, column 2 shut\) cannot be reached from .* is 1\.0"
+    ):
         TwoRoomsMDP(Layout.parse("S.D.S"), close_probability=1.0)
     # The block has one place and always bars the way.
-    with pytest.raises(LayoutError, match="agent at row 1, column 0, the block at row 1, column 1, the door closed"):
+    with pytest.raises(LayoutError, match="agent at row 1, column 0, a block at row 1, column 1"):
         TwoRoomsMDP(Layout.parse("#.#\n.B.\n#.#"))
 
 
 def test_stranded_state_tells_traps_from_sources():
-    assert stranded_state(np.array([[1, 1], [0, 0]])) is None
-    assert stranded_state(np.array([[1, 2], [0, 0], [2, 2]])) == (2, True)
-    assert stranded_state(np.array([[1, 1], [0, 0], [2, 0]])) == (2, False)
+    settled = np.arange(3)[:, np.newaxis]
+    assert stranded_state(np.array([[1, 1], [0, 0]]), settled[:2]) is None
+    assert stranded_state(np.array([[1, 2], [0, 0], [2, 2]]), settled) == (2, True)
+    assert stranded_state(np.array([[1, 1], [0, 0], [2, 0]]), settled) == (2, False)
+    # No action leads to 2, but the world settles there.
+    assert stranded_state(np.array([[1, 1], [0, 0], [2, 0]]), np.array([[0, 0], [1, 2], [2, 2]])) is None
+    # An action leads to 2, but the world never stays there.
+    assert stranded_state(np.array([[1, 2], [0, 0], [0, 0]]), np.array([[0], [1], [1]])) == (2, False)
 
 
 def test_compiled_layouts_are_shared():

@@ -5,6 +5,8 @@ import pytest
 from gym_twoRooms import TwoRoomsSwitchEnv
 from gym_twoRooms.oracle import reach_probabilities, transition_matrices
 
+TWO_DOORS = "SW.\n#D#\nT.S\n.W.\n#E#\n.WT"
+
 
 def test_one_slippery_cell_by_hand():
     env = TwoRoomsSwitchEnv("W.\n##", slip_probability=0.5)
@@ -17,15 +19,16 @@ def test_one_slippery_cell_by_hand():
 def test_a_closing_door_by_hand():
     env = TwoRoomsSwitchEnv("S.D.S\n#####", close_probability=0.25)
     mdp = env.mdp
-    shut, opened = (int(mdp.encode(0, -1, door_open)) for door_open in (False, True))
+    shut, opened = (int(mdp.encode(0, (), [door_open])) for door_open in (False, True))
     assert env.P[shut][4] == sorted([(0.25, shut, 0.0, False), (0.75, opened, 0.0, False)], key=lambda one: one[1])
-    in_the_door = int(mdp.encode(2, -1, True))
-    before_it = int(mdp.encode(1, -1, True))
+    in_the_door = int(mdp.encode(2, (), [True]))
+    before_it = int(mdp.encode(1, (), [True]))
     assert env.P[before_it][3] == [(1.0, in_the_door, 0.0, False)]
 
 
 @pytest.mark.parametrize(
-    ("layout", "slip", "close"), [("paper", 0.5, 0.01), ("small", 1.0, 0.3), ("S.\nWD", 0.2, 0.9), ("small", 0.3, 0.0)]
+    ("layout", "slip", "close"),
+    [("paper", 0.5, 0.01), ("small", 1.0, 0.3), ("S.\nWD", 0.2, 0.9), ("small", 0.3, 0.0), (TWO_DOORS, 0.5, 0.3)],
 )
 def test_it_is_the_same_as_the_matrices(layout, slip, close):
     env = TwoRoomsSwitchEnv(layout, slip_probability=slip, close_probability=close)

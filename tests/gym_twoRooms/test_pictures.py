@@ -15,19 +15,22 @@ from gym_twoRooms.mdp import compile_layout
 from gym_twoRooms.rendering import draw
 
 FOLDER = Path(__file__).parent / "pictures"
+FOUR_DOORS = "SV.TU\nDG#EF\nSV.TU"
 PICTURES = {
-    "paper-shut": (NAMED_LAYOUTS["paper"], (11, 52, False), 32),
-    "paper-open-coarse": (NAMED_LAYOUTS["paper"], (37, 55, True), 5),
-    "small-open": (NAMED_LAYOUTS["small"], (3, 21, True), 16),
-    "one-pixel-per-cell": (NAMED_LAYOUTS["small"], (31, 21, False), 1),
-    "no-door-no-block": (Layout.parse("..W\n.#."), (2, -1, False), 24),
+    "paper-shut": (NAMED_LAYOUTS["paper"], (11, [52], [False]), 32),
+    "paper-open-coarse": (NAMED_LAYOUTS["paper"], (37, [55], [True]), 5),
+    "small-open": (NAMED_LAYOUTS["small"], (3, [21], [True]), 16),
+    "one-pixel-per-cell": (NAMED_LAYOUTS["small"], (31, [21], [False]), 1),
+    "no-door-no-block": (Layout.parse("..W\n.#."), (2, [], []), 24),
+    "locks": (NAMED_LAYOUTS["locks"], (13, [48], [True, False]), 24),
+    "four-doors": (Layout.parse(FOUR_DOORS), (2, [], [True, False, True, False]), 24),
 }
 
 
 def picture(name):
-    layout, (agent, block, door_open), cell_size = PICTURES[name]
+    layout, parts, cell_size = PICTURES[name]
     mdp = compile_layout(layout)
-    return draw(mdp, int(mdp.encode(agent, block, door_open)), cell_size)
+    return draw(mdp, int(mdp.encode(*parts)), cell_size)
 
 
 @pytest.mark.parametrize("name", PICTURES)

@@ -129,8 +129,8 @@ def test_the_frame_turns_green_at_the_goal_and_the_next_key_brings_the_next(play
     shape = player.render().shape
     assert shape == (8 * 8 + 6, 2 * (4 * 8 + 6), 3)
     np.testing.assert_array_equal(player.render()[3:-3, -35:-3], world.render_observation(player.goal))
-    player.goal = world.observation_of(int(world.mdp.encode(5, 21, False)))
-    world.set_state(int(world.mdp.encode(4, 21, False)))
+    player.goal = world.observation_of(int(world.mdp.encode(5, [21], [False])))
+    world.set_state(int(world.mdp.encode(4, [21], [False])))
     assert tuple(player.render()[0, 0]) != REACHED_COLOUR
     player.step(Action.RIGHT)
     assert capsys.readouterr().out == "Goal reached in 1 step.\n"

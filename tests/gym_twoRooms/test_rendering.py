@@ -18,12 +18,12 @@ def test_every_state_has_its_own_picture(cell_size):
 
 
 def test_things_are_drawn_where_they_are():
-    state = int(SMALL.encode(2, 21, False))
+    state = int(SMALL.encode(2, [21], [False]))
     picture = draw(SMALL, state, 32).reshape(8, 32, 4, 32, 3).swapaxes(1, 2)
     centre = picture[:, :, 16, 8]
     for (row, column), thing in {(0, 2): "agent", (5, 1): "block", (3, 2): "door shut", (3, 0): "wall"}.items():
         assert tuple(centre[row, column]) == COLOURS[thing]
-    opened = draw(SMALL, int(SMALL.encode(2, 21, True)), 32).reshape(8, 32, 4, 32, 3).swapaxes(1, 2)
+    opened = draw(SMALL, int(SMALL.encode(2, [21], [True])), 32).reshape(8, 32, 4, 32, 3).swapaxes(1, 2)
     assert tuple(opened[3, 2, 16, 16]) == COLOURS["door open"]
     changed = np.argwhere((opened != picture).any(axis=(2, 3, 4)))
     assert changed.tolist() == [[3, 2]]
@@ -46,16 +46,19 @@ def test_the_env_draws_its_state_and_pictures_belong_to_the_caller():
 
 
 def test_maps_in_characters():
-    shut = write(SMALL, int(SMALL.encode(2, 21, False)))
+    shut = write(SMALL, int(SMALL.encode(2, [21], [False])))
     assert shut.splitlines() == ["S.@W", "....", "....", "##D#", "....", ".B..", ".W..", "...S"]
     env = TwoRoomsSwitchEnv("small", render_mode="ansi")
     env.reset(seed=0)
     assert env.render() == write(SMALL, env.state)
     # The block is elsewhere than on the map, on slippery floor; the agent hides the switch.
-    env.set_state(int(SMALL.encode(31, 25, True)))
+    env.set_state(int(SMALL.encode(31, [25], [True])))
     assert env.render().splitlines() == ["S..W", "....", "....", "##/#", "....", "....", ".B..", "...@"]
     assert len({write(SMALL, state) for state in range(SMALL.n_states)}) == SMALL.n_states
     assert write(compile_layout(Layout.parse("..W")), 2) == "..@"
+    several = compile_layout(Layout.parse("S...U\nDD#F#\n..S.U\n.....\n.B.B.\n....."))
+    state = int(several.encode(0, [16, 23], [True, False]))
+    assert write(several, state).splitlines() == ["@...U", "//#F#", "..S.U", ".B...", "...B.", "....."]
 
 
 @pytest.mark.parametrize("cell_size", [1, 7, 32])
