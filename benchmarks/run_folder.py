@@ -8,6 +8,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -35,23 +36,29 @@ def create(root: Path, name: str) -> Path:
     raise FileExistsError(f"{root} already has a thousand runs of {name} from this second")
 
 
-def write_config(folder: Path, config: Any) -> None:
+def write_config(folder: Path, config: Any, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """
     Write ``config.json``: every setting, the versions, the machine, and the git revision.
 
     :param folder: of the run
     :param config: a dataclass
+    :param packages: those whose versions matter
+    :return: what was written
     """
-    record = {"settings": dataclasses.asdict(config), **provenance()}
+    record = {"settings": dataclasses.asdict(config), **provenance(packages)}
     (folder / "config.json").write_text(json.dumps(record, indent=2, default=str) + "\n", encoding="utf-8")
+    return record
 
 
-def provenance() -> dict[str, Any]:
-    """:return: command, date, versions, machine and git revision, as strings"""
+def provenance(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
+    """
+    :param packages: those whose versions matter
+    :return: command, date, versions, machine and git revision
+    """
     return {
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
         "machine": machine(),
         "git_revision": git_revision(),
     }
