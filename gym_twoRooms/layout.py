@@ -1,9 +1,11 @@
 """The map of a world: an ASCII drawing, parsed and validated."""
 
+import os
 import textwrap
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 
 Cell = tuple[int, int]
@@ -64,6 +66,22 @@ class Layout:
         drawn = [number for number, line in enumerate(lines) if line]
         rows = lines[drawn[0] : drawn[-1] + 1] if drawn else []
         return cls(tuple(rows), name)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Layout":
+        """
+        Read a map from a text file.
+
+        :param path: The file
+        :return: The layout, named after the file
+        :raises OSError: If the file cannot be read
+        :raises LayoutError: If its content is not a valid map
+        """
+        path = Path(path)
+        try:
+            return cls.parse(path.read_text(encoding="utf-8"), path.stem)
+        except LayoutError as error:
+            raise LayoutError(f"{path}: {error}") from None
 
     @classmethod
     def named(cls, name: str) -> "Layout":

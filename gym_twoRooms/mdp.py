@@ -245,7 +245,7 @@ class TwoRoomsMDP:
         :param states: State numbers, (N,)
         :return: A new array, (N, H, W, 3) uint8
         """
-        # Nothing is out of range, and "clip" saves the check: it takes half the time.
+        # "clip" saves the check of what is never out of range; the default takes twice as long.
         return self.observations.take(states, axis=0, mode="clip") if self.has_table else self.render(states)
 
     def observe_one(self, state: int) -> NDArray[np.uint8]:
@@ -307,19 +307,39 @@ class TwoRoomsMDP:
         expected = (self.layout.height, self.layout.width, 3)
         if picture.shape != expected:
             raise ValueError(f"An observation has shape {expected}, got {picture.shape}.")
-        flat = picture.reshape(-1, 3)
-        agent = np.flatnonzero((flat == COLOURS["agent"]).all(axis=1))
-        blocks = np.flatnonzero((flat == COLOURS["block"]).all(axis=1))
-        if len(agent) != 1 or len(blocks) != self.blocks.shape[1]:
-            raise ValueError(f"No state looks like this observation: it shows {len(agent)} agents and {len(blocks)} blocks.")
-        # The agent hides a door only when it stands in it, and then the door is open.
-        shut = (flat == COLOURS["door shut"]).all(axis=1)
+        return int(self.states_of(picture[np.newaxis])[0])
+
+    def states_of(self, observations: ArrayLike) -> NDArray[np.int64]:
+        """
+        Recognise states by their pictures.
+
+        :param observations: Pictures, (N, H, W, 3)
+        :return: The states that look so, (N,)
+        :raises ValueError: If for one of them no state does
+        """
+        pictures = np.asarray(observations)
+        expected = (self.layout.height, self.layout.width, 3)
+        if pictures.shape[1:] != expected:
+            raise ValueError(f"Observations have shape (N, {', '.join(map(str, expected))}), got {pictures.shape}.")
+        flat = pictures.reshape(len(pictures), len(self._ground), 3)
+        is_agent, is_block, is_shut = ((flat == COLOURS[thing]).all(axis=2) for thing in ("agent", "block", "door shut"))
+        n_agents, n_blocks = is_agent.sum(axis=1), is_block.sum(axis=1)
+        wrong = (n_agents != 1) | (n_blocks != self.blocks.shape[1])
+        if wrong.any():
+            row = int(wrong.argmax())
+            shown = f"{n_agents[row]} agents and {n_blocks[row]} blocks"
+            raise ValueError(f"No state looks like this observation (row {row}): it shows {shown}.")
+        blocks = np.nonzero(is_block)[1].reshape(len(flat), self.blocks.shape[1])
+        opened = np.zeros(len(flat), dtype=np.int64)
         numbering = self._numbering
-        opened = sum(bit for bit, cells in zip(numbering.bits.tolist(), numbering.doors, strict=True) if not shut[cells].any())
-        state = numbering.encode(agent, numbering.by_region(blocks[np.newaxis]), np.array([opened]))
-        if state[0] < 0 or not np.array_equal(self.render(state)[0], picture):
-            raise ValueError("No state looks like this observation.")
-        return int(state[0])
+        for bit, cells in zip(numbering.bits.tolist(), numbering.doors, strict=True):
+            # The agent hides a door only when it stands in it, and then the door is open.
+            opened += bit * ~is_shut[:, cells].any(axis=1)
+        states = numbering.encode(is_agent.argmax(axis=1), numbering.by_region(blocks), opened)
+        wrong = (states < 0) | (self.observe(states) != pictures).any(axis=(1, 2, 3))
+        if wrong.any():
+            raise ValueError(f"No state looks like this observation (row {int(wrong.argmax())}).")
+        return states
 
     def _compile_dynamics(self) -> None:
         """Fill the tables of what each action does, for all states at once."""

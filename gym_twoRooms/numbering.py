@@ -17,8 +17,8 @@ MAX_STATES = 4_000_000
 class StateNumbering:
     """
     Numbers for all states of a layout: where the blocks are, which doors are open and where the agent is, in that order of
-    significance. Cells are flat indexes ``row * width + column``; sets of open doors are numbered by their bits, 1 for the first
-    door, 2 for the second.
+    significance. Cells are flat indexes ``row * width + column``; sets of open doors are numbered by their bits, 1 for the
+    first door, 2 for the second.
 
     :ivar n_states: S
     :ivar doors: The cells of each door, D arrays
@@ -51,8 +51,8 @@ class StateNumbering:
             self._region_of[cells] = number
         self._radices = [math.comb(len(cells), size) for cells, size in zip(region_cells, sizes, strict=True)]
 
-        # The cells on which the agent may stand depend on which doors are open: for each set of them a list of the cells, and a
-        # table of where each cell comes in it. Blocks stand on cells of all these lists, which are left out of the agent's.
+        # The cells on which the agent may stand depend on which doors are open: for each set of them a list of the cells, and
+        # a table of where each cell comes in it. Blocks stand on cells of all these lists, which are left out of the agent's.
         standing = [self._standing(layout, number) for number in range(2 ** len(self.doors))]
         self._agent_rank = np.full((len(standing), n_cells + 1), -1)
         for number, cells in enumerate(standing):

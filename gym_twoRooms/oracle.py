@@ -1,5 +1,6 @@
 """Exact planning on the tables: how well can goals be reached at all?"""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,9 @@ from gym_twoRooms.mdp import TwoRoomsMDP
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
+CHUNK = 256
+"""Goals that :func:`mastery_ceiling` plans for at a time, to bound its memory: about 32 bytes a state and goal."""
 
 
 def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
@@ -50,8 +54,7 @@ def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDA
     :raises ValueError: If there is no such state, or ``horizon`` is negative
     """
     goals = _check_goals(mdp, goals)
-    if horizon < 0:
-        raise ValueError(f"horizon must not be negative, got {horizon}.")
+    _check_horizon(horizon)
     matrices = transition_matrices(mdp)
     columns = np.arange(len(goals))
     reached = np.zeros((mdp.n_states, len(goals)))
@@ -63,6 +66,32 @@ def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDA
         if np.array_equal(reached, before):  # then it stays so
             break
     return reached
+
+
+def mastery_ceiling(mdp: TwoRoomsMDP, horizon: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.float64]]:
+    """
+    The ceiling of mastery in the form that :func:`~sb3_manygoals.evaluation.evaluate_mastery` asks for.
+
+    :param mdp: The world
+    :param horizon: Steps allowed
+    :return: A function of starts and goals, observations (N, H, W, 3) each, that gives the probabilities, (N,) float64, with
+        which the best policy reaches each goal from its start in time, as :func:`reach_probabilities`; it plans for
+        :data:`CHUNK` goals at a time
+    :raises ValueError: If ``horizon`` is negative
+    """
+    _check_horizon(horizon)
+
+    def ceiling(starts: NDArray[np.uint8], goals: NDArray[np.uint8]) -> NDArray[np.float64]:
+        start_states = mdp.states_of(starts)
+        wanted, rows = np.unique(mdp.states_of(goals), return_inverse=True)
+        best = np.empty(len(start_states))
+        for first in range(0, len(wanted), CHUNK):
+            chunk = wanted[first : first + CHUNK]
+            here = (rows >= first) & (rows < first + len(chunk))
+            best[here] = reach_probabilities(mdp, chunk, horizon)[start_states[here], rows[here] - first]
+        return best
+
+    return ceiling
 
 
 def expected_steps(mdp: TwoRoomsMDP, goals: ArrayLike, tolerance: float = 1e-6) -> NDArray[np.float64]:
@@ -93,7 +122,8 @@ class OraclePolicy:
         self.mdp = mdp
         self.goals = _check_goals(mdp, goals)
         self.actions = _fewest_steps(mdp, self.goals, tolerance=1e-6)[1]
-        self._columns = {int(goal): column for column, goal in enumerate(self.goals)}
+        self._columns = np.full(mdp.n_states, -1)
+        self._columns[self.goals] = np.arange(len(self.goals))
 
     def predict(
         self, observation: dict[str, NDArray[np.uint8]], *, deterministic: bool = True
@@ -104,12 +134,12 @@ class OraclePolicy:
         :return: Actions, (N,) int64, and None
         :raises ValueError: If an observation shows no state, or a goal was not planned for
         """
-        states = [self.mdp.state_of(picture) for picture in observation["observation"]]
-        wanted = [self.mdp.state_of(picture) for picture in observation["desired_goal"]]
-        unknown = sorted(set(wanted) - self._columns.keys())
-        if unknown:
-            raise ValueError(f"The goals {unknown} were not planned for.")
-        return self.actions[states, [self._columns[goal] for goal in wanted]], None
+        states = self.mdp.states_of(observation["observation"])
+        wanted = self.mdp.states_of(observation["desired_goal"])
+        columns = self._columns[wanted]
+        if (columns < 0).any():
+            raise ValueError(f"The goals {np.unique(wanted[columns < 0]).tolist()} were not planned for.")
+        return self.actions[states, columns], None
 
 
 def _fewest_steps(
@@ -131,6 +161,11 @@ def _fewest_steps(
         steps = better
         if change <= tolerance:
             return steps, options.argmin(axis=0)
+
+
+def _check_horizon(horizon: int) -> None:
+    if horizon < 0:
+        raise ValueError(f"horizon must not be negative, got {horizon}.")
 
 
 def _check_goals(mdp: TwoRoomsMDP, goals: ArrayLike) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
 from gym_twoRooms.env import TwoRoomsSwitchEnv
-from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError
+from gym_twoRooms.layout import NAMED_LAYOUTS, Layout
 from gym_twoRooms.mdp import Action
 from gym_twoRooms.window import import_pygame
 
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cell-size", type=int, default=48, metavar="N", help="pixels per cell (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
-        layout = Layout.named(options.layout) if options.map is None else _read(options.map)
+        layout = Layout.named(options.layout) if options.map is None else Layout.read(options.map)
         world = TwoRoomsSwitchEnv(layout, render_mode="rgb_array", cell_size=options.cell_size)
     except (OSError, ValueError) as error:
         parser.error(str(error))
@@ -143,13 +143,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = {Action.UP: "up w", Action.DOWN: "down s", Action.LEFT: "left a", Action.RIGHT: "right d", Action.TOGGLE: "space"}
     keys = {(pygame.key.key_code(key),): np.int64(action) for action, pair in names.items() for key in pair.split()}
     play(Player(world, options.goal), fps=FPS, keys_to_action=keys, seed=options.seed, noop=WAIT)
-
-
-def _read(path: Path) -> Layout:
-    try:
-        return Layout.parse(path.read_text(encoding="utf-8"), path.stem)
-    except LayoutError as error:
-        raise LayoutError(f"{path}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -32,6 +32,10 @@ class GoalReacher(Protocol):
         """
 
 
+Ceiling = Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]
+"""Takes starts and goals, n observations each, and gives for each pair the best probability of getting there, shape (n,)."""
+
+
 @dataclass(frozen=True)
 class MasteryPoint:
     """One measurement of a learning curve."""
@@ -58,6 +62,9 @@ class MasteryResult:
     """Whether each episode reached its goal, shape (n_goals, episodes_per_goal)."""
     steps: NDArray[np.int64]
     """Steps it took, 0 if the start was the goal, -1 if it was not reached; shape (n_goals, episodes_per_goal)."""
+    ceiling: NDArray[np.float64] | None = None
+    """The best probability of reaching each goal from the same start, shape (n_goals, episodes_per_goal), if known. Its mean
+    is the best ``rate`` to be expected, whatever the policy. Random actions, by ``epsilon``, are no part of it."""
 
 
 def evaluate_mastery(
@@ -70,6 +77,7 @@ def evaluate_mastery(
     confidence: float = 0.95,
     seed: int = 0,
     action_masks: bool = False,
+    ceiling: Ceiling | None = None,
 ) -> MasteryResult:
     """
     Let the model try every goal from a random start: does it get there within ``max_steps`` (the paper: 200)?
@@ -90,15 +98,18 @@ def evaluate_mastery(
     :param seed: of starts, random actions, and the bootstrap
     :param action_masks: whether to act, and explore, under the ``infos["action_mask"]`` of ``env``; the model's ``predict``
         must take ``action_masks`` then
+    :param ceiling: where exact planning is possible, how likely the best policy reaches each goal from its start within
+        ``max_steps``, for instance ``gym_twoRooms.oracle.mastery_ceiling(mdp, max_steps)``; None where it is not known
     :return: rate, interval, and the outcome of each episode
     :raises TypeError: if ``env`` is no vector environment, or its observations cannot be goals
-    :raises ValueError: if goals, env or a number do not fit, or there are no masks to act under
+    :raises ValueError: if goals, env, a number or what ``ceiling`` gives do not fit, or there are no masks to act under
     """
     goals = _check(env, goals, max_steps, epsilon, episodes_per_goal, confidence, seed)
     assert isinstance(env.single_action_space, spaces.Discrete)
     n_actions, n_envs = int(env.single_action_space.n), env.num_envs
     episode_goals = np.repeat(np.arange(len(goals)), episodes_per_goal)
     steps: NDArray[np.int64] = np.full(len(episode_goals), -1, dtype=np.int64)
+    starts = np.empty((0 if ceiling is None else len(episode_goals), *goals.shape[1:]), dtype=goals.dtype)
     for round_, first in enumerate(range(0, len(episode_goals), n_envs)):
         rng = np.random.default_rng((seed, round_, _OWN_STREAM))
         rows = slice(first, min(first + n_envs, len(episode_goals)))
@@ -107,6 +118,8 @@ def evaluate_mastery(
         # hashed, so that neither rounds nor evaluations with neighbouring seeds share worlds
         first_seed = int(np.random.SeedSequence((seed, round_)).generate_state(1)[0])
         observations, infos = env.reset(seed=first_seed)
+        if ceiling is not None:
+            starts[rows] = observations[:n]
         active = np.arange(n)
         for step in range(max_steps + 1):
             there = _same(observations[active], pursued[active])
@@ -145,7 +158,15 @@ def evaluate_mastery(
         interval=_bootstrap(reached.mean(axis=1), confidence, seed),
         reached=reached,
         steps=steps,
+        ceiling=None if ceiling is None else _probabilities(ceiling(starts, goals[episode_goals]), steps.shape),
     )
+
+
+def _probabilities(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    if len(values) != np.prod(shape) or not (np.all(values >= 0.0) and np.all(values <= 1.0 + 1e-9)):
+        got = f"{len(values)} numbers from {np.min(values)} to {np.max(values)}"
+        raise ValueError(f"ceiling must give {np.prod(shape)} probabilities, one for each episode, got {got}")
+    return values.reshape(shape)
 
 
 def _bootstrap(rates: NDArray[np.float64], confidence: float, seed: int) -> tuple[float, float]:

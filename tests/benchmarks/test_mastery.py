@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import film
-from benchmarks.mastery import PRESETS, all_goals, ceiling
+from benchmarks.mastery import PRESETS, all_goals
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
 from gym_twoRooms.oracle import OraclePolicy
@@ -172,11 +172,6 @@ def test_the_papers_preset_is_the_papers():
 
 def test_all_goals_are_all_states():
     assert all_goals("TwoRoomsSwitch-v0").shape == (5728, 10, 10, 3)
-
-
-def test_the_ceiling_is_one_on_the_small_map():
-    assert ceiling("TwoRoomsSwitchSmall-v0", 200) > 0.999
-    assert ceiling("TwoRoomsSwitchSmall-v0", 3) < 0.5
 
 
 def test_a_mistyped_option_is_an_error():

@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 from gym_twoRooms import TwoRoomsSwitchEnv, TwoRoomsSwitchVectorEnv
 
 ID = "TwoRoomsSwitchSmall-v0"
-MAPS = ["paper", "small", "SW.\n#D#\n.WS", "......\n.B.W..\n......\n..W...\n....#.", "S.D.S\n..#..", "..W\n..."]
+MAPS = [
+    "paper",
+    "small",
+    "SW.\n#D#\n.WS",
+    "......\n.B.W..\n......\n..W...\n....#.",
+    "S.D.S\n..#..",
+    "..W\n...",
+    "SW.\n#D#\nT.S\n.W.\n#E#\n.WT",
+    "......\n.BB.W.\n......\n......",
+]
 MODES = list(AutoresetMode)
 
 

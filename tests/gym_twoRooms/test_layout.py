@@ -96,3 +96,15 @@ def test_an_unknown_name_is_refused():
 def test_the_largest_map_and_a_one_row_map_are_accepted():
     assert Layout.parse("\n".join(["." * 64] * 64)).height == 64
     assert Layout.parse(TINY).doors == (((0, 3),),)
+
+
+def test_a_map_can_be_read_from_a_file(tmp_path):
+    path = tmp_path / "corridor.txt"
+    path.write_text("\n  S.D.S\n", encoding="utf-8")
+    layout = Layout.read(path)
+    assert (layout.rows, layout.name) == (("S.D.S",), "corridor")
+    path.write_text("S.D..", encoding="utf-8")
+    with pytest.raises(LayoutError, match=r"corridor\.txt: From the free cell at row 0, column 3"):
+        Layout.read(str(path))
+    with pytest.raises(FileNotFoundError):
+        Layout.read(tmp_path / "nowhere.txt")

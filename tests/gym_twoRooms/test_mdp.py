@@ -228,6 +228,21 @@ def test_stranded_state_tells_traps_from_sources():
     assert stranded_state(np.array([[1, 2], [0, 0], [0, 0]]), np.array([[0], [1], [1]])) == (2, False)
 
 
+def test_the_first_picture_that_shows_no_state_is_named():
+    pictures = PAPER.observe(np.arange(5))
+    assert PAPER.states_of(pictures).tolist() == [0, 1, 2, 3, 4]
+    assert PAPER.states_of(pictures[:0]).shape == (0,)
+    pictures[3] = 0
+    with pytest.raises(ValueError, match=r"\(row 3\): it shows 0 agents and 0 blocks"):
+        PAPER.states_of(pictures)
+    pictures[2, 9, 9] = 1
+    pictures[3] = pictures[1]
+    with pytest.raises(ValueError, match=r"No state looks like this observation \(row 2\)"):
+        PAPER.states_of(pictures)
+    with pytest.raises(ValueError, match=r"have shape \(N, 10, 10, 3\), got \(10, 10, 3\)"):
+        PAPER.states_of(pictures[0])
+
+
 def test_compiled_layouts_are_shared():
     again = compile_layout(Layout.parse(str(Layout.named("paper"))))
     assert again is PAPER

@@ -175,3 +175,19 @@ def test_invalid_resets_are_refused(kwargs, error, message):
 def test_invalid_arguments_are_refused(kwargs, error, message):
     with pytest.raises(error, match=message):
         TwoRoomsSwitchVectorEnv(**kwargs)
+
+
+def test_a_large_map_steps_without_a_table_of_pictures():
+    native, sync = pair(IDS[0], layout="mansion", max_episode_steps=5)
+    mdp = native.mdp
+    assert mdp.n_states == 190_800
+    assert not mdp.has_table
+    assert_same(native.reset(seed=2), sync.reset(seed=2))
+    for actions in np.random.default_rng(0).integers(5, size=(12, N)):
+        assert_same(native.step(actions), sync.step(actions))
+    env = gym.make(IDS[0], layout="mansion")
+    observation, info = env.reset(seed=2)
+    for action in (0, 1, 2, 3, 4):
+        assert env.unwrapped.state_of(observation) == info["state"]
+        observation, _, _, _, info = env.step(action)
+    assert "observations" not in vars(mdp)

@@ -7,7 +7,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-import gym_twoRooms  # noqa: F401
+from gym_twoRooms.oracle import OraclePolicy, mastery_ceiling, reach_probabilities
 from sb3_manygoals import ManyGoalsDQN, MasteryCallback, evaluate_mastery
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -51,6 +51,34 @@ def test_agrees_exactly_with_a_slow_loop(epsilon, n_envs):
     np.testing.assert_array_equal(fast.reached, slow >= 0)
     assert fast.rate == (slow >= 0).mean()
     assert epsilon == 0.0 or 0.0 < fast.rate < 1.0
+
+
+def test_the_ceiling_belongs_to_the_very_episodes():
+    env = gym.make_vec(SMALL, num_envs=13, vectorization_mode="vector_entry_point")
+    mdp = env.unwrapped.mdp
+    wanted = np.arange(0, mdp.n_states, 9)
+    goals, model = mdp.observe(wanted), OraclePolicy(mdp, wanted)
+    for steps in (6, 12):
+        result = evaluate_mastery(model, env, goals, steps, episodes_per_goal=40, seed=1, ceiling=mastery_ceiling(mdp, steps))
+        table = reach_probabilities(mdp, wanted, steps)
+        starts = []
+        for round_ in range(-(-len(goals) * 40 // 13)):
+            starts += env.reset(seed=int(np.random.SeedSequence((1, round_)).generate_state(1)[0]))[1]["state"].tolist()
+        expected = table[starts[: len(goals) * 40], np.repeat(np.arange(len(goals)), 40)]
+        np.testing.assert_array_equal(result.ceiling, expected.reshape(len(goals), 40))
+        # The oracle has no deadline in mind, so it stays a little below; five standard errors of 1,000 episodes are 0.08.
+        assert result.ceiling.mean() - 0.13 < result.rate < result.ceiling.mean() + 0.08
+        assert 0.1 < result.rate < 0.9
+    assert evaluate_mastery(model, env, goals[:1], 3).ceiling is None
+
+
+def test_a_ceiling_that_does_not_fit_is_refused():
+    env = gym.make_vec(SMALL, num_envs=2, vectorization_mode="vector_entry_point")
+    goals = all_goals()[:3]
+    model = OraclePolicy(env.unwrapped.mdp, np.arange(3))
+    for values in (np.full(3, 1.5), np.ones(4), np.full(3, np.nan)):
+        with pytest.raises(ValueError, match="ceiling must give 3 probabilities, one for each episode, got"):
+            evaluate_mastery(model, env, goals, 2, ceiling=lambda starts, goals, values=values: values)
 
 
 class Pilgrim:
