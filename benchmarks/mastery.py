@@ -191,6 +191,7 @@ def run(config: MasteryConfig) -> Path:
     run_folder.write_config(folder, config)
     goals = all_goals(config.env_id)
     eval_env = gym.make_vec(config.env_id, num_envs=len(goals), vectorization_mode="vector_entry_point")
+    mdp = eval_env.unwrapped.mdp  # type: ignore[attr-defined]
     model = config.agent.make(config.env_id, config.total_steps, config.seed, config.device)
     model.set_logger(configure(str(folder), ["csv", "tensorboard"]))
     print(f"{config.env_id}: {len(goals)} goals; {config.total_steps} steps; writing to {folder}")
@@ -219,7 +220,7 @@ def run(config: MasteryConfig) -> Path:
             epsilon,
             episodes_per_goal=config.final_episodes,
             seed=config.seed + 1_000,  # other starts than while training
-            ceiling=mastery_ceiling(eval_env.unwrapped.mdp, config.eval_steps) if epsilon == 0.0 else None,
+            ceiling=mastery_ceiling(mdp, config.eval_steps) if epsilon == 0.0 else None,
         )
         for epsilon in (0.0, config.eval_epsilon)
     }
