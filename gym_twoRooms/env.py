@@ -237,7 +237,8 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """
-        Act once. Draws exactly one uniform number.
+        Act once. Draws one uniform number if anything is left to chance: on slippery floor, on a switch, or with a door open,
+        unless the probabilities are 0.
 
         :param action: 0 up, 1 down, 2 left, 3 right or 4 toggle
         :return: The observation, (H, W, 3) uint8; the reward, 0.0; terminated and truncated, False; the info described above
@@ -253,7 +254,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
             number = -1
         if not 0 <= number < 5:
             raise InvalidAction(f"An action must be an integer in [0, {mdp.n_actions}), got {action!r}.")
-        self._state = state = mdp.step_one(state, number, self.np_random.random())
+        self._state = state = mdp.step_one(state, number, self.np_random.random)
         if self.render_mode == "human":
             self.render()
         return mdp.observe_one(state), 0.0, False, False, {"state": state, "action_mask": mdp.action_mask_one(state)}

@@ -1,7 +1,7 @@
 """A layout compiled into a finite Markov decision process: numbered states, dynamics as tables, states as pictures."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -70,6 +70,8 @@ class TwoRoomsMDP:
     :ivar blocks: Cells of the blocks, (S, B) int32; those of blocks that could meet are in ascending order
     :ivar doors_open: Whether each door is open, in the order of ``layout.doors``, (S, D) bool
     :ivar slips: Whether the agent stands on slippery floor, (S,) bool
+    :ivar chance: Whether a step leaves anything to chance: on slippery floor, on a switch, or with a door open, unless the
+        probabilities are 0; (S,) bool
     :ivar on_switch: Whether the agent stands on a switch, so that toggling does something, (S,) bool
     :ivar next_state: State after each action, before doors may close and without slipping, (S, 5) int64
     :ivar closed_state: State once a set of doors had their chance to close: those in which somebody stands stay open. The
@@ -165,47 +167,57 @@ class TwoRoomsMDP:
         return (uniforms * self.n_states).astype(np.int64)
 
     def step(
-        self, states: NDArray[np.int64], actions: NDArray[np.integer[Any]], uniforms: NDArray[np.float64]
+        self,
+        states: NDArray[np.int64],
+        actions: NDArray[np.integer[Any]],
+        draw: Callable[[NDArray[np.intp]], NDArray[np.float64]],
     ) -> NDArray[np.int64]:
         """
         Make one step from each state. This is the whole of the dynamics; nothing is validated, for speed.
 
         :param states: State numbers, (N,)
         :param actions: Actions, (N,)
-        :param uniforms: A uniform draw from [0, 1) for each, (N,): it decides whether and where to the agent slips, and what
-            of it that leaves open decides which doors close
+        :param draw: Given the rows, (k,) ascending, in which something is left to :attr:`chance`, draws a uniform number from
+            [0, 1) for each. It decides whether and where to the agent slips, and what of it that leaves open decides which
+            doors close
         :return: Next states, (N,) int64
         """
-        slippery = np.flatnonzero(self.slips.take(states))
-        if len(slippery):
-            actions, uniforms = actions.copy(), uniforms.copy()
-            slipping = uniforms[slippery] < self.slip_probability
+        rows = np.flatnonzero(self.chance.take(states))
+        if len(rows) == 0:
+            return self.next_state.take(states * self.n_actions + actions)
+        uniforms = draw(rows)
+        slippery = self.slips.take(states[rows])
+        if slippery.any():
+            slips = slippery & (uniforms < self.slip_probability)
             # Given a slip, u / p is uniform again and picks one of four moves, and its fraction is uniform once more.
             # Rounding cannot make it 1, as u < p.
-            rows = slippery[slipping]
-            scaled = uniforms[rows] / self.slip_probability * 4
+            scaled = uniforms[slips] / self.slip_probability * 4
             moves = scaled.astype(actions.dtype)
-            actions[rows] = moves
-            uniforms[rows] = scaled - moves
-            rows = slippery[~slipping]
-            uniforms[rows] = (uniforms[rows] - self.slip_probability) / (1.0 - self.slip_probability)
+            actions = actions.copy()
+            actions[rows[slips]] = moves
+            stays = slippery & ~slips
+            uniforms[stays] = (uniforms[stays] - self.slip_probability) / (1.0 - self.slip_probability)
+            uniforms[slips] = scaled - moves
         arrived: NDArray[np.int64] = self.next_state.take(states * self.n_actions + actions)
-        closing = np.flatnonzero(uniforms < self._closing_bounds[-1])
+        closing = np.flatnonzero(uniforms < self._any_closing)
         if len(closing):
             doors = np.searchsorted(self._closing_bounds, uniforms[closing], side="right")
-            arrived[closing] = self.closed_state[arrived[closing], doors]
+            arrived[rows[closing]] = self.closed_state[arrived[rows[closing]], doors]
         return arrived
 
-    def step_one(self, state: int, action: int, uniform: float) -> int:
+    def step_one(self, state: int, action: int, draw: Callable[[], float]) -> int:
         """
         :meth:`step` for a single state, without the cost of arrays.
 
         :param state: State number
         :param action: Action
-        :param uniform: Uniform draw from [0, 1)
+        :param draw: Draws a uniform number from [0, 1); called once where something is left to :attr:`chance`, else not
         :return: Next state
         """
-        if self._slips_at(state):
+        if not self._chance_at(state):
+            return self._next_state_at(state * 5 + action)
+        uniform = draw()
+        if self.slips.item(state):
             slip = self.slip_probability
             if uniform < slip:
                 scaled = uniform / slip * 4
@@ -353,6 +365,9 @@ class TwoRoomsMDP:
         flip = flips[self.agent]
         self.slips = on_slippery[self.agent]
         self.on_switch = flip > 0
+        self.chance = self.slips & (self.slip_probability > 0)
+        if self.close_probability > 0:
+            self.chance |= self.on_switch | self.doors_open.any(axis=1)
 
         self.next_state = np.empty((self.n_states, self.n_actions), dtype=np.int64)
         unchanged = np.arange(self.n_states)
@@ -385,7 +400,7 @@ class TwoRoomsMDP:
         self._closing_bounds_list = self._closing_bounds.tolist()
         self._any_closing = self._closing_bounds_list[-1]
         # What single steps need, in the form that is quickest for them.
-        self._slips_at, self._next_state_at, self._on_switch_at = self.slips.item, self.next_state.item, self.on_switch.item
+        self._chance_at, self._next_state_at, self._on_switch_at = self.chance.item, self.next_state.item, self.on_switch.item
         self._masks = (np.array([1, 1, 1, 1, 0], dtype=np.int8), np.ones(5, dtype=np.int8))
 
     def _check_connected(self) -> None:

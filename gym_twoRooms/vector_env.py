@@ -166,7 +166,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """
-        Act once in each world. Draws one uniform number for each, and in ``SAME_STEP`` another where an episode starts.
+        Act once in each world. Draws one uniform number where anything is left to chance, and one where an episode starts.
 
         :param actions: An action for each world, (N,) int
         :return: Observations, (N, H, W, 3) uint8; rewards, (N,) float64, all 0; terminations, (N,) bool, all False;
@@ -178,16 +178,19 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         states = self._current()
         actions = self._check_actions(actions)
         starting = self._ended
-        any_starting = starting.any()
+        any_starting = self.max_episode_steps is not None and bool(starting.any())
         if any_starting and self.autoreset_mode is AutoresetMode.DISABLED:
             # The type of SyncVectorEnv; but it has stepped the worlds before the first such one by then, and here none has.
             ended = np.flatnonzero(starting).tolist()
             raise AssertionError(f"Environments {ended} have ended: reset them with options={{'reset_mask': mask}} first.")
 
-        uniforms = self._streams.take()
-        states = self.mdp.step(states, actions, uniforms)
         if any_starting:
-            states[starting] = self.mdp.initial_states(uniforms[starting])
+            states = states.copy()
+            rows, going = np.flatnonzero(starting), np.flatnonzero(~starting)
+            states[going] = self.mdp.step(states[going], actions[going], lambda chosen: self._streams.take(going[chosen]))
+            states[rows] = self.mdp.initial_states(self._streams.take(rows))
+        else:
+            states = self.mdp.step(states, actions, self._streams.take)
         self._states = states
         infos: dict[str, Any] = {}
         truncated = np.zeros(self.num_envs, dtype=np.bool_)
@@ -271,7 +274,8 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
             raise InvalidAction(f"Actions must be {self.num_envs} integers, got {actions.dtype} of shape {actions.shape}.")
-        if actions.min() < 0 or actions.max() >= self.mdp.n_actions:
+        actions = actions.astype(np.intp, copy=False)
+        if actions.view(np.uintp).max() >= self.mdp.n_actions:  # negative numbers are large ones without their sign
             raise InvalidAction(f"Each action must be in [0, {self.mdp.n_actions}), got {actions.min()} to {actions.max()}.")
         return actions
 
@@ -322,28 +326,26 @@ class _UniformStreams:
         self._block = np.empty((n, self.BLOCK + self.PADDING))
         self._ends = np.arange(n) * self._block.shape[1] + self.BLOCK
         self._next = self._ends.copy()
-        self._sure = 0  # all streams have at least so many numbers left
 
     def seed(self, index: int, seed: int) -> None:
         """Start a stream anew, dropping the numbers read ahead."""
         self._generators[index] = seeding.np_random(seed)[0]
         self._next[index] = self._ends[index]
-        self._sure = 0
 
-    def take(self, rows: NDArray[np.intp] | slice = slice(None)) -> NDArray[np.float64]:
-        """The next number of each of the streams ``rows``, (k,)."""
-        if self._sure == 0:
-            self._refill()
-        self._sure -= 1
-        numbers = self._block.take(self._next[rows])
-        self._next[rows] += 1
-        return numbers
+    def take(self, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+        """The next number of each of the streams ``rows``, (k,) without repetition."""
+        places = self._next.take(rows)
+        used_up = places == self._ends.take(rows)
+        if used_up.any():
+            for index in rows[used_up].tolist():
+                self._refill(index)
+            places = self._next.take(rows)
+        self._next[rows] = places + 1
+        return self._block.take(places)
 
-    def _refill(self) -> None:
-        for index in np.flatnonzero(self._next == self._ends).tolist():
-            generator = self._generators[index]
-            if generator is None:
-                generator = self._generators[index] = seeding.np_random()[0]
-            generator.random(out=self._block[index, : self.BLOCK])
-            self._next[index] -= self.BLOCK
-        self._sure = int((self._ends - self._next).min())
+    def _refill(self, index: int) -> None:
+        generator = self._generators[index]
+        if generator is None:
+            generator = self._generators[index] = seeding.np_random()[0]
+        generator.random(out=self._block[index, : self.BLOCK])
+        self._next[index] -= self.BLOCK

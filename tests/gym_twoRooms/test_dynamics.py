@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gym_twoRooms.layout import Layout, LayoutError
 from gym_twoRooms.mdp import Action, TwoRoomsMDP, compile_layout
+from gym_twoRooms.model import transition_model
 
 UP, DOWN, LEFT, RIGHT, TOGGLE = range(5)
 MOVES = {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}
@@ -32,7 +33,7 @@ def scene(mdp: TwoRoomsMDP, agent: tuple[int, int], block: tuple[int, int], door
 
 
 def step(mdp: TwoRoomsMDP, state: int, action: int, uniform: float = NEVER) -> int:
-    return int(mdp.step(np.array([state]), np.array([action]), np.array([uniform]))[0])
+    return int(mdp.step(np.array([state]), np.array([action]), lambda rows: np.array([uniform])[rows])[0])
 
 
 AWAY = (6, 2)  # a place for the block where it is not in the way
@@ -159,14 +160,14 @@ def test_frequencies():
     mdp, n = MDPS["paper"], 200_000
     uniforms = np.random.default_rng(0).random(n)
     slippery = scene(mdp, (1, 4), AWAY, False)
-    after, counts = np.unique(mdp.step(np.full(n, slippery), np.full(n, RIGHT), uniforms), return_counts=True)
+    after, counts = np.unique(mdp.step(np.full(n, slippery), np.full(n, RIGHT), uniforms.take), return_counts=True)
     shares = dict(zip(after.tolist(), (counts / n).tolist(), strict=True))
     # Half the time the action happens, and the slips are shared by four moves; five standard deviations are 0.006.
     expected = {(1, 5): 0.625, (0, 4): 0.125, (2, 4): 0.125, (1, 3): 0.125}
     assert shares == pytest.approx({scene(mdp, cell, AWAY, False): share for cell, share in expected.items()}, abs=0.006)
 
     ajar = scene(mdp, (5, 5), AWAY, True)
-    after = mdp.step(np.full(n, ajar), np.full(n, TOGGLE), uniforms)
+    after = mdp.step(np.full(n, ajar), np.full(n, TOGGLE), uniforms.take)
     closed = (after == scene(mdp, (5, 5), AWAY, False)).mean()
     assert closed == pytest.approx(0.01, abs=5 * np.sqrt(0.01 * 0.99 / n))
 
@@ -283,7 +284,24 @@ def test_step_treats_each_row_alone_and_leaves_its_arguments_as_they_are(name):
     rng = np.random.default_rng(1)
     states, actions, uniforms = rng.integers(mdp.n_states, size=500), rng.integers(5, size=500), rng.random(500)
     before = states.copy(), actions.copy(), uniforms.copy()
-    together = mdp.step(states, actions, uniforms)
+    together = mdp.step(states, actions, uniforms.take)
     assert all(np.array_equal(a, b) for a, b in zip(before, (states, actions, uniforms), strict=True))
     assert together.dtype == np.int64
     assert together.tolist() == [step(mdp, *row) for row in zip(states, actions, uniforms, strict=True)]
+
+
+@pytest.mark.parametrize("name", MDPS)
+def test_numbers_are_drawn_where_something_is_left_to_chance_and_nowhere_else(name):
+    mdp = MDPS[name]
+    model = transition_model(mdp) if mdp.n_states < 5_000 else None
+    states = np.random.default_rng(0).integers(mdp.n_states, size=400)
+    for action in range(5):
+        drawn = []
+        mdp.step(states, np.full(400, action), lambda rows, drawn=drawn: (drawn.append(rows), np.full(len(rows), NEVER))[1])
+        assert np.concatenate([*drawn, []]).tolist() == np.flatnonzero(mdp.chance[states]).tolist()
+        if model is not None:
+            certain = states[~mdp.chance[states]]
+            assert all(len(model[state][action]) == 1 for state in certain.tolist())
+    if model is not None:  # and wherever a number is drawn some action has several outcomes, but for slips between walls
+        several = [any(len(outcomes) > 1 for outcomes in model[state].values()) for state in range(mdp.n_states)]
+        assert np.mean(np.array(several) == mdp.chance) > 0.9

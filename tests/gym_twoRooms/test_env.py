@@ -98,7 +98,7 @@ def test_the_random_numbers_drawn_are_part_of_the_interface(env):
     assert info["state"] == int(rng.random() * 220)
     state = info["state"]
     for action in (0, 1, 4, 2, 3) * 20:
-        state = int(env.mdp.step(np.array([state]), np.array([action]), rng.random(1))[0])
+        state = int(env.mdp.step(np.array([state]), np.array([action]), lambda rows: rng.random(len(rows)))[0])
         assert env.step(action)[4]["state"] == state
     env.reset(options={"state": 5})
     env.set_state(6)

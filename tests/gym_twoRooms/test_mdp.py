@@ -49,6 +49,7 @@ def test_tables_have_the_promised_types_and_are_read_only():
         "closing_probability": ((2,), np.float64),
         "slips": ((220,), np.bool_),
         "on_switch": ((220,), np.bool_),
+        "chance": ((220,), np.bool_),
         "agent": ((220,), np.int32),
         "blocks": ((220, 1), np.int32),
         "doors_open": ((220, 1), np.bool_),
@@ -179,9 +180,9 @@ def test_one_at_a_time_is_the_same(mdp):
     rng = np.random.default_rng(0)
     states, actions = rng.integers(mdp.n_states, size=5_000), rng.integers(5, size=5_000)
     uniforms = rng.random(5_000) * np.where(rng.random(5_000) < 0.5, 1.0, 0.03)  # doors close often enough to be seen
-    expected = mdp.step(states, actions, uniforms)
-    arguments = zip(states.tolist(), actions.tolist(), uniforms.tolist(), strict=True)
-    assert [mdp.step_one(*row) for row in arguments] == expected.tolist()
+    expected = mdp.step(states, actions, uniforms.take)
+    rows = zip(states.tolist(), actions.tolist(), uniforms.tolist(), strict=True)
+    assert [mdp.step_one(state, action, [number].pop) for state, action, number in rows] == expected.tolist()
     assert np.array_equal([mdp.observe_one(state) for state in states[:50]], mdp.observe(states[:50]))
     assert np.array_equal([mdp.action_mask_one(state) for state in states[:50]], mdp.action_masks(states[:50]))
 
