@@ -1,14 +1,17 @@
-"""The one command line: ``python -m benchmarks mastery|throughput --help``."""
+"""The one command line: ``python -m benchmarks mastery|throughput|film --help``."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Annotated
 
 import tyro
 
+from benchmarks.film import FilmConfig
 from benchmarks.mastery import PRESETS, MasteryConfig
 from benchmarks.throughput import ThroughputConfig
+from gym_twoRooms.layout import LayoutError
 
 
 def main() -> None:
@@ -21,12 +24,16 @@ def main() -> None:
         "mastery", default=PRESETS[preset], description="Train ManyGoalsDQN on TwoRoomsSwitch, measure its mastery, report."
     )
     throughput = tyro.conf.subcommand("throughput", description="Time one update against the same loss tiled.")
-    config: MasteryConfig | ThroughputConfig = tyro.cli(
-        Annotated[MasteryConfig, mastery] | Annotated[ThroughputConfig, throughput],
+    film = tyro.conf.subcommand("film", description="Film the exact policy of a map pursuing goals.")
+    config: MasteryConfig | ThroughputConfig | FilmConfig = tyro.cli(
+        Annotated[MasteryConfig, mastery] | Annotated[ThroughputConfig, throughput] | Annotated[FilmConfig, film],
         prog="python -m benchmarks",
         description=__doc__,
     )
-    config.run()
+    try:
+        config.run()
+    except LayoutError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
