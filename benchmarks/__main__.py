@@ -1,4 +1,4 @@
-"""The one command line: ``python -m benchmarks mastery|throughput|throughput --world --help``."""
+"""The one command line: ``python -m benchmarks mastery|throughput|throughput --world|film --help``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Annotated
 
 import tyro
 
+from benchmarks.film import FilmConfig
 from benchmarks.mastery import PRESETS, MasteryConfig
 from benchmarks.throughput import ThroughputConfig
 from benchmarks.world_speed import WorldSpeedConfig
+from gym_twoRooms.layout import LayoutError
 
 
 def main() -> None:
@@ -32,12 +34,16 @@ def main() -> None:
         description="Time one update against the same loss tiled; with --world, time the world against its peers instead "
         "(settings: throughput --world --help).",
     )
-    config: MasteryConfig | ThroughputConfig = tyro.cli(
-        Annotated[MasteryConfig, mastery] | Annotated[ThroughputConfig, throughput],
+    film = tyro.conf.subcommand("film", description="Film the exact policy of a map pursuing goals.")
+    config: MasteryConfig | ThroughputConfig | FilmConfig = tyro.cli(
+        Annotated[MasteryConfig, mastery] | Annotated[ThroughputConfig, throughput] | Annotated[FilmConfig, film],
         prog="python -m benchmarks",
         description=__doc__,
     )
-    config.run()
+    try:
+        config.run()
+    except LayoutError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

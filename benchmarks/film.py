@@ -1,15 +1,20 @@
-"""A film of the agent on its way to goals."""
+"""Films of an agent on its way to goals: of one just trained, and of the exact policy."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from gym_twoRooms.env import TwoRoomsSwitchEnv
+from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError
 from gym_twoRooms.mdp import Action
+from gym_twoRooms.oracle import OraclePolicy
 from sb3_manygoals import MasteryResult
 from sb3_manygoals.evaluation import GoalReacher
 
@@ -18,6 +23,61 @@ SUCCESS, UNDER_WAY = (46, 160, 67), (238, 238, 238)
 """Colours of a panel's frame."""
 PAUSE = 6
 """Frames for which the last picture stands still."""
+
+
+@dataclass(frozen=True)
+class FilmConfig:
+    """Film the exact policy of a map pursuing one goal after another, each shown beside the world."""
+
+    layout: str = "paper"
+    """The name of a layout that comes with the package, or a file with an ASCII map."""
+    seed: int = 0
+    """Of the goals, the start and the world."""
+    goals: int = 4
+    """Number of goals, drawn from all states."""
+    output: Path = Path("runs/film.gif")
+    """The GIF to write."""
+    cell_size: int = 24
+    """Pixels a cell."""
+
+    def run(self) -> Path:
+        """:return: the GIF"""
+        return exact(self)
+
+
+def exact(config: FilmConfig) -> Path:
+    """
+    Write a GIF of the policy that takes the fewest steps on average. It starts anywhere, and from each goal it goes on to the
+    next: nothing is selected or left out.
+
+    :param config: what to film
+    :return: the GIF
+    :raises LayoutError: if there is no such layout, or the map is not valid
+    :raises ValueError: if there are fewer states than goals, no goal, or no pixel in a cell
+    """
+    env = TwoRoomsSwitchEnv(_layout(config.layout), render_mode="rgb_array", cell_size=config.cell_size)
+    if not 1 <= config.goals <= env.mdp.n_states:
+        raise ValueError(f"goals must be in [1, {env.mdp.n_states}], got {config.goals}.")
+    goals = np.random.default_rng(config.seed).choice(env.mdp.n_states, config.goals, replace=False)
+    oracle = OraclePolicy(env.mdp, goals)
+    env.reset(seed=config.seed)
+    frames = []
+    for goal in goals.tolist():
+        frames += _pursue(oracle, env, goal)
+        frames += [frames[-1]] * PAUSE
+    config.output.parent.mkdir(parents=True, exist_ok=True)
+    _write(frames, config.output)
+    print(f"{config.goals} goals reached in {len(frames) - config.goals * (PAUSE + 1)} steps; written to {config.output}")
+    return config.output
+
+
+def _layout(name: str) -> Layout:
+    if name in NAMED_LAYOUTS:
+        return Layout.named(name)
+    path = Path(name)
+    if not path.is_file():
+        raise LayoutError(f"{name!r} is neither a file nor one of the layouts {', '.join(NAMED_LAYOUTS)}.")
+    return Layout.parse(path.read_text(encoding="utf-8"), path.stem)
 
 
 def reaching(
@@ -50,42 +110,52 @@ def reaching(
     rng = np.random.default_rng(seed)
     mastered = np.flatnonzero(result.reached.all(axis=1))
     candidates = mastered if len(mastered) >= n_goals else np.arange(len(result.reached))
-    envs = [gym.make(env_id, render_mode="rgb_array", cell_size=cell_size) for _ in range(n_goals)]
-    panels = [
-        _panel(model, env, int(goal), seed + row, epsilon, max_steps)
-        for row, (env, goal) in enumerate(zip(envs, rng.choice(candidates, n_goals, replace=False), strict=True))
-    ]
-    for env in envs:
+    panels = []
+    for row, goal in enumerate(rng.choice(candidates, n_goals, replace=False).tolist()):
+        env = cast("TwoRoomsSwitchEnv", gym.make(env_id, render_mode="rgb_array", cell_size=cell_size).unwrapped)
+        env.reset(seed=seed + row)
+        panels.append(_pursue(model, env, goal, epsilon, seed + row, max_steps))
         env.close()
     length = max(len(panel) for panel in panels) + PAUSE
-    frames = [Image.fromarray(_tile([panel[min(time, len(panel) - 1)] for panel in panels])) for time in range(length)]
-    # one palette for all frames, so that nothing flickers: of the first and the last, and the colour of success
-    green = np.full_like(np.asarray(frames[0]), SUCCESS)
-    palette = Image.fromarray(np.concatenate([np.asarray(frames[0]), np.asarray(frames[-1]), green])).quantize(256)
-    frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=120, loop=0, optimize=True)
+    _write([_tile([panel[min(time, len(panel) - 1)] for panel in panels]) for time in range(length)], path)
 
 
-def _panel(
-    model: GoalReacher, env: gym.Env[NDArray[np.uint8], np.int64], goal_state: int, seed: int, epsilon: float, max_steps: int
+def _pursue(
+    model: GoalReacher,
+    env: TwoRoomsSwitchEnv,
+    goal_state: int,
+    epsilon: float = 0.0,
+    seed: int = 0,
+    max_steps: int | None = None,
 ) -> list[NDArray[np.uint8]]:
-    """One goal's frames: the world on the left, the goal on the right, a green frame once they are the same."""
-    observation, _ = env.reset(seed=seed, options={"state": goal_state})
-    goal, goal_picture = observation, np.asarray(env.render())
-    observation, _ = env.reset()
+    """
+    Act from the present state until the goal is reached.
+
+    :return: Frames: the world on the left, the goal on the right, a green frame once they are the same
+    """
+    observation, goal = env.observation_of(env.state), env.observation_of(goal_state)
+    goal_picture = env.render_observation(goal)
     rng = np.random.default_rng((seed, 1))
-    frames = []
-    for _ in range(max_steps + 1):
+    frames: list[NDArray[np.uint8]] = []
+    while True:
         there = bool((observation == goal).all())
         frames.append(_beside(np.asarray(env.render()), goal_picture, there))
-        if there:
-            break
+        if there or len(frames) - 1 == max_steps:
+            return frames
         action, _ = model.predict(
             {"observation": observation[None], "achieved_goal": observation[None], "desired_goal": goal[None]},
             deterministic=True,
         )
         observation = env.step(rng.integers(len(Action)) if rng.random() < epsilon else action[0])[0]
-    return frames
+
+
+def _write(pictures: list[NDArray[np.uint8]], path: Path) -> None:
+    """Write an animation, with one palette for all frames, so that nothing flickers."""
+    numbers = [np.unique(picture.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)) for picture in pictures]
+    colours = np.unique(np.concatenate(numbers))[:, None] >> np.array([16, 8, 0], np.uint32) & 255
+    palette = Image.fromarray(colours.astype(np.uint8)[None]).quantize(256)
+    frames = [Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=120, loop=0, optimize=True)
 
 
 def _beside(world: NDArray[np.uint8], goal: NDArray[np.uint8], there: bool) -> NDArray[np.uint8]:

@@ -1,0 +1,87 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks import film
+from benchmarks.film import FilmConfig
+from gym_twoRooms import LayoutError
+from gym_twoRooms.mdp import COLOURS
+
+ROOT = Path(__file__).parents[2]
+CORNER = "S..#..S\n...D...\n...#...\n..W####\n"
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", "film", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def frames(path):
+    with Image.open(path) as animation:
+        for number in range(animation.n_frames):
+            animation.seek(number)
+            yield np.asarray(animation.convert("RGB"))
+
+
+def test_the_command_films_a_named_layout(tmp_path):
+    output = tmp_path / "new" / "film.gif"
+    done = command("--layout", "small", "--goals", "3", "--seed", "1", "--cell-size", "10", "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    assert "3 goals reached" in done.stdout
+    pictures = list(frames(output))
+    gap = 5
+    assert pictures[0].shape == (80 + 2 * gap, 2 * 40 + 3 * gap, 3)
+    greens = [bool((picture[0, 0] == film.SUCCESS).all()) for picture in pictures]
+    assert greens[-1]
+    assert sum(now and not before for before, now in zip([False, *greens], greens, strict=False)) == 3  # once for each goal
+    for picture, green in zip(pictures, greens, strict=True):
+        world, goal = (picture[gap:-gap, left : left + 40] for left in (gap, 2 * gap + 40))
+        assert np.array_equal(world, goal) == green
+
+
+def test_from_each_goal_it_goes_on_to_the_next(monkeypatch, tmp_path):
+    written = []
+    monkeypatch.setattr(film, "_write", lambda pictures, path: written.extend(pictures))
+    FilmConfig("small", goals=3, output=tmp_path / "film.gif", cell_size=12).run()
+    gap, width = 6, 48
+    worlds, goals = ([picture[gap:-gap, left : left + width] for picture in written] for left in (gap, 2 * gap + width))
+    changes = [time for time in range(1, len(goals)) if not np.array_equal(goals[time - 1], goals[time])]
+    assert len(changes) == 2
+    for time in changes:
+        assert np.array_equal(worlds[time], goals[time - 1])
+
+
+def test_colours_are_exact(tmp_path):
+    path = FilmConfig("small", goals=6, output=tmp_path / "film.gif").run()
+    shown = {tuple(colour) for picture in frames(path) for colour in np.unique(picture.reshape(-1, 3), axis=0).tolist()}
+    assert {COLOURS[thing] for thing in ("floor", "wall", "slippery", "door shut", "door open", "block", "agent")} <= shown
+    assert {film.SUCCESS, film.UNDER_WAY} <= shown
+
+
+def test_a_map_in_a_file(tmp_path):
+    path = tmp_path / "corner.txt"
+    path.write_text(CORNER)
+    output = FilmConfig(str(path), goals=1, output=tmp_path / "film.gif", cell_size=9).run()
+    assert next(frames(output)).shape[:2] == (4 * 9 + 2 * 4, 2 * 7 * 9 + 3 * 4)
+
+
+def test_what_is_no_layout_is_a_message(tmp_path):
+    done = command("--layout", "nonsense", "--output", str(tmp_path / "film.gif"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: 'nonsense' is neither a file nor one of the layouts paper, small")
+    path = tmp_path / "bad.txt"
+    path.write_text("D..\n")
+    with pytest.raises(LayoutError, match="no switch"):
+        FilmConfig(str(path), output=tmp_path / "film.gif").run()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("goals", [0, 221])
+def test_goals_must_be_as_many_as_there_are(goals, tmp_path):
+    with pytest.raises(ValueError, match=r"goals must be in \[1, 220\]"):
+        FilmConfig("small", goals=goals, output=tmp_path / "film.gif").run()
