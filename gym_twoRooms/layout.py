@@ -94,7 +94,10 @@ class Layout:
         """
         if name not in NAMED_LAYOUTS:
             known = ", ".join(repr(known) for known in NAMED_LAYOUTS)
-            raise LayoutError(f"There is no layout named {name!r}; the named ones are {known}. Maps have line breaks; Layout.read(path) reads files.")
+            raise LayoutError(
+                f"There is no layout named {name!r}; the named ones are {known}. A map has line breaks; Layout.read(path) "
+                "reads one from a file."
+            )
         return NAMED_LAYOUTS[name]
 
     def __str__(self) -> str:
