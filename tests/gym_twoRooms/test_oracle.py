@@ -1,3 +1,4 @@
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -5,6 +6,7 @@ from gym_twoRooms.env import TwoRoomsSwitchEnv
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
 from gym_twoRooms.oracle import OraclePolicy, expected_steps, reach_probabilities, transition_matrices
+from sb3_manygoals import evaluate_mastery
 
 PAPER, SMALL = (compile_layout(Layout.named(name)) for name in ("paper", "small"))
 
@@ -87,6 +89,23 @@ def test_rolling_the_oracle_out_agrees_with_what_it_expects():
     errors = np.array(errors)
     assert abs(errors.mean()) < 4.5 * errors.std() / len(errors) ** 0.5
     assert errors.std() < 0.5 * steps.mean()  # so that the bound above says something
+
+
+def test_rolling_the_oracle_out_on_the_default_map_agrees_with_exact_probabilities():
+    goals = np.random.default_rng(2).choice(PAPER.n_states, 40, replace=False)
+    policy, matrices, columns = OraclePolicy(PAPER, goals), transition_matrices(PAPER), np.arange(len(goals))
+    for horizon, most in ((25, 0.7), (50, 0.995)):
+        exact = np.zeros((PAPER.n_states, len(goals)))
+        exact[goals, columns] = 1.0
+        for _ in range(horizon):
+            options = np.stack([matrix @ exact for matrix in matrices])
+            exact = np.take_along_axis(options, policy.actions[None], axis=0)[0]
+            exact[goals, columns] = 1.0
+        env = gym.make_vec("TwoRoomsSwitch-v0", num_envs=1_000)
+        found = evaluate_mastery(policy, env, PAPER.observe(goals), horizon, episodes_per_goal=50, seed=5)
+        error = (exact.mean() * (1 - exact.mean()) / found.reached.size) ** 0.5
+        assert found.rate == pytest.approx(exact.mean(), abs=4.5 * error)
+        assert 0.4 < exact.mean() < most
 
 
 def test_no_deadline_costs_a_little_under_a_deadline():
