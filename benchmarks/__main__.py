@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from benchmarks.film import FilmConfig
-from benchmarks.mastery import PRESETS, MasteryConfig
+from benchmarks.mastery import PRESETS, MasteryConfig, saved_config
 from benchmarks.throughput import ThroughputConfig
 from benchmarks.world_speed import WorldSpeedConfig
 from gym_twoRooms.layout import LayoutError
@@ -22,12 +23,18 @@ def main() -> None:
         settings = [argument for argument in sys.argv[2:] if argument != "--world"]
         tyro.cli(WorldSpeedConfig, prog="python -m benchmarks throughput --world", args=settings).run()
         return
-    # The preset gives the defaults of all other options, and so must be known before they are read and shown by --help.
+    # A preset, or a run to go on with, gives the defaults of all other options, and so must be known before they are read and
+    # shown by --help.
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--preset", choices=list(PRESETS), default="small")
-    preset = first.parse_known_args()[0].preset
+    first.add_argument("--resume", type=Path)
+    given = first.parse_known_args()[0]
+    try:
+        default = PRESETS[given.preset] if given.resume is None else saved_config(given.resume)
+    except OSError as error:
+        sys.exit(f"error: --resume: {error}")
     mastery = tyro.conf.subcommand(
-        "mastery", default=PRESETS[preset], description="Train ManyGoalsDQN on TwoRoomsSwitch, measure its mastery, report."
+        "mastery", default=default, description="Train ManyGoalsDQN on TwoRoomsSwitch, measure its mastery, report."
     )
     throughput = tyro.conf.subcommand(
         "throughput",

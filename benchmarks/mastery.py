@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -12,13 +13,13 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.logger import configure
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.utils import LinearSchedule
 
-from benchmarks import film, plotting, report, run_folder
+from benchmarks import film, logs, plotting, report, run_folder
 from gym_twoRooms.oracle import mastery_ceiling
 from sb3_manygoals import ManyGoalsDQN, MasteryCallback, MasteryResult, evaluate_mastery
+from sb3_manygoals.checkpoint import ExactCheckpointCallback
 from sb3_manygoals.evaluation import MasteryPoint
 
 
@@ -133,6 +134,11 @@ class MasteryConfig:
     """Torch threads; by default as many as torch finds fit."""
     progress_bar: bool = True
     """Show one while training."""
+    checkpoint_minutes: float = 5.0
+    """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
+    resume: Path | None = None
+    """Folder of a run to go on with, from its newest checkpoint, or from the start if it has none. The defaults of all other
+    options are then that run's."""
 
     def run(self) -> Path:
         """:return: the run's folder, with everything in it"""
@@ -166,6 +172,17 @@ PRESETS = {
 }
 
 
+def saved_config(folder: Path) -> MasteryConfig:
+    """
+    :param folder: of a run
+    :return: its settings, to go on with
+    :raises FileNotFoundError: if it is no run's folder
+    """
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
+    settings["agent"] = AgentConfig(**settings["agent"])
+    return MasteryConfig(**settings | {"output": Path(settings["output"]), "resume": folder})
+
+
 def all_goals(env_id: str) -> NDArray[np.uint8]:
     """
     :param env_id: of a TwoRoomsSwitch world
@@ -179,34 +196,55 @@ def all_goals(env_id: str) -> NDArray[np.uint8]:
 
 def run(config: MasteryConfig) -> Path:
     """
-    Train, measure, and write ``config.json``, ``progress.csv``, ``mastery.csv``, ``goals.csv``, ``model.zip``,
-    ``goals.npz``, ``curve.png``, ``reaching.gif``, ``report.html`` and TensorBoard events.
+    Train, or go on training, measure, and write ``checkpoints/``, ``config.json``, ``progress.csv``, ``mastery.csv``,
+    ``goals.csv``, ``model.zip``, ``goals.npz``, ``curve.png``, ``reaching.gif``, ``report.html`` and TensorBoard events.
 
     :param config: what to run
     :return: the folder
     """
     if config.threads is not None:
         th.set_num_threads(config.threads)
-    folder = run_folder.create(config.output, f"mastery-{config.preset}-seed{config.seed}")
-    run_folder.write_config(folder, config)
+    if config.resume is None:
+        folder = run_folder.create(config.output, f"mastery-{config.preset}-seed{config.seed}")
+        run_folder.write_config(folder, config)
+    else:
+        folder = config.resume
+        run_folder.note_resumption(folder)
     goals = all_goals(config.env_id)
     eval_env = gym.make_vec(config.env_id, num_envs=len(goals), vectorization_mode="vector_entry_point")
     mdp = eval_env.unwrapped.mdp  # type: ignore[attr-defined]
     model = config.agent.make(config.env_id, config.total_steps, config.seed, config.device)
-    model.set_logger(configure(str(folder), ["csv", "tensorboard"]))
+    logger, table = logs.logger(folder)
+    model.set_logger(logger)
     print(f"{config.env_id}: {len(goals)} goals; {config.total_steps} steps; writing to {folder}")
 
+    curve = logs.CurveLog(folder / "mastery.csv", CURVE)
     callback = MasteryCallback(
         eval_env,
         goals,
         config.eval_freq,
         config.eval_steps,
         config.eval_epsilon,
-        _Curve(folder / "mastery.csv").add,
+        lambda point: curve.add(_curve_row(point)),
         seed=config.seed,
         verbose=1,
     )
-    model.learn(config.total_steps, callback, log_interval=200, progress_bar=config.progress_bar)
+    checkpoints = ExactCheckpointCallback(
+        folder / "checkpoints",
+        every_seconds=60 * config.checkpoint_minutes,
+        keep=2,
+        extras={"mastery": callback, "mastery.csv": curve, "progress.csv": table},
+        verbose=1,
+    )
+    resumed = checkpoints.resume(model, fallback=True)
+    if model.num_timesteps < config.total_steps:
+        model.learn(
+            config.total_steps - model.num_timesteps,
+            [callback, checkpoints],
+            log_interval=200,
+            reset_num_timesteps=not resumed,
+            progress_bar=config.progress_bar,
+        )
     model.logger.close()
     model.save(folder / "model.zip")
     model.save_goal_buffer(folder / "goals.npz")
@@ -240,20 +278,13 @@ def run(config: MasteryConfig) -> Path:
     return folder
 
 
-class _Curve:
-    """``mastery.csv``: a line a measurement."""
+CURVE = ["step", "training_seconds", "greedy", "greedy_low", "greedy_high", "epsilon", "epsilon_low", "epsilon_high"]
+"""Columns of ``mastery.csv``."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        columns = "step,training_seconds,greedy,greedy_low,greedy_high,epsilon,epsilon_low,epsilon_high"
-        path.write_text(columns + "\n", encoding="utf-8")
 
-    def add(self, point: MasteryPoint) -> None:
-        """:param point: to be written"""
-        values = (point.greedy.rate, *point.greedy.interval, point.epsilon.rate, *point.epsilon.interval)
-        with self.path.open("a", newline="", encoding="utf-8") as file:
-            row = [point.step, f"{point.training_seconds:.1f}", *(f"{value:.4f}" for value in values)]
-            csv.writer(file).writerow(row)
+def _curve_row(point: MasteryPoint) -> list[Any]:
+    values = (point.greedy.rate, *point.greedy.interval, point.epsilon.rate, *point.epsilon.interval)
+    return [point.step, f"{point.training_seconds:.1f}", *(f"{value:.4f}" for value in values)]
 
 
 def _write_goals(path: Path, greedy: MasteryResult, noisy: MasteryResult) -> None:

@@ -50,6 +50,20 @@ def write_config(folder: Path, config: Any, packages: Sequence[str] = PACKAGES) 
     return record
 
 
+def note_resumption(folder: Path) -> None:
+    """
+    Add to ``config.json`` that the run goes on, when, where and with which versions.
+
+    :param folder: of the run
+    """
+    path = folder / "config.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record.setdefault("resumed", []).append(provenance())
+    staged = path.with_name("config.json.tmp")
+    staged.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    staged.replace(path)
+
+
 def provenance(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """
     :param packages: those whose versions matter

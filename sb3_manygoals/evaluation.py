@@ -266,11 +266,24 @@ class MasteryCallback(BaseCallback):
         self.seed = seed
         self.training_seconds = 0.0
         self._last_step = 0
+        self._goes_on = False
         self._resumed = 0.0
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: what has been measured so far, for :class:`~sb3_manygoals.checkpoint.ExactCheckpointCallback`"""
+        seconds = self.training_seconds + time.perf_counter() - self._resumed
+        return {"last_step": self._last_step, "training_seconds": seconds}
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """:param state: of :meth:`get_checkpoint_state`; training goes on without a measurement before it"""
+        self._last_step, self.training_seconds = state["last_step"], state["training_seconds"]
+        self._goes_on = True
 
     def _on_training_start(self) -> None:
         self._resumed = time.perf_counter()
-        self._measure()
+        if not self._goes_on:
+            self._measure()
+        self._goes_on = False
 
     def _on_step(self) -> bool:
         if self.num_timesteps // self.eval_freq > self._last_step // self.eval_freq:

@@ -25,6 +25,7 @@ from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_nam
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_manygoals.action_masks import check_action_masks, first_action_masks, next_action_masks, random_allowed
+from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.environments import goal_episodes, is_goal_wrapped, monitors_goals, pursue_goals
 from sb3_manygoals.goals.wrappers import goal_observation_space
@@ -484,6 +485,38 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             raise ValueError(f"the model has action_masks={self.action_masks}, the replay memory was kept by one that has not")
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         self.replay_buffer.identify(self.goal_buffer)
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        All that training needs to go on as if it had not stopped, but for the environments and the generators that the process
+        shares; see :class:`~sb3_manygoals.checkpoint.ExactCheckpointCallback`.
+
+        :return: a plain tree, some of whose arrays are the model's own: to be written before training goes on
+        """
+        assert self.goal_buffer is not None, "no goals yet: the model has no environment"
+        return {
+            "algorithm": get_algorithm_state(self),
+            "replay_buffer": self.replay_buffer.get_checkpoint_state(),
+            "goal_buffer": self.goal_buffer.get_checkpoint_state(),
+            "rng": self.rng,
+            "exploration_rate": self.exploration_rate,
+            "loss": self._loss,
+            "last_action_masks": self._last_action_masks,
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of :meth:`get_checkpoint_state`, of a model that was built in the same way
+        :raises CheckpointError: if it was built in another way
+        """
+        assert self.goal_buffer is not None, "the model has no environment: give it one before"
+        set_algorithm_state(self, state["algorithm"])
+        self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
+        self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
+        self.rng = state["rng"]
+        self.exploration_rate = state["exploration_rate"]
+        self._loss = state["loss"].to(self.device)
+        self._last_action_masks = state["last_action_masks"]
 
     @classmethod
     def load(

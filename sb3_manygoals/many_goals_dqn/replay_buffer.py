@@ -12,6 +12,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_manygoals.action_masks import read_action_masks
+from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import GoalBuffer
 
 
@@ -88,6 +89,48 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         if self.next_action_masks is not None:
             self.next_action_masks[self.pos] = read_action_masks(infos, self.next_action_masks.shape[2], ended)
         super().add(obs["observation"], next_obs["observation"], action, reward, ended, infos)
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: a plain tree; its arrays are views of the memory, to be written before anything is added"""
+        used = slice(self.size())
+        return {
+            "n_envs": self.n_envs,
+            "buffer_size": self.buffer_size,
+            "pos": self.pos,
+            "full": self.full,
+            **{name: None if array is None else array[used] for name, array in self._arrays.items()},
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of :meth:`get_checkpoint_state`
+        :raises CheckpointError: if it is of a memory of another size, or with masks where this one keeps none, or the reverse
+        """
+        for name in ("buffer_size", "n_envs"):
+            if state[name] != getattr(self, name):
+                raise CheckpointError(
+                    f"the replay memory was saved with {name} {state[name]}, this one has {getattr(self, name)}"
+                )
+        for name, array in self._arrays.items():
+            if (array is None) != (state[name] is None):
+                raise CheckpointError(f"the replay memory was saved {'without' if state[name] is None else 'with'} {name}")
+            if array is not None:
+                array[: len(state[name])] = state[name]
+        self.pos, self.full = state["pos"], state["full"]
+
+    @property
+    def _arrays(self) -> dict[str, NDArray[Any] | None]:
+        names = (
+            "observations",
+            "next_observations",
+            "actions",
+            "rewards",
+            "dones",
+            "timeouts",
+            "next_ids",
+            "next_action_masks",
+        )
+        return {name: getattr(self, name) for name in names}
 
     def identify(self, goal_buffer: GoalBuffer) -> None:
         """

@@ -1,0 +1,74 @@
+"""Log files that go on where a checkpoint was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.logger import CSVOutputFormat, Logger, TensorBoardOutputFormat
+
+
+class CurveLog:
+    """
+    A small CSV file, a row a measurement.
+
+    :param path: the file; a file already there is replaced
+    :param columns: names of its columns
+    """
+
+    def __init__(self, path: Path, columns: list[str]) -> None:
+        self.path = path
+        self._text = ",".join(columns) + "\n"
+        self._write()
+
+    def add(self, row: list[Any]) -> None:
+        """:param row: a value for each column"""
+        self._text += ",".join(map(str, row)) + "\n"
+        self._write()
+
+    def get_checkpoint_state(self) -> str:
+        """:return: what is in the file"""
+        return self._text
+
+    def set_checkpoint_state(self, state: str) -> None:
+        """:param state: of :meth:`get_checkpoint_state`; rows written after it are dropped"""
+        self._text = state
+        self._write()
+
+    def _write(self) -> None:
+        staged = self.path.with_name(self.path.name + ".tmp")
+        staged.write_text(self._text, encoding="utf-8")
+        staged.replace(self.path)
+
+
+class CSVLog(CSVOutputFormat):
+    """
+    ``progress.csv`` as SB3 writes it.
+
+    :param path: the file; a file already there is replaced
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: what is in the file"""
+        self.file.seek(0)
+        return {"keys": self.keys, "text": self.file.read()}  # reading to the end, where writing goes on
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """:param state: of :meth:`get_checkpoint_state`; rows written after it are dropped"""
+        self.keys = state["keys"]
+        self.file.seek(0)
+        self.file.truncate()
+        self.file.write(state["text"])
+        self.file.flush()
+
+
+def logger(folder: Path) -> tuple[Logger, CSVLog]:
+    """
+    :param folder: of a run, new or going on
+    :return: a logger to ``progress.csv`` and TensorBoard, and the former of the two, whose state belongs into checkpoints
+    """
+    table = CSVLog(folder / "progress.csv")
+    return Logger(str(folder), [table, TensorBoardOutputFormat(str(folder))]), table

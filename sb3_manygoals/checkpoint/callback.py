@@ -1,0 +1,214 @@
+"""Checkpoints while training goes on, and going on from them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol, runtime_checkable
+
+from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
+from sb3_manygoals.checkpoint.folder import read_newest, write_checkpoint
+from sb3_manygoals.checkpoint.tree import CheckpointError
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+
+from sb3_manygoals.checkpoint.learner import get_generators, get_pending_log, set_generators, set_pending_log
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@runtime_checkable
+class Checkpointable(Protocol):
+    """Whatever can say what state it is in, as a tree of plain data and arrays, and be put into that state again."""
+
+    def get_checkpoint_state(self) -> Any:
+        """:return: a plain tree; its arrays may be the object's own, as they are written at once"""
+
+    def set_checkpoint_state(self, state: Any) -> None:
+        """:param state: of :meth:`get_checkpoint_state`, of an object built in the same way"""
+
+
+class ExactCheckpointCallback(BaseCallback):
+    """
+    Writes checkpoints from which training goes on as if it had never stopped: learner, optimizer, replay memory, goals,
+    environments, all random generators, and what was not yet logged. On a CPU, with the same number of threads, the result is
+    equal to the last bit.
+
+    ::
+
+        model = ManyGoalsDQN("CnnPolicy", env, seed=0)                    # built in the same way each time
+        checkpoints = ExactCheckpointCallback("run/checkpoints", every_seconds=300)
+        resumed = checkpoints.resume(model)                               # False if there is no checkpoint yet
+        model.learn(3e6 - model.num_timesteps, checkpoints, reset_num_timesteps=not resumed)
+
+    The environments are part of it: see :mod:`sb3_manygoals.checkpoint.envs` for which can be saved. A checkpoint is written
+    where a rollout starts, after all updates; it is a folder of its own, in place only once it is whole, see
+    :func:`~sb3_manygoals.checkpoint.folder.write_checkpoint`. When the process is told to end by SIGTERM or SIGINT (Ctrl-C), a
+    last one is written first; a second signal ends it at once. What cannot be written is an error, unless
+    ``go_on`` is set, and then a warning.
+
+    :param root: folder of the checkpoints, of one run only
+    :param every_steps: environment steps between two, or None
+    :param every_seconds: time between two, or None; if both are given, whichever comes first
+    :param keep: the newest of them that are kept; None for all
+    :param extras: by name, further objects whose state belongs to the run: callbacks, logs
+    :param go_on: whether training goes on where a checkpoint cannot be written (the disk is full, say)
+    :param handle_signals: whether to write one when told to end
+    :param verbose: 1 to print each
+    :raises ValueError: if an interval or ``keep`` is not positive
+    :raises TypeError: if an extra has no checkpoint state
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        every_steps: int | None = None,
+        every_seconds: float | None = None,
+        keep: int | None = 3,
+        extras: Mapping[str, Checkpointable] | None = None,
+        go_on: bool = False,
+        handle_signals: bool = True,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(verbose)
+        for name, value in (("every_steps", every_steps), ("every_seconds", every_seconds), ("keep", keep)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive or None, got {value!r}")
+        for name, extra in (extras or {}).items():
+            if not isinstance(extra, Checkpointable):
+                raise TypeError(f"extras[{name!r}] must have get_checkpoint_state and set_checkpoint_state, got {extra!r}")
+        self.root = Path(root)
+        self.every_steps = every_steps
+        self.every_seconds = every_seconds
+        self.keep = keep
+        self.extras = dict(extras or {})
+        self.go_on = go_on
+        self.handle_signals = handle_signals
+        self._saved_step = 0
+        self._saved_time = time.monotonic()
+        self._signal: int | None = None
+        self._previous: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
+        self._resumed: dict[str, Any] | None = None
+
+    def resume(self, model: BaseAlgorithm, fallback: bool = False) -> bool:
+        """
+        Put a model, its environments and the extras into the state of the newest checkpoint, if there is one. What all of the
+        process shares, its random generators, follows when training begins.
+
+        :param model: built as the one that was saved, with its environment
+        :param fallback: whether to take an older checkpoint if the newest is damaged, with a warning
+        :return: whether there was one
+        :raises CheckpointError: if a checkpoint is damaged, newer than this version, or of a model that was built otherwise
+        """
+        found = read_newest(self.root, fallback=fallback)
+        if found is None:
+            return False
+        path, state = found
+        if state["extras"].keys() != self.extras.keys():
+            raise CheckpointError(f"{path} has the extras {sorted(state['extras'])}, this run has {sorted(self.extras)}")
+        _learner(model).set_checkpoint_state(state["learner"])
+        assert model.env is not None
+        set_env_state(model.env, state["env"])
+        for name, extra in self.extras.items():
+            extra.set_checkpoint_state(state["extras"][name])
+        self._resumed = state
+        self._saved_step = model.num_timesteps
+        if self.verbose:
+            print(f"going on from {path}")
+        return True
+
+    def save(self) -> Path:
+        """
+        Write a checkpoint now; only where a rollout starts, or after training, is the model in a state to go on from.
+
+        :return: its folder
+        :raises OSError: if it cannot be written
+        :raises CheckpointError: if something has a state that cannot be saved
+        """
+        env = self.model.get_env()
+        assert env is not None
+        state = {
+            "learner": _learner(self.model).get_checkpoint_state(),
+            "env": get_env_state(env),
+            "extras": {name: extra.get_checkpoint_state() for name, extra in self.extras.items()},
+            "generators": get_generators(self.model),
+            "log": get_pending_log(self.logger),
+        }
+        path = write_checkpoint(self.root, state, step=self.model.num_timesteps, keep=self.keep)
+        self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
+        if self.verbose:
+            print(f"checkpoint {path}")
+        return path
+
+    def _on_training_start(self) -> None:
+        if self._resumed is not None and self.model.num_timesteps != self._saved_step:
+            raise ValueError("learn() has set the model back to the start: after resume(), pass reset_num_timesteps=False")
+        self._saved_time = time.monotonic()
+        self._signal = None
+        if self.handle_signals and threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+
+    def _on_rollout_start(self) -> None:
+        if self._resumed is not None:
+            # Only now, as anything may have drawn random numbers or logged since resume().
+            set_generators(self._resumed["generators"])
+            set_pending_log(self.logger, self._resumed["log"])
+            self._resumed = None
+        elif self._signal is not None or self._is_due():
+            self._save_or_warn()
+        self._obey_signal()
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_training_end(self) -> None:
+        self._restore_handlers()
+        if self.model.num_timesteps > self._saved_step:
+            self._save_or_warn()
+        self._obey_signal()
+
+    def _is_due(self) -> bool:
+        steps = self.model.num_timesteps
+        if self.every_steps is not None and steps // self.every_steps > self._saved_step // self.every_steps:
+            return True
+        return self.every_seconds is not None and time.monotonic() - self._saved_time >= self.every_seconds
+
+    def _save_or_warn(self) -> None:
+        try:
+            self.save()
+        except OSError as error:
+            if not self.go_on:
+                raise
+            warnings.warn(f"no checkpoint at step {self.model.num_timesteps}: {error}", stacklevel=2)
+            self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()  # the next try in its time
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._restore_handlers()  # a second one is not kept waiting
+        while frame is not None:
+            if frame.f_code.co_name == "learn" and frame.f_locals.get("self") is self.model:
+                self._signal = number
+                return
+            frame = frame.f_back
+        signal.raise_signal(number)  # training has ended by an exception, nobody would look
+
+    def _obey_signal(self) -> None:
+        number, self._signal = self._signal, None
+        if number is not None:
+            signal.raise_signal(number)  # as if it came only now
+
+    def _restore_handlers(self) -> None:
+        for number, previous in self._previous.items():
+            signal.signal(number, signal.SIG_DFL if previous is None else previous)
+        self._previous = {}
+
+
+def _learner(model: BaseAlgorithm) -> Checkpointable:
+    if not isinstance(model, Checkpointable):
+        raise TypeError(f"model must have get_checkpoint_state and set_checkpoint_state, got {type(model).__name__}")
+    return model

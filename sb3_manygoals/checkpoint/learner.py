@@ -1,0 +1,116 @@
+"""What every Stable-Baselines3 algorithm has in common of what a checkpoint must hold."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch as th
+from sb3_manygoals.checkpoint.tree import CheckpointError
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.logger import Logger
+
+_COUNTERS = (
+    "num_timesteps",
+    "_total_timesteps",
+    "_num_timesteps_at_start",
+    "_episode_num",
+    "_n_updates",
+    "_current_progress_remaining",
+    "ep_info_buffer",
+    "ep_success_buffer",
+    "_last_obs",
+    "_last_episode_starts",
+    "_last_original_obs",
+)
+
+
+def get_algorithm_state(model: BaseAlgorithm) -> dict[str, Any]:
+    """
+    Networks, optimizer, counters, statistics and what the algorithm saw last. Not its replay memory, environment or logger.
+
+    :param model: any algorithm of Stable-Baselines3 with one optimizer, that of its policy
+    :return: a plain tree, some of whose arrays are the algorithm's own: to be written before training goes on
+    """
+    return {
+        "built": _built(model),
+        "policy": dict(model.policy.state_dict()),
+        "optimizer": model.policy.optimizer.state_dict(),
+        "counters": {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)},
+        "action_space": None if model.action_space._np_random is None else model.action_space.np_random,
+    }
+
+
+def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
+    """
+    Put an algorithm, built in the same way, into a state.
+
+    :param model: the algorithm
+    :param state: of :func:`get_algorithm_state`
+    :raises CheckpointError: if the algorithm was built in another way: class, spaces, number of environments, shapes of the
+        network or kind of optimizer. Then nothing was changed
+    """
+    ours, theirs = _built(model), state["built"]
+    for name in [*theirs, *(name for name in ours if name not in theirs)]:
+        if ours.get(name) != theirs.get(name):
+            raise CheckpointError(f"the checkpoint is of a learner with {name} {theirs.get(name)}, got {ours.get(name)}")
+    model.policy.load_state_dict(state["policy"])
+    model.policy.optimizer.load_state_dict(state["optimizer"])
+    for name, value in state["counters"].items():
+        setattr(model, name, value)
+    if state["action_space"] is not None:
+        model.action_space._np_random = state["action_space"]
+
+
+def get_generators(model: BaseAlgorithm) -> dict[str, Any]:
+    """
+    :param model: which says whether there is a GPU to think of
+    :return: the states of the generators that all of a process shares: Python's, NumPy's and torch's
+    """
+    on_gpu = model.device.type == "cuda"
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 - the one that SB3 uses
+        "torch": th.get_rng_state(),
+        "cuda": th.cuda.get_rng_state_all() if on_gpu else None,
+    }
+
+
+def set_generators(state: dict[str, Any]) -> None:
+    """:param state: of :func:`get_generators`; a GPU's generators are left alone where there is none"""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])  # noqa: NPY002
+    th.set_rng_state(state["torch"])
+    if state["cuda"] is not None and th.cuda.is_available():
+        th.cuda.set_rng_state_all(state["cuda"])
+
+
+def get_pending_log(logger: Logger) -> dict[str, Any]:
+    """
+    :param logger: of an algorithm
+    :return: what was recorded since the last line of the log
+    """
+    return {name: dict(getattr(logger, name)) for name in ("name_to_value", "name_to_count", "name_to_excluded")}
+
+
+def set_pending_log(logger: Logger, state: dict[str, Any]) -> None:
+    """
+    :param logger: of an algorithm
+    :param state: of :func:`get_pending_log`
+    """
+    for name, values in state.items():
+        getattr(logger, name).clear()
+        getattr(logger, name).update(values)
+
+
+def _built(model: BaseAlgorithm) -> dict[str, Any]:
+    """What must be equal between the learner that was saved and the one that goes on."""
+    return {
+        "class": type(model).__qualname__,
+        "observation space": str(model.observation_space),
+        "action space": str(model.action_space),
+        "number of environments": model.n_envs,
+        "optimizer": type(model.policy.optimizer).__qualname__,
+        **{f"weights {name}, shape": list(tensor.shape) for name, tensor in model.policy.state_dict().items()},
+    }

@@ -1,0 +1,266 @@
+"""Going on from a checkpoint is as if training had never stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import deque
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import CSVOutputFormat, Logger
+
+import gym_twoRooms  # noqa: F401
+from sb3_manygoals import GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, MasteryCallback
+from sb3_manygoals.checkpoint import CheckpointError, ExactCheckpointCallback, checkpoints, read_checkpoint
+
+SMALL = "TwoRoomsSwitchSmall-v0"
+TIMES = {"t", "t_start", "training_seconds"}
+"""Keys of a state that hold wall-clock times, the only ones that may differ."""
+
+
+def native(n_envs):
+    return GymnasiumVecEnv(gym.make_vec(SMALL, num_envs=n_envs, autoreset_mode="Disabled"))
+
+
+ADAM = {"embedding_dim": 8, "optimizer_class": th.optim.Adam, "layer_norm": True, "standardize": True}
+BUILDS = {
+    "one environment": lambda: ("CnnPolicy", gym.make(SMALL), {}),
+    "several": lambda: ("CnnPolicy", make_vec_env(SMALL, 3, seed=4), {"policy_kwargs": ADAM, "goal_sampling": "batch", "tau": 0.1}),
+    "native, masks": lambda: ("CnnPolicy", native(4), {"action_masks": True, "double_q": True, "learning_rate": lambda p: 1e-3 * p}),
+    "vectors": lambda: ("MlpPolicy", make_vec_env("CartPole-v1", 2, seed=1), {"train_freq": (1, "step"), "gradient_steps": 2}),
+    "episodes": lambda: ("CnnPolicy", GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7), {"train_freq": (2, "episode")}),
+}
+
+
+def build(name, **kwargs):
+    policy, env, settings = BUILDS[name]()
+    defaults = {"learning_starts": 60, "buffer_size": 150, "batch_size": 8, "goal_batch_size": 4, "target_update_interval": 20}
+    defaults |= {"exploration_steps": 200, "policy_kwargs": {"embedding_dim": 8}, "seed": 3, "device": "cpu"}
+    return ManyGoalsDQN(policy, env, **defaults | settings | kwargs)
+
+
+class Stop(BaseCallback):
+    """Ends training as if the power failed."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def _on_step(self):
+        if self.num_timesteps >= self.step:
+            raise KeyboardInterrupt
+        return True
+
+
+def same(left, right, path=""):
+    """Equal to the last bit, types and orders included, times left out."""
+    assert type(left) is type(right), path
+    if isinstance(left, dict):
+        assert list(left) == list(right), path
+        for key in left:
+            if key not in TIMES:
+                same(left[key], right[key], f"{path}/{key}")
+    elif isinstance(left, (list, tuple, deque)):
+        assert len(left) == len(right), path
+        for place, (a, b) in enumerate(zip(left, right, strict=True)):
+            same(a, b, f"{path}/{place}")
+    elif isinstance(left, (np.ndarray, th.Tensor)):
+        a, b = np.asarray(left), np.asarray(right)
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()), path
+    elif isinstance(left, np.random.Generator):
+        same(left.bit_generator.state, right.bit_generator.state, path)
+    else:
+        assert left == right or (left != left and right != right), (path, left, right)
+
+
+def log_of(model, folder):
+    folder.mkdir(exist_ok=True)
+    model.set_logger(Logger(str(folder), [CSVOutputFormat(str(folder / "progress.csv"))]))
+    return folder / "progress.csv"
+
+
+def rows(path):
+    """Lines of a log without its times, in the order of names."""
+    names, *lines = (line.split(",") for line in path.read_text().splitlines())
+    return [{name: value for name, value in zip(names, line, strict=True) if not name.startswith("time/") or "total" in name} for line in lines]
+
+
+@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize("stop", [30, 75, 301])
+def test_the_end_is_the_same(name, stop, tmp_path):
+    def learn(folder, logs, stop=None):
+        model = build(name)
+        log = log_of(model, tmp_path / logs)
+        callback = ExactCheckpointCallback(folder, every_steps=20, keep=2)
+        resumed = callback.resume(model)
+        callbacks = [callback, *([Stop(stop)] if stop else [])]
+        try:
+            model.learn(400 - model.num_timesteps, callbacks, log_interval=3, reset_num_timesteps=not resumed)
+        except KeyboardInterrupt:
+            assert stop
+        return resumed, rows(log)
+
+    assert learn(tmp_path / "whole", "whole")[0] is False
+    assert learn(tmp_path / "stopped", "first", stop)[0] is False
+    at = int(checkpoints(tmp_path / "stopped")[0].name.split("step")[1])
+    assert stop - 40 < at <= stop  # episodes are longer than the interval
+    np.random.rand(5), th.rand(3)  # noqa: NPY002 - the generators are elsewhere than they were
+    resumed, log = learn(tmp_path / "stopped", "second")
+    assert resumed is True
+    ends = [read_checkpoint(checkpoints(tmp_path / run)[0]) for run in ("whole", "stopped")]
+    same(*ends)
+    assert ends[0]["learner"]["algorithm"]["counters"]["num_timesteps"] >= 400
+    whole = rows(tmp_path / "whole" / "progress.csv")
+    assert log == [row for row in whole if int(row["time/total_timesteps"]) > at]
+    assert log
+
+
+def test_what_was_measured_goes_on_too(tmp_path):
+    def learn(folder, stop=None):
+        model = build("several")
+        points = []
+        env = gym.make_vec(SMALL, num_envs=6)
+        mastery = MasteryCallback(env, env.unwrapped.mdp.observations[:6], 100, 20, on_measure=points.append)
+        callback = ExactCheckpointCallback(tmp_path / folder, every_steps=50, extras={"mastery": mastery})
+        resumed = callback.resume(model)
+        try:
+            model.learn(300 - model.num_timesteps, [mastery, callback, *([Stop(stop)] if stop else [])], reset_num_timesteps=not resumed)
+        except KeyboardInterrupt:
+            pass
+        return [(point.step, point.greedy.rate, point.epsilon.rate) for point in points]
+
+    whole = learn("whole")
+    assert [step for step, *_ in whole] == [0, 102, 201, 300]
+    first = learn("stopped", 180)
+    assert first == whole[:2]
+    assert learn("stopped") == whole[2:]
+
+
+def test_nothing_to_resume(tmp_path):
+    assert ExactCheckpointCallback(tmp_path / "none").resume(build("one environment")) is False
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("several", {"buffer_size": 180}, "replay memory was saved with buffer_size 50, this one has 60"),
+        ("several", {"policy_kwargs": ADAM | {"embedding_dim": 9}}, r"weights .*, shape \[.*\], got \[.*\]"),
+        ("several", {"policy_kwargs": ADAM | {"optimizer_class": th.optim.SGD}}, "optimizer Adam, got SGD"),
+        ("one environment", {"policy_kwargs": ADAM}, "number of environments 3, got 1"),
+        ("vectors", {}, "observation space"),
+    ],
+)
+def test_another_model_is_refused(name, kwargs, message, tmp_path):
+    model = build("several")
+    model.learn(70, ExactCheckpointCallback(tmp_path))
+    other = build(name, **kwargs)
+    before = {key: value.clone() for key, value in other.policy.state_dict().items()}
+    with pytest.raises(CheckpointError, match=message):
+        ExactCheckpointCallback(tmp_path).resume(other)
+    assert all(th.equal(value, before[key]) for key, value in other.policy.state_dict().items()) or "replay" in message
+
+
+def test_other_extras_are_refused(tmp_path):
+    build("one environment").learn(20, ExactCheckpointCallback(tmp_path))
+    env = gym.make_vec(SMALL, num_envs=1)
+    callback = ExactCheckpointCallback(tmp_path, extras={"mastery": MasteryCallback(env, env.unwrapped.mdp.observations[:1], 9)})
+    with pytest.raises(CheckpointError, match=r"has the extras \[\], this run has \['mastery'\]"):
+        callback.resume(build("one environment"))
+
+
+def test_starting_over_by_mistake_is_noticed(tmp_path):
+    build("one environment").learn(20, ExactCheckpointCallback(tmp_path))
+    model = build("one environment")
+    callback = ExactCheckpointCallback(tmp_path)
+    assert callback.resume(model)
+    with pytest.raises(ValueError, match="pass reset_num_timesteps=False"):
+        model.learn(20, callback)
+
+
+def test_bad_arguments_are_refused(tmp_path):
+    for kwargs in ({"every_steps": 0}, {"every_seconds": -1.0}, {"keep": 0}):
+        with pytest.raises(ValueError, match=f"{next(iter(kwargs))} must be positive or None"):
+            ExactCheckpointCallback(tmp_path, **kwargs)
+    with pytest.raises(TypeError, match=r"extras\['log'\] must have get_checkpoint_state"):
+        ExactCheckpointCallback(tmp_path, extras={"log": 3})
+    with pytest.raises(TypeError, match="model must have get_checkpoint_state and set_checkpoint_state, got DQN"):
+        DQN("MlpPolicy", "CartPole-v1").learn(2, ExactCheckpointCallback(tmp_path))
+
+
+@pytest.mark.parametrize("go_on", [False, True])
+def test_where_nothing_can_be_written_training_stops_or_goes_on(go_on, tmp_path, recwarn):
+    target = tmp_path / "file"
+    target.write_text("no folder")
+    model = build("one environment")
+    callback = ExactCheckpointCallback(target, every_steps=30, go_on=go_on)
+    if go_on:
+        model.learn(100, callback)
+        warned = [str(warning.message) for warning in recwarn if "no checkpoint at step" in str(warning.message)]
+        assert len(warned) == 4
+        assert model.num_timesteps == 100
+    else:
+        with pytest.raises(OSError, match="file"):
+            model.learn(100, callback)
+        assert model.num_timesteps == 30
+
+
+SCRIPT = """
+    import sys, time
+    sys.path[:0] = {path!r}
+    from tests.sb3_manygoals.checkpoint.test_resume import build
+    from stable_baselines3.common.callbacks import BaseCallback
+    from sb3_manygoals.checkpoint import ExactCheckpointCallback
+
+    class Tell(BaseCallback):
+        def _on_step(self):
+            if self.n_calls == 70:
+                print("ready", flush=True)
+            return True
+
+    model = build("one environment")
+    callback = ExactCheckpointCallback({root!r})
+    callback.resume(model)
+    try:
+        model.learn(10**9, [Tell(), callback])
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_end_it_saves_first(number, tmp_path):
+    script = textwrap.dedent(SCRIPT.format(path=sys.path, root=str(tmp_path)))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=30)
+    if number == signal.SIGINT:
+        assert (rest, process.returncode) == ("interrupted\n", 0)
+    else:
+        assert process.returncode == -signal.SIGTERM
+    (path,) = checkpoints(tmp_path)
+    model = build("one environment")
+    assert ExactCheckpointCallback(tmp_path).resume(model)
+    assert model.num_timesteps >= 70
+    assert path.name.endswith(f"step{model.num_timesteps}")
+
+
+def test_signals_are_left_alone_after_training(tmp_path):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    model = build("one environment")
+    callback = ExactCheckpointCallback(tmp_path)
+    model.learn(20, callback)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(20, [callback, Stop(5)])
+    # Training was left by an exception, and so no handler was put back; the next signal does what it always did.
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
