@@ -1,5 +1,6 @@
 """Learners for many goals at once, on Stable-Baselines3."""
 
+from sb3_manygoals.checkpoint.callback import ExactCheckpointCallback
 from sb3_manygoals.evaluation import MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.many_goals_dqn import ManyGoalsDQN
@@ -8,6 +9,7 @@ from sb3_manygoals.vec_env import GymnasiumVecEnv
 __version__ = "0.1.0"
 
 __all__ = [
+    "ExactCheckpointCallback",
     "GoalBuffer",
     "GoalBufferWrapper",
     "GymnasiumVecEnv",

@@ -270,7 +270,7 @@ class MasteryCallback(BaseCallback):
         self._resumed = 0.0
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: what has been measured so far, for :class:`~sb3_manygoals.checkpoint.ExactCheckpointCallback`"""
+        """:return: what has been measured so far, for :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`"""
         seconds = self.training_seconds + time.perf_counter() - self._resumed
         return {"last_step": self._last_step, "training_seconds": seconds}
 

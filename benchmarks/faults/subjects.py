@@ -19,8 +19,8 @@ from stable_baselines3.common.logger import Logger
 
 import gym_twoRooms  # noqa: F401 - registers the world
 from benchmarks.logs import CSVLog
-from sb3_manygoals import ManyGoalsDQN
-from sb3_manygoals.checkpoint import CheckpointError, ExactCheckpointCallback, checkpoints, read_newest
+from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
+from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_newest
 
 WORLD = "TwoRoomsSwitchSmall-v0"
 N_ENVS = 2

@@ -489,7 +489,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
     def get_checkpoint_state(self) -> dict[str, Any]:
         """
         All that training needs to go on as if it had not stopped, but for the environments and the generators that the process
-        shares; see :class:`~sb3_manygoals.checkpoint.ExactCheckpointCallback`.
+        shares; see :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`.
 
         :return: a plain tree, some of whose arrays are the model's own: to be written before training goes on
         """

@@ -17,8 +17,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import CSVOutputFormat, Logger
 
 import gym_twoRooms  # noqa: F401
-from sb3_manygoals import GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, MasteryCallback
-from sb3_manygoals.checkpoint import CheckpointError, ExactCheckpointCallback, checkpoints, read_checkpoint
+from sb3_manygoals import ExactCheckpointCallback, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, MasteryCallback
+from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
 
 SMALL = "TwoRoomsSwitchSmall-v0"
 TIMES = {"t", "t_start", "training_seconds"}
@@ -216,7 +216,7 @@ SCRIPT = """
     sys.path[:0] = {path!r}
     from tests.sb3_manygoals.checkpoint.test_resume import build
     from stable_baselines3.common.callbacks import BaseCallback
-    from sb3_manygoals.checkpoint import ExactCheckpointCallback
+    from sb3_manygoals import ExactCheckpointCallback
 
     class Tell(BaseCallback):
         def _on_step(self):
