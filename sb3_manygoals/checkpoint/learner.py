@@ -14,7 +14,6 @@ from stable_baselines3.common.logger import Logger
 _COUNTERS = (
     "num_timesteps",
     "_total_timesteps",
-    "_num_timesteps_at_start",
     "_episode_num",
     "_n_updates",
     "_current_progress_remaining",
