@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_newest
 
 WORLD = "TwoRoomsSwitchSmall-v0"
 N_ENVS = 2
-STEPS = 1_200
+STEPS = 800
 SAVE_EVERY = 100
 SMALL: dict[str, Any] = {"learning_starts": 100, "buffer_size": 400, "batch_size": 16, "target_update_interval": 50}
 LOG_INTERVAL = 4
@@ -68,11 +67,12 @@ class Subject(Protocol):
         :return: whether there is an older save to go on from, if the newest is damaged
         """
 
-    def save_again(self, folder: Path) -> None:
+    def save_again(self, folder: Path, limit: Callable[[Path], None]) -> None:
         """
         Load the newest save, and save what was loaded.
 
         :param folder: of a run
+        :param limit: called with it between the two
         """
 
 
@@ -121,14 +121,15 @@ class Ours:
                 return False
         return found is not None and found[0] == checkpoints(folder / "checkpoints")[1]
 
-    def save_again(self, folder: Path) -> None:
+    def save_again(self, folder: Path, limit: Callable[[Path], None]) -> None:
         """See :class:`Subject`."""
         model = self._build()
-        table = CSVLog(Path(os.devnull))
+        table = CSVLog(folder / "progress.csv")
         model.set_logger(Logger(None, [table]))
         callback = ExactCheckpointCallback(folder / "checkpoints", extras={"progress.csv": table})
         callback.resume(model)
         callback.init_callback(model)
+        limit(folder)
         callback.save()
 
     def _build(self) -> ManyGoalsDQN:
@@ -176,12 +177,16 @@ class PlainSB3:
         """See :class:`Subject`."""
         return False
 
-    def save_again(self, folder: Path) -> None:
+    def save_again(self, folder: Path, limit: Callable[[Path], None]) -> None:
         """See :class:`Subject`."""
         model = DQN.load(folder / "model.zip", device="cpu")
         model.load_replay_buffer(folder / "replay.pkl")
+        limit(folder)
         model.save(folder / "model.zip")
         model.save_replay_buffer(folder / "replay.pkl")
+
+
+SUBJECTS: tuple[Subject, ...] = (Ours(), PlainSB3())
 
 
 def log_rows(path: Path) -> list[dict[str, str]]:

@@ -32,7 +32,9 @@ class Trial:
 
 
 GOOD = "as it should be"
+MIXED = "parts of two saves mixed"
 NOBODY = 65534
+"""The user who owns nothing."""
 
 
 def prepare(subject: Subject, work: Path) -> None:
@@ -152,7 +154,7 @@ def mix(subject: Subject, work: Path, seed: int) -> Trial:
     early = {path.name: path.read_bytes() for path in subject.files(work / "early")}
     files = [path for path in subject.files(work / "whole") if early.get(path.name, b"") not in (b"", path.read_bytes())]
     path = files[seed % len(files)]
-    return _damage("parts of two saves mixed", subject, work, seed, lambda data, rng: early[path.name], path)
+    return _damage(MIXED, subject, work, seed, lambda data, rng: early[path.name], path)
 
 
 def plant_pickle(subject: Subject, work: Path, seed: int) -> Trial:
@@ -183,7 +185,7 @@ def disk_full(subject: Subject, work: Path, seed: int) -> Trial:
     largest = max(path.stat().st_size for path in subject.files(work / "whole"))
     size = int(np.random.default_rng((seed, 2)).integers(64, largest))
 
-    def limit() -> None:
+    def limit(folder: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
@@ -200,8 +202,7 @@ def no_permission(subject: Subject, work: Path, seed: int) -> Trial:
     :return: what became of it
     """
 
-    def drop() -> None:
-        folder = work / f"no permission-{seed}"
+    def drop(folder: Path) -> None:
         for path in [folder, *folder.rglob("*")]:
             path.chmod(0o555 if path.is_dir() else 0o444)
         if os.getuid() == 0:  # who may write everywhere
@@ -252,7 +253,7 @@ def _damage(
         outcome = "accepted, and by luck the same" if same else "accepted, and different"
     elif "error" not in found:
         outcome = "the process died"
-    elif damaged.name not in found["error"]:
+    elif not any(file.name in found["error"] for file in ([damaged] if fault != MIXED else files)):
         outcome = "refused, but the file was not named"
     elif not subject.has_older(folder):
         outcome = "refused, with nothing older to go on from"
@@ -262,16 +263,12 @@ def _damage(
     return Trial(fault, subject.name, outcome, f"{damaged.name}: {found.get('error', '')}"[:300])
 
 
-def _save_under(fault: str, subject: Subject, work: Path, seed: int, limit: Callable[[], None]) -> Trial:
+def _save_under(fault: str, subject: Subject, work: Path, seed: int, limit: Callable[[Path], None]) -> Trial:
     """Save again, over what is there, under a limit; then see what is left of what was there."""
     folder = work / f"{fault}-{seed}"
     shutil.copytree(work / "whole", folder)
 
-    def save() -> None:
-        limit()
-        subject.save_again(folder)
-
-    found = in_child(save, work / f"{fault}-{seed}.json")
+    found = in_child(lambda: subject.save_again(folder, limit), work / f"{fault}-{seed}.json")
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
     left = in_child(lambda: subject.load(folder), work / f"{fault}-{seed}-left.json")
@@ -279,7 +276,7 @@ def _save_under(fault: str, subject: Subject, work: Path, seed: int, limit: Call
         outcome = "no error"
     elif "value" not in left or left["value"] != _undisturbed(work)["loaded"]:
         outcome = "the older save is lost"
-    elif found.get("type") not in ("OSError", "PermissionError"):
+    elif found.get("type") not in ("OSError", "PermissionError") or folder.name not in found["error"]:
         outcome = "no clear error"
     else:
         outcome = GOOD
