@@ -9,10 +9,17 @@ import warnings
 import pytest
 
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint, read_newest, write_checkpoint, writer
-from tests.sb3_manygoals.checkpoint.trees import files_of, same, sample
+from tests.sb3_manygoals.checkpoint.trees import files_of, same
+from tests.sb3_manygoals.checkpoint.trees import sample as full_sample
 
 pytestmark = pytest.mark.usefixtures("small_blocks", "no_sync")
 CALLS = ("mkdir", "fsync", "rename", "link", "unlink", "rmdir")
+
+
+def sample(seed):
+    """A part of the usual tree, with a file of each kind: the fewer calls, the fewer processes."""
+    tree = full_sample(seed)
+    return {"plain": tree["plain"], "small": tree["arrays"]["bytes"], "large": tree["arrays"]["large"]}
 
 
 @pytest.fixture
@@ -70,7 +77,7 @@ def test_failed_writes_change_nothing(root, monkeypatch, code, always):
         assert error.filename in str(error)
         assert state_of(root) == before
         assert len(os.listdir(root)) == 2
-    assert failures == failing.calls > 25
+    assert failures == failing.calls > 12
     assert same(read_newest(root)[1], sample(2))
     assert len(os.listdir(root)) == 2
 
@@ -172,4 +179,4 @@ def test_killed_writers_leave_the_old_or_the_new_checkpoint(root, tmp_path):
             break
     assert newest == sorted(newest)
     assert set(newest) == {1, 2}
-    assert leftovers > 30
+    assert leftovers > 20
