@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_manygoals.checkpoint.tree import PLAIN_KINDS
+from sb3_manygoals.checkpoint.kinds import plain_dtype
 
 SMALL = 1 << 20
 """The most bytes of an array that is stored beside others in one file."""
 
 BLOCK = 16 << 20
 """The most bytes of a file with a block of a larger array."""
+
+# The only form of version 1.0 that is written here. numpy.load would evaluate the header, if only as a literal.
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '([^']+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n", re.DOTALL
+)
 
 
 def npy_bytes(array: NDArray[Any]) -> bytes:
@@ -48,16 +54,15 @@ def parse_npy(data: bytes) -> NDArray[Any]:
     :return: the array, a read-only view of the bytes
     :raises ValueError: if it is no such file
     """
-    stream = io.BytesIO(data)
-    if np.lib.format.read_magic(stream) != (1, 0):
-        raise ValueError("not version 1.0 of the .npy format")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    if fortran or dtype.kind not in PLAIN_KINDS:
-        raise ValueError(f"an array of dtype {dtype}{' in Fortran order' if fortran else ''}")
-    start = stream.tell()
-    if math.prod(shape) * dtype.itemsize != len(data) - start:
-        raise ValueError(f"{len(data) - start} bytes for an array of {dtype} of shape {shape}")
-    return np.ndarray(shape, dtype, data, start)
+    length = 10 + int.from_bytes(data[8:10], "little")
+    match = _HEADER.fullmatch(data[:length])
+    if match is None:
+        raise ValueError("not the header of an array of plain numbers")
+    dtype = plain_dtype(match[1].decode("ascii", "replace"))
+    shape = tuple(int(size) for size in match[2].split(b",") if size.strip())
+    if math.prod(shape) * dtype.itemsize != len(data) - length:
+        raise ValueError(f"{len(data) - length} bytes for an array of {dtype} of shape {shape}")
+    return np.ndarray(shape, dtype, data, length)
 
 
 def _header(array: NDArray[Any]) -> bytes:

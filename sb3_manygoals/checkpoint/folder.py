@@ -19,7 +19,7 @@ from sb3_manygoals.checkpoint.writer import FolderWriter, sync_folder, write_fil
 __all__ = ["checkpoints", "read_checkpoint", "read_newest", "write_checkpoint"]
 
 _STAGING = ".staging-"
-_NAME = re.compile(r"(\d{6,})-step\d+")
+_NAME = re.compile(r"([0-9]{6,})-step[0-9]+")
 
 
 def write_checkpoint(root: str | os.PathLike[str], tree: Any, *, step: int, keep: int | None = 3) -> Path:
@@ -28,7 +28,7 @@ def write_checkpoint(root: str | os.PathLike[str], tree: Any, *, step: int, keep
 
     After the return the checkpoint survives a loss of power; whenever the process ends before, the older checkpoints are as
     they were and the new one is there whole or not at all. Only one process may write to ``root`` at a time: what a killed
-    one has left behind is removed here.
+    one has left behind is removed here. Others may read meanwhile, but not a checkpoint that is just being removed.
 
     A file of a large array whose bytes have not changed since the previous checkpoint is not written again but becomes a hard
     link to the old one, after a comparison of all bytes. The checkpoints then share these bytes on the disk: damage to them
@@ -117,7 +117,8 @@ def _next_number(root: Path) -> int:
 
 def _make(root: Path) -> None:
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
-    root.mkdir(parents=True, exist_ok=True)
+    if missing:
+        root.mkdir(parents=True)
     for folder in missing:
         sync_folder(folder.parent)
 

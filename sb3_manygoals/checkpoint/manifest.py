@@ -15,7 +15,7 @@ import numpy as np
 import stable_baselines3
 import torch as th
 
-from sb3_manygoals.checkpoint.tree import CheckpointError, plain_dtype
+from sb3_manygoals.checkpoint.kinds import CheckpointError, plain_dtype
 
 MANIFEST = "manifest.json"
 """The name of the manifest in the checkpoint's folder."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_manygoals.checkpoint.blocks import parse_npy
+from sb3_manygoals.checkpoint.kinds import CheckpointError, plain_dtype
 from sb3_manygoals.checkpoint.manifest import MANIFEST, read_manifest
-from sb3_manygoals.checkpoint.tree import CheckpointError, decode, plain_dtype
+from sb3_manygoals.checkpoint.tree import decode
 from sb3_manygoals.checkpoint.writer import ARRAYS, STATE
 
 _CHUNK = 1 << 20  # bytes read at a time where a file need not be in memory
@@ -86,7 +88,10 @@ def _read_small(folder: Path, files: dict[str, dict[str, Any]]) -> dict[str, NDA
             for member in archive.infolist():
                 if member.compress_type != zipfile.ZIP_STORED or not member.filename.endswith(".npy"):
                     raise ValueError(f"{member.filename!r} is not an array of a checkpoint")
-                arrays[member.filename.removesuffix(".npy")] = parse_npy(archive.read(member)).copy()
+                name = member.filename.removesuffix(".npy")
+                if name in arrays:
+                    raise ValueError(f"the array {name!r} is there twice")
+                arrays[name] = parse_npy(archive.read(member)).copy()
     return arrays
 
 
@@ -99,18 +104,23 @@ def _read_large(folder: Path, files: dict[str, dict[str, Any]], name: str, entry
     array = np.empty(shape, dtype)
     flat, start = array.reshape(-1), 0
     for path in entry["blocks"]:
-        data = _checked(folder, path, files)
-        with _trouble(folder / path):
-            block = parse_npy(data)
-            if block.dtype.str != dtype.str or block.size > flat.size - start:
-                raise ValueError(
-                    f"{block.size} elements of {block.dtype.str}, expected at most {flat.size - start} of {dtype.str}"
-                )
-            flat[start : start + block.size] = block.reshape(-1)
-            start += block.size
+        start += _read_block(folder, path, files, flat[start:])
     if start != flat.size:
         raise CheckpointError(f"{folder / MANIFEST}: {start} of {flat.size} elements of the array {name!r}")
     return array
+
+
+def _read_block(folder: Path, name: str, files: dict[str, dict[str, Any]], target: NDArray[Any]) -> int:
+    """The elements of one block go to the beginning of the target; returns how many they are."""
+    data = _checked(folder, name, files)
+    with _trouble(folder / name):
+        block = parse_npy(data)
+        if block.dtype.str != target.dtype.str or block.size > target.size:
+            raise ValueError(
+                f"{block.size} elements of {block.dtype.str}, at most {target.size} of {target.dtype.str} expected"
+            )
+        target[: block.size] = block.reshape(-1)
+        return block.size
 
 
 def _checked(folder: Path, name: str, files: dict[str, dict[str, Any]]) -> bytes:
@@ -150,5 +160,14 @@ def _trouble(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{error.filename or path}: cannot be read: {error.strerror}") from error
     except CheckpointError:
         raise
-    except (ValueError, TypeError, ArithmeticError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        EOFError,
+        RuntimeError,
+        struct.error,
+        zipfile.BadZipFile,
+    ) as error:
         raise CheckpointError(f"{path}: damaged: {error}") from error

@@ -15,8 +15,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from sb3_manygoals.checkpoint import blocks
+from sb3_manygoals.checkpoint.kinds import CheckpointError
 from sb3_manygoals.checkpoint.manifest import read_manifest
-from sb3_manygoals.checkpoint.tree import CheckpointError
 
 STATE = "state.json"
 """The file of the skeleton of the tree."""

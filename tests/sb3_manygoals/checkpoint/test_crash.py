@@ -1,0 +1,182 @@
+"""Whenever a write fails or is killed, the older checkpoints are as they were and the new one is whole or not there."""
+
+import errno
+import os
+import shutil
+import signal
+import warnings
+
+import pytest
+
+from sb3_manygoals.checkpoint import checkpoints, read_checkpoint, read_newest, write_checkpoint, writer
+from tests.sb3_manygoals.checkpoint.trees import files_of, same
+from tests.sb3_manygoals.checkpoint.trees import sample as full_sample
+
+pytestmark = pytest.mark.usefixtures("small_blocks", "no_sync")
+CALLS = ("mkdir", "fsync", "rename", "link", "unlink", "rmdir")
+
+
+def sample(seed):
+    """A part of the usual tree, with a file of each kind: the fewer calls, the fewer processes."""
+    tree = full_sample(seed)
+    return {"plain": tree["plain"], "small": tree["arrays"]["bytes"], "large": tree["arrays"]["large"]}
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Two checkpoints, of which the next write with keep=2 removes the older and links from the newer."""
+    for seed in range(2):
+        write_checkpoint(tmp_path / "root", sample(seed), step=seed)
+    return tmp_path / "root"
+
+
+def state_of(root):
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files_of(root)}
+
+
+def failure_of_write(root):
+    try:
+        write_checkpoint(root, sample(2), step=2, keep=2)
+    except OSError as error:
+        return error
+    return None
+
+
+class Failing:
+    """Stands before a function: calls ``fail`` at the call number ``at``, or at each from there."""
+
+    def __init__(self, function, fail, at, always=False):
+        self.function, self.fail, self.at, self.always, self.calls = function, fail, at, always, 0
+
+    def __call__(self, *args, **kwargs):
+        self.calls += 1
+        if self.calls == self.at or (self.always and self.calls > self.at):
+            self.fail(*args)
+        return self.function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
+@pytest.mark.parametrize("always", [False, True])
+def test_failed_writes_change_nothing(root, monkeypatch, code, always):
+    before, write = state_of(root), writer._write
+
+    def fail(file, data):
+        write(file, memoryview(data)[: len(data) // 2])
+        raise OSError(code, os.strerror(code))
+
+    failures = 0
+    while True:
+        failing = Failing(write, fail, failures + 1, always)
+        monkeypatch.setattr(writer, "_write", failing)
+        error = failure_of_write(root)
+        if error is None:
+            break
+        failures += 1
+        assert error.errno == code
+        assert "/.staging-" in error.filename
+        assert error.filename in str(error)
+        assert state_of(root) == before
+        assert len(os.listdir(root)) == 2
+    assert failures == failing.calls > 12
+    assert same(read_newest(root)[1], sample(2))
+    assert len(os.listdir(root)) == 2
+
+
+@pytest.mark.parametrize("name", ["mkdir", "fsync", "rename", "unlink"])
+def test_other_failures_leave_whole_checkpoints_too(root, tmp_path, monkeypatch, name):
+    def fail(*args):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    before, function, failures, newest = state_of(root), getattr(os, name), 0, []
+    while True:
+        copy = tmp_path / f"failing-{failures}"
+        shutil.copytree(root, copy)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, Failing(function, fail, failures + 1))
+            error = failure_of_write(copy)
+        if error is None:
+            break
+        assert error.errno == errno.EIO
+        failures += 1
+        newest.append(checkpoints(copy)[0].name)
+        if newest[-1] == "000002-step1":
+            assert state_of(copy) == before
+        for folder in checkpoints(copy):
+            assert same(read_checkpoint(folder), sample(int(folder.name[-1])))
+        assert failure_of_write(copy) is None
+        assert len(os.listdir(copy)) == 2
+    assert set(newest) == {"mkdir": {"000002-step1"}, "unlink": {"000003-step2"}}.get(name, {"000002-step1", "000003-step2"})
+
+
+def test_interrupted_writes_change_nothing(root, monkeypatch):
+    def fail(*args):
+        raise KeyboardInterrupt
+
+    before = state_of(root)
+    monkeypatch.setattr(writer, "_write", Failing(writer._write, fail, 7))
+    with pytest.raises(KeyboardInterrupt):
+        write_checkpoint(root, sample(2), step=2)
+    assert state_of(root) == before
+    assert len(os.listdir(root)) == 2
+
+
+def killed_at(root, number):
+    """Write in another process, which is killed in the middle of the write, or before the other call, of this number."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child does not wait for any
+        child = os.fork()
+    if child == 0:
+        calls = 0
+
+        def counted(function):
+            def call(*args, **kwargs):
+                nonlocal calls
+                calls += 1
+                if calls == number:
+                    if function is write:
+                        function(args[0], memoryview(args[1])[: len(args[1]) // 2])
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return function(*args, **kwargs)
+
+            return call
+
+        try:
+            write = writer._write
+            writer._write = counted(write)
+            for name in CALLS:
+                setattr(os, name, counted(getattr(os, name)))
+            write_checkpoint(root, sample(2), step=2, keep=2)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert status in (0, signal.SIGKILL)
+    return status != 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a second process that begins in the middle of the test")
+def test_killed_writers_leave_the_old_or_the_new_checkpoint(root, tmp_path):
+    source, newest, number = root, [], 0
+    leftovers = 0
+    while True:
+        number += 1
+        root = tmp_path / f"killed-{number}"
+        shutil.copytree(source, root)
+        alive = not killed_at(root, number)
+        folder, tree = read_newest(root)
+        seed = int(folder.name[-1])
+        assert same(tree, sample(seed))
+        newest.append(seed)
+        for older in checkpoints(root):
+            assert same(read_checkpoint(older), sample(int(older.name[-1])))
+        leftovers += any(name.startswith(".staging-") for name in os.listdir(root))
+        following = write_checkpoint(root, sample(3), step=3, keep=2)
+        assert checkpoints(root) == [following, folder]
+        assert same(read_checkpoint(following), sample(3))
+        assert len(os.listdir(root)) == 2
+        shutil.rmtree(root)
+        if alive:
+            break
+    assert newest == sorted(newest)
+    assert set(newest) == {1, 2}
+    assert leftovers > 20
