@@ -1,0 +1,1 @@
+"""The state of a training run, exactly, to be saved and restored."""
