@@ -1,5 +1,6 @@
 """The world as a Gymnasium environment."""
 
+import copy
 import operator
 from collections.abc import Sequence
 from functools import cached_property
@@ -195,6 +196,30 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         """
         return self.mdp.state_of(observation)
 
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        All that decides what comes next, the random number generator included.
+
+        :return: Plain data and the generator, copied; for :meth:`set_checkpoint_state`
+        """
+        return {
+            "world": world_of(self.mdp),
+            "state": self._state,
+            "np_random": copy.deepcopy(self._np_random),
+            "np_random_seed": self._np_random_seed,
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Go on from where another environment of the same world was. The window shows it at the next step.
+
+        :param state: From :meth:`get_checkpoint_state`
+        :raises ValueError: If it is of another world
+        """
+        check_world(state["world"], world_of(self.mdp))
+        self._state = state["state"]
+        self._np_random, self._np_random_seed = copy.deepcopy(state["np_random"]), state["np_random_seed"]
+
     def action_masks(self) -> NDArray[np.bool_]:
         """
         The current ``info["action_mask"]`` in the form of sb3-contrib's maskable learners.
@@ -361,3 +386,31 @@ def given_state(options: dict[str, Any] | None) -> Any:
     if unknown:
         raise ValueError(f"Unknown reset options {sorted(map(str, unknown))}; the only one is 'state'.")
     return (options or {}).get("state")
+
+
+def world_of(mdp: TwoRoomsMDP) -> dict[str, Any]:
+    """
+    What makes a world, to be kept beside its state.
+
+    :param mdp: The compiled layout
+    :return: The map and the probabilities
+    """
+    return {
+        "layout": str(mdp.layout),
+        "slip_probability": float(mdp.slip_probability),
+        "close_probability": float(mdp.close_probability),
+    }
+
+
+def check_world(expected: dict[str, Any], found: dict[str, Any]) -> None:
+    """
+    Compare a world with the one that a state is of.
+
+    :param expected: The latter
+    :param found: The former
+    :raises ValueError: If they differ
+    """
+    for name in expected:
+        if expected[name] != found.get(name):
+            ours, theirs = (f"\n{one}\n" if name == "layout" else repr(one) for one in (found.get(name), expected[name]))
+            raise ValueError(f"The state is of another world: its {name} is {theirs}, here it is {ours}.")

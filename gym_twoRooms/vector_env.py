@@ -1,5 +1,6 @@
 """Many worlds at once, without sub-environments: each step is a few table lookups."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,15 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from gym_twoRooms.env import TwoRoomsSwitchEnv, check_rendering, given_state, observation_space, warn_about_rendering
+from gym_twoRooms.env import (
+    TwoRoomsSwitchEnv,
+    check_rendering,
+    check_world,
+    given_state,
+    observation_space,
+    warn_about_rendering,
+    world_of,
+)
 from gym_twoRooms.layout import Layout, as_layout
 from gym_twoRooms.mdp import TwoRoomsMDP, compile_layout
 from gym_twoRooms.rendering import draw, write
@@ -153,6 +162,32 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         mask = self._check_mask(mask, "mask")
         return self._put(self._check_states(states, np.flatnonzero(mask)), mask)
 
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        All that decides what comes next, the random numbers included.
+
+        :return: Plain data and the generators, copied; for :meth:`set_checkpoint_state`
+        """
+        return {
+            "world": self._world(),
+            "states": None if self._states is None else self._states.copy(),
+            "elapsed": self._elapsed.copy(),
+            "ended": self._ended.copy(),
+            "streams": self._streams.get_checkpoint_state(),
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Go on from where another environment was, one of as many of the same worlds with the same ends of episodes.
+
+        :param state: From :meth:`get_checkpoint_state`
+        :raises ValueError: If it is of other worlds
+        """
+        check_world(state["world"], self._world())
+        self._states = None if state["states"] is None else state["states"].copy()
+        self._elapsed, self._ended = state["elapsed"].copy(), state["ended"].copy()
+        self._streams.set_checkpoint_state(state["streams"])
+
     def action_masks(self) -> NDArray[np.bool_]:
         """
         The current masks in the form of sb3-contrib's maskable learners.
@@ -225,6 +260,10 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         if self.render_mode == "ansi":
             return tuple(write(self.mdp, state) for state in states)
         return tuple(draw(self.mdp, state, self.cell_size) for state in states)
+
+    def _world(self) -> dict[str, Any]:
+        ends = {"max_episode_steps": self.max_episode_steps, "autoreset_mode": self.autoreset_mode.value}
+        return {**world_of(self.mdp), "num_envs": self.num_envs, **ends}
 
     def _current(self) -> NDArray[np.int64]:
         if self._states is None:
@@ -342,6 +381,24 @@ class _UniformStreams:
             places = self._next.take(rows)
         self._next[rows] = places + 1
         return self._block.take(places)
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """The generators, None where none was needed yet, and the numbers read ahead, 0 where they were taken."""
+        width = self._block.shape[1]
+        places = np.arange(self._block.size).reshape(self._block.shape)
+        ahead = (places >= self._next[:, np.newaxis]) & (np.arange(width) < self.BLOCK)
+        return {
+            "generators": copy.deepcopy(self._generators),
+            "block": np.where(ahead, self._block, 0.0),
+            "next": self._next.copy(),
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """Go on with these numbers; blocks of another size are refused."""
+        if state["block"].shape != self._block.shape:
+            raise ValueError(f"Numbers were read ahead in blocks of {state['block'].shape}, here it is {self._block.shape}.")
+        self._generators = copy.deepcopy(state["generators"])
+        self._block, self._next = state["block"].copy(), state["next"].copy()
 
     def _refill(self, index: int) -> None:
         generator = self._generators[index]

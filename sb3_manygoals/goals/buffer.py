@@ -196,13 +196,45 @@ class GoalBuffer:
             buffer = cls(observation_space, int(stored["capacity"]))
             held_out = stored["held_out"].tobytes()
             buffer.add(stored["observations"])
-        digests = range(0, len(held_out), _DIGEST_SIZE)
-        buffer._held_out = frozenset(held_out[start : start + _DIGEST_SIZE] for start in digests)
+        buffer._held_out = _split(held_out)
         return buffer
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: goals, rules and space as plain data, copied; for :meth:`set_checkpoint_state`"""
+        return {
+            "capacity": self.capacity,
+            "shape": self.shape,
+            "dtype": self.dtype.str,
+            "observations": self.observations.copy(),
+            "held_out": b"".join(sorted(self._held_out)),
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Take over the goals with their ids, in place: wrappers and learners that share this buffer see them.
+
+        :param state: from :meth:`get_checkpoint_state`
+        :raises ValueError: if it is of a buffer for other observations or of another capacity; nothing has changed then
+        """
+        for name, value in (("capacity", self.capacity), ("shape", self.shape), ("dtype", self.dtype.str)):
+            stored = tuple(state[name]) if name == "shape" else state[name]
+            if stored != value:
+                raise ValueError(f"the state is of a goal buffer with {name}={stored!r}, not {value!r}")
+        goals = self.check(state["observations"], "the goals of the state")
+        ids = {digest: number for number, digest in enumerate(self._digests(goals))}
+        if len(ids) != len(goals) or len(goals) > self.capacity:
+            raise ValueError(f"the state has {len(goals)} goals, {len(ids)} of them distinct, of at most {self.capacity}")
+        self._rows[: len(goals)] = goals
+        self._ids = ids
+        self._held_out = _split(state["held_out"])
 
     def _digests(self, observations: NDArray[Any]) -> list[bytes]:
         rows = np.ascontiguousarray(observations)
         return [hashlib.blake2b(row.tobytes(), digest_size=_DIGEST_SIZE, key=self._salt).digest() for row in rows]
+
+
+def _split(digests: bytes) -> frozenset[bytes]:
+    return frozenset(digests[start : start + _DIGEST_SIZE] for start in range(0, len(digests), _DIGEST_SIZE))
 
 
 def _npz(path: str | os.PathLike[str]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,6 +65,42 @@ class GoalEpisodes:
         """:param seed: of the generator that goals are drawn with; None for a fresh one"""
         # tagged: the environment draws its own numbers with default_rng(seed)
         self.rng = np.random.default_rng(None if seed is None else (seed, _GOAL_STREAM))
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: what is pursued and for how long, the generator and the selector's state, copied; not the goal buffer"""
+        return {
+            "settings": self._settings(),
+            "desired_goals": self.desired_goals.copy(),
+            "desired_ids": self.desired_ids.copy(),
+            "steps": self.steps.copy(),
+            "rng": copy.deepcopy(self.rng),
+            "selector": self.selector.get_checkpoint_state(),
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Go on with these episodes. The goal buffer is restored by itself.
+
+        :param state: from :meth:`get_checkpoint_state`
+        :raises ValueError: if it is of other goals, rewards, selectors or numbers of environments or steps
+        """
+        for name, value in self._settings().items():
+            if state["settings"][name] != value:
+                raise ValueError(f"the state is of goal episodes with {name}={state['settings'][name]!r}, not {value!r}")
+        self.desired_goals, self.desired_ids = state["desired_goals"].copy(), state["desired_ids"].copy()
+        self.steps, self.rng = state["steps"].copy(), copy.deepcopy(state["rng"])
+        self.selector.set_checkpoint_state(state["selector"])
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "n_envs": len(self.steps),
+            "shape": self.goal_buffer.shape,
+            "dtype": self.goal_buffer.dtype.str,
+            "selector": type(self.selector).__qualname__,
+            "max_episode_steps": self.max_episode_steps,
+            "goal_reward": self.goal_reward,
+            "step_reward": self.step_reward,
+        }
 
     def adopt(self, goal_buffer: GoalBuffer) -> None:
         """:param goal_buffer: to be used from now on, for the same space of observations"""

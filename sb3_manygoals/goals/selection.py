@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,19 @@ class GoalSelector(ABC):
         :param rng: the source of all randomness
         :return: ids of the chosen goals, shape ``(n,)`` int64
         """
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        What a rule has learned so far. To be overridden where attributes are more than plain data and arrays.
+
+        :return: the attributes, copied; for :meth:`set_checkpoint_state`
+        """
+        return copy.deepcopy(vars(self))
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """:param state: from :meth:`get_checkpoint_state`"""
+        vars(self).clear()
+        vars(self).update(copy.deepcopy(state))
 
 
 class UniformSelector(GoalSelector):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -127,6 +128,17 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         terminated = episodes.compute_terminated(observation, desired_goal, info)
         truncated = episodes.compute_truncated(observation, desired_goal, info)
         return self._goal_obs(observation), reward, terminated, truncated, info
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: the goal episode; neither the environment's state nor the goal buffer"""
+        return {"goal_episodes": self.goal_episodes.get_checkpoint_state()}
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: from :meth:`get_checkpoint_state`
+        :raises ValueError: if it is of goal episodes of other settings
+        """
+        self.goal_episodes.set_checkpoint_state(state["goal_episodes"])
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
         """The reward of a transition that led to ``achieved_goal``; see :meth:`GoalEpisodes.compute_reward`."""
@@ -320,6 +332,27 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             episodes.start(ended, observations[ended])
             self._returns[ended] = 0.0
         return self._goal_obs(observations), rewards, dones, infos
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: the goal episodes, and what comes with the last and the next reset; neither environments nor goal buffer"""
+        return {
+            "goal_episodes": self.goal_episodes.get_checkpoint_state(),
+            "reset_worlds": self.reset_worlds,
+            "returns": self._returns.copy(),
+            "reset_infos": copy.deepcopy(self.reset_infos),
+            "options": copy.deepcopy(self._options),
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: from :meth:`get_checkpoint_state`
+        :raises ValueError: if it is of goal episodes of other settings
+        """
+        if state["reset_worlds"] != self.reset_worlds:
+            raise ValueError(f"the state is of reset_worlds={state['reset_worlds']}, not {self.reset_worlds}")
+        self.goal_episodes.set_checkpoint_state(state["goal_episodes"])
+        self._returns = state["returns"].copy()
+        self.reset_infos, self._options = copy.deepcopy(state["reset_infos"]), copy.deepcopy(state["options"])
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any

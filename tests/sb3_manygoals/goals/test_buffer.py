@@ -181,3 +181,43 @@ def test_an_empty_buffer_cannot_be_sampled():
     buffer.add(np.zeros((1, 2, 2), np.uint8))
     with pytest.raises(ValueError, match="n must be at least 1, got 0"):
         buffer.sample_ids(0, np.random.default_rng(0))
+
+
+def test_a_state_restores_goals_ids_and_rules_in_place():
+    space = spaces.MultiDiscrete([9, 9])
+    rows = np.stack([np.arange(8), np.arange(8)], axis=1).astype(space.dtype)
+    buffer = GoalBuffer(space, capacity=6, held_out=rows[2:4])
+    buffer.add(rows[:5])
+    state = buffer.get_checkpoint_state()
+    other = GoalBuffer(space, capacity=6)
+    other.add(rows[::-1])
+    other.set_checkpoint_state(state)
+    state["observations"][:] = 0
+    assert len(other) == 3
+    assert np.array_equal(other.observations, buffer.observations)
+    assert np.array_equal(other.ids(rows), buffer.ids(rows))
+    assert other.rules == buffer.rules
+    assert np.array_equal(other.add(rows), buffer.add(rows))
+    empty = GoalBuffer(space, capacity=6)
+    other.set_checkpoint_state(empty.get_checkpoint_state())
+    assert len(other) == 0
+    assert not other.has_held_out
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (GoalBuffer(spaces.MultiBinary(3), capacity=7), "capacity=7, not 6"),
+        (GoalBuffer(spaces.MultiBinary(4), capacity=6), r"shape=\(4,\), not \(3,\)"),
+        (GoalBuffer(spaces.Box(0, 1, (3,)), capacity=6), r"dtype='<f4', not '\|i1'"),
+    ],
+)
+def test_the_state_of_another_buffer_is_refused(other, message):
+    buffer = GoalBuffer(spaces.MultiBinary(3), capacity=6)
+    buffer.add(np.ones((1, 3), np.int8))
+    with pytest.raises(ValueError, match=message):
+        buffer.set_checkpoint_state(other.get_checkpoint_state())
+    twice = {**buffer.get_checkpoint_state(), "observations": np.zeros((2, 3), np.int8)}
+    with pytest.raises(ValueError, match="2 goals, 1 of them distinct, of at most 6"):
+        buffer.set_checkpoint_state(twice)
+    assert len(buffer) == 1
