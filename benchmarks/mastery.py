@@ -18,8 +18,7 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from benchmarks import film, logs, plotting, report, run_folder
 from gym_twoRooms.oracle import mastery_ceiling
-from sb3_manygoals import ManyGoalsDQN, MasteryCallback, MasteryResult, evaluate_mastery
-from sb3_manygoals.checkpoint import ExactCheckpointCallback
+from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN, MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.evaluation import MasteryPoint
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch as th
-from tqdm import tqdm
+from rich.progress import track
 
 from benchmarks import run_folder
 from benchmarks.faults import cost, trials
@@ -80,7 +80,7 @@ def run(config: FaultsConfig) -> Path:
             jobs += [partial(trial, subject, work, seed) for trial, n in counts.items() for seed in range(n)]
         # Forked, so that nothing is imported for a trial; and its processes are single-threaded.
         with ProcessPoolExecutor(config.workers, multiprocessing.get_context("fork")) as pool:
-            found = list(tqdm(pool.map(_call, jobs, chunksize=4), total=len(jobs), unit="trial"))
+            found = list(track(pool.map(_call, jobs, chunksize=4), total=len(jobs), description="trials"))
     found += hostile_trials()
     _write_trials(folder / "faults.csv", found)
     spent = cost.measure(config.memory_steps)

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,10 @@ def in_child(function: Callable[[], Any], report: Path, timeout: float = 120.0) 
     return Child(lambda tell: function(), report).result(timeout)
 
 
+def _send(pipe: int, word: str) -> None:
+    os.write(pipe, f"{word}\n".encode())
+
+
 def _run(function: Callable[[Callable[[str], None]], Any], report: Path, pipe: int) -> None:
     """The whole life of a child."""
     try:
@@ -99,7 +104,7 @@ def _run(function: Callable[[Callable[[str], None]], Any], report: Path, pipe: i
             with contextlib.suppress(OSError):
                 os.dup2(nowhere, stream.fileno())
         try:
-            found = {"value": function(lambda word: os.write(pipe, f"{word}\n".encode()))}
+            found = {"value": function(partial(_send, pipe))}
         except BaseException as error:  # whatever it is, it is looked for
             text = "".join(traceback.format_exception_only(error)).strip()
             found = {"error": text, "type": type(error).__name__}

@@ -29,7 +29,7 @@ def measure(memory_steps: int) -> dict[str, Any]:
     :param memory_steps: environment steps over which memory is watched, 0 for not at all
     :return: seconds, bytes and megabytes, by name
     """
-    found = {**paper_learner(), **large_array()}
+    found: dict[str, Any] = {**paper_learner(), **large_array()}
     if memory_steps:
         found["resident_mb"] = resident_memory(memory_steps)
     return found
@@ -44,8 +44,8 @@ def describe(found: dict[str, Any]) -> str:
         f"- A checkpoint of the paper's learner with its replay memory full: {found['paper_seconds']:.2f} s (median of "
         f"{REPEATS}), {found['paper_bytes'] / 1e6:.1f} MB, {found['paper_bytes'] / found['paper_array_bytes']:.3f} times the "
         "bytes of its arrays.",
-        f"- A checkpoint of one array of {LARGE / 2**20:.0f} MiB: {found['large_seconds']:.2f} s; again with 1% of it changed: "
-        f"{found['changed_seconds']:.2f} s, {found['changed_bytes'] / 2**20:.0f} MiB written.",
+        f"- A checkpoint of one array of {LARGE / 2**20:.0f} MiB: {found['large_seconds']:.2f} s; "
+        f"again with 1% of it changed: {found['changed_seconds']:.2f} s, {found['changed_bytes'] / 2**20:.0f} MiB written.",
     ]
     if "resident_mb" in found:
         steps, resident = zip(*found["resident_mb"], strict=True)

@@ -12,13 +12,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
-from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
-from sb3_manygoals.checkpoint.folder import read_newest, write_checkpoint
-from sb3_manygoals.checkpoint.tree import CheckpointError
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
+from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
+from sb3_manygoals.checkpoint.folder import read_newest, write_checkpoint
 from sb3_manygoals.checkpoint.learner import get_generators, get_pending_log, set_generators, set_pending_log
+from sb3_manygoals.checkpoint.tree import CheckpointError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch as th
-from sb3_manygoals.checkpoint.tree import CheckpointError
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Logger
+
+from sb3_manygoals.checkpoint.tree import CheckpointError
 
 _COUNTERS = (
     "num_timesteps",

@@ -1,5 +1,6 @@
 """Going on from a checkpoint is as if training had never stopped."""
 
+import contextlib
 import csv
 import os
 import signal
@@ -33,8 +34,16 @@ def native(n_envs):
 ADAM = {"embedding_dim": 8, "optimizer_class": th.optim.Adam, "layer_norm": True, "standardize": True}
 BUILDS = {
     "one environment": lambda: ("CnnPolicy", gym.make(SMALL), {}),
-    "several": lambda: ("CnnPolicy", make_vec_env(SMALL, 3, seed=4), {"policy_kwargs": ADAM, "goal_sampling": "batch", "tau": 0.1}),
-    "native, masks": lambda: ("CnnPolicy", native(4), {"action_masks": True, "double_q": True, "learning_rate": lambda p: 1e-3 * p}),
+    "several": lambda: (
+        "CnnPolicy",
+        make_vec_env(SMALL, 3, seed=4),
+        {"policy_kwargs": ADAM, "goal_sampling": "batch", "tau": 0.1},
+    ),
+    "native, masks": lambda: (
+        "CnnPolicy",
+        native(4),
+        {"action_masks": True, "double_q": True, "learning_rate": lambda p: 1e-3 * p},
+    ),
     "vectors": lambda: ("MlpPolicy", make_vec_env("CartPole-v1", 2, seed=1), {"train_freq": (1, "step"), "gradient_steps": 2}),
     "episodes": lambda: ("CnnPolicy", GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7), {"train_freq": (2, "episode")}),
 }
@@ -135,10 +144,12 @@ def test_what_was_measured_goes_on_too(tmp_path):
         mastery = MasteryCallback(env, env.unwrapped.mdp.observations[:6], 100, 20, on_measure=points.append)
         callback = ExactCheckpointCallback(tmp_path / folder, every_steps=50, extras={"mastery": mastery})
         resumed = callback.resume(model)
-        try:
-            model.learn(300 - model.num_timesteps, [mastery, callback, *([Stop(stop)] if stop else [])], reset_num_timesteps=not resumed)
-        except KeyboardInterrupt:
-            pass
+        with contextlib.suppress(KeyboardInterrupt):
+            model.learn(
+                300 - model.num_timesteps,
+                [mastery, callback, *([Stop(stop)] if stop else [])],
+                reset_num_timesteps=not resumed,
+            )
         return [(point.step, point.greedy.rate, point.epsilon.rate) for point in points]
 
     whole = learn("whole")
@@ -175,7 +186,9 @@ def test_another_model_is_refused(name, kwargs, message, tmp_path):
 def test_other_extras_are_refused(tmp_path):
     build("one environment").learn(20, ExactCheckpointCallback(tmp_path))
     env = gym.make_vec(SMALL, num_envs=1)
-    callback = ExactCheckpointCallback(tmp_path, extras={"mastery": MasteryCallback(env, env.unwrapped.mdp.observations[:1], 9)})
+    callback = ExactCheckpointCallback(
+        tmp_path, extras={"mastery": MasteryCallback(env, env.unwrapped.mdp.observations[:1], 9)}
+    )
     with pytest.raises(CheckpointError, match=r"has the extras \[\], this run has \['mastery'\]"):
         callback.resume(build("one environment"))
 
