@@ -36,6 +36,7 @@ setup(
     install_requires=[
         "gymnasium>=1.1,<2.0",
         "numpy>=1.24,<3.0",
+        "psutil>=5.9",
         "scipy>=1.15",
         "stable-baselines3>=2.8,<3.0",
         "torch>=2.8,<3.0",

@@ -12,6 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_manygoals.memory import check_memory
+
 GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """The observation spaces whose elements can be goals: each is one NumPy array of fixed shape and dtype."""
 
@@ -19,6 +21,7 @@ UNKNOWN = -1
 """The id of an observation that is not in the buffer."""
 
 _DIGEST_SIZE = 16  # bytes: among a billion goals two share a digest with probability 1e-21
+_INDEX_SIZE = 160  # bytes of a digest, an id and their place in a dict, just after the dict has grown: the most it takes
 
 
 class GoalBuffer:
@@ -35,6 +38,7 @@ class GoalBuffer:
     :param held_out: observations of shape ``(n, *observation_space.shape)`` that must never become goals, or None
     :raises TypeError: if elements of ``observation_space`` are not single arrays of fixed shape
     :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
+    :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
     """
 
     def __init__(
@@ -49,8 +53,9 @@ class GoalBuffer:
         self.capacity = int(capacity)
         self.shape: tuple[int, ...] = observation_space.shape
         self.dtype = np.dtype(observation_space.dtype)
-        self._rows: NDArray[Any] = np.empty((self.capacity, *self.shape), dtype=self.dtype)
         self._ids: dict[bytes, int] = {}
+        check_memory(f"a goal buffer of capacity {self.capacity}", self.memory_to_come, "choose a smaller capacity")
+        self._rows: NDArray[Any] = np.empty((self.capacity, *self.shape), dtype=self.dtype)
         self._salt = f"{self.dtype.str}{self.shape}".encode()[:64]
         self._held_out: frozenset[bytes] = frozenset()
         if held_out is not None:
@@ -76,6 +81,12 @@ class GoalBuffer:
     def full(self) -> bool:
         """Whether the buffer holds ``capacity`` goals, so that it takes no more."""
         return len(self) == self.capacity
+
+    @property
+    def memory_to_come(self) -> dict[str, int]:
+        """Bytes that it will take besides what it has taken, once it is full."""
+        room = self.capacity - len(self)
+        return {"goals": room * math.prod(self.shape) * self.dtype.itemsize, "index of goals": room * _INDEX_SIZE}
 
     @property
     def has_held_out(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
+from sb3_manygoals import guards
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
 from sb3_manygoals.goals.episodes import GoalEpisodes, Info
 from sb3_manygoals.goals.picture import beside, goal_picture
@@ -97,7 +99,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
             self.goal_episodes.seed(seed)
             self.action_space.seed(seed)
         world_obs, info = self.env.reset(seed=seed, options=options or None)
-        observation = self._own(world_obs)
+        observation = self._own(world_obs, "a first observation")
         self.goal_buffer.add(observation[None])
         if goal is None and len(self.goal_buffer) == 0:
             observation, info = self._wander()
@@ -108,10 +110,14 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         """
         :param action: of the environment
         :return: goal observation, goal reward, terminated, truncated, info (see the class)
+        :raises ValueError: if the environment's observation has not the shape and kind of dtype of its space, or it or the
+            environment's reward is not finite
         """
         world_obs, env_reward, env_terminated, env_truncated, info = self.env.step(action)
-        observation = self._own(world_obs)
+        observation = self._own(world_obs, "a terminal observation" if env_terminated or env_truncated else "an observation")
         episodes = self.goal_episodes
+        if not math.isfinite(env_reward):
+            guards.check_finite(np.array([env_reward], dtype=np.float64), "a reward", episodes)
         achieved_ids = episodes.advance(observation[None])
         desired_goal = episodes.desired_goals[0]
         info = {
@@ -166,9 +172,9 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         picture = goal_picture(self.env, self.goal_episodes.desired_goals[0])
         return frame if picture is None else beside(frame, picture)
 
-    def _own(self, observation: Any) -> NDArray[Any]:
-        # A copy, since environments may write into what they returned; in the dtype of the space, as SB3's VecEnvs store it.
-        return np.array(observation).astype(self.goal_buffer.dtype, casting="same_kind", copy=False)
+    def _own(self, observation: Any, what: str) -> NDArray[Any]:
+        goals = self.goal_buffer
+        return guards.own_observation(observation, goals.shape, goals.dtype, what, self.goal_episodes)
 
     def _goal_obs(self, observation: NDArray[Any]) -> GoalObs:
         return {
@@ -183,7 +189,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
             world_obs, _, terminated, truncated, info = self.env.step(self.action_space.sample())
             if terminated or truncated:
                 world_obs, info = self.env.reset()
-            observation = self._own(world_obs)
+            observation = self._own(world_obs, "an observation")
             self.goal_buffer.add(observation[None])
             if len(self.goal_buffer) > 0:
                 return observation, info
@@ -233,6 +239,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
                 "environments of a GymnasiumVecEnv with AutoresetMode.DISABLED"
             )
         super().__init__(venv, observation_space=goal_observation_space(venv.observation_space))
+        guards.watch(venv)
         goal_buffer = _buffer_for(venv.observation_space, goal_buffer)
         self.reset_worlds = can_reset if reset_worlds is None else reset_worlds
         self.goal_episodes = GoalEpisodes(goal_buffer, venv.num_envs, selector, max_episode_steps, goal_reward, step_reward)
@@ -262,7 +269,11 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         goals = [option.pop("goal", None) for option in options]
         goals = [None if goal is None else self.goal_episodes.check_goal(goal) for goal in goals]
         self.venv.set_options(options)
-        observations = np.array(self.venv.reset())
+        try:
+            observations = self._checked(self.venv.reset(), "a first observation")
+        except ValueError:
+            guards.blame(self.venv)
+            raise
         self.reset_infos = list(current_reset_infos(self.venv))
         self._options = [{} for _ in range(self.num_envs)]
         self.goal_buffer.add(observations)
@@ -278,14 +289,24 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         VecEnv.set_options(self, options)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """:return: goal observations, goal rewards float32, dones, infos"""
-        venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
-        observations = np.array(venv_obs)
+        """
+        :return: goal observations, goal rewards float32, dones, infos
+        :raises ValueError: if an environment's observation has not the shape and kind of dtype of its space, or it or the
+            environment's reward is not finite
+        :raises RuntimeError: if a worker of a SubprocVecEnv has died
+        """
+        try:
+            venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
+            observations = self._checked(venv_obs, "an observation")
+        except ValueError:
+            guards.blame(self.venv)
+            raise
+        guards.check_finite(np.asarray(env_rewards), "a reward", self.goal_episodes)
         final = observations.copy()
         if env_dones.any():
             starts = current_reset_infos(self.venv)
             for row in np.flatnonzero(env_dones).tolist():
-                final[row] = infos[row]["terminal_observation"]
+                final[row] = self._own(infos[row]["terminal_observation"], "a terminal observation", row)
                 self.reset_infos[row] = starts[row]
 
         episodes = self.goal_episodes
@@ -327,7 +348,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             rows = np.flatnonzero(dones & ~env_dones).tolist()
             # all at once: a vector environment then looks once at its states
             for row, restarted in zip(rows, self.venv.env_method("reset", indices=rows) if rows else (), strict=True):
-                observations[row], self.reset_infos[row] = restarted
+                first, self.reset_infos[row] = restarted
+                observations[row] = self._own(first, "a first observation", row)
         if len(ended):
             episodes.start(ended, observations[ended])
             self._returns[ended] = 0.0
@@ -370,12 +392,21 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             "desired_goal": self.goal_episodes.desired_goals.copy(),
         }
 
+    def _checked(self, venv_obs: Any, what: str) -> NDArray[Any]:
+        observations = self.goal_buffer.check(np.array(venv_obs), "observations")
+        guards.check_finite(observations, what, self.goal_episodes)
+        return observations
+
+    def _own(self, observation: Any, what: str, row: int) -> NDArray[Any]:
+        goals = self.goal_buffer
+        return guards.own_observation(observation, goals.shape, goals.dtype, what, self.goal_episodes, row)
+
     def _wander(self) -> NDArray[Any]:
         # as GoalBufferWrapper._wander; the VecEnv resets by itself
         for _ in range(_MAX_WANDERING):
             actions = np.array([self.action_space.sample() for _ in range(self.num_envs)])
             step_observations, _, dones, infos = self.venv.step(actions)
-            observations = np.array(step_observations)
+            observations = self._checked(step_observations, "an observation")
             starts = current_reset_infos(self.venv)
             self.reset_infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
             self.goal_buffer.add(observations)

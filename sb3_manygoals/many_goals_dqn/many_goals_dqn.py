@@ -24,6 +24,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_name, polyak_update
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
+from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, first_action_masks, next_action_masks, random_allowed
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
@@ -32,6 +33,7 @@ from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
+from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import UniversalQNetwork
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
@@ -86,6 +88,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
     :param _init_setup_model: whether to build the network now
     :raises TypeError: if observations cannot be goals or actions are not discrete
     :raises ValueError: if a count, rate or choice makes no sense
+    :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": CnnPolicy, "MlpPolicy": MlpPolicy}
@@ -199,6 +202,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
     def _setup_model(self) -> None:
         self._check_numbers()
         self.replay_buffer_kwargs = {"action_masks": self.action_masks}
+        if self.env is not None:  # without one it only predicts, and the replay memory stays untouched
+            self._check_memory(self.env)
         super()._setup_model()
         self.q_net = self.policy.q_net
         self.q_net_target = self.policy.q_net_target
@@ -209,6 +214,19 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         self.exploration_schedule = LinearSchedule(self.exploration_initial_eps, self.exploration_final_eps, fraction)
         if self.env is not None:
             self._adopt_goals(self.env)
+
+    def _check_memory(self, env: VecEnv) -> None:
+        assert isinstance(self.observation_space, spaces.Dict)
+        assert isinstance(self.action_space, spaces.Discrete)
+        needed = ManyGoalsReplayBuffer.memory_needed(
+            self.buffer_size, self.observation_space, self.action_space, self.n_envs, self.action_masks
+        )
+        if self.replay_buffer is not None:  # what is filled is taken already
+            room = self.replay_buffer.buffer_size - self.replay_buffer.size()
+            needed = {name: size // self.replay_buffer.buffer_size * room for name, size in needed.items()}
+        goal_buffer = goal_episodes(env)[0].goal_buffer if self.goal_buffer is None else self.goal_buffer
+        advice = f"choose a smaller buffer_size than {self.buffer_size}, or a goal buffer of smaller capacity"
+        check_memory("the replay memory and the goals", {**needed, **goal_buffer.memory_to_come}, advice)
 
     def _adopt_goals(self, env: VecEnv) -> None:
         """Take goal buffer and rewards over from the env's goal wrapper, where they live."""
@@ -242,6 +260,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         :param env: the environment to go on learning in, with goals or without; it goes on with the goals known so far
         :param force_reset: whether to reset it before training
         :raises ValueError: if it comes with another goal buffer that is not empty
+        :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
         env = self._wrap_env(pursue_goals(env, self.goal_wrapper_kwargs))
         for theirs in (pursuit.goal_buffer for pursuit in goal_episodes(env)):
@@ -251,6 +270,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
                     "env has a goal buffer of its own, with goals or held-out observations, but the model goes on with "
                     "the one it has: give env's goal wrapper goal_buffer=model.goal_buffer"
                 )
+        self._check_memory(env)
         super().set_env(env, force_reset)
         assert self.env is not None
         self._adopt_goals(self.env)
@@ -273,6 +293,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         """
         :param gradient_steps: number of updates
         :param batch_size: transitions in each
+        :raises FloatingPointError: if the loss of an update is not finite; the networks are left as they were before it. On a
+            CUDA device see :func:`~sb3_manygoals.guards.check_loss`
         """
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
@@ -283,11 +305,12 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             batch: ManyGoalsSamples = self.replay_buffer.sample(batch_size)
             goals, goal_ids = self._sample_goals(batch)
             loss = self.goal_losses(batch, goals, goal_ids).mean()
+            guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
             self.policy.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.policy.optimizer.step()
             self._loss = loss.detach()
-        self._n_updates += gradient_steps
+            self._n_updates += 1
 
     def goal_losses(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
         """
@@ -444,10 +467,29 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         :param reset_num_timesteps: False to go on counting, and exploring less, from where the last call ended
         :param progress_bar: show one (needs tqdm and rich)
         :return: the model
+        :raises ValueError: if ``total_timesteps`` makes no sense, or an environment gives an observation that has not the
+            shape and kind of dtype of its space, or an observation or reward that is not finite
+        :raises RuntimeError: if a worker of a SubprocVecEnv has died
+        :raises FloatingPointError: if a loss is not finite, see :meth:`train`
         """
         if not isinstance(total_timesteps, (int, float, np.number)) or not 1 <= total_timesteps < np.inf:
             raise ValueError(f"total_timesteps must be a finite number, at least 1, got {total_timesteps!r}")
-        return super().learn(int(total_timesteps), callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+        total = int(total_timesteps)
+        try:
+            return super().learn(total, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+        except guards.Fault as fault:
+            self._add_step(fault)
+            raise
+
+    def _add_step(self, fault: guards.Fault) -> None:
+        """Complete a fault that is one of this model's environments', and not of a callback's."""
+        assert self.env is not None
+        sources = [id(pursuit) for pursuit in goal_episodes(self.env)]
+        if fault.source in sources:
+            fault.index += sources.index(fault.source)  # of GoalBufferWrappers, each of which knows of one environment
+        elif fault.source != id(self.env.unwrapped):
+            return
+        fault.num_timesteps = self.num_timesteps
 
     def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_manygoals.action_masks import read_action_masks
@@ -62,6 +64,34 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.next_action_masks: NDArray[np.bool_] | None = None
         if action_masks:
             self.next_action_masks = np.zeros((self.buffer_size, n_envs, int(action_space.n)), dtype=np.bool_)
+
+    @staticmethod
+    def memory_needed(
+        buffer_size: int, observation_space: spaces.Dict, action_space: spaces.Discrete, n_envs: int, action_masks: bool
+    ) -> dict[str, int]:
+        """
+        :param buffer_size: see the class, as are the others
+        :param observation_space: goal observation space
+        :param action_space: Discrete
+        :param n_envs: number of parallel environments
+        :param action_masks: whether they are kept
+        :return: bytes of its arrays, by what they are of
+        """
+        rows = max(buffer_size // n_envs, 1) * n_envs
+        space = observation_space["observation"]
+        shape = get_obs_shape(space)
+        assert isinstance(shape, tuple)  # for mypy: no Dict
+        observations = rows * math.prod(shape) * np.dtype(space.dtype).itemsize
+        needed = {
+            "replay observations": observations,
+            "replay next observations": observations,
+            "replay actions": rows * np.dtype(np.int64).itemsize,
+            "replay rewards and ends": rows * 3 * np.dtype(np.float32).itemsize,
+            "replay goal ids": rows * np.dtype(np.int64).itemsize,
+        }
+        if action_masks:
+            needed["replay action masks"] = rows * int(action_space.n)
+        return needed
 
     def add(  # type: ignore[override]
         self,
