@@ -1,4 +1,4 @@
-"""The one command line: ``python -m benchmarks mastery|throughput|throughput --world|film --help``."""
+"""The one command line: ``python -m benchmarks mastery|throughput|throughput --world|faults|film --help``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 
 import tyro
 
+from benchmarks.faults import FaultsConfig
 from benchmarks.film import FilmConfig
 from benchmarks.mastery import PRESETS, MasteryConfig, saved_config
 from benchmarks.throughput import ThroughputConfig
@@ -42,8 +43,12 @@ def main() -> None:
         "(settings: throughput --world --help).",
     )
     film = tyro.conf.subcommand("film", description="Film the exact policy of a map pursuing goals.")
-    config: MasteryConfig | ThroughputConfig | FilmConfig = tyro.cli(
-        Annotated[MasteryConfig, mastery] | Annotated[ThroughputConfig, throughput] | Annotated[FilmConfig, film],
+    faults = tyro.conf.subcommand("faults", description="Kill, damage and starve training runs, and count what comes of it.")
+    config: MasteryConfig | ThroughputConfig | FaultsConfig | FilmConfig = tyro.cli(
+        Annotated[MasteryConfig, mastery]
+        | Annotated[ThroughputConfig, throughput]
+        | Annotated[FaultsConfig, faults]
+        | Annotated[FilmConfig, film],
         prog="python -m benchmarks",
         description=__doc__,
     )

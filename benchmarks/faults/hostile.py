@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +16,6 @@ from gymnasium import spaces
 from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from benchmarks.faults.children import in_child
@@ -73,26 +73,34 @@ def hostile_trials() -> list[Trial]:
     trials = []
     names = [subject.name for subject in SUBJECTS]
     with TemporaryDirectory() as folder:
-        for name, learner in zip(names, (_ours, _plain), strict=True):
+        report = Path(folder) / "report.json"
+        for name, make in zip(names, (_ours, _plain), strict=True):
             for fault in FAULTS:
-                found = in_child(lambda f=fault, make=learner: _train(make(_envs(f)), []), Path(folder) / "report.json")
+                found = in_child(partial(_train, make, fault), report)
                 trials.append(_judge(fault, name, found, f"environment {WHERE}\\b"))
-            found = in_child(lambda make=learner: _train(make(_envs(None)), [_BreakNetwork()]), Path(folder) / "report.json")
+            found = in_child(partial(_train, make, None, _BreakNetwork()), report)
             trials.append(_judge("non-finite loss", name, found, "loss"))
-            found = in_child(lambda make=learner: _train(make(_envs(None, SubprocVecEnv)), [_KillWorker()]), Path(folder) / "report.json")
+            found = in_child(partial(_train, make, None, _KillWorker(), SubprocVecEnv), report)
             trials.append(_judge("a worker process killed", name, found, f"environment.* {WHERE}\\b"))
     return trials
 
 
-def _train(model: BaseAlgorithm, callbacks: list[BaseCallback]) -> dict[str, Any]:
-    """Train, and say what came: the error, if there was one, and whether the weights were left whole."""
+def _train(
+    make: Callable[[VecEnv], BaseAlgorithm],
+    fault: str | None,
+    callback: BaseCallback | None = None,
+    kind: type[DummyVecEnv] | type[SubprocVecEnv] = DummyVecEnv,
+) -> dict[str, Any]:
+    """Train, and say what came: the error, if there was one, and whether the weights were left finite."""
+    model = make(kind([partial(Misbehaving, fault if index == WHERE else None) for index in range(N_ENVS)]))
     error = ""
     try:
-        model.learn(1_000, callbacks)
-    except Exception as caught:
+        model.learn(1_000, callback)
+    except Exception as caught:  # whatever it is, it is looked for
         error = f"{type(caught).__name__}: {caught}"
-    finite = all(bool(th.isfinite(tensor).all()) for tensor in model.policy.state_dict().values())
-    return {"error": error, "finite": finite or any(isinstance(callback, _BreakNetwork) for callback in callbacks), "steps": model.num_timesteps}
+    bad = sum(int((~th.isfinite(tensor)).sum()) for tensor in model.policy.state_dict().values())
+    broken = 1 if isinstance(callback, _BreakNetwork) else 0
+    return {"error": error, "finite": bad <= broken, "steps": model.num_timesteps}
 
 
 def _judge(fault: str, subject: str, found: dict[str, Any], named: str) -> Trial:
@@ -108,11 +116,6 @@ def _judge(fault: str, subject: str, found: dict[str, Any], named: str) -> Trial
     else:
         outcome = GOOD
     return Trial(fault, subject, outcome, str(found)[:300])
-
-
-def _envs(what: str | None, kind: type[VecEnv] = DummyVecEnv) -> VecEnv:
-    makers = [lambda i=i: Misbehaving(what if i == WHERE else None) for i in range(N_ENVS)]
-    return kind(makers)  # type: ignore[call-arg]
 
 
 def _ours(envs: VecEnv) -> BaseAlgorithm:
