@@ -54,11 +54,11 @@ def prepare(subject: Subject, work: Path) -> None:
     def train() -> dict[str, Any]:
         begin = time.monotonic()
         digests = subject.train(work / "whole", note)
-        begins, ends = ([moment for word, moment in moments if word == kind] for kind in ("begin", "end"))
+        begins, ends = ([moment - begin for word, moment in moments if word == kind] for kind in ("begin", "end"))
         save = float(np.median([end - start for start, end in zip(begins, ends, strict=True)]))
-        seconds = time.monotonic() - begin
         loaded = subject.load(work / "whole")
-        return {"digests": digests, "loaded": loaded, "seconds": seconds, "saves": len(begins), "save_seconds": save}
+        span = (ends[0], begins[-1])
+        return {"digests": digests, "loaded": loaded, "span": span, "saves": len(begins), "save_seconds": save}
 
     found = in_child(train, work / "whole.json")
     if "value" not in found:
@@ -67,7 +67,8 @@ def prepare(subject: Subject, work: Path) -> None:
 
 def kill_training(subject: Subject, work: Path, seed: int) -> Trial:
     """
-    Kill training at a random moment, go on to the end, and compare with the run that nobody disturbed.
+    Kill training at a random moment between its first save and its last, go on to the end, and compare with the run that
+    nobody disturbed.
 
     :param subject: the learner
     :param work: folder of all its trials
@@ -76,7 +77,7 @@ def kill_training(subject: Subject, work: Path, seed: int) -> Trial:
     """
     whole, folder = _undisturbed(work), work / f"kill-{seed}"
     folder.mkdir()
-    moment = np.random.default_rng((seed, 0)).uniform(0.02, 0.98) * whole["seconds"]
+    moment = np.random.default_rng((seed, 0)).uniform(*whole["span"])
     child = Child(partial(subject.train, folder / "run"), folder / "first.json")
     time.sleep(moment)
     child.kill()
