@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stable_baselines3.common.logger import CSVOutputFormat, Logger, TensorBoardOutputFormat
+from torch.utils.tensorboard import SummaryWriter
 
 
 class CurveLog:
@@ -65,10 +66,15 @@ class CSVLog(CSVOutputFormat):
         self.file.flush()
 
 
-def logger(folder: Path) -> tuple[Logger, CSVLog]:
+def logger(folder: Path, table: CSVLog, step: int) -> Logger:
     """
     :param folder: of a run, new or going on
-    :return: a logger to ``progress.csv`` and TensorBoard, and the former of the two, whose state belongs into checkpoints
+    :param table: its ``progress.csv``
+    :param step: from which it goes on; TensorBoard drops what it was told of later ones
+    :return: a logger to both
     """
-    table = CSVLog(folder / "progress.csv")
-    return Logger(str(folder), [table, TensorBoardOutputFormat(str(folder))]), table
+    events = TensorBoardOutputFormat(str(folder))
+    if step > 0:
+        events.writer.close()
+        events.writer = SummaryWriter(str(folder), purge_step=step)
+    return Logger(str(folder), [table, events])

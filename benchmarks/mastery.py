@@ -213,11 +213,9 @@ def run(config: MasteryConfig) -> Path:
     eval_env = gym.make_vec(config.env_id, num_envs=len(goals), vectorization_mode="vector_entry_point")
     mdp = eval_env.unwrapped.mdp  # type: ignore[attr-defined]
     model = config.agent.make(config.env_id, config.total_steps, config.seed, config.device)
-    logger, table = logs.logger(folder)
-    model.set_logger(logger)
     print(f"{config.env_id}: {len(goals)} goals; {config.total_steps} steps; writing to {folder}")
 
-    curve = logs.CurveLog(folder / "mastery.csv", CURVE)
+    curve, table = logs.CurveLog(folder / "mastery.csv", CURVE), logs.CSVLog(folder / "progress.csv")
     callback = MasteryCallback(
         eval_env,
         goals,
@@ -236,6 +234,7 @@ def run(config: MasteryConfig) -> Path:
         verbose=1,
     )
     resumed = checkpoints.resume(model, fallback=True)
+    model.set_logger(logs.logger(folder, table, model.num_timesteps))
     if model.num_timesteps < config.total_steps:
         model.learn(
             config.total_steps - model.num_timesteps,

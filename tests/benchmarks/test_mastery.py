@@ -2,6 +2,7 @@ import csv
 import dataclasses
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -27,22 +28,15 @@ def command(*arguments):
     )
 
 
+QUICK = shlex.split(
+    "--preset small --total-steps 2400 --eval-freq 1200 --final-episodes 1 --threads 1 --agent.n-envs 4 --seed 3"
+)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     output = tmp_path_factory.mktemp("runs")
-    arguments = [
-        "--preset",
-        "small",
-        "--total-steps",
-        "2400",
-        "--eval-freq",
-        "1200",
-        "--final-episodes",
-        "1",
-        "--threads",
-        "1",
-    ]
-    done = command("mastery", *arguments, "--agent.n-envs", "4", "--seed", "3", "--output", str(output))
+    done = command("mastery", *QUICK, "--output", str(output))
     assert done.returncode == 0, done.stderr
     assert "mastery" in done.stdout
     (made,) = output.iterdir()
@@ -178,3 +172,39 @@ def test_a_mistyped_option_is_an_error():
     done = command("mastery", "--sed", "3")
     assert done.returncode != 0
     assert "--sed" in done.stderr + done.stdout
+
+
+def without_times(path):
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    times = {"training_seconds", "time/fps", "time/time_elapsed"}
+    return [{name: row[name] for name in sorted(row) if name not in times} for row in rows]
+
+
+def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
+    arguments = [sys.executable, "-u", "-m", "benchmarks", "mastery", *QUICK, "--output", str(tmp_path)]
+    with subprocess.Popen([*arguments, "--checkpoint-minutes", "0.005"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+        while not run.stdout.readline().startswith("checkpoint "):
+            assert run.poll() is None
+        run.kill()
+    (made,) = tmp_path.iterdir()
+    assert not (made / "goals.csv").exists()
+    done = command("mastery", "--resume", str(made))
+    assert done.returncode == 0, done.stderr
+    assert "going on from" in done.stdout
+    assert (made / "goals.csv").read_text() == (folder / "goals.csv").read_text()
+    for name in ("mastery.csv", "progress.csv"):
+        assert without_times(made / name) == without_times(folder / name)
+    config = json.loads((made / "config.json").read_text())
+    assert len(config["resumed"]) == 1
+    # A run that has ended is measured once more, with the options that are changed.
+    again = command("mastery", "--resume", str(made), "--final-episodes", "2")
+    assert again.returncode == 0, again.stderr
+    assert "2.00" not in (made / "goals.csv").read_text()
+
+
+def test_what_cannot_be_resumed_is_a_message(tmp_path):
+    done = command("mastery", "--resume", str(tmp_path / "nowhere"))
+    assert done.returncode != 0
+    assert "error: --resume:" in done.stderr
+    assert "Traceback" not in done.stderr
