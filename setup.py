@@ -20,6 +20,7 @@ BENCHMARKS = [
 ]
 # Gymnasium takes its `pygame` module from pygame-ce too; pygame, of the same module name, cannot be installed beside it.
 RENDER = ["pygame-ce>=2.5"]
+ATARI = ["ale-py>=0.12.1"]
 
 setup(
     name="sb3-manygoals",
@@ -42,7 +43,7 @@ setup(
         "torch>=2.8,<3.0",
     ],
     extras_require={
-        "atari": ["ale-py>=0.12.1"],
+        "atari": ATARI,
         "render": RENDER,
         "ray": ["ray>=2.40"],
         "docs": ["myst-parser>=3.0", "sphinx>=7.0", "furo"],
@@ -50,6 +51,7 @@ setup(
         "dev": [
             *BENCHMARKS,
             *RENDER,
+            *ATARI,
             "build>=1.2",
             "hypothesis>=6.100",
             "minigrid>=3.0; python_version >= '3.11'",
