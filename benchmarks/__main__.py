@@ -15,6 +15,7 @@ from benchmarks.mastery import PRESETS, MasteryConfig, saved_config
 from benchmarks.throughput import ThroughputConfig
 from benchmarks.world_speed import WorldSpeedConfig
 from gym_twoRooms.layout import LayoutError
+from sb3_manygoals.checkpoint import CheckpointError
 
 
 def main() -> None:
@@ -32,8 +33,8 @@ def main() -> None:
     given = first.parse_known_args()[0]
     try:
         default = PRESETS[given.preset] if given.resume is None else saved_config(given.resume)
-    except OSError as error:
-        sys.exit(f"error: --resume: {error}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"error: --resume: {given.resume} is not the folder of a run: {error!r}")
     mastery = tyro.conf.subcommand(
         "mastery", default=default, description="Train ManyGoalsDQN on TwoRoomsSwitch, measure its mastery, report."
     )
@@ -54,7 +55,7 @@ def main() -> None:
     )
     try:
         config.run()
-    except LayoutError as error:
+    except (LayoutError, CheckpointError) as error:
         sys.exit(f"error: {error}")
 
 

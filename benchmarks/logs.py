@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,13 @@ class CurveLog:
     """
     A small CSV file, a row a measurement.
 
-    :param path: the file; a file already there is replaced
+    :param path: the file; one already there is replaced as soon as there is something to write
     :param columns: names of its columns
     """
 
     def __init__(self, path: Path, columns: list[str]) -> None:
         self.path = path
         self._text = ",".join(columns) + "\n"
-        self._write()
 
     def add(self, row: list[Any]) -> None:
         """:param row: a value for each column"""
@@ -46,11 +47,17 @@ class CSVLog(CSVOutputFormat):
     """
     ``progress.csv`` as SB3 writes it.
 
-    :param path: the file; a file already there is replaced
+    :param path: the file; one already there is replaced as soon as there is something to write
     """
 
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
+        self.path = path
+        self.keys, self.separator, self.quotechar = [], ",", '"'
+
+    @cached_property
+    def file(self) -> io.TextIOWrapper:  # type: ignore[override]
+        """Only now, as opening empties it: a run that cannot be resumed keeps what it has."""
+        return self.path.open("w+", encoding="utf-8")
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: what is in the file"""
@@ -76,5 +83,5 @@ def logger(folder: Path, table: CSVLog, step: int) -> Logger:
     events = TensorBoardOutputFormat(str(folder))
     if step > 0:
         events.writer.close()
-        events.writer = SummaryWriter(str(folder), purge_step=step)
+        events.writer = SummaryWriter(str(folder), purge_step=step + 1)  # the first step that is dropped
     return Logger(str(folder), [table, events])

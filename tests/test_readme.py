@@ -5,7 +5,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SHORTER = {
-    "README.md": {"model.learn(3e6, progress_bar=True)": "model.learn(60)", "model.learn(2e6, ": "model.learn(40, "},
+    "README.md": {"model.learn(3e6, progress_bar=True)": "model.learn(60)", "2e6 - model": "40 - model"},
     "docs/checkpoints.md": {"2_000": "200"},
 }
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
+import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
-from sb3_manygoals.checkpoint.folder import read_newest, write_checkpoint
+from sb3_manygoals.checkpoint.folder import checkpoints, read_newest, write_checkpoint
 from sb3_manygoals.checkpoint.learner import get_generators, get_pending_log, set_generators, set_pending_log
-from sb3_manygoals.checkpoint.tree import CheckpointError
+from sb3_manygoals.checkpoint.tree import CheckpointError, encode
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -45,13 +46,18 @@ class ExactCheckpointCallback(BaseCallback):
         model = ManyGoalsDQN("CnnPolicy", env, seed=0)                    # built in the same way each time
         checkpoints = ExactCheckpointCallback("run/checkpoints", every_seconds=300)
         resumed = checkpoints.resume(model)                               # False if there is no checkpoint yet
-        model.learn(3e6 - model.num_timesteps, checkpoints, reset_num_timesteps=not resumed)
+        steps = 3e6 - model.num_timesteps                                 # still to be taken
+        if steps > 0:
+            model.learn(steps, checkpoints, reset_num_timesteps=not resumed)
 
     The environments are part of it: see :mod:`sb3_manygoals.checkpoint.envs` for which can be saved. A checkpoint is written
     where a rollout starts, after all updates; it is a folder of its own, in place only once it is whole, see
-    :func:`~sb3_manygoals.checkpoint.folder.write_checkpoint`. When the process is told to end by SIGTERM or SIGINT (Ctrl-C), a
-    last one is written first; a second signal ends it at once. What cannot be written is an error, unless
-    ``go_on`` is set, and then a warning.
+    :func:`~sb3_manygoals.checkpoint.folder.write_checkpoint`. One more is written after training, but not where a callback
+    has ended it within a rollout, which cannot be gone on from exactly. When the process is told to end by SIGTERM or SIGINT
+    (Ctrl-C), a last one is written first; a second signal ends it at once. What cannot be written is an error, unless
+    ``go_on`` is set, and then a warning; what can never be saved is refused before the first step.
+
+    It must be given to ``learn()`` itself or in a list of callbacks, after those whose state it saves.
 
     :param root: folder of the checkpoints, of one run only
     :param every_steps: environment steps between two, or None
@@ -59,9 +65,9 @@ class ExactCheckpointCallback(BaseCallback):
     :param keep: the newest of them that are kept; None for all
     :param extras: by name, further objects whose state belongs to the run: callbacks, logs
     :param go_on: whether training goes on where a checkpoint cannot be written (the disk is full, say)
-    :param handle_signals: whether to write one when told to end
+    :param handle_signals: whether to write one when told to end; only where ``learn()`` is called in the main thread
     :param verbose: 1 to print each
-    :raises ValueError: if an interval or ``keep`` is not positive
+    :raises ValueError: if an interval or ``keep`` is not positive, or ``keep`` is no whole number
     :raises TypeError: if an extra has no checkpoint state
     """
 
@@ -80,31 +86,39 @@ class ExactCheckpointCallback(BaseCallback):
         for name, value in (("every_steps", every_steps), ("every_seconds", every_seconds), ("keep", keep)):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive or None, got {value!r}")
+        if keep is not None and keep != int(keep):
+            raise ValueError(f"keep must be a whole number or None, got {keep!r}")
         for name, extra in (extras or {}).items():
             if not isinstance(extra, Checkpointable):
                 raise TypeError(f"extras[{name!r}] must have get_checkpoint_state and set_checkpoint_state, got {extra!r}")
         self.root = Path(root)
         self.every_steps = every_steps
         self.every_seconds = every_seconds
-        self.keep = keep
+        self.keep = None if keep is None else int(keep)
         self.extras = dict(extras or {})
         self.go_on = go_on
         self.handle_signals = handle_signals
         self._saved_step = 0
         self._saved_time = time.monotonic()
+        self._start_time = 0.0  # of this call of learn()
+        self._within_rollout = False
+        self._checked = False
         self._signal: int | None = None
         self._previous: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
         self._resumed: dict[str, Any] | None = None
+        self._damaged: set[Path] = set()
 
     def resume(self, model: BaseAlgorithm, fallback: bool = False) -> bool:
         """
         Put a model, its environments and the extras into the state of the newest checkpoint, if there is one. What all of the
-        process shares, its random generators, follows when training begins.
+        process shares, its random generators, follows when training begins. A warning says if torch has another number of
+        threads, as the last bits depend on it.
 
         :param model: built as the one that was saved, with its environment
         :param fallback: whether to take an older checkpoint if the newest is damaged, with a warning
         :return: whether there was one
-        :raises CheckpointError: if a checkpoint is damaged, newer than this version, or of a model that was built otherwise
+        :raises CheckpointError: if a checkpoint is damaged, newer than this version, or of a model that was built otherwise.
+            Model, environments and extras may then be in part what was saved: build them anew
         """
         found = read_newest(self.root, fallback=fallback)
         if found is None:
@@ -116,8 +130,20 @@ class ExactCheckpointCallback(BaseCallback):
         assert model.env is not None
         set_env_state(model.env, state["env"])
         for name, extra in self.extras.items():
-            extra.set_checkpoint_state(state["extras"][name])
-        self._resumed = state
+            try:
+                extra.set_checkpoint_state(state["extras"][name])
+            except (TypeError, ValueError, KeyError) as error:
+                raise CheckpointError(f"{path}: the state does not fit extras[{name!r}]: {error!r}") from error
+        threads = state.get("threads", th.get_num_threads())
+        if threads != th.get_num_threads():
+            warnings.warn(
+                f"{path} was written with {threads} threads of torch, this process has {th.get_num_threads()}: the results "
+                "will not be equal to the last bit",
+                stacklevel=2,
+            )
+        all_of_them = checkpoints(self.root)
+        self._damaged = set(all_of_them[: all_of_them.index(path)])
+        self._resumed = {name: state[name] for name in ("generators", "log")}
         self._saved_step = model.num_timesteps
         if self.verbose:
             print(f"going on from {path}")
@@ -131,30 +157,42 @@ class ExactCheckpointCallback(BaseCallback):
         :raises OSError: if it cannot be written
         :raises CheckpointError: if something has a state that cannot be saved
         """
-        env = self.model.get_env()
-        assert env is not None
-        state = {
-            "learner": _learner(self.model).get_checkpoint_state(),
-            "env": get_env_state(env),
-            "extras": {name: extra.get_checkpoint_state() for name, extra in self.extras.items()},
-            "generators": get_generators(self.model),
-            "log": get_pending_log(self.logger),
-        }
-        path = write_checkpoint(self.root, state, step=self.model.num_timesteps, keep=self.keep)
+        damaged = len(self._damaged.intersection(checkpoints(self.root)))  # which must not push out those that are whole
+        keep = None if self.keep is None else self.keep + damaged
+        path = write_checkpoint(self.root, self._state(), step=self.model.num_timesteps, keep=keep)
         self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
         if self.verbose:
             print(f"checkpoint {path}")
         return path
 
+    def _state(self) -> dict[str, Any]:
+        env = self.model.get_env()
+        assert env is not None
+        return {
+            "learner": _learner(self.model).get_checkpoint_state(),
+            "env": get_env_state(env),
+            "extras": {name: extra.get_checkpoint_state() for name, extra in self.extras.items()},
+            **(self._resumed or {"generators": get_generators(self.model), "log": get_pending_log(self.logger)}),
+            "threads": th.get_num_threads(),
+        }
+
     def _on_training_start(self) -> None:
-        if self._resumed is not None and self.model.num_timesteps != self._saved_step:
+        if self.parent is not None:
+            raise ValueError(
+                f"{type(self).__name__} is inside of {type(self.parent).__name__}, which does not tell it where rollouts "
+                "start: give it to learn() itself or in a list of callbacks, with every_steps or every_seconds"
+            )
+        if self._resumed is not None and (self.locals["reset_num_timesteps"] or self.model.num_timesteps != self._saved_step):
             raise ValueError("learn() has set the model back to the start: after resume(), pass reset_num_timesteps=False")
-        self._saved_time = time.monotonic()
+        self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
+        self._start_time = self.model.start_time
+        self._within_rollout = self._checked = False
         self._signal = None
-        if self.handle_signals and threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        self._install_handlers()
 
     def _on_rollout_start(self) -> None:
+        if self._signal is None:
+            self._install_handlers()  # again, after a signal that has not ended the process
         if self._resumed is not None:
             # Only now, as anything may have drawn random numbers or logged since resume().
             set_generators(self._resumed["generators"])
@@ -162,15 +200,30 @@ class ExactCheckpointCallback(BaseCallback):
             self._resumed = None
         elif self._signal is not None or self._is_due():
             self._save_or_warn()
+        elif not self._checked:
+            encode(self._state())  # what cannot be saved is an error now, not after hours
+        self._checked = self._within_rollout = True
         self._obey_signal()
 
     def _on_step(self) -> bool:
         return True
 
+    def _on_rollout_end(self) -> None:
+        self._within_rollout = False
+
     def _on_training_end(self) -> None:
-        self._restore_handlers()
-        if self.model.num_timesteps > self._saved_step:
-            self._save_or_warn()
+        try:
+            if self._within_rollout:
+                warnings.warn(
+                    f"no checkpoint at step {self.model.num_timesteps}: a callback has ended training within a rollout",
+                    stacklevel=2,
+                )
+            elif self.model.num_timesteps > self._saved_step:
+                self._save_or_warn()
+        finally:
+            # Not where another handler stands before this one, which goes on to pass to it what comes.
+            if all(signal.getsignal(number) == self._on_signal for number in self._previous):
+                self._restore_handlers()
         self._obey_signal()
 
     def _is_due(self) -> bool:
@@ -192,6 +245,8 @@ class ExactCheckpointCallback(BaseCallback):
         self._restore_handlers()  # a second one is not kept waiting
         while frame is not None:
             if frame.f_code.co_name == "learn" and frame.f_locals.get("self") is self.model:
+                if self.model.start_time != self._start_time:
+                    break  # a later call
                 self._signal = number
                 return
             frame = frame.f_back
@@ -201,6 +256,14 @@ class ExactCheckpointCallback(BaseCallback):
         number, self._signal = self._signal, None
         if number is not None:
             signal.raise_signal(number)  # as if it came only now
+
+    def _install_handlers(self) -> None:
+        if not self.handle_signals or threading.current_thread() is not threading.main_thread():
+            return
+        for number in _SIGNALS:
+            # What is ignored stays ignored. One that an exception has left behind is there already.
+            if number not in self._previous and signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._on_signal)
 
     def _restore_handlers(self) -> None:
         for number, previous in self._previous.items():

@@ -39,6 +39,7 @@ What an environment keeps elsewhere, in closures, class attributes, modules or N
 from __future__ import annotations
 
 import inspect
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -136,13 +137,15 @@ class StatefulEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorAr
 
     def checkpoint_in_worker(self, state: Any = None, next_step: bool = False, reset_info: Any = None) -> tuple[Any, str]:
         """
-        Get the state, or set it, in a worker; an error is returned, since to raise one would end the worker.
+        Get the state, or set it, in a worker; an error is returned, since to raise one would end the worker. From then on the
+        worker leaves Ctrl-C to the process that trains, which still needs it for a last checkpoint.
 
         :param state: to be set; None to get it
         :param next_step: whether the worker resets an environment that has ended at the next step
         :param reset_info: what the next :meth:`reset` is to return, without a reset; None for none
         :return: the state or None, and what went wrong, "" if nothing did
         """
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells all processes
         try:
             if state is None:
                 return self.get_checkpoint_state(), ""

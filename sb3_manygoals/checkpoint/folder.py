@@ -42,7 +42,7 @@ def write_checkpoint(root: str | os.PathLike[str], tree: Any, *, step: int, keep
     :raises CheckpointError: if a part of the tree cannot be stored; then nothing is written
     :raises ValueError: if ``step`` is negative, or ``keep`` less than 1
     :raises OSError: if the disk is full, writing is not permitted and so on; then nothing has changed. Only if the error
-        comes of removing older checkpoints the new one is there.
+        comes after all is written, of the last sync or of removing older checkpoints, the new one is there.
     """
     step = operator.index(step)
     if step < 0:

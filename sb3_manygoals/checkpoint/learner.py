@@ -78,12 +78,12 @@ def get_generators(model: BaseAlgorithm) -> dict[str, Any]:
 
 
 def set_generators(state: dict[str, Any]) -> None:
-    """:param state: of :func:`get_generators`; a GPU's generators are left alone where there is none"""
+    """:param state: of :func:`get_generators`; those of GPUs that are not there are left out"""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])  # noqa: NPY002
     th.set_rng_state(state["torch"])
     if state["cuda"] is not None and th.cuda.is_available():
-        th.cuda.set_rng_state_all(state["cuda"])
+        th.cuda.set_rng_state_all(state["cuda"][: th.cuda.device_count()])
 
 
 def get_pending_log(logger: Logger) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, first_action_masks, next_action_masks, random_allowed
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
+from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.environments import goal_episodes, is_goal_wrapped, monitors_goals, pursue_goals
 from sb3_manygoals.goals.wrappers import goal_observation_space
@@ -549,12 +550,15 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
         :param state: of :meth:`get_checkpoint_state`, of a model that was built in the same way
-        :raises CheckpointError: if it was built in another way
+        :raises CheckpointError: if it was built in another way; this one may then be in part what the other was
         """
         assert self.goal_buffer is not None, "the model has no environment: give it one before"
         set_algorithm_state(self, state["algorithm"])
         self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
-        self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
+        try:
+            self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
+        except ValueError as error:
+            raise CheckpointError(str(error)) from error
         self.rng = state["rng"]
         self.exploration_rate = state["exploration_rate"]
         self._loss = state["loss"].to(self.device)

@@ -204,7 +204,19 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
 
 
 def test_what_cannot_be_resumed_is_a_message(tmp_path):
-    done = command("mastery", "--resume", str(tmp_path / "nowhere"))
-    assert done.returncode != 0
-    assert "error: --resume:" in done.stderr
-    assert "Traceback" not in done.stderr
+    cut_short, damaged = tmp_path / "cut short", tmp_path / "damaged"
+    cut_short.mkdir()
+    (cut_short / "config.json").write_text('{"settings": ')
+    (damaged / "checkpoints" / "000001-step7").mkdir(parents=True)
+    (damaged / "config.json").write_text(json.dumps({"settings": {"agent": {}, "output": "runs"}}))
+    (damaged / "mastery.csv").write_text("all that is left")
+    for folder, message in (
+        (tmp_path / "nowhere", "error: --resume:"),
+        (cut_short, "is not the folder of a run"),
+        (damaged, "each of the 1 checkpoints is damaged"),
+    ):
+        done = command("mastery", "--env-id", "TwoRoomsSwitchSmall-v0", "--resume", str(folder))
+        assert done.returncode != 0
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+    assert (damaged / "mastery.csv").read_text() == "all that is left"

@@ -1,0 +1,275 @@
+"""When checkpoints are written while training goes on, and what signals, other callbacks and mistakes do to that."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EveryNTimesteps
+
+from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
+from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
+from sb3_manygoals.checkpoint.learner import set_generators
+from tests.sb3_manygoals.checkpoint.test_resume import SMALL, Stop, build, same
+
+pytestmark = pytest.mark.usefixtures("no_sync")
+
+
+class Told(Exception):
+    """Raised by the handler of the test, which stands for the program's own."""
+
+
+class Do(BaseCallback):
+    """Does something at a step; returns what training is to go on with."""
+
+    def __init__(self, step, do=lambda: None, go_on=True):
+        super().__init__()
+        self.step, self.do, self.go_on = step, do, go_on
+
+    def _on_step(self):
+        if self.num_timesteps == self.step:
+            self.do()
+            return self.go_on
+        return True
+
+
+@pytest.fixture
+def told():
+    """Signals raise Told; returns a function that sends SIGTERM to this process."""
+
+    def tell(number, frame):
+        raise Told
+
+    before = {number: signal.signal(number, tell) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield lambda: signal.raise_signal(signal.SIGTERM)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def steps(root):
+    return [int(path.name.split("step")[1]) for path in reversed(checkpoints(root))]
+
+
+def test_the_same_callback_in_a_second_call_of_learn(tmp_path):
+    model, callback = build("one environment"), ExactCheckpointCallback(tmp_path, every_steps=20, keep=None)
+    model.learn(50, callback)
+    model.learn(45, callback)
+    assert steps(tmp_path) == [20, 40, 50, 20, 40, 45]
+    model.learn(15, callback, reset_num_timesteps=False)
+    assert steps(tmp_path)[6:] == [60]
+
+
+def test_an_interval_shorter_than_a_step(tmp_path):
+    build("several").learn(12, ExactCheckpointCallback(tmp_path, every_steps=1, keep=None))
+    assert steps(tmp_path) == [3, 6, 9, 12]
+
+
+def test_where_a_callback_ends_training_within_a_rollout_none_is_written(tmp_path):
+    def learn(folder, *others):
+        model, callback = build("one environment", train_freq=4), ExactCheckpointCallback(folder, every_steps=20)
+        resumed = callback.resume(model)
+        model.learn(100 - model.num_timesteps, [callback, *others], reset_num_timesteps=not resumed)
+
+    learn(tmp_path / "whole")
+    with pytest.warns(UserWarning, match="no checkpoint at step 50: a callback has ended training within a rollout"):
+        learn(tmp_path / "stopped", Do(50, go_on=False))
+    assert steps(tmp_path / "stopped") == [20, 40]
+    learn(tmp_path / "stopped")
+    same(*[read_checkpoint(checkpoints(tmp_path / run)[0]) for run in ("whole", "stopped")])
+
+
+def test_what_cannot_be_saved_is_refused_before_the_first_step(tmp_path):
+    model = build("vectors")
+    model.env.venv.envs[0].unwrapped.thing = object()
+    with pytest.raises(CheckpointError, match=r"CartPoleEnv.thing is a builtins.object"):
+        model.learn(50, ExactCheckpointCallback(tmp_path))
+    assert model.num_timesteps == 0
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_signals_after_a_training_that_was_left_by_an_exception(other, tmp_path, told):
+    model, callback = build("one environment"), ExactCheckpointCallback(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(20, [callback, Stop(5)])
+    callback = ExactCheckpointCallback(tmp_path) if other else callback
+    with pytest.raises(Told):
+        model.learn(20, [callback, Do(7, told)])
+    assert steps(tmp_path) == [7]
+
+
+def test_two_checkpoint_callbacks_and_a_signal(tmp_path, told):
+    model = build("one environment")
+    callbacks = [ExactCheckpointCallback(tmp_path / name) for name in "ab"]
+    for _ in range(2):
+        model.learn(9, CallbackList([callbacks[0], CallbackList([callbacks[1]])]))
+    with pytest.raises(Told):
+        told()
+    with pytest.raises(Told):
+        model.learn(20, [*callbacks, Do(7, told)])
+    assert steps(tmp_path / "b")[-1] == 7
+    assert steps(tmp_path / "a")[-1] in (7, 8)
+    with pytest.raises(Told):
+        told()
+
+
+def test_a_signal_while_the_last_checkpoint_is_written(tmp_path, told):
+    class Telling(ExactCheckpointCallback):
+        def save(self):
+            told()
+            return super().save()
+
+    with pytest.raises(Told):
+        build("one environment").learn(5, Telling(tmp_path))
+    assert steps(tmp_path) == [5]
+    with pytest.raises(Told):
+        told()
+
+
+def test_signals_that_do_not_end_it(tmp_path, told):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of programs that a shell has put in the background
+    noted = []
+    signal.signal(signal.SIGTERM, lambda number, frame: noted.append(number))
+    interrupt = Do(3, lambda: signal.raise_signal(signal.SIGINT))
+    build("one environment").learn(12, [ExactCheckpointCallback(tmp_path), interrupt, Do(5, told), Do(8, told)])
+    assert steps(tmp_path) == [5, 8, 12]
+    assert noted == [signal.SIGTERM] * 2
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_inside_of_a_callback_that_does_not_tell_it_of_rollouts_it_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="is inside of EveryNTimesteps, which does not tell it where rollouts start"):
+        build("one environment").learn(20, EveryNTimesteps(10, ExactCheckpointCallback(tmp_path)))
+
+
+def test_starting_over_by_mistake_is_noticed_at_step_0_too(tmp_path, told):
+    class Early(BaseCallback):
+        def _on_training_start(self):
+            told()
+
+        def _on_step(self):
+            return True
+
+    with pytest.raises(Told):
+        build("one environment").learn(20, [ExactCheckpointCallback(tmp_path), Early()])
+    assert steps(tmp_path) == [0]
+    model, callback = build("one environment"), ExactCheckpointCallback(tmp_path)
+    assert callback.resume(model)
+    with pytest.raises(ValueError, match="pass reset_num_timesteps=False"):
+        model.learn(20, callback)
+
+
+def test_what_does_not_fit_is_one_kind_of_error(tmp_path):
+    space = gym.make(SMALL).observation_space
+
+    class Log:
+        def __init__(self, key):
+            self.key = key
+
+        def get_checkpoint_state(self):
+            return {"key": 1}
+
+        def set_checkpoint_state(self, state):
+            state[self.key]
+
+    def both(capacity, key):
+        model = build("one environment", goal_wrapper_kwargs={"goal_buffer": GoalBuffer(space, capacity)})
+        return model, ExactCheckpointCallback(tmp_path, extras={"log": Log(key)})
+
+    model, callback = both(100, "key")
+    model.learn(20, callback)
+    for capacity, key, message in ((200, "key", "capacity=100, not 200"), (100, "other", r"fit extras\['log'\]: KeyError")):
+        model, callback = both(capacity, key)
+        with pytest.raises(CheckpointError, match=message):
+            callback.resume(model)
+
+
+def test_another_number_of_threads_is_a_warning(tmp_path):
+    build("one environment").learn(20, ExactCheckpointCallback(tmp_path))
+    before = th.get_num_threads()
+    th.set_num_threads(before + 1)
+    try:
+        with pytest.warns(UserWarning, match=f"written with {before} threads of torch, this process has {before + 1}"):
+            assert ExactCheckpointCallback(tmp_path).resume(build("one environment"))
+    finally:
+        th.set_num_threads(before)
+
+
+def test_a_checkpoint_just_resumed_can_be_saved_again(tmp_path):
+    build("one environment").learn(70, ExactCheckpointCallback(tmp_path))
+    model, callback = build("one environment"), ExactCheckpointCallback(tmp_path)
+    assert callback.resume(model)
+    th.rand(3)
+    callback.init_callback(model)
+    same(read_checkpoint(checkpoints(tmp_path)[0]), read_checkpoint(callback.save()))
+
+
+def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(tmp_path):
+    build("one environment").learn(50, ExactCheckpointCallback(tmp_path, every_steps=20, keep=2))
+    assert steps(tmp_path) == [40, 50]
+    (checkpoints(tmp_path)[0] / "state.json").write_text("damaged")
+    model, callback = build("one environment"), ExactCheckpointCallback(tmp_path, every_steps=20, keep=2)
+    with pytest.warns(UserWarning, match="skipped a damaged checkpoint"):
+        assert callback.resume(model, fallback=True)
+    for total, left in ((55, [40, 50, 55]), (65, [55, 60, 65]), (70, [65, 70])):
+        model.learn(total - model.num_timesteps, callback, reset_num_timesteps=False)
+        assert steps(tmp_path) == left
+
+
+def test_generators_of_gpus_that_are_not_there_are_left_out(monkeypatch):
+    given = []
+    monkeypatch.setattr(th.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(th.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(th.cuda, "set_rng_state_all", given.extend)
+    state = {"python": random.getstate(), "torch": th.get_rng_state()}
+    state["numpy"] = np.random.get_state(legacy=False)  # noqa: NPY002
+    set_generators({**state, "cuda": ["first", "second"]})
+    assert given == ["first"]
+
+
+def test_keep_must_be_whole(tmp_path):
+    with pytest.raises(ValueError, match=r"keep must be a whole number or None, got 1\.5"):
+        ExactCheckpointCallback(tmp_path, keep=1.5)
+
+
+SCRIPT = """
+    import sys
+    sys.path[:0] = {path!r}
+    import gymnasium as gym
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+    from sb3_manygoals import ExactCheckpointCallback, GymnasiumVecEnv, ManyGoalsDQN
+    from sb3_manygoals.checkpoint.envs import StatefulEnv
+    from tests.sb3_manygoals.checkpoint.test_callback import SMALL, Do
+
+    def make():
+        return StatefulEnv(gym.make(SMALL))
+
+    if __name__ == "__main__":
+        if {kind!r} == "SubprocVecEnv":
+            env = SubprocVecEnv([make] * 2)
+        else:
+            env = GymnasiumVecEnv(gym.vector.AsyncVectorEnv([make] * 2, autoreset_mode="Disabled"))
+        model = ManyGoalsDQN("CnnPolicy", env, learning_starts=10**6, policy_kwargs={{"embedding_dim": 8}}, device="cpu")
+        try:
+            model.learn(10**9, [Do(20, lambda: print("ready", flush=True)), ExactCheckpointCallback({root!r})])
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["SubprocVecEnv", "AsyncVectorEnv"])
+def test_ctrl_c_leaves_the_workers_to_the_last_checkpoint(kind, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT.format(path=sys.path, root=str(tmp_path / "checkpoints"), kind=kind)))
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        rest, _ = process.communicate(timeout=60)
+    assert (rest, process.returncode) == ("interrupted\n", 0)
+    (step,) = steps(tmp_path / "checkpoints")
+    assert step >= 20
