@@ -18,6 +18,7 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
+import gym_twoRooms  # noqa: F401 - registers the world
 from sb3_manygoals import GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
