@@ -50,7 +50,8 @@ class FaultsConfig:
 
 def run(config: FaultsConfig) -> Path:
     """
-    Make all trials, print, and write ``faults.md``, ``faults.csv`` (a row a trial), ``cost.json`` and ``config.json``.
+    Make all trials, print, and write ``faults.md``, ``faults.csv`` (a row a trial), ``outcomes.csv`` (a row an outcome),
+    ``cost.json`` and ``config.json``.
 
     :param config: how many of each
     :return: the folder
@@ -83,6 +84,7 @@ def run(config: FaultsConfig) -> Path:
             found = list(track(pool.map(_call, jobs, chunksize=4), total=len(jobs), description="trials"))
     found += hostile_trials()
     _write_trials(folder / "faults.csv", found)
+    _write_outcomes(folder / "outcomes.csv", found)
     spent = cost.measure(config.memory_steps)
     (folder / "cost.json").write_text(json.dumps(spent, indent=2) + "\n", encoding="utf-8")
     text = table(found) + "\n" + cost.describe(spent)
@@ -118,3 +120,15 @@ def _write_trials(path: Path, found: list[Trial]) -> None:
         writer = csv.writer(file)
         writer.writerow(["fault", "subject", "outcome", "detail"])
         writer.writerows([trial.fault, trial.subject, trial.outcome, trial.detail] for trial in found)
+
+
+def _write_outcomes(path: Path, found: list[Trial]) -> None:
+    """How often each came, and what was found the first time."""
+    counts = Counter((trial.fault, trial.subject, trial.outcome) for trial in found)
+    details: dict[tuple[str, str, str], str] = {}
+    for trial in found:
+        details.setdefault((trial.fault, trial.subject, trial.outcome), trial.detail)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["fault", "subject", "outcome", "trials", "example"])
+        writer.writerows([*key, count, details[key]] for key, count in counts.items())
