@@ -26,7 +26,7 @@ SCALED_GOALS = (64, 128, 256, 512, 1024)
 class ThroughputConfig:
     """Time updates at the paper's network, ours and others, and whole training, each in turn in every round."""
 
-    rounds: int = 9
+    rounds: int = 7
     """Times that each contender is measured; medians are reported, of ratios those of the ratios within a round."""
     seconds: float = 0.5
     """How long each measurement of an update takes, at least."""
