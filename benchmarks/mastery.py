@@ -13,13 +13,13 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.utils import LinearSchedule
 
 from benchmarks import film, logs, plotting, report, run_folder
 from gym_twoRooms.oracle import mastery_ceiling
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN, MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.evaluation import MasteryPoint
+from sb3_manygoals.optim import InPlaceRMSprop
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class AgentConfig:
         """
         rate = LinearSchedule(self.learning_rate, 0.0, 1.0) if self.decay else self.learning_rate
         optimizers: dict[str, tuple[type[th.optim.Optimizer], dict[str, Any]]] = {
-            "rmsprop": (RMSpropTFLike, {"alpha": 0.99, "eps": 1e-5}),
+            "rmsprop": (InPlaceRMSprop, {"alpha": 0.99, "eps": 1e-5}),
             "adam": (th.optim.Adam, {"fused": True}),
         }
         optimizer_class, optimizer_kwargs = optimizers[self.optimizer]

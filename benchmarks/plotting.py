@@ -32,3 +32,22 @@ def mastery_curve(table: Path, picture: Path, epsilon: float) -> None:
     axes.spines[["right", "top"]].set_visible(False)
     figure.savefig(picture)
     plt.close(figure)
+
+
+def scaling(table: Path, target: Path) -> None:
+    """
+    Draw time and memory of an update against its rows, S + G.
+
+    :param table: ``scaling.csv``
+    :param target: the picture to write
+    """
+    rows = np.atleast_1d(np.genfromtxt(table, delimiter=",", names=True))
+    sizes = rows["transitions"] + rows["goals"]
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    for panel, column in zip(panels, ("milliseconds", "peak_megabytes"), strict=True):
+        values, label = rows[column], column.replace("_", " ")
+        panel.plot(sizes, values, "o", color="#0b5394")
+        panel.plot(sizes, np.polyval(np.polyfit(sizes, values, 1), sizes), color="#999999", linewidth=1)
+        panel.set(xlabel="S + G", ylabel=label, ylim=(0, None))
+    figure.savefig(target, dpi=120)
+    plt.close(figure)

@@ -1,8 +1,9 @@
-"""What one update costs, and what the same loss would cost if every pair were a row of its own."""
+"""What updates cost: ours, the same loss tiled, what a user would run instead, and the floor below which none can come."""
 
 from __future__ import annotations
 
 import csv
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,24 +11,29 @@ from pathlib import Path
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
 
-from benchmarks import run_folder
-from benchmarks.mastery import PRESETS
-from sb3_manygoals import ManyGoalsDQN
-from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
-from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
+from benchmarks import floor, plotting, rounds, run_folder, updates
+from benchmarks.faults.children import in_child
+from benchmarks.rounds import Contender, Figure
+from benchmarks.updates import Update
+
+SCALED_TRANSITIONS = 64
+SCALED_GOALS = (64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True)
 class ThroughputConfig:
-    """Time one update at the paper's size (32 transitions x 16 goals, its network), pairwise and tiled, in turn."""
+    """Time updates at the paper's network, ours and others, and whole training, each in turn in every round."""
 
-    rounds: int = 15
-    """Times that each way is measured, one after the other; the medians are compared."""
-    updates: int = 20
-    """Updates in each measurement."""
-    threads: int = 1
-    """Torch threads."""
+    rounds: int = 7
+    """Times that each contender is measured; medians are reported, of ratios those of the ratios within a round."""
+    seconds: float = 0.5
+    """How long each measurement of an update takes, at least."""
+    training_steps: int = 300
+    """Environment steps in each measurement of whole training."""
+    threads: tuple[int, ...] = (1, os.cpu_count() or 1)
+    """Numbers of torch threads to measure with, one after the other."""
     output: Path = Path("runs")
     """Folder in which the run's own folder is made."""
 
@@ -36,77 +42,137 @@ class ThroughputConfig:
         return run(self)
 
 
-def tiled_losses(model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
-    """
-    What :meth:`ManyGoalsDQN.goal_losses` computes, the way it is mostly done: every pair a row, S x G rows in the networks.
-
-    :param model: whose networks and settings are used
-    :param batch: S transitions
-    :param goals: observations, shape (G, *observation_space.shape)
-    :param goal_ids: their ids, shape (G,) int64
-    :return: one loss a goal, shape (G,)
-    """
-    n_transitions, n_goals = len(batch.actions), len(goals)
-    tiled_goals = goals.repeat(n_transitions, *[1] * (goals.ndim - 1))
-    with th.no_grad():
-        next_q = model.q_net_target(batch.next_observations.repeat_interleave(n_goals, dim=0), tiled_goals)
-    q = model.q_net(batch.observations.repeat_interleave(n_goals, dim=0), tiled_goals)
-    taken = q.gather(1, batch.actions.repeat_interleave(n_goals)[:, None])
-    targets = pairwise_td_targets(
-        next_q.view(n_transitions, n_goals, -1),
-        batch.next_ids[:, None] == goal_ids,
-        batch.terminated,
-        model.gamma,
-        model.goal_reward,
-        model.step_reward,
-    )
-    return pairwise_td_loss(taken.view(n_transitions, n_goals), targets)
+FIGURES = (
+    Figure("updates/s: pairwise / tiled, 32 x 16", "pairwise 32 x 16", "tiled 32 x 16", ">=", 10.0),
+    Figure("updates/s: pairwise / tiled, 128 x 128", "pairwise 128 x 128", "tiled 128 x 128", ">=", 30.0),
+    Figure("share of the floor's speed, 32 x 16", "pairwise 32 x 16", "floor 32 x 16", ">=", 0.6),
+    Figure("share of the floor's speed, 128 x 128", "pairwise 128 x 128", "floor 128 x 128", ">=", 0.6),
+    Figure("updates/s: pairwise 32 x 16 / SB3 DQN + HER, 512 pairs each", "pairwise 32 x 16", "SB3 DQN + HER, 512", ">=", 8.0),
+    Figure(
+        "updates/s: pairwise 128 x 128 / SB3 DQN + HER, 16,384 pairs each",
+        "pairwise 128 x 128",
+        "SB3 DQN + HER, 16384",
+        ">=",
+        20.0,
+    ),
+    Figure("updates/s: pairwise 32 x 16 / SB3 DQN of one goal, 32", "pairwise 32 x 16", "SB3 DQN, one goal, 32"),
+    Figure("time: an environment step of training / the bare update", "pairwise 32 x 16", "training, ours", "<=", 1.25),
+    Figure("time: an environment step of training / SB3 DQN's", "training, SB3", "training, ours", "<=", 1.0),
+)
 
 
 def run(config: ThroughputConfig) -> Path:
     """
-    Measure, print, and write ``throughput.csv`` and ``config.json``.
+    Measure, print, and write ``throughput.csv``, ``scaling.csv``, ``scaling.png`` and ``config.json``.
 
     :param config: what to run
     :return: the folder
-    :raises AssertionError: if the two ways do not give the same loss
     """
-    th.set_num_threads(config.threads)
     folder = run_folder.create(config.output, "throughput")
     run_folder.write_config(folder, config)
-    paper = PRESETS["paper"]
-    model = paper.agent.make(paper.env_id, paper.total_steps, seed=0, device="cpu")
-    model.learn(model.learning_starts)  # random steps, no update yet
-    batch = model.replay_buffer.sample(model.batch_size)
-    goals, goal_ids = model._sample_goals(batch)
-    ways = {"pairwise": model.goal_losses, "tiled": tiled_losses.__get__(model)}
-    pairwise, tiled = (way(batch, goals, goal_ids) for way in ways.values())
-    th.testing.assert_close(pairwise, tiled, rtol=1e-4, atol=1e-6)
-
-    def update(way: Callable[[ManyGoalsSamples, th.Tensor, th.Tensor], th.Tensor]) -> None:
-        model.policy.optimizer.zero_grad()
-        way(batch, goals, goal_ids).mean().backward()  # type: ignore[no-untyped-call]
-        model.policy.optimizer.step()
-
-    milliseconds: dict[str, list[float]] = {name: [] for name in ways}
-    for round_ in range(config.rounds + 1):
-        for name, way in ways.items():
-            begin = time.perf_counter()
-            for _ in range(config.updates):
-                update(way)
-            if round_ > 0:  # the first is for warming up
-                milliseconds[name].append((time.perf_counter() - begin) / config.updates * 1e3)
-    medians = {name: float(np.median(times)) for name, times in milliseconds.items()}
-    ratios = np.array(milliseconds["tiled"]) / np.array(milliseconds["pairwise"])
-    pairs = model.batch_size * model.goal_batch_size
-    with (folder / "throughput.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["round", *(f"{name}_ms" for name in ways), "ratio"])
-        for round_, row in enumerate(zip(*milliseconds.values(), ratios, strict=True)):
-            writer.writerow([round_, *(f"{value:.3f}" for value in row)])
-    print(f"one update of {model.batch_size} transitions x {model.goal_batch_size} goals, {config.threads} thread(s):")
-    for name, median in medians.items():
-        print(f"  {name:9} {median:7.2f} ms   {pairs / median * 1e3:9.0f} goal updates/s")
-    print(f"  tiled / pairwise: median {np.median(ratios):.1f}, lowest {ratios.min():.1f}, highest {ratios.max():.1f}")
-    print(f"written to {folder / 'throughput.csv'}")
+    for threads in dict.fromkeys(config.threads):
+        th.set_num_threads(threads)
+        contenders, pairs = _contenders(config)
+        measured = rounds.measure(contenders, config.rounds)
+        rounds.write(folder / f"throughput-{threads}-threads.csv", contenders, measured)
+        print(f"\n{threads} thread(s)")
+        rounds.show(contenders, FIGURES, measured)
+        for name, count in pairs.items():
+            print(f"  {name:32} {np.median(measured[name]) * count:14,.0f} goal updates/s")
+    th.set_num_threads(1)
+    scaling(config, folder)
+    print(f"written to {folder}")
     return folder
+
+
+def _contenders(config: ThroughputConfig) -> tuple[list[Contender], dict[str, int]]:
+    paper, batch = updates.learner(32, 16), updates.learner(128, 128, "batch")
+    everything = updates.learner(32, 5_728)
+    measured: list[Update] = [
+        updates.ours(paper),
+        updates.tiled(paper),
+        updates.ours(batch),
+        updates.tiled(batch),
+        updates.ours(everything),
+        updates.all_goals_head(paper),
+        updates.sb3_dqn(32, relabel=False),
+        updates.sb3_dqn(512, relabel=True),
+        updates.sb3_dqn(16_384, relabel=True),
+    ]
+    contenders = [
+        Contender(update.name, update.name, "updates/s", lambda update=update: update.speed(config.seconds))  # type: ignore[misc]
+        for update in measured
+    ]
+    for model, shared in ((paper, 0), (batch, 128)):
+        size = (model.batch_size, model.goal_batch_size)
+        least = floor.work(model, *size, n_shared=shared)
+        name = f"floor {size[0]} x {size[1]}"
+        contenders.append(Contender(name, name, "updates/s", lambda least=least: 1 / floor.seconds(least)))  # type: ignore[misc]
+    training = updates.learner(32, 16, n_envs=1)
+    training.learning_starts = 0
+    contenders.append(Contender("training, ours", "training, ours", "steps/s", _training(training, config.training_steps)))
+    peer = updates.sb3_learner(32, relabel=False)
+    peer.learning_starts = 0
+    contenders.append(Contender("training, SB3", "training, SB3", "steps/s", _training(peer, config.training_steps)))
+    return contenders, {update.name: update.pairs for update in measured}
+
+
+def _training(model: BaseAlgorithm, steps: int) -> Callable[[], float]:
+    def measure() -> float:
+        begin = time.perf_counter()
+        model.learn(steps, reset_num_timesteps=False)
+        return steps / (time.perf_counter() - begin)
+
+    return measure
+
+
+def scaling(config: ThroughputConfig, folder: Path) -> None:
+    """
+    How time and memory of an update grow with its goals: write ``scaling.csv`` and ``scaling.png``, and print.
+
+    :param config: what to run
+    :param folder: of the run
+    """
+    measured = [updates.ours(updates.learner(SCALED_TRANSITIONS, goals)) for goals in SCALED_GOALS]
+    contenders = [
+        Contender(update.name, update.name, "updates/s", lambda update=update: update.speed(config.seconds))  # type: ignore[misc]
+        for update in measured
+    ]
+    speeds = rounds.measure(contenders, config.rounds)
+    milliseconds = [1e3 / float(np.median(speeds[update.name])) for update in measured]
+    megabytes = [peak_memory(update, folder / "peak.json") for update in measured]
+    (folder / "peak.json").unlink()
+    with (folder / "scaling.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["transitions", "goals", "milliseconds", "peak_megabytes"])
+        for goals, time_, memory in zip(SCALED_GOALS, milliseconds, megabytes, strict=True):
+            writer.writerow([SCALED_TRANSITIONS, goals, f"{time_:.3f}", f"{memory:.1f}"])
+    plotting.scaling(folder / "scaling.csv", folder / "scaling.png")
+    rows = SCALED_TRANSITIONS + np.array(SCALED_GOALS)
+    for what, values in (("time", milliseconds), ("memory", megabytes)):
+        slope, offset = np.polyfit(rows, values, 1)
+        off = np.abs(np.array(values) / (offset + slope * rows) - 1).max()
+        span = f"{SCALED_GOALS[0]} to {SCALED_GOALS[-1]} goals"
+        print(f"{what} of {SCALED_TRANSITIONS} x {span}: at most {off:.0%} off a line in S + G")
+
+
+def peak_memory(update: Update, report: Path) -> float:
+    """
+    :param update: to make twice, in a child process
+    :param report: file for the child's answer
+    :return: megabytes that it took at most, beyond what was there
+    """
+
+    def peak() -> float:
+        Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark back
+        before = _status("VmRSS")
+        for _ in range(2):
+            update.run()
+        return (_status("VmHWM") - before) / 1e3
+
+    return float(in_child(peak, report)["value"])
+
+
+def _status(name: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return float(next(line for line in lines if line.startswith(name)).split()[1])

@@ -15,6 +15,7 @@ from torch import nn
 
 from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.networks import PaddedCNN, Preprocess, UniversalQNetwork
+from sb3_manygoals.optim import InPlaceRMSprop
 
 
 class ManyGoalsPolicy(BasePolicy):
@@ -53,10 +54,10 @@ class ManyGoalsPolicy(BasePolicy):
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
-        optimizer_class: type[th.optim.Optimizer] = RMSpropTFLike,
+        optimizer_class: type[th.optim.Optimizer] = InPlaceRMSprop,
         optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        if optimizer_kwargs is None and optimizer_class is RMSpropTFLike:
+        if optimizer_kwargs is None and issubclass(optimizer_class, RMSpropTFLike):
             optimizer_kwargs = {"alpha": 0.99, "eps": 1e-5}
         super().__init__(
             observation_space,

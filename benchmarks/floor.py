@@ -1,0 +1,104 @@
+"""The time below which an update cannot come on a machine: its matrix products and the bytes that it must move."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch as th
+from torch import nn
+
+from sb3_manygoals import ManyGoalsDQN
+
+Shape = tuple[int, int, int]
+"""Of a matrix product: (m, k) times (k, n)."""
+
+OPTIMIZER_PASSES = 6
+"""Numbers moved for each parameter: its gradient written and read, parameter and second moment read and written."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """
+    What an update must do.
+
+    :ivar products: the matrix products, as they are multiplied, convolutions unfolded
+    :ivar moved: bytes of parameters, gradients and moments that go through the optimizer
+    """
+
+    products: tuple[Shape, ...]
+    moved: int
+
+    @property
+    def operations(self) -> int:
+        """Floating-point operations."""
+        return sum(2 * m * k * n for m, k, n in self.products)
+
+
+def work(model: ManyGoalsDQN, n_transitions: int, n_goals: int, n_shared: int = 0) -> Work:
+    """
+    :param model: with convolutional networks
+    :param n_transitions: S
+    :param n_goals: G
+    :param n_shared: how many of the goals are next observations of the transitions too, which the target network need not
+        see twice
+    :return: what an update of S transitions x G goals must do
+    """
+    net, n_actions = model.q_net, model.q_net.head.out_features
+    rows, target_rows = n_transitions + n_goals, n_transitions + n_goals - n_shared
+    features, width = net.state_embedding.in_features, net.state_embedding.out_features
+    embeddings = [(n_transitions, features, width), (n_goals, features, width)]
+    trunk = _trunk(model)
+    forward = [(rows * m, k, n) for m, k, n in trunk]
+    learnt = [*forward, *embeddings, (n_transitions, width, n_goals)]
+    target = [(target_rows * m, k, n) for m, k, n in trunk]
+    target += [*embeddings, (n_transitions, width, n_goals * n_actions)]
+    to_weights = [(k, m, n) for m, k, n in learnt]
+    to_inputs = [(m, n, k) for m, k, n in learnt[1:]]  # nobody asks for the gradient of a picture
+    n_parameters = sum(parameter.numel() for parameter in net.parameters())
+    return Work((*learnt, *target, *to_weights, *to_inputs), OPTIMIZER_PASSES * 4 * n_parameters)
+
+
+def seconds(work: Work, repeats: int = 5) -> float:
+    """
+    Multiply matrices of just these shapes, and copy just so many bytes, now and on this machine.
+
+    :param work: of an update
+    :param repeats: of which the fastest counts
+    :return: seconds
+    """
+    total = 0.0
+    for m, k, n in work.products:
+        left, right, out = th.randn(m, k), th.randn(k, n), th.empty(m, n)
+        total += min(_timed(lambda a=left, b=right, c=out: th.mm(a, b, out=c)) for _ in range(repeats))
+    # A copy of b bytes moves 2 b: it reads and writes.
+    source, target = th.zeros(work.moved // 2, dtype=th.uint8), th.zeros(work.moved // 2, dtype=th.uint8)
+    return total + min(_timed(lambda: target.copy_(source)) for _ in range(repeats))
+
+
+def _trunk(model: ManyGoalsDQN) -> list[Shape]:
+    """The products of one observation's way through the trunk."""
+    products: list[Shape] = []
+    hooks = []
+
+    def note(module: nn.Module, inputs: tuple[th.Tensor, ...], output: th.Tensor) -> None:
+        if isinstance(module, nn.Conv2d):
+            per_window = module.in_channels * module.kernel_size[0] * module.kernel_size[1]
+            products.append((output[0, 0].numel(), per_window, module.out_channels))
+        elif isinstance(module, nn.Linear):
+            products.append((1, module.in_features, module.out_features))
+
+    for module in model.q_net.trunk.modules():
+        hooks.append(module.register_forward_hook(note))
+    assert model.goal_buffer is not None
+    with th.no_grad():
+        model.q_net.trunk(th.as_tensor(model.goal_buffer.observations[:1].copy()))
+    for hook in hooks:
+        hook.remove()
+    return products
+
+
+def _timed(function: object) -> float:
+    begin = time.perf_counter()
+    function()  # type: ignore[operator]
+    return time.perf_counter() - begin

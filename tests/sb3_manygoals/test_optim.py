@@ -1,0 +1,45 @@
+import copy
+
+import pytest
+import torch as th
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+
+from sb3_manygoals.optim import InPlaceRMSprop
+
+
+def train(optimizer_class, steps=20, **kwargs):
+    th.manual_seed(0)
+    net = th.nn.Sequential(th.nn.Conv2d(3, 4, 2), th.nn.Flatten(), th.nn.Linear(16, 8), th.nn.ReLU(), th.nn.Linear(8, 1))
+    unused = th.nn.Linear(2, 2)
+    optimizer = optimizer_class([*net.parameters(), *unused.parameters()], lr=1e-2, alpha=0.9, eps=1e-5, **kwargs)
+    for step in range(steps):
+        images = th.randn(5, 3, 3, 3) * 10.0 ** (step % 5 - 2)
+        optimizer.zero_grad()
+        net(images).square().mean().backward()
+        optimizer.step()
+        if step == steps // 2:
+            optimizer.param_groups[0]["lr"] = 3e-3
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    return optimizer, list(net.parameters())
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"centered": True}])
+def test_it_is_sb3s_to_the_last_bit(kwargs):
+    ours, theirs = train(InPlaceRMSprop, **kwargs), train(RMSpropTFLike, **kwargs)
+    assert all(th.equal(a, b) for a, b in zip(ours[1], theirs[1], strict=True))
+    states = [optimizer.state_dict() for optimizer, _ in (ours, theirs)]
+    assert states[0]["param_groups"] == states[1]["param_groups"]
+    assert states[0]["state"].keys() == states[1]["state"].keys()
+    for index, state in states[0]["state"].items():
+        assert state.keys() == states[1]["state"][index].keys()
+        assert th.equal(state["square_avg"], states[1]["state"][index]["square_avg"])
+        assert state["step"] == states[1]["state"][index]["step"]
+
+
+def test_other_memory_layouts_and_closures():
+    parameter = th.nn.Parameter(th.ones(2, 3, 4, 5).contiguous(memory_format=th.channels_last))
+    optimizer = InPlaceRMSprop([parameter], lr=0.1)
+    parameter.grad = th.ones_like(parameter)
+    assert optimizer.step(lambda: 3.5) == 3.5
+    assert th.allclose(parameter, parameter.flatten()[0].expand_as(parameter))
+    assert copy.deepcopy(optimizer).state_dict().keys() == optimizer.state_dict().keys()
