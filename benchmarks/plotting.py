@@ -34,20 +34,18 @@ def mastery_curve(table: Path, picture: Path, epsilon: float) -> None:
     plt.close(figure)
 
 
-def scaling(table: Path, target: Path) -> None:
+def scaling(table: Path, picture: Path) -> None:
     """
-    Draw time and memory of an update against its rows, S + G.
+    The time of an update against its rows, S + G, and the line nearest to it.
 
     :param table: ``scaling.csv``
-    :param target: the picture to write
+    :param picture: the PNG to write
     """
     rows = np.atleast_1d(np.genfromtxt(table, delimiter=",", names=True))
-    sizes = rows["transitions"] + rows["goals"]
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
-    for panel, column in zip(panels, ("milliseconds", "peak_megabytes"), strict=True):
-        values, label = rows[column], column.replace("_", " ")
-        panel.plot(sizes, values, "o", color="#0b5394")
-        panel.plot(sizes, np.polyval(np.polyfit(sizes, values, 1), sizes), color="#999999", linewidth=1)
-        panel.set(xlabel="S + G", ylabel=label, ylim=(0, None))
-    figure.savefig(target, dpi=120)
+    sizes, times = rows["transitions"] + rows["goals"], rows["milliseconds"]
+    figure, axes = plt.subplots(figsize=(5, 3.5), dpi=150, layout="constrained")
+    axes.plot(sizes, np.polyval(np.polyfit(sizes, times, 1), sizes), color="#999999", linewidth=1)
+    axes.plot(sizes, times, "o", color=GREEDY)
+    axes.set(xlabel="transitions + goals, S + G", ylabel="time of an update (ms)", xlim=(0, None), ylim=(0, None))
+    figure.savefig(picture)
     plt.close(figure)

@@ -14,7 +14,6 @@ import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from benchmarks import floor, plotting, rounds, run_folder, updates
-from benchmarks.faults.children import in_child
 from benchmarks.rounds import Contender, Figure
 from benchmarks.updates import Update
 
@@ -128,7 +127,7 @@ def _training(model: BaseAlgorithm, steps: int) -> Callable[[], float]:
 
 def scaling(config: ThroughputConfig, folder: Path) -> None:
     """
-    How time and memory of an update grow with its goals: write ``scaling.csv`` and ``scaling.png``, and print.
+    How the time of an update grows with its goals: write ``scaling.csv`` and ``scaling.png``, and print.
 
     :param config: what to run
     :param folder: of the run
@@ -140,39 +139,15 @@ def scaling(config: ThroughputConfig, folder: Path) -> None:
     ]
     speeds = rounds.measure(contenders, config.rounds)
     milliseconds = [1e3 / float(np.median(speeds[update.name])) for update in measured]
-    megabytes = [peak_memory(update, folder / "peak.json") for update in measured]
-    (folder / "peak.json").unlink()
     with (folder / "scaling.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["transitions", "goals", "milliseconds", "peak_megabytes"])
-        for goals, time_, memory in zip(SCALED_GOALS, milliseconds, megabytes, strict=True):
-            writer.writerow([SCALED_TRANSITIONS, goals, f"{time_:.3f}", f"{memory:.1f}"])
+        writer.writerow(["transitions", "goals", "milliseconds"])
+        writer.writerows(
+            [SCALED_TRANSITIONS, goals, f"{time_:.3f}"] for goals, time_ in zip(SCALED_GOALS, milliseconds, strict=True)
+        )
     plotting.scaling(folder / "scaling.csv", folder / "scaling.png")
     rows = SCALED_TRANSITIONS + np.array(SCALED_GOALS)
-    for what, values in (("time", milliseconds), ("memory", megabytes)):
-        slope, offset = np.polyfit(rows, values, 1)
-        off = np.abs(np.array(values) / (offset + slope * rows) - 1).max()
-        span = f"{SCALED_GOALS[0]} to {SCALED_GOALS[-1]} goals"
-        print(f"{what} of {SCALED_TRANSITIONS} x {span}: at most {off:.0%} off a line in S + G")
-
-
-def peak_memory(update: Update, report: Path) -> float:
-    """
-    :param update: to make twice, in a child process
-    :param report: file for the child's answer
-    :return: megabytes that it took at most, beyond what was there
-    """
-
-    def peak() -> float:
-        Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark back
-        before = _status("VmRSS")
-        for _ in range(2):
-            update.run()
-        return (_status("VmHWM") - before) / 1e3
-
-    return float(in_child(peak, report)["value"])
-
-
-def _status(name: str) -> float:
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return float(next(line for line in lines if line.startswith(name)).split()[1])
+    slope, offset = np.polyfit(rows, milliseconds, 1)
+    off = np.abs(np.array(milliseconds) / (offset + slope * rows) - 1).max()
+    span = f"{SCALED_GOALS[0]} to {SCALED_GOALS[-1]} goals"
+    print(f"time of {SCALED_TRANSITIONS} x {span}: at most {off:.0%} off a line in S + G")

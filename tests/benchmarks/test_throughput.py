@@ -68,6 +68,6 @@ def test_growth_is_written_and_drawn(tmp_path, capsys):
     with (tmp_path / "scaling.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["goals"]) for row in rows] == list(SCALED_GOALS)
-    assert all(float(row["milliseconds"]) > 0 and float(row["peak_megabytes"]) > 0 for row in rows)
+    assert all(float(row["milliseconds"]) > 0 for row in rows)
     assert (tmp_path / "scaling.png").stat().st_size > 1_000
-    assert capsys.readouterr().out.count("off a line in S + G") == 2
+    assert capsys.readouterr().out.count("off a line in S + G") == 1
