@@ -232,6 +232,8 @@ def test_where_nothing_can_be_written_training_stops_or_goes_on(go_on, tmp_path,
 SCRIPT = """
     import sys, time
     sys.path[:0] = {path!r}
+    import torch
+    torch.set_num_threads(1)  # as the tests have
     from tests.sb3_manygoals.checkpoint.test_resume import build
     from stable_baselines3.common.callbacks import BaseCallback
     from sb3_manygoals import ExactCheckpointCallback
