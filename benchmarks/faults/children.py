@@ -52,6 +52,10 @@ class Child:
         word, self._heard = self._heard.split(b"\n", 1)
         return word.decode()
 
+    def ended(self) -> bool:
+        """:return: whether it has come to an end by itself; it can still be killed, to no effect"""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
     def kill(self) -> None:
         """Kill it, as ``kill -9`` does, and everything is gone that was not on the disk's side of the kernel."""
         os.kill(self.pid, signal.SIGKILL)

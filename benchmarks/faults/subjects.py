@@ -133,7 +133,8 @@ class Ours:
         callback.save()
 
     def _build(self) -> ManyGoalsDQN:
-        policy = {"embedding_dim": 16, "features_extractor_kwargs": {"features_dim": 16}}
+        # One layer of more than a mebibyte, so that a checkpoint has files of every kind.
+        policy = {"embedding_dim": 160, "features_extractor_kwargs": {"features_dim": 2048}}
         env = make_vec_env(WORLD, N_ENVS, seed=0)
         return ManyGoalsDQN("CnnPolicy", env, goal_batch_size=8, policy_kwargs=policy, seed=0, device="cpu", **SMALL)
 

@@ -39,7 +39,8 @@ NOBODY = 65534
 
 def prepare(subject: Subject, work: Path) -> None:
     """
-    Let a learner train undisturbed, in ``work/whole``, and note what came out and how long it and its saves took.
+    Let a learner train undisturbed, in ``work/whole``, and note what came out and how long its saves and what is between them
+    took.
 
     :param subject: the learner
     :param work: folder of all its trials
@@ -52,13 +53,12 @@ def prepare(subject: Subject, work: Path) -> None:
             shutil.copytree(work / "whole", work / "early")
 
     def train() -> dict[str, Any]:
-        begin = time.monotonic()
         digests = subject.train(work / "whole", note)
-        begins, ends = ([moment - begin for word, moment in moments if word == kind] for kind in ("begin", "end"))
+        begins, ends = ([moment for word, moment in moments if word == kind] for kind in ("begin", "end"))
         save = float(np.median([end - start for start, end in zip(begins, ends, strict=True)]))
+        gap = float(np.median(np.diff(begins)))
         loaded = subject.load(work / "whole")
-        span = (ends[0], begins[-1])
-        return {"digests": digests, "loaded": loaded, "span": span, "saves": len(begins), "save_seconds": save}
+        return {"digests": digests, "loaded": loaded, "saves": len(begins), "save_seconds": save, "gap_seconds": gap}
 
     found = in_child(train, work / "whole.json")
     if "value" not in found:
@@ -67,8 +67,8 @@ def prepare(subject: Subject, work: Path) -> None:
 
 def kill_training(subject: Subject, work: Path, seed: int) -> Trial:
     """
-    Kill training at a random moment between its first save and its last, go on to the end, and compare with the run that
-    nobody disturbed.
+    Kill training at a random moment after a random save of its own and before its last, go on to the end, and compare with
+    the run that nobody disturbed.
 
     :param subject: the learner
     :param work: folder of all its trials
@@ -76,17 +76,20 @@ def kill_training(subject: Subject, work: Path, seed: int) -> Trial:
     :return: what became of it
     """
     whole, folder = _undisturbed(work), work / f"kill-{seed}"
-    folder.mkdir()
-    moment = np.random.default_rng((seed, 0)).uniform(*whole["span"])
-    child = Child(partial(subject.train, folder / "run"), folder / "first.json")
-    time.sleep(moment)
-    child.kill()
-    return Trial("kill -9 at a random moment of training", subject.name, *_go_on(subject, folder, whole))
+    rng = np.random.default_rng((seed, 0))
+    running = False
+    while not running:
+        child, save = _train_until(subject, folder, int(rng.integers(1, whole["saves"])), "end")
+        time.sleep(rng.random() * whole["gap_seconds"])
+        running = not child.ended()
+        child.kill()
+    outcome, detail = _go_on(subject, folder, whole)
+    return Trial("kill -9 at a random moment of training", subject.name, outcome, f"killed after save {save}. {detail}".strip())
 
 
 def kill_saving(subject: Subject, work: Path, seed: int) -> Trial:
     """
-    As :func:`kill_training`, at a random moment of a random save.
+    As :func:`kill_training`, at a random moment of a random save but the first, before which there is nothing to lose.
 
     :param subject: the learner
     :param work: folder of all its trials
@@ -97,17 +100,13 @@ def kill_saving(subject: Subject, work: Path, seed: int) -> Trial:
     rng = np.random.default_rng((seed, 1))
     inside = False
     while not inside:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        which, share = int(rng.integers(whole["saves"])), float(rng.random())
-        child = Child(partial(subject.train, folder / "run"), folder / "first.json")
-        words = ["begin", "end"] * which + ["begin"]
-        if all(child.next_word() == word for word in words):
-            time.sleep(share * whole["save_seconds"])
-            os.kill(child.pid, signal.SIGSTOP)  # so that it cannot end its save before it is looked at
-            inside = child.next_word(timeout=0.0) is None
+        child, save = _train_until(subject, folder, int(rng.integers(2, whole["saves"] + 1)), "begin")
+        time.sleep(rng.random() * whole["save_seconds"])
+        os.kill(child.pid, signal.SIGSTOP)  # so that it cannot end its save before it is looked at
+        inside = child.next_word(timeout=0.0) is None
         child.kill()
-    return Trial("kill -9 inside a save", subject.name, *_go_on(subject, folder, whole))
+    outcome, detail = _go_on(subject, folder, whole)
+    return Trial("kill -9 inside a save", subject.name, outcome, f"killed in save {save}. {detail}".strip())
 
 
 def truncate(subject: Subject, work: Path, seed: int) -> Trial:
@@ -223,6 +222,19 @@ class _Hostile:
 def _undisturbed(work: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((work / "whole.json").read_text(encoding="utf-8"))["value"]
     return found
+
+
+def _train_until(subject: Subject, folder: Path, save: int, word: str) -> tuple[Child, int]:
+    """Start training afresh, and wait for the begin or the end of a save, counted from 1."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    child = Child(partial(subject.train, folder / "run"), folder / "first.json")
+    words = ["begin", "end"] * save
+    for expected in words if word == "end" else words[:-1]:
+        heard = child.next_word()
+        if heard != expected:
+            raise RuntimeError(f"{subject.name}, save {save}: {expected!r} was expected, it said {heard!r}")
+    return child, save
 
 
 def _go_on(subject: Subject, folder: Path, whole: dict[str, Any]) -> tuple[str, str]:

@@ -44,7 +44,9 @@ def same(left: Any, right: Any) -> bool:
 
 
 def _described(key: Any) -> str:
-    return f"{type(key)} {sorted(map(_described, key)) if isinstance(key, frozenset) else repr(key)}"
+    """As repr, but the same for equal sets, however deep: repr gives them in the order in which they were filled."""
+    inner = list(map(_described, key)) if isinstance(key, (tuple, frozenset)) else repr(key)
+    return f"{type(key)} {sorted(inner) if isinstance(key, frozenset) else inner}"
 
 
 def sample(seed: int = 0) -> dict[str, Any]:
