@@ -84,7 +84,8 @@ def kill_training(subject: Subject, work: Path, seed: int) -> Trial:
         running = not child.ended()
         child.kill()
     outcome, detail = _go_on(subject, folder, whole)
-    return Trial("kill -9 at a random moment of training", subject.name, outcome, f"killed after save {save}. {detail}".strip())
+    detail = f"killed after save {save}. {detail}".strip()
+    return Trial("kill -9 at a random moment of training", subject.name, outcome, detail)
 
 
 def kill_saving(subject: Subject, work: Path, seed: int) -> Trial:

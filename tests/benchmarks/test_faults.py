@@ -50,7 +50,8 @@ def test_a_few_of_each_fault_are_survived(folder):
     assert [trial for trial in ours if trial["outcome"] != GOOD] == []
     assert Counter(trial["fault"] for trial in ours) == FAULTS
     damaged = {trial["detail"].split(":")[0] for trial in ours if trial["fault"] in ("a file cut short", "a bit flipped")}
-    assert any(name.endswith(".npy") for name in damaged) and "state.json" in damaged
+    assert any(name.endswith(".npy") for name in damaged)
+    assert "state.json" in damaged
     theirs = [trial for trial in trials if trial["subject"].startswith("SB3")]
     assert Counter(trial["fault"] for trial in theirs) == FAULTS
     # The trials can tell: the same is done to a learner that does not survive it all.
