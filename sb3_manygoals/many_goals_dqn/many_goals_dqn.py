@@ -34,7 +34,7 @@ from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
-from sb3_manygoals.memory import check_memory
+from sb3_manygoals.memory import check_memory, keep_freed_memory
 from sb3_manygoals.networks import UniversalQNetwork
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
@@ -202,6 +202,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
 
     def _setup_model(self) -> None:
         self._check_numbers()
+        keep_freed_memory()
         self.replay_buffer_kwargs = {"action_masks": self.action_masks}
         if self.env is not None:  # without one it only predicts, and the replay memory stays untouched
             self._check_memory(self.env)
