@@ -99,7 +99,7 @@ def tiled(model: ManyGoalsDQN) -> Update:
 
     def run() -> None:
         batch = model.replay_buffer.sample(model.batch_size)
-        goals, goal_ids = model._sample_goals(batch)
+        goals, goal_ids, _ = model._sample_goals(batch)
         model.policy.optimizer.zero_grad()
         tiled_losses(model, batch, goals, goal_ids).mean().backward()  # type: ignore[no-untyped-call]
         model.policy.optimizer.step()

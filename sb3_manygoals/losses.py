@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch as th
 
 
@@ -53,13 +55,60 @@ def pairwise_td_targets(
     return targets.masked_fill(achieved, goal_reward)
 
 
-def pairwise_td_loss(q: th.Tensor, targets: th.Tensor) -> th.Tensor:
+def widen_action_gap(targets: th.Tensor, current_q: th.Tensor, actions: th.Tensor, alpha: float) -> th.Tensor:
+    r"""
+    Advantage learning (Bellemare et al. 2016, "Increasing the Action Gap"): the target of an action falls by a share of what
+    the target network finds it worse than the best,
+
+    .. math:: y_{sg} - \alpha \bigl(\max_a Q_{\theta^-}(s, a, g) - Q_{\theta^-}(s, a_s, g)\bigr)
+
+    The greedy policy stays the same; the gap between its actions and others grows by :math:`1 / (1 - \alpha)`.
+
+    :param targets: as :func:`pairwise_td_targets` gives them, shape (S, G)
+    :param current_q: target network's values of the observations before the transitions, shape (S, G, A)
+    :param actions: actions taken, int64, shape (S,)
+    :param alpha: the share, in [0, 1)
+    :return: targets, shape (S, G)
+    """
+    taken = current_q[th.arange(len(actions), device=actions.device), :, actions]
+    return targets - alpha * (current_q.amax(dim=2) - taken)
+
+
+def near_weights(
+    targets: th.Tensor, decay: float, floor: float, gamma: float, goal_reward: float, step_reward: float
+) -> th.Tensor:
+    r"""
+    Weights that let the few pairs near their goal count beside the many that are far from it: every way to a goal ends among
+    them, and errors there are passed on to all others.
+
+    .. math:: w_{sg} \propto \text{decay}^{d_{sg}} + \text{floor},
+
+    with d the steps to the goal that a target stands for, :math:`y = c + (\text{goal_reward} - c) \gamma^d`, where
+    :math:`c = \text{step_reward} / (1 - \gamma)` is what never getting there is worth.
+
+    :param targets: without a widened action gap, shape (S, G)
+    :param decay: in (0, 1]; 1: all count the same
+    :param floor: weight of the farthest, beside 1 + floor for those that reach their goal
+    :param gamma: discount factor, in (0, 1)
+    :param goal_reward: reward of the transition that reaches the goal
+    :param step_reward: reward of every other transition
+    :return: weights, 1 on average, shape (S, G)
+    """
+    never = step_reward / (1.0 - gamma)
+    nearness = ((targets - never) / (goal_reward - never)).clamp(0.0, 1.0)  # gamma ** d
+    weights = nearness ** (math.log(decay) / math.log(gamma)) + floor
+    return weights / weights.mean()
+
+
+def pairwise_td_loss(q: th.Tensor, targets: th.Tensor, weights: th.Tensor | None = None) -> th.Tensor:
     r"""
     The paper's :math:`\mathcal{L}(g)` of each goal: the squared Bellman error, averaged over the transitions. Their mean
     over goals is :math:`\mathcal{L}^Q`, the loss that is descended.
 
     :param q: values of the actions taken, shape (S, G)
     :param targets: as :func:`pairwise_td_targets` gives them, shape (S, G)
+    :param weights: how much each pair counts, shape (S, G); None: all the same
     :return: one loss a goal, shape (G,)
     """
-    return (q - targets).square().mean(dim=0)
+    errors = (q - targets).square()
+    return (errors if weights is None else errors * weights).mean(dim=0)

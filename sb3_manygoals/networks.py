@@ -161,6 +161,7 @@ class UniversalQNetwork(nn.Module):
         if embedding_dim < 1:
             raise ValueError(f"embedding_dim must be at least 1, got {embedding_dim}")
         self.trunk = trunk
+        self.n_actions = n_actions
         self.state_embedding = nn.Linear(features_dim, embedding_dim)
         self.goal_embedding = nn.Linear(features_dim, embedding_dim)
         self.head = nn.Linear(embedding_dim, n_actions)
@@ -200,3 +201,70 @@ class UniversalQNetwork(nn.Module):
         :return: values of those actions, shape (S, G)
         """
         return th.addmm(self.head.bias[actions][:, None], states * self.head.weight[actions], goals.T)
+
+
+class DistanceQNetwork(UniversalQNetwork):
+    r"""
+    A universal value function that measures how far a state and an action are from a goal,
+
+    .. math:: Q(s, a, g) = o - c \log(1 + \lVert A_a h(s) - B h(g) \rVert^2)
+
+    with an embedding of the state for each action, :math:`A_a`, and two learnt numbers, the scale :math:`c > 0` and the offset
+    :math:`o`. The value at the goal is where two points meet, which a product of embeddings reaches only by many directions
+    that cancel out. The values of S states for G goals are one matrix product too.
+
+    :param trunk: from observations to features, shape (B, features_dim)
+    :param features_dim: width of the features
+    :param n_actions: number of actions
+    :param embedding_dim: width of each embedding
+    :raises ValueError: if ``embedding_dim`` is not positive
+    """
+
+    def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 128) -> None:
+        super().__init__(trunk, features_dim, n_actions, embedding_dim)
+        del self.head
+        self.state_embedding = nn.Linear(features_dim, n_actions * embedding_dim)
+        self.log_scale = nn.Parameter(th.zeros(()))
+        self.offset = nn.Parameter(th.zeros(()))
+
+    def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
+        """See :class:`UniversalQNetwork`."""
+        features = self.trunk(th.cat([observations, goals]))
+        states, goals = features.split([len(observations), len(goals)])
+        points = self._points(self.state_embedding(states))
+        return self._values((points - self.goal_embedding(goals)[:, None]).square().sum(dim=2))
+
+    def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
+        """
+        See :class:`UniversalQNetwork`.
+
+        :param states: state embeddings, shape (S, A D)
+        :param goals: goal embeddings, shape (G, D)
+        :return: values, shape (S, G, A)
+        """
+        values = self._values(_squared_distances(self._points(states).flatten(0, 1), goals))
+        return values.view(len(states), self.n_actions, len(goals)).transpose(1, 2)
+
+    def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
+        """
+        See :class:`UniversalQNetwork`.
+
+        :param states: state embeddings, shape (S, A D)
+        :param goals: goal embeddings, shape (G, D)
+        :param actions: int64, shape (S,)
+        :return: values of those actions, shape (S, G)
+        """
+        points = self._points(states)[th.arange(len(states), device=states.device), actions]
+        return self._values(_squared_distances(points, goals))
+
+    def _points(self, states: th.Tensor) -> th.Tensor:
+        return states.view(len(states), self.n_actions, -1)
+
+    def _values(self, squared_distances: th.Tensor) -> th.Tensor:
+        return self.offset - self.log_scale.exp() * squared_distances.log1p()
+
+
+def _squared_distances(left: th.Tensor, right: th.Tensor) -> th.Tensor:
+    """Of every row to every row, shape (L, R), by one matrix product; of equal rows it may come out a little less than 0."""
+    lengths = left.square().sum(dim=1)[:, None] + right.square().sum(dim=1)
+    return th.addmm(lengths, left, right.T, alpha=-2.0).clamp(min=0.0)

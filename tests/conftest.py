@@ -1,4 +1,9 @@
 import torch as th
+from hypothesis import settings
 
 # The suite runs in several processes on few cores: more threads than cores make torch many times slower.
 th.set_num_threads(1)
+
+# How long an example takes says nothing on a machine that is busy otherwise.
+settings.register_profile("project", deadline=None)
+settings.load_profile("project")

@@ -31,7 +31,7 @@ from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.environments import goal_episodes, is_goal_wrapped, monitors_goals, pursue_goals
 from sb3_manygoals.goals.wrappers import goal_observation_space
-from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
+from sb3_manygoals.losses import near_weights, pairwise_td_loss, pairwise_td_targets, widen_action_gap
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.memory import check_memory, keep_freed_memory
@@ -68,6 +68,11 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
     :param goal_sampling: where the goals of an update come from: "uniform" over the known goals, as in the paper, or
         "batch": the next observations of the sampled transitions, as many as are different, topped up with uniform goals
     :param double_q: choose the next action with the learning network and value it with the target network
+    :param action_gap: share of what the action taken is worse than the best that its target is lowered by, see
+        :func:`~sb3_manygoals.losses.widen_action_gap`; 0.0: none
+    :param near_decay: pairs that are d steps from their goal count ``near_decay ** d + near_floor``, see
+        :func:`~sb3_manygoals.losses.near_weights`; 1.0: all the same, as in the paper
+    :param near_floor: how much the farthest pairs count
     :param tau: share of the learning network taken over by the target network at each of its updates
     :param gamma: discount factor
     :param train_freq: update every so many (vector) steps, or ``(n, "episode")``
@@ -110,6 +115,9 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         goal_batch_size: int = 16,
         goal_sampling: GoalSampling = "uniform",
         double_q: bool = False,
+        action_gap: float = 0.0,
+        near_decay: float = 1.0,
+        near_floor: float = 0.02,
         tau: float = 1.0,
         gamma: float = 0.99,
         train_freq: int | tuple[int, str] = 1,
@@ -169,6 +177,9 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         self.goal_batch_size = goal_batch_size
         self.goal_sampling = goal_sampling
         self.double_q = double_q
+        self.action_gap = action_gap
+        self.near_decay = near_decay
+        self.near_floor = near_floor
         self.target_update_interval = target_update_interval
         self.exploration_initial_eps = exploration_initial_eps
         self.exploration_final_eps = exploration_final_eps
@@ -191,12 +202,18 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         self.gradient_steps = _whole("gradient_steps", self.gradient_steps, -1)
         if not isinstance(self.train_freq, TrainFreq):
             _whole("train_freq", self.train_freq[0] if isinstance(self.train_freq, tuple) else self.train_freq, 1)
-        for name in ("gamma", "tau", "exploration_initial_eps", "exploration_final_eps"):
+        for name in ("gamma", "tau", "action_gap", "near_decay", "exploration_initial_eps", "exploration_final_eps"):
             value = getattr(self, name)
             if not isinstance(value, (int, float, np.number)) or not 0.0 <= value <= 1.0:
                 raise ValueError(f"{name} must be a number in [0, 1], got {value!r}")
         if self.gamma == 1.0:
             raise ValueError("gamma must be less than 1: a goal that is never reached would be worth minus infinity")
+        if self.action_gap == 1.0:
+            raise ValueError("action_gap must be less than 1: the gap would grow without end")
+        if self.near_decay == 0.0 or (self.near_decay < 1.0 and self.gamma == 0.0):
+            raise ValueError("near_decay must be more than 0, and 1 where gamma is 0: values say nothing of distance then")
+        if not isinstance(self.near_floor, (int, float, np.number)) or not 0.0 < self.near_floor < np.inf:
+            raise ValueError(f"near_floor must be a number, more than 0, got {self.near_floor!r}")
         if self.goal_sampling not in ("uniform", "batch"):
             raise ValueError(f'goal_sampling must be "uniform" or "batch", got {self.goal_sampling!r}')
 
@@ -305,29 +322,38 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             self.policy.fit_standardization(th.as_tensor(self.goal_buffer.observations.copy(), device=self.device))
         for _ in range(gradient_steps):
             batch: ManyGoalsSamples = self.replay_buffer.sample(batch_size)
-            goals, goal_ids = self._sample_goals(batch)
-            loss = self.goal_losses(batch, goals, goal_ids).mean()
+            loss = self.goal_losses(batch, *self._sample_goals(batch)).mean()
             guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
             self.policy.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.policy.optimizer.step()
+            self.policy.update_average()
             self._loss = loss.detach()
             self._n_updates += 1
 
-    def goal_losses(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
+    def goal_losses(
+        self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor, met: th.Tensor | None = None
+    ) -> th.Tensor:
         """
         The paper's L(g) of each goal over a batch of transitions, at the cost of S + G passes of the trunk.
 
         :param batch: S transitions
         :param goals: observations, shape (G, *observation_space.shape)
         :param goal_ids: their ids, shape (G,) int64
+        :param met: rows of the batch whose next observations the first M goals are, shape (M,) int64: they go through the
+            target network once for both; None: not known
         :return: shape (G,)
         """
         net, target = self.q_net, self.q_net_target
-        n = len(batch.actions)
+        n, n_met = len(batch.actions), 0 if met is None else len(met)
         with th.no_grad():
-            next_features = target.trunk(th.cat([batch.next_observations, goals]))
-            next_q = target.pairwise(target.state_embedding(next_features[:n]), target.goal_embedding(next_features[n:]))
+            features = target.trunk(th.cat([batch.next_observations, goals[n_met:]]))
+            goal_features = features[n:] if met is None else th.cat([features[met], features[n:]])
+            goal_embeddings = target.goal_embedding(goal_features)
+            next_q = target.pairwise(target.state_embedding(features[:n]), goal_embeddings)
+            current_q = None
+            if self.action_gap:
+                current_q = target.pairwise(target.state_embedding(target.trunk(batch.observations)), goal_embeddings)
         features = net.trunk(th.cat([batch.observations, goals]))
         goal_embeddings = net.goal_embedding(features[n:])
         q = net.pairwise_taken(net.state_embedding(features[:n]), goal_embeddings, batch.actions)
@@ -335,27 +361,28 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         if self.double_q:
             with th.no_grad():
                 next_q_online = net.pairwise(net.state_embedding(net.trunk(batch.next_observations)), goal_embeddings)
-        targets = pairwise_td_targets(
-            next_q,
-            batch.next_ids[:, None] == goal_ids,
-            batch.terminated,
-            self.gamma,
-            self.goal_reward,
-            self.step_reward,
-            next_q_online,
-            batch.next_action_mask,
-        )
-        return pairwise_td_loss(q, targets)
+        rewards = (self.gamma, self.goal_reward, self.step_reward)
+        achieved = batch.next_ids[:, None] == goal_ids
+        targets = pairwise_td_targets(next_q, achieved, batch.terminated, *rewards, next_q_online, batch.next_action_mask)
+        weights = None
+        if self.near_decay < 1.0:
+            weights = near_weights(targets, self.near_decay, self.near_floor, *rewards)
+        if current_q is not None:
+            targets = widen_action_gap(targets, current_q, batch.actions, self.action_gap)
+        return pairwise_td_loss(q, targets, weights)
 
-    def _sample_goals(self, batch: ManyGoalsSamples) -> tuple[th.Tensor, th.Tensor]:
+    def _sample_goals(self, batch: ManyGoalsSamples) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
+        """Goals, their ids, and the rows of the batch that the first of them come from."""
         assert self.goal_buffer is not None
         ids = self.goal_buffer.sample_ids(self.goal_batch_size, self.rng)
+        rows = None
         if self.goal_sampling == "batch":
-            met = np.unique(batch.next_ids.cpu().numpy())
-            met = self.rng.permutation(met[met != UNKNOWN])[: self.goal_batch_size]
-            ids[: len(met)] = met
+            met, first_rows = np.unique(batch.next_ids.cpu().numpy(), return_index=True)
+            chosen = self.rng.permutation(np.flatnonzero(met != UNKNOWN))[: self.goal_batch_size]
+            ids[: len(chosen)] = met[chosen]
+            rows = th.as_tensor(first_rows[chosen], device=self.device)
         goals = th.as_tensor(self.goal_buffer[ids], device=self.device)
-        return goals, th.as_tensor(ids, device=self.device)
+        return goals, th.as_tensor(ids, device=self.device), rows
 
     def _setup_learn(
         self,

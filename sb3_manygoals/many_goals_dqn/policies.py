@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch as th
 from gymnasium import spaces
@@ -11,11 +11,14 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, create_mlp
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.common.utils import polyak_update
 from torch import nn
 
 from sb3_manygoals.action_masks import check_action_masks
-from sb3_manygoals.networks import PaddedCNN, Preprocess, UniversalQNetwork
+from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, Preprocess, UniversalQNetwork
 from sb3_manygoals.optim import InPlaceRMSprop
+
+_HEADS: dict[str, type[UniversalQNetwork]] = {"product": UniversalQNetwork, "distance": DistanceQNetwork}
 
 
 class ManyGoalsPolicy(BasePolicy):
@@ -30,6 +33,10 @@ class ManyGoalsPolicy(BasePolicy):
     :param activation_fn: activation of those layers
     :param layer_norm: whether to end the trunk with layer normalization
     :param standardize: whether to standardize observations, element by element, by what is known when learning starts
+    :param head: "product" of the embeddings, as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`), or
+        "distance" between them (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
+    :param averaging: share that an average of the weights over updates keeps of itself at each; greedy actions are those of
+        the averaged network then. 0.0: no average, actions of the network that learns
     :param features_extractor_class: SB3 features extractor, the first part of the shared trunk; sees images channels first
     :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
@@ -51,12 +58,18 @@ class ManyGoalsPolicy(BasePolicy):
         activation_fn: type[nn.Module] = nn.ReLU,
         layer_norm: bool = False,
         standardize: bool = False,
+        head: Literal["product", "distance"] = "product",
+        averaging: float = 0.0,
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
         optimizer_class: type[th.optim.Optimizer] = InPlaceRMSprop,
         optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
+        if head not in _HEADS:
+            raise ValueError(f"head must be one of {', '.join(map(repr, _HEADS))}, got {head!r}")
+        if not 0.0 <= averaging < 1.0:
+            raise ValueError(f"averaging must be a number in [0, 1), got {averaging!r}")
         if optimizer_kwargs is None and issubclass(optimizer_class, RMSpropTFLike):
             optimizer_kwargs = {"alpha": 0.99, "eps": 1e-5}
         super().__init__(
@@ -73,11 +86,11 @@ class ManyGoalsPolicy(BasePolicy):
         self.activation_fn = activation_fn
         self.layer_norm = layer_norm
         self.standardize = standardize
+        self.head = head
+        self.averaging = averaging
         self.q_net = self.make_q_net()
-        self.q_net_target = self.make_q_net()
-        self.q_net_target.load_state_dict(self.q_net.state_dict())
-        self.q_net_target.requires_grad_(False)
-        self.q_net_target.eval()
+        self.q_net_target = self._follower()
+        self.q_net_average = self._follower() if averaging else None
         self.optimizer = self.optimizer_class(
             self.q_net.parameters(),
             lr=lr_schedule(1),  # type: ignore[call-arg]
@@ -95,7 +108,20 @@ class ManyGoalsPolicy(BasePolicy):
             layers.append(nn.LayerNorm(features_dim))
         trunk = nn.Sequential(preprocess, extractor, *layers)
         n_actions = int(self.action_space.n)
-        return UniversalQNetwork(trunk, features_dim, n_actions, self.embedding_dim).to(self.device)
+        return _HEADS[self.head](trunk, features_dim, n_actions, self.embedding_dim).to(self.device)
+
+    def _follower(self) -> UniversalQNetwork:
+        """A network that is not trained but follows the one that is, and starts equal to it."""
+        network = self.make_q_net()
+        network.load_state_dict(self.q_net.state_dict())
+        return network.requires_grad_(False).eval()
+
+    def update_average(self) -> None:
+        """Take the weights that an update gave into the average, if there is one."""
+        if self.q_net_average is not None:
+            polyak_update(self.q_net.parameters(), self.q_net_average.parameters(), 1.0 - self.averaging)
+            for buffer, ours in zip(self.q_net_average.buffers(), self.q_net.buffers(), strict=True):
+                buffer.copy_(ours)
 
     def fit_standardization(self, observations: th.Tensor) -> None:
         """
@@ -103,7 +129,7 @@ class ManyGoalsPolicy(BasePolicy):
             policy does not standardize
         """
         if self.standardize:
-            for network in (self.q_net, self.q_net_target):
+            for network in filter(None, (self.q_net, self.q_net_target, self.q_net_average)):
                 preprocess = network.trunk[0]  # type: ignore[index]
                 preprocess.fit(observations)
 
@@ -119,7 +145,8 @@ class ManyGoalsPolicy(BasePolicy):
         self, observation: PyTorchObs, deterministic: bool = True, action_masks: th.Tensor | None = None
     ) -> th.Tensor:
         assert isinstance(observation, dict)
-        q: th.Tensor = self.q_net(observation["observation"], observation["desired_goal"])
+        network = self.q_net if self.q_net_average is None else self.q_net_average
+        q: th.Tensor = network(observation["observation"], observation["desired_goal"])
         if action_masks is not None:
             q = q.masked_fill(~action_masks, -th.inf)
         return q.argmax(dim=1)
@@ -166,6 +193,8 @@ class ManyGoalsPolicy(BasePolicy):
             "activation_fn": self.activation_fn,
             "layer_norm": self.layer_norm,
             "standardize": self.standardize,
+            "head": self.head,
+            "averaging": self.averaging,
             "lr_schedule": self._dummy_schedule,
             "features_extractor_class": self.features_extractor_class,
             "features_extractor_kwargs": self.features_extractor_kwargs,

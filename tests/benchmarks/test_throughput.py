@@ -16,7 +16,7 @@ def test_tiled_and_pairwise_are_the_same_loss_and_gradient():
     with th.no_grad():
         model.q_net_target.head.bias.add_(th.randn(5))
     batch = model.replay_buffer.sample(8)
-    goals, goal_ids = model._sample_goals(batch)
+    goals, goal_ids, _ = model._sample_goals(batch)
     gradients = []
     for way in (model.goal_losses, lambda *arguments: tiled_losses(model, *arguments)):
         losses = way(batch, goals, goal_ids)

@@ -231,7 +231,7 @@ uniform = st.floats(0, 1, exclude_max=True)
 
 
 @pytest.mark.parametrize("name", MDPS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data(), action=st.sampled_from(Action), number=uniform | st.floats(0, 0.01))
 def test_step_equals_the_reference(name, data, action, number):
     mdp = MDPS[name]

@@ -4,7 +4,7 @@ import torch as th
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
+from sb3_manygoals.losses import near_weights, pairwise_td_loss, pairwise_td_targets, widen_action_gap
 
 
 def test_targets_by_hand():
@@ -118,6 +118,38 @@ def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_act
         th.tensor(mask) if masked else None,
     )
     np.testing.assert_allclose(pairwise_td_loss(th.tensor(q), targets).numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_wider_action_gap_by_hand():
+    targets = th.tensor([[-1.0, -2.0], [0.0, -3.0]])
+    current_q = th.tensor([[[-1.0, -1.5], [-4.0, -2.0]], [[-0.5, -0.5], [-3.0, -1.0]]])
+    widened = widen_action_gap(targets, current_q, th.tensor([1, 0]), 0.5)
+    # transition 0 took action 1: half a unit short of the best for goal 0, the best for goal 1
+    th.testing.assert_close(widened, th.tensor([[-1.0 - 0.25, -2.0], [0.0, -3.0 - 1.0]]))
+
+
+def test_near_weights_by_hand():
+    # values of goals 0, 1, 2 steps after the transition, and of one that is never reached; gamma 0.5
+    targets = th.tensor([[0.0, -1.0], [-1.5, -2.0]])
+    weights = near_weights(targets, 0.9, 0.1, gamma=0.5, goal_reward=0.0, step_reward=-1.0)
+    plain = th.tensor([[1.0 + 0.1, 0.9 + 0.1], [0.81 + 0.1, 0.1]])
+    th.testing.assert_close(weights, plain / plain.mean())
+    th.testing.assert_close(pairwise_td_loss(th.ones(2, 2), th.zeros(2, 2), weights), weights.mean(dim=0))
+
+
+@given(st.floats(0.05, 0.999), st.floats(0.1, 1.0), st.floats(-5.0, 5.0), st.floats(0.01, 3.0), st.integers(0, 2**31))
+def test_near_weights_fall_with_distance_whatever_the_rewards(gamma, decay, goal_reward, price, seed):
+    never = -price / (1 - gamma)
+    goal_reward = max(goal_reward, never + 0.1)
+    steps = th.arange(6.0, dtype=th.float64)
+    values = never + (goal_reward - never) * gamma**steps
+    order = th.randperm(6, generator=th.Generator().manual_seed(seed))
+    weights = near_weights(values[order][:, None], decay, 0.05, gamma, goal_reward, -price)
+    expected = decay**steps + 0.05
+    th.testing.assert_close(weights[:, 0], (expected / expected.mean())[order], rtol=1e-4, atol=1e-6)
+    # estimates beyond the best and the worst possible count as those
+    beyond = near_weights(th.tensor([[goal_reward + 9.0, never - 9.0]]), decay, 0.05, gamma, goal_reward, -price)
+    th.testing.assert_close(beyond[0, 0] / beyond[0, 1], th.tensor(1.05 / 0.05))
 
 
 def test_with_one_goal_it_is_q_learning():

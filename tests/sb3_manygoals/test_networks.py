@@ -22,9 +22,9 @@ def images(n, height=10, width=10, seed=0):
     return th.as_tensor(np.random.default_rng(seed).integers(0, 256, (n, height, width, 3), dtype=np.uint8))
 
 
-def mastery_network(seed=0):
-    th.manual_seed(seed)
-    return CnnPolicy(goal_space(image_space(10, 10)), spaces.Discrete(5), lambda _: 1e-3).q_net
+def mastery_network(head="product"):
+    th.manual_seed(0)
+    return CnnPolicy(goal_space(image_space(10, 10)), spaces.Discrete(5), lambda _: 1e-3, head=head).q_net
 
 
 class NaiveQNetwork(nn.Module):
@@ -47,8 +47,9 @@ def asymmetry(network):
     return ((there - back).abs().mean() / there.std(dim=0).mean()).item()
 
 
-def test_swapping_state_and_goal_changes_the_values():
-    assert asymmetry(mastery_network()) > 0.1
+@pytest.mark.parametrize("head", ["product", "distance"])
+def test_swapping_state_and_goal_changes_the_values(head):
+    assert asymmetry(mastery_network(head)) > 0.1
 
 
 def test_the_naive_network_falls_into_the_symmetry_trap():
@@ -109,8 +110,9 @@ def test_atari_layers_are_exactly_the_nature_cnn():
     assert [str(part) for part in ours.net] == [str(part) for part in theirs]
 
 
-def test_pairwise_values_are_those_of_every_pair_by_itself():
-    network = mastery_network()
+@pytest.mark.parametrize("head", ["product", "distance"])
+def test_pairwise_values_are_those_of_every_pair_by_itself(head):
+    network = mastery_network(head)
     states, goals, actions = images(7, seed=1), images(4, seed=2), th.tensor([0, 1, 2, 3, 4, 0, 1])
     with th.no_grad():
         state_embeddings = network.state_embedding(network.trunk(states))

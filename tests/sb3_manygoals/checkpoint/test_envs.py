@@ -420,7 +420,7 @@ def test_a_state_shares_nothing(build, name):
 
 @pytest.mark.parametrize("mode", MODES)
 @given(steps=st.integers(0, 40), seed=st.integers(0, 2**31), more=st.integers(0, 20), reset=st.booleans(), n=st.integers(1, 4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_vectors_of_two_rooms(mode, steps, seed, more, reset, n):
     def make():
         return Driver(TwoRoomsSwitchVectorEnv(n, "small", max_episode_steps=5, autoreset_mode=mode))

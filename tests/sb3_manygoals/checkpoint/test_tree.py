@@ -55,7 +55,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(trees)
 def test_trees_come_back_the_same_to_the_bit(tree):
     skeleton, stored = encode(tree)

@@ -52,10 +52,11 @@ def test_defaults_are_the_papers():
     np.testing.assert_allclose(rates, [1.0, 0.775, 0.1, 0.1])
 
 
-@pytest.mark.parametrize("double_q", [False, True])
-def test_the_update_is_the_brute_force_loop_over_pairs(double_q):
+@pytest.mark.parametrize("head", ["product", "distance"])
+@pytest.mark.parametrize("settings", [{}, {"double_q": True}, {"action_gap": 0.6, "near_decay": 0.8, "near_floor": 0.1}])
+def test_the_update_is_the_brute_force_loop_over_pairs(settings, head):
     """Loss and gradients of S x G pairs, each computed by itself with its own goal's reward and termination."""
-    model = make_model(Corridor(length=6, deadly=True), double_q=double_q)
+    model = make_model(Corridor(length=6, deadly=True), **settings, policy_kwargs={"head": head})
     world = Corridor(length=6)
     cells = np.stack([world.observation_of(cell) for cell in range(6)])
     assert model.goal_buffer is not None
@@ -74,29 +75,39 @@ def test_the_update_is_the_brute_force_loop_over_pairs(double_q):
         th.tensor(terminated),
     )
     goals = np.array([1, 5, 2, 3])
-    losses = model.goal_losses(batch, th.tensor(cells[goals]), th.tensor(model.goal_buffer.ids(cells[goals])))
+    update_goals = th.tensor(cells[goals]), th.tensor(model.goal_buffer.ids(cells[goals]))
+    losses = model.goal_losses(batch, *update_goals)
+    # the first three goals are next observations of the batch
+    th.testing.assert_close(losses, model.goal_losses(batch, *update_goals, met=th.tensor([0, 3, 2])))
     model.q_net.zero_grad()
     losses.mean().backward()
     gradient = th.cat([parameter.grad.flatten() for parameter in model.q_net.parameters()])
 
-    total = th.zeros(())
-    for column, g in enumerate(goals):
-        of_goal = th.zeros(())
+    alpha, decay = settings.get("action_gap", 0.0), settings.get("near_decay", 1.0)
+    errors, weights = {}, {}
+    for g in goals:
         goal = th.tensor(cells[g])[None]
         for s in range(5):
-            q = model.q_net(th.tensor(cells[here[s]])[None], goal)[0, actions[s]]
+            cell, next_cell = th.tensor(cells[here[s]])[None], th.tensor(cells[there[s]])[None]
+            q = model.q_net(cell, goal)[0, actions[s]]
             with th.no_grad():
-                next_cell = th.tensor(cells[there[s]])[None]
-                next_q = model.q_net_target(next_cell, goal)[0]
-                chosen = (model.q_net(next_cell, goal)[0] if double_q else next_q).argmax()
+                next_q, current_q = model.q_net_target(next_cell, goal)[0], model.q_net_target(cell, goal)[0]
+                chosen = (model.q_net(next_cell, goal)[0] if "double_q" in settings else next_q).argmax()
             if there[s] == g:
                 target = 0.0
             elif terminated[s]:
                 target = -0.1 / (1 - 0.99)
             else:
-                target = -0.1 + 0.99 * next_q[chosen]
-            of_goal = of_goal + (q - target) ** 2 / 5
-        th.testing.assert_close(losses[column], of_goal, rtol=1e-4, atol=1e-6)
+                target = float(-0.1 + 0.99 * next_q[chosen])
+            # the distance d for which -0.1 (1 + 0.99 + ... + 0.99 ** (d - 1)) is the target
+            distance = np.log(np.clip(1 + 0.1 * target, 1e-30, 1.0)) / np.log(0.99)
+            weights[g, s] = decay**distance + 0.1 if decay < 1.0 else 1.0
+            errors[g, s] = (q - target + alpha * (current_q.max() - current_q[actions[s]])) ** 2
+    mean_weight = sum(weights.values()) / len(weights)
+    total = th.zeros(())
+    for column, g in enumerate(goals):
+        of_goal = sum(weights[g, s] / mean_weight * errors[g, s] for s in range(5)) / 5
+        th.testing.assert_close(losses[column], of_goal, rtol=1e-4, atol=1e-5)
         total = total + of_goal / len(goals)
     model.q_net.zero_grad()
     total.backward()
@@ -205,7 +216,8 @@ def test_batch_goals_are_the_next_observations_topped_up():
     ids = th.tensor([4, 4, 2, -1])
     batch = ManyGoalsSamples(th.zeros(4, 6), th.zeros(4), th.zeros(4, 6), ids, th.zeros(4, dtype=th.bool))
     for _ in range(20):
-        goals, goal_ids = model._sample_goals(batch)
+        goals, goal_ids, rows = model._sample_goals(batch)
+        assert ids[rows].tolist() == goal_ids[:2].tolist()
         assert set(goal_ids[:2].tolist()) == {2, 4}
         assert goal_ids.shape == (5,)
         assert (goal_ids >= 0).all()
@@ -222,9 +234,9 @@ def test_held_out_goals_are_neither_pursued_nor_taught(goal_sampling):
     sample_goals = model._sample_goals
 
     def spy(batch):
-        goals, ids = sample_goals(batch)
-        taught.update(goals.argmax(dim=1).tolist())
-        return goals, ids
+        sampled = sample_goals(batch)
+        taught.update(sampled[0].argmax(dim=1).tolist())
+        return sampled
 
     model._sample_goals = spy
     model.learn(400, callback=lambda local, _: pursued.add(int(local["new_obs"]["desired_goal"].argmax())) or True)
@@ -445,6 +457,13 @@ def test_counts_must_be_positive(name, value):
         ({"train_freq": "4"}, "train_freq must be a whole number, at least 1, got '4'"),
         ({"gradient_steps": -2}, "gradient_steps must be a whole number, at least -1, got -2"),
         ({"gradient_steps": 1.5}, "gradient_steps must be a whole number, at least -1, got 1.5"),
+        ({"action_gap": 1.0}, "action_gap must be less than 1"),
+        ({"action_gap": -0.1}, r"action_gap must be a number in \[0, 1\], got -0.1"),
+        ({"near_decay": 0.0}, "near_decay must be more than 0"),
+        ({"near_decay": 0.9, "gamma": 0.0}, "near_decay must be .* 1 where gamma is 0"),
+        ({"near_floor": 0.0}, "near_floor must be a number, more than 0, got 0.0"),
+        ({"policy_kwargs": {"head": "sum"}}, "head must be one of 'product', 'distance', got 'sum'"),
+        ({"policy_kwargs": {"averaging": 1.0}}, r"averaging must be a number in \[0, 1\), got 1.0"),
         ({"goal_sampling": "all"}, 'goal_sampling must be "uniform" or "batch", got \'all\''),
         ({"policy": "Policy"}, "policy must be one of CnnPolicy, MlpPolicy, got 'Policy'"),
         ({"policy_kwargs": {"embedding_dim": 0}}, "embedding_dim must be at least 1, got 0"),

@@ -49,6 +49,27 @@ def test_the_target_network_starts_equal_and_is_not_trained():
     assert not policy.q_net_target.training
 
 
+def test_actions_are_those_of_the_averaged_weights():
+    space = spaces.Box(-1, 1, (4,), np.float32)
+    th.manual_seed(0)
+    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, averaging=0.75)
+    before = [parameter.clone() for parameter in policy.q_net.parameters()]
+    with th.no_grad():
+        for parameter in policy.q_net.parameters():
+            parameter.add_(th.randn_like(parameter))
+    policy.update_average()
+    for average, ours, old in zip(policy.q_net_average.parameters(), policy.q_net.parameters(), before, strict=True):
+        th.testing.assert_close(average, 0.75 * old + 0.25 * ours)
+        assert not average.requires_grad
+    space.seed(0)
+    obs = {key: np.stack([space.sample() for _ in range(200)]) for key in ("observation", "desired_goal")}
+    tensors = [th.tensor(obs[key]) for key in ("observation", "desired_goal")]
+    with th.no_grad():
+        ours, average = policy.q_net(*tensors).argmax(dim=1), policy.q_net_average(*tensors).argmax(dim=1)
+    assert not th.equal(ours, average)
+    np.testing.assert_array_equal(policy.predict(obs)[0], average.numpy())
+
+
 def test_layer_norm_ends_the_trunk():
     space = spaces.Box(-1, 1, (4,), np.float32)
     policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, layer_norm=True)
