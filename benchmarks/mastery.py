@@ -46,6 +46,12 @@ class AgentConfig:
     """Update goals: uniform over the known ones, or the batch's own next observations."""
     double_q: bool = False
     """Double Q-learning."""
+    action_gap: float = 0.0
+    """Advantage learning: how far the action gap is widened."""
+    near_decay: float = 1.0
+    """Pairs count by their distance d to the goal: this to the power of d, plus near_floor; 1: all the same."""
+    near_floor: float = 0.02
+    """How much the farthest pairs count, if near ones count more."""
     gamma: float = 0.99
     """Discount factor."""
     tau: float = 1.0
@@ -64,6 +70,10 @@ class AgentConfig:
     """End the trunk with layer normalization."""
     standardize: bool = False
     """Standardize observations by what is known when learning starts."""
+    head: Literal["product", "distance"] = "product"
+    """The product of the embeddings, as in the paper, or the distance between them."""
+    averaging: float = 0.0
+    """Share that an average of the weights keeps of itself at each update; it acts and is measured. 0: no average."""
     exploration_steps: int = 1_000_000
     """Environment steps over which epsilon falls."""
     exploration_final_eps: float = 0.1
@@ -85,7 +95,7 @@ class AgentConfig:
             "adam": (th.optim.Adam, {"fused": True}),
         }
         optimizer_class, optimizer_kwargs = optimizers[self.optimizer]
-        policy = {name: getattr(self, name) for name in ("embedding_dim", "layer_norm", "standardize")}
+        policy = {name: getattr(self, name) for name in ("embedding_dim", "layer_norm", "standardize", "head", "averaging")}
         own = {"n_envs", "optimizer", "learning_rate", "decay", "features_dim", "max_episode_steps", *policy}
         return ManyGoalsDQN(
             "CnnPolicy",
