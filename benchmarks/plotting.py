@@ -56,9 +56,8 @@ def scaling(table: Path, picture: Path) -> None:
             goals, values = np.array(points).T
             axes.plot(goals, values, "o", color=colour, label=f"{update}; line in {law}")
             if len(goals) > 1:
-                between = np.geomspace(
-                    goals.min(), goals.max(), 50
-                )  # for a given S both laws are lines, though not on this scale
+                # for a given S both laws are lines, though not on this scale
+                between = np.geomspace(goals.min(), goals.max(), 50)
                 axes.plot(between, np.polyval(np.polyfit(goals, values, 1), between), color=colour, linewidth=1)
         axes.set(xlabel=f"goals, G, with {rows[0]['transitions']} transitions", ylabel=label)
         axes.set_xscale("log", base=2)
