@@ -1,4 +1,4 @@
-"""The one command line: ``python -m benchmarks mastery|throughput|throughput --world|faults|film --help``."""
+"""The one command line: ``python -m benchmarks mastery|throughput [--world|--curves|--profile]|faults|film --help``."""
 
 from __future__ import annotations
 
@@ -9,21 +9,31 @@ from typing import Annotated
 
 import tyro
 
+from benchmarks.curves import CurvesConfig
 from benchmarks.faults import FaultsConfig
 from benchmarks.film import FilmConfig
 from benchmarks.mastery import PRESETS, MasteryConfig, saved_config
 from benchmarks.throughput import ThroughputConfig
+from benchmarks.time_profile import ProfileConfig
 from benchmarks.world_speed import WorldSpeedConfig
 from gym_twoRooms.layout import LayoutError
 from sb3_manygoals.checkpoint import CheckpointError
 
+THROUGHPUT = {"--world": WorldSpeedConfig, "--curves": CurvesConfig, "--profile": ProfileConfig}
+"""What else ``throughput`` does, each with settings of its own."""
+
 
 def main() -> None:
     """Read the command line and run the experiment it names."""
-    if sys.argv[1:2] == ["throughput"] and "--world" in sys.argv:
-        # Taken out first, as it decides which settings there are: none of an update's has a meaning for the world.
-        settings = [argument for argument in sys.argv[2:] if argument != "--world"]
-        tyro.cli(WorldSpeedConfig, prog="python -m benchmarks throughput --world", args=settings).run()
+    # Looked for first, as it decides which settings there are: none of the table's has a meaning for the world, say.
+    others = [argument for argument in sys.argv[2:] if argument in THROUGHPUT] if sys.argv[1:2] == ["throughput"] else []
+    if len(set(others)) > 1:
+        sys.exit(f"error: throughput does one of {', '.join(THROUGHPUT)} at a time, got {' '.join(others)}")
+    if others:
+        other = others[0]
+        settings = [argument for argument in sys.argv[2:] if argument != other]
+        config_class: type[WorldSpeedConfig | CurvesConfig | ProfileConfig] = THROUGHPUT[other]
+        tyro.cli(config_class, prog=f"python -m benchmarks throughput {other}", args=settings).run()
         return
     # A preset, or a run to go on with, gives the defaults of all other options, and so must be known before they are read and
     # shown by --help.
@@ -40,8 +50,9 @@ def main() -> None:
     )
     throughput = tyro.conf.subcommand(
         "throughput",
-        description="Time one update against the same loss tiled; with --world, time the world against its peers instead "
-        "(settings: throughput --world --help).",
+        description="Time updates, ours and others, and their memory; instead with --world the world against its peers, with "
+        "--curves how soon goal embeddings and a head for each goal come to mastery, with --profile where the time of an "
+        "update goes (settings: throughput --world --help, and so on).",
     )
     film = tyro.conf.subcommand("film", description="Film the exact policy of a map pursuing goals.")
     faults = tyro.conf.subcommand("faults", description="Kill, damage and starve training runs, and count what comes of it.")

@@ -19,6 +19,7 @@ from benchmarks import film, logs, plotting, report, run_folder
 from gym_twoRooms.oracle import mastery_ceiling
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN, MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.evaluation import MasteryPoint
+from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.optim import InPlaceRMSprop
 
 
@@ -81,12 +82,22 @@ class AgentConfig:
     max_episode_steps: int = 50
     """Steps an episode may take to its goal."""
 
-    def make(self, env_id: str, total_steps: int, seed: int, device: str) -> ManyGoalsDQN:
+    def make(
+        self,
+        env_id: str,
+        total_steps: int,
+        seed: int,
+        device: str,
+        algorithm: type[ManyGoalsDQN] = ManyGoalsDQN,
+        n_goals: int | None = None,
+    ) -> ManyGoalsDQN:
         """
         :param env_id: of a TwoRoomsSwitch world
         :param total_steps: of the run, for the decay of the step size
         :param seed: of everything
         :param device: for the networks
+        :param algorithm: ManyGoalsDQN, or one that takes its arguments
+        :param n_goals: how many goals it may know at most; None: as many as a goal buffer holds by default
         :return: an untrained agent
         """
         rate = LinearSchedule(self.learning_rate, 0.0, 1.0) if self.decay else self.learning_rate
@@ -97,9 +108,11 @@ class AgentConfig:
         optimizer_class, optimizer_kwargs = optimizers[self.optimizer]
         policy = {name: getattr(self, name) for name in ("embedding_dim", "layer_norm", "standardize", "head", "averaging")}
         own = {"n_envs", "optimizer", "learning_rate", "decay", "features_dim", "max_episode_steps", *policy}
-        return ManyGoalsDQN(
+        env = make_vec_env(env_id, self.n_envs, seed=seed)
+        goal_buffer = None if n_goals is None else GoalBuffer(env.observation_space, n_goals)
+        return algorithm(
             "CnnPolicy",
-            make_vec_env(env_id, self.n_envs, seed=seed),
+            env,
             learning_rate=rate,
             policy_kwargs={
                 **policy,
@@ -107,7 +120,7 @@ class AgentConfig:
                 "optimizer_class": optimizer_class,
                 "optimizer_kwargs": optimizer_kwargs,
             },
-            goal_wrapper_kwargs={"max_episode_steps": self.max_episode_steps},
+            goal_wrapper_kwargs={"max_episode_steps": self.max_episode_steps, "goal_buffer": goal_buffer},
             seed=seed,
             device=device,
             **{name.name: getattr(self, name.name) for name in fields(self) if name.name not in own},

@@ -32,20 +32,32 @@ class Contender:
 
 
 @dataclass(frozen=True)
+class Best:
+    """
+    The best of several contenders, in each round by itself.
+
+    :ivar weights: what their values are multiplied by before they are compared, by name: pairs, where values are updates/s
+        and the best in goal updates/s is meant
+    """
+
+    weights: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Figure:
     """
     A contender's value, or how many times that of another it is.
 
     :ivar title: for people
-    :ivar contender: its name
-    :ivar divisor: the name of the other; None for the value itself
+    :ivar contender: its name, or the best of several
+    :ivar divisor: the name of the other, or the best of several others; None for the value itself
     :ivar sense: on which side of the bar the median should be
     :ivar bar: None where there is nothing to meet
     """
 
     title: str
-    contender: str
-    divisor: str | None = None
+    contender: str | Best
+    divisor: str | Best | None = None
     sense: Literal[">=", "<="] = ">="
     bar: float | None = None
 
@@ -54,15 +66,15 @@ class Figure:
         :param measured: values of all contenders
         :return: whether the figure can be computed from them
         """
-        return self.contender in measured and (self.divisor is None or self.divisor in measured)
+        return all(name in measured for side in (self.contender, self.divisor) for name in _names(side))
 
     def values(self, measured: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
         """
         :param measured: values of all contenders, one a round
         :return: the figure's, one a round
         """
-        values = np.array(measured[self.contender])
-        return values if self.divisor is None else values / np.array(measured[self.divisor])
+        values = _values(self.contender, measured)
+        return values if self.divisor is None else values / _values(self.divisor, measured)
 
     def verdict(self, values: NDArray[np.float64]) -> str:
         """
@@ -73,6 +85,20 @@ class Figure:
             return ""
         median = np.median(values)
         return "yes" if (median >= self.bar if self.sense == ">=" else median <= self.bar) else "no"
+
+
+def _names(side: str | Best | None) -> list[str]:
+    if isinstance(side, Best):
+        return list(side.weights)
+    return [] if side is None else [side]
+
+
+def _values(side: str | Best, measured: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
+    if isinstance(side, Best):
+        values = np.array([weight * np.array(measured[name]) for name, weight in side.weights.items()])
+        best: NDArray[np.float64] = values.max(axis=0)
+        return best
+    return np.array(measured[side])
 
 
 def measure(contenders: Sequence[Contender], rounds: int) -> dict[str, list[float]]:

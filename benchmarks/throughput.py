@@ -2,28 +2,68 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from benchmarks import floor, plotting, rounds, run_folder, updates
-from benchmarks.rounds import Contender, Figure
-from benchmarks.updates import Update
+from benchmarks import floor, peak_memory, peers, plotting, rounds, run_folder, scaling, table, updates
+from benchmarks.cases import Case
+from benchmarks.floor import Work
+from benchmarks.rounds import Best, Contender, Figure
 
-SCALED_TRANSITIONS = 64
-SCALED_GOALS = (64, 128, 256, 512, 1024)
+CASES = (
+    Case("pairwise", 32, 16),
+    Case("tiled", 32, 16),
+    Case("pairwise", 64, 64, "batch"),
+    Case("pairwise", 128, 128, "batch"),
+    Case("tiled", 128, 128, "batch"),
+    Case("pairwise", 32, 5_728),
+    Case("head", 32, 5_728),
+    Case("SB3 DQN", 32),
+    Case("SB3 DQN + HER", 32),
+    Case("SB3 DQN + HER", 512),
+    Case("SB3 DQN + HER", 4_096),
+    Case("SB3 DQN + HER", 16_384),
+    # Pre-training, and the auxiliary task beside A2C: 5 steps of each of 16 environments, their last observations the goals.
+    Case("pairwise", 16, 5, world="frames"),
+    Case("tiled", 16, 5, world="frames"),
+    Case("pairwise", 80, 16, "batch", world="frames"),
+    Case("tiled", 80, 16, "batch", world="frames"),
+)
+"""The updates that are measured, on the CPU."""
+
+TRAINING = {"pairwise 32 x 16": "training, ours", "SB3 DQN, one goal, 32": "training, SB3"}
+"""The whole training that is measured, by the update that it makes."""
+
+OUR_BATCHES = Best({"pairwise 32 x 16": 32 * 16, "pairwise 64 x 64": 64 * 64, "pairwise 128 x 128": 128 * 128})
+HER_BATCHES = Best({f"SB3 DQN + HER, {pairs}": pairs for pairs in (32, 512, 4_096, 16_384)})
+
+FIGURES = (
+    Figure("updates/s: pairwise / tiled, 32 x 16", "pairwise 32 x 16", "tiled 32 x 16", ">=", 10.0),
+    Figure("updates/s: pairwise / tiled, 128 x 128", "pairwise 128 x 128", "tiled 128 x 128", ">=", 30.0),
+    Figure("updates/s: pairwise / tiled, 16 x 5, Atari", "pairwise 16 x 5, Atari", "tiled 16 x 5, Atari"),
+    Figure("updates/s: pairwise / tiled, 80 x 16, Atari", "pairwise 80 x 16, Atari", "tiled 80 x 16, Atari"),
+    Figure("share of the floor's speed, 32 x 16", "pairwise 32 x 16", "floor 32 x 16", ">=", 0.6),
+    Figure("share of the floor's speed, 128 x 128", "pairwise 128 x 128", "floor 128 x 128", ">=", 0.6),
+    Figure("share of the floor's speed, 16 x 5, Atari", "pairwise 16 x 5, Atari", "floor 16 x 5, Atari"),
+    Figure("share of the floor's speed, 80 x 16, Atari", "pairwise 80 x 16, Atari", "floor 80 x 16, Atari"),
+    Figure("updates/s: pairwise 32 x 16 / SB3 DQN + HER, 512 pairs each", "pairwise 32 x 16", "SB3 DQN + HER, 512", ">=", 8.0),
+    Figure("goal updates/s: pairwise / SB3 DQN + HER, each at its best batch size", OUR_BATCHES, HER_BATCHES, ">=", 20.0),
+    Figure("updates/s: pairwise 32 x 16 / SB3 DQN of one goal, 32", "pairwise 32 x 16", "SB3 DQN, one goal, 32"),
+    Figure("time: an environment step of training / the bare update", "pairwise 32 x 16", "training, ours", "<=", 1.25),
+    Figure("time: an environment step of training / SB3 DQN's", "training, SB3", "training, ours", "<=", 1.0),
+)
 
 
 @dataclass(frozen=True)
 class ThroughputConfig:
-    """Time updates at the paper's network, ours and others, and whole training, each in turn in every round."""
+    """Time updates at the paper's networks, ours and others, and whole training, in turn in every round; measure memory."""
 
     rounds: int = 7
     """Times that each contender is measured; medians are reported, of ratios those of the ratios within a round."""
@@ -32,7 +72,7 @@ class ThroughputConfig:
     training_steps: int = 300
     """Environment steps in each measurement of whole training."""
     threads: tuple[int, ...] = (1, os.cpu_count() or 1)
-    """Numbers of torch threads to measure with, one after the other."""
+    """Numbers of torch threads to measure with, one after the other; the picture of the table is of the first."""
     output: Path = Path("runs")
     """Folder in which the run's own folder is made."""
 
@@ -41,79 +81,65 @@ class ThroughputConfig:
         return run(self)
 
 
-FIGURES = (
-    Figure("updates/s: pairwise / tiled, 32 x 16", "pairwise 32 x 16", "tiled 32 x 16", ">=", 10.0),
-    Figure("updates/s: pairwise / tiled, 128 x 128", "pairwise 128 x 128", "tiled 128 x 128", ">=", 30.0),
-    Figure("share of the floor's speed, 32 x 16", "pairwise 32 x 16", "floor 32 x 16", ">=", 0.6),
-    Figure("share of the floor's speed, 128 x 128", "pairwise 128 x 128", "floor 128 x 128", ">=", 0.6),
-    Figure("updates/s: pairwise 32 x 16 / SB3 DQN + HER, 512 pairs each", "pairwise 32 x 16", "SB3 DQN + HER, 512", ">=", 8.0),
-    Figure(
-        "updates/s: pairwise 128 x 128 / SB3 DQN + HER, 16,384 pairs each",
-        "pairwise 128 x 128",
-        "SB3 DQN + HER, 16384",
-        ">=",
-        20.0,
-    ),
-    Figure("updates/s: pairwise 32 x 16 / SB3 DQN of one goal, 32", "pairwise 32 x 16", "SB3 DQN, one goal, 32"),
-    Figure("time: an environment step of training / the bare update", "pairwise 32 x 16", "training, ours", "<=", 1.25),
-    Figure("time: an environment step of training / SB3 DQN's", "training, SB3", "training, ours", "<=", 1.0),
-)
-
-
 def run(config: ThroughputConfig) -> Path:
     """
-    Measure, print, and write ``throughput.csv``, ``scaling.csv``, ``scaling.png`` and ``config.json``.
+    Measure, print, and write ``throughput-table.csv``, ``throughput.png``, each value of each round to
+    ``throughput-<n>-threads.csv``, ``scaling.csv``, ``scaling.png`` and ``config.json``.
 
     :param config: what to run
     :return: the folder
     """
     folder = run_folder.create(config.output, "throughput")
-    run_folder.write_config(folder, config)
-    for threads in dict.fromkeys(config.threads):
+    machine = run_folder.write_config(folder, config)["machine"]
+    cases = list(CASES)
+    if th.cuda.is_available():
+        cases += [replace(case, device="cuda") for case in CASES if case.kind == "pairwise"]
+    else:
+        print("CUDA is not measured: this machine has no such device, or torch none of its code")
+    entrants = contenders(config, cases)
+    found: list[table.Row] = []
+    threads_each = tuple(dict.fromkeys(config.threads))
+    for threads in threads_each:
         th.set_num_threads(threads)
-        contenders, pairs = _contenders(config)
-        measured = rounds.measure(contenders, config.rounds)
-        rounds.write(folder / f"throughput-{threads}-threads.csv", contenders, measured)
+        measured = rounds.measure(entrants, config.rounds)
+        rounds.write(folder / f"throughput-{threads}-threads.csv", entrants, measured)
         print(f"\n{threads} thread(s)")
-        rounds.show(contenders, FIGURES, measured)
-        for name, count in pairs.items():
-            print(f"  {name:32} {np.median(measured[name]) * count:14,.0f} goal updates/s")
+        rounds.show(entrants, FIGURES, measured)
+        found += table.rows(cases, measured, peak_memory.of_updates(cases, threads), TRAINING, threads)
+    table.write(folder / "throughput-table.csv", found)
+    table.show(found)
+    processors = machine["processor"] + (f"; {machine['gpu']}" if th.cuda.is_available() else "")
+    caption = f"{processors}; torch {th.__version__}, {threads_each[0]} thread(s); medians of {config.rounds} rounds"
+    plotting.throughput_table(folder / "throughput-table.csv", folder / "throughput.png", threads_each[0], caption)
     th.set_num_threads(1)
-    scaling(config, folder)
+    scaling.run(folder, config.rounds, config.seconds)
     print(f"written to {folder}")
     return folder
 
 
-def _contenders(config: ThroughputConfig) -> tuple[list[Contender], dict[str, int]]:
-    paper, batch = updates.learner(32, 16), updates.learner(128, 128, "batch")
-    everything = updates.learner(32, 5_728)
-    measured: list[Update] = [
-        updates.ours(paper),
-        updates.tiled(paper),
-        updates.ours(batch),
-        updates.tiled(batch),
-        updates.ours(everything),
-        updates.all_goals_head(paper),
-        updates.sb3_dqn(32, relabel=False),
-        updates.sb3_dqn(512, relabel=True),
-        updates.sb3_dqn(16_384, relabel=True),
-    ]
-    contenders = [
-        Contender(update.name, update.name, "updates/s", lambda update=update: update.speed(config.seconds))  # type: ignore[misc]
-        for update in measured
-    ]
-    for model, shared in ((paper, 0), (batch, 128)):
-        size = (model.batch_size, model.goal_batch_size)
-        least = floor.work(model, *size, n_shared=shared)
-        name = f"floor {size[0]} x {size[1]}"
-        contenders.append(Contender(name, name, "updates/s", lambda least=least: 1 / floor.seconds(least)))  # type: ignore[misc]
+def contenders(config: ThroughputConfig, cases: Sequence[Case]) -> list[Contender]:
+    """
+    :param config: what to run
+    :param cases: the updates
+    :return: these, a floor for each size of them, and whole training
+    """
+    found, floors = [], {}
+    for case in cases:
+        speed = case.update().speed
+        found.append(Contender(case.name, case.name, "updates/s", partial(speed, config.seconds)))
+        if case.floor_name is not None and case.kind == "pairwise":
+            floors[case.floor_name] = case.floor()
+    found += [Contender(name, name, "updates/s", partial(_floor_speed, work)) for name, work in floors.items()]
     training = updates.learner(32, 16, n_envs=1)
-    training.learning_starts = 0
-    contenders.append(Contender("training, ours", "training, ours", "steps/s", _training(training, config.training_steps)))
-    peer = updates.sb3_learner(32, relabel=False)
-    peer.learning_starts = 0
-    contenders.append(Contender("training, SB3", "training, SB3", "steps/s", _training(peer, config.training_steps)))
-    return contenders, {update.name: update.pairs for update in measured}
+    peer = peers.sb3_learner(32, relabel=False)
+    for name, model in (("training, ours", training), ("training, SB3", peer)):
+        model.learning_starts = 0
+        found.append(Contender(name, name, "steps/s", _training(model, config.training_steps)))
+    return found
+
+
+def _floor_speed(work: Work) -> float:
+    return 1 / floor.seconds(work)
 
 
 def _training(model: BaseAlgorithm, steps: int) -> Callable[[], float]:
@@ -123,31 +149,3 @@ def _training(model: BaseAlgorithm, steps: int) -> Callable[[], float]:
         return steps / (time.perf_counter() - begin)
 
     return measure
-
-
-def scaling(config: ThroughputConfig, folder: Path) -> None:
-    """
-    How the time of an update grows with its goals: write ``scaling.csv`` and ``scaling.png``, and print.
-
-    :param config: what to run
-    :param folder: of the run
-    """
-    measured = [updates.ours(updates.learner(SCALED_TRANSITIONS, goals)) for goals in SCALED_GOALS]
-    contenders = [
-        Contender(update.name, update.name, "updates/s", lambda update=update: update.speed(config.seconds))  # type: ignore[misc]
-        for update in measured
-    ]
-    speeds = rounds.measure(contenders, config.rounds)
-    milliseconds = [1e3 / float(np.median(speeds[update.name])) for update in measured]
-    with (folder / "scaling.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["transitions", "goals", "milliseconds"])
-        writer.writerows(
-            [SCALED_TRANSITIONS, goals, f"{time_:.3f}"] for goals, time_ in zip(SCALED_GOALS, milliseconds, strict=True)
-        )
-    plotting.scaling(folder / "scaling.csv", folder / "scaling.png")
-    rows = SCALED_TRANSITIONS + np.array(SCALED_GOALS)
-    slope, offset = np.polyfit(rows, milliseconds, 1)
-    off = np.abs(np.array(milliseconds) / (offset + slope * rows) - 1).max()
-    span = f"{SCALED_GOALS[0]} to {SCALED_GOALS[-1]} goals"
-    print(f"time of {SCALED_TRANSITIONS} x {span}: at most {off:.0%} off a line in S + G")

@@ -1,12 +1,22 @@
 import csv
+import re
+import sys
 
 import pytest
 import torch as th
 
-from benchmarks import floor, updates
+from benchmarks import curves, floor, peak_memory, peers, scaling, table, throughput, time_profile, updates
+from benchmarks.__main__ import main
+from benchmarks.cases import Case
 from benchmarks.mastery import PRESETS
-from benchmarks.throughput import SCALED_GOALS, ThroughputConfig, scaling
+from benchmarks.rounds import Best, Figure
+from benchmarks.throughput import ThroughputConfig
 from benchmarks.updates import tiled_losses
+
+
+def read(file):
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
 
 
 def test_tiled_and_pairwise_are_the_same_loss_and_gradient():
@@ -48,26 +58,241 @@ def test_the_floor_counts_what_an_update_multiplies(paper):
     assert floor.seconds(found, repeats=1) > 0
 
 
+@pytest.fixture(scope="module")
+def atari():
+    return Case("pairwise", 80, 16, "batch", world="frames")
+
+
+def test_atari_has_ataris_shapes(atari):
+    model = atari.learner()
+    assert model.replay_buffer.buffer_size * 8 == 200
+    batch = model.replay_buffer.sample(80)
+    assert batch.observations.shape == (80, 4, 84, 84)
+    goals, ids, _ = model._sample_goals(batch)
+    assert set(ids.tolist()) <= set(batch.next_ids.tolist())  # the goals are met in the batch, as the floor takes it
+    assert (goals == th.as_tensor(model.goal_buffer[ids.numpy()])).all()
+    update = updates.ours(model)
+    assert (update.transitions, update.goals) == (80, 16)
+    least = atari.floor()
+    for shape in ((96 * 400, 256, 32), (80 * 400, 256, 32), (96 * 81, 512, 64), (96 * 49, 576, 64), (96, 3136, 512)):
+        assert shape in least.products
+    assert (80, 1024, 16 * 18) in least.products
+    before = [parameter.clone() for parameter in model.q_net.parameters()]
+    update.make(3, 2)
+    assert (model.goal_batch_size, len(model._sample_goals(batch)[1])) == (2, 2)
+    assert not any(th.equal(a, b) for a, b in zip(before, model.q_net.parameters(), strict=True))
+
+
+def test_cases_are_named_apart_and_have_their_floors(atari):
+    assert len({case.name for case in throughput.CASES}) == len(throughput.CASES)
+    assert atari.name == "pairwise 80 x 16, Atari"
+    assert Case("tiled", 80, 16, "batch", world="frames").floor_name == atari.floor_name == "floor 80 x 16, Atari"
+    assert Case("pairwise", 32, 16, device="cuda").name == "pairwise 32 x 16, cuda"
+    assert Case("pairwise", 32, 16, device="cuda").floor_name is None
+    assert Case("SB3 DQN + HER", 512).floor_name is None
+    assert Case("head", 32, 5_728).pairs == 32 * 5_728
+
+
+def test_every_figure_is_about_something_that_is_measured():
+    names = {case.name for case in throughput.CASES} | set(throughput.TRAINING.values())
+    names |= {case.floor_name for case in throughput.CASES}
+    assert set(throughput.TRAINING) <= names
+    for figure in throughput.FIGURES:
+        assert figure.is_measured({name: [1.0] for name in names}), figure.title
+    pairs = {case.name: case.pairs for case in throughput.CASES}
+    for batches in (throughput.OUR_BATCHES, throughput.HER_BATCHES):
+        assert all(pairs[name] == weight for name, weight in batches.weights.items())
+
+
+def test_the_best_of_several_is_found_in_each_round():
+    measured = {"a": [10.0, 30.0], "b": [2.0, 3.0], "c": [100.0, 50.0]}
+    figure = Figure("", Best({"a": 1, "b": 10}), "c")
+    assert figure.values(measured).tolist() == [20.0 / 100.0, 30.0 / 50.0]
+    assert Figure("", "c", Best({"a": 1, "b": 10})).values(measured).tolist() == [5.0, 50.0 / 30.0]
+    assert figure.is_measured(measured)
+    assert not figure.is_measured({"a": [1.0], "c": [1.0]})
+    assert not Figure("", "a", Best({"c": 1, "d": 1})).is_measured(measured)
+
+
 def test_peers_learn_what_they_should(paper):
-    head = updates.AllGoalsHead(paper)
-    assert head.n_goals == 5_728
-    before = [parameter.clone() for parameter in head.net.parameters()]
-    head.update()
-    assert not all(th.equal(a, b) for a, b in zip(before, head.net.parameters(), strict=True))
+    head = Case("head", 2, 5_728).learner()
+    assert head.q_net.head.out_features == 5_728 * 5
+    assert len(head.goal_buffer) == 5_728
+    before = [parameter.clone() for parameter in head.q_net.parameters()]
+    head.train(1, 2)
+    assert head.pairs_taught == 2 * 5_728
+    assert not all(th.equal(a, b) for a, b in zip(before, head.q_net.parameters(), strict=True))
     for relabel in (False, True):
-        update = updates.sb3_dqn(16, relabel)
-        assert update.pairs == 16
+        update = peers.sb3_dqn(16, relabel)
+        assert (update.transitions, update.goals) == (16, 1)
         assert update.speed(0.0) > 0
-    product = updates.sb3_learner(16, relabel=False).q_net.features_extractor
+    product = peers.sb3_learner(16, relabel=False).q_net.features_extractor
     ours, theirs = (sum(p.numel() for p in module.parameters()) for module in (paper.q_net, product))
     assert theirs == ours - paper.q_net.head.weight.numel() - 5  # the same network, up to the head
 
 
-def test_growth_is_written_and_drawn(tmp_path, capsys):
-    scaling(ThroughputConfig(rounds=1, seconds=0.0), tmp_path)
-    with (tmp_path / "scaling.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["goals"]) for row in rows] == list(SCALED_GOALS)
+def test_growth_is_written_and_drawn(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(scaling, "GOALS", (8, 16))
+    monkeypatch.setattr(scaling, "TILED_GOALS", (8,))
+    memory = {"pairwise": 20.0, "tiled": 300.0}
+    monkeypatch.setattr(peak_memory, "of_updates", lambda cases, threads: {case: memory[case.kind] for case in cases})
+    scaling.run(tmp_path, 1, 0.0)
+    rows = read(tmp_path / "scaling.csv")
+    assert [(row["update"], int(row["goals"])) for row in rows] == [("pairwise", 8), ("pairwise", 16), ("tiled", 8)]
     assert all(float(row["milliseconds"]) > 0 for row in rows)
+    assert [row["megabytes"] for row in rows] == ["20.0", "20.0", "300.0"]
     assert (tmp_path / "scaling.png").stat().st_size > 1_000
-    assert capsys.readouterr().out.count("off a line in S + G") == 1
+    printed = capsys.readouterr().out
+    assert "time of pairwise 64 x 8 to 16 goals: at most" in printed
+    assert "memory of pairwise 64 x 8 to 16 goals: at most 0% off a line in S + G" in printed
+    # nothing of memory where it is not measured
+    monkeypatch.setattr(peak_memory, "of_updates", lambda cases, threads: {})
+    scaling.run(tmp_path, 1, 0.0)
+    assert {row["megabytes"] for row in read(tmp_path / "scaling.csv")} == {""}
+    assert "memory" not in capsys.readouterr().out
+
+
+def test_how_far_from_a_line():
+    assert scaling._off_a_line([1, 2, 3], [5.0, 7.0, 9.0]) == pytest.approx(0)
+    # nearest to (0, 0), (1, 3), (2, 0) is y = 1: the least is off by all of it, the greatest by twice
+    assert scaling._off_a_line([0, 1, 2], [0.0, 3.0, 0.0]) == pytest.approx(2)
+
+
+def test_the_table_is_made_of_the_medians():
+    ours, tiled = Case("pairwise", 32, 16), Case("tiled", 32, 16)
+    measured = {
+        ours.name: [100.0, 200.0, 150.0],
+        tiled.name: [10.0, 10.0, 30.0],
+        "floor 32 x 16": [200.0, 250.0, 100.0],
+        "training, ours": [90.0, 80.0, 70.0],
+    }
+    first, second = table.rows([ours, tiled], measured, {tiled: 33.25}, {ours.name: "training, ours"}, threads=2)
+    assert first == table.Row(2, "pairwise 32 x 16", 512, 150.0, 150.0 * 512, 80.0, None, 0.8)
+    assert second == table.Row(2, "tiled 32 x 16", 512, 10.0, 5120.0, None, 33.25, 0.05)
+    assert table.cells(first) == ["2", "pairwise 32 x 16", "512", "150", "76,800", "80.0", "", "0.800"]
+    assert table.cells(second, "")[3:] == ["10.0", "5120", "", "33.2", "0.0500"]
+
+
+def test_the_whole_run_writes_one_table(tmp_path, capsys, monkeypatch):
+    cases = (Case("pairwise", 32, 16), Case("tiled", 32, 16), Case("SB3 DQN", 32), Case("pairwise", 16, 5, world="frames"))
+    monkeypatch.setattr(throughput, "CASES", cases)
+    monkeypatch.setattr(scaling, "GOALS", (8,))
+    monkeypatch.setattr(scaling, "TILED_GOALS", ())
+    monkeypatch.setattr(peak_memory, "of_update", lambda case, threads: 12.5)
+    monkeypatch.setattr(peak_memory, "why_not", lambda: None)
+    monkeypatch.setattr(th.cuda, "is_available", lambda: False)
+    config = ThroughputConfig(rounds=1, seconds=0.01, training_steps=3, threads=(1,), output=tmp_path)
+    folder = config.run()
+    rows = {row["update"]: row for row in read(folder / "throughput-table.csv")}
+    assert list(rows) == [case.name for case in cases]
+    raw = {row["contender"]: float(row["value"]) for row in read(folder / "throughput-1-threads.csv")}
+    for case in cases:
+        row = rows[case.name]
+        assert float(row["updates_per_second"]) == pytest.approx(raw[case.name], rel=0.01)
+        assert float(row["goal_updates_per_second"]) == pytest.approx(raw[case.name] * case.pairs, rel=0.01)
+        assert (int(row["threads"]), float(row["peak_megabytes"])) == (1, 12.5)
+    assert float(rows["tiled 32 x 16"]["share_of_floor"]) == pytest.approx(
+        raw["tiled 32 x 16"] / raw["floor 32 x 16"], rel=0.01
+    )
+    assert float(rows["pairwise 16 x 5, Atari"]["share_of_floor"]) > 0
+    assert rows["SB3 DQN, one goal, 32"]["share_of_floor"] == ""
+    steps = {name: row["env_steps_per_second"] for name, row in rows.items() if row["env_steps_per_second"]}
+    assert {name: pytest.approx(float(value), rel=0.01) for name, value in steps.items()} == {
+        name: raw[training] for name, training in throughput.TRAINING.items()
+    }
+    assert (folder / "throughput.png").stat().st_size > 10_000
+    assert "CUDA is not measured" in capsys.readouterr().out
+
+
+def test_the_profile_adds_up_to_the_update(tmp_path, monkeypatch, capsys):
+    options = ["--profile", "--updates=3", "--transitions=8", "--goals=4", f"--output={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "throughput", *options])
+    main()
+    (folder,) = tmp_path.iterdir()
+    rows = {row["group"]: row for row in read(folder / "profile.csv")}
+    assert list(rows) == [*time_profile.GROUPS, time_profile.BETWEEN, time_profile.PROFILED, time_profile.PLAIN]
+    assert all(float(rows[group]["calls"]) >= 1 and float(rows[group]["milliseconds"]) > 0 for group in time_profile.GROUPS)
+    whole = float(rows[time_profile.PROFILED]["milliseconds"])
+    parts = [float(rows[name]["milliseconds"]) for name in (*time_profile.GROUPS, time_profile.BETWEEN)]
+    assert sum(parts) == pytest.approx(whole, abs=0.01)
+    assert sum(float(row["share"]) for row in rows.values() if row["share"]) == pytest.approx(2, abs=0.01)
+    assert "matrix products" in capsys.readouterr().out
+
+
+def test_a_profiled_learner_is_as_it_was(paper):
+    shares = {share.group: share for share in time_profile.measure(paper, 2)}
+    assert "sample" not in vars(paper.replay_buffer)
+    assert "_sample_goals" not in vars(paper)
+    # convolutions: two forward in each network, two backward, each operation within others
+    assert shares["convolutions"].calls >= 6
+    assert shares["matrix products"].calls >= 2 * 4 + 2 * 4
+
+
+def row(epsilon, seconds, updates, learner=curves.OURS, seed=0):
+    return {
+        "learner": learner,
+        "seed": str(seed),
+        "step": str(100 * seconds),
+        "training_seconds": str(seconds),
+        "greedy": "0.0",
+        "epsilon": str(epsilon),
+        "goal_updates": str(updates),
+    }
+
+
+def test_a_level_is_reached_when_it_is_first_measured():
+    curve = [row(0.1, 0, 0), row(0.5, 10, 5_000), row(0.4, 20, 10_000), row(0.85, 40, 30_000)]
+    assert curves.reached(curve, 0.5) == curves.Reached(10.0, 1_000.0, 500.0)
+    assert curves.reached(curve, 0.8) == curves.Reached(40.0, 4_000.0, 750.0)
+    assert curves.reached(curve, 0.9) is None
+
+
+def test_medians_count_the_runs_that_never_got_there(tmp_path, capsys):
+    rows = []
+    for seed, seconds in ((0, 10), (1, 30), (2, 20)):
+        rows += [row(0.0, 0, 0, seed=seed), row(0.6, seconds, 1_000 * seconds, seed=seed)]
+    for seed, level in ((0, 0.6), (1, 0.2), (2, 0.96)):
+        rows.append(row(level, 50 + seed, 500, learner=curves.HEAD, seed=seed))
+    with (tmp_path / "curves.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, curves.COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    curves.show(tmp_path / "curves.csv")
+    cells = [re.split(r"\s*│\s*", line)[1:-1] for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert cells[0] == ["0.5", curves.OURS, "20.0", "2,000", "1,000", "3 of 3"]
+    assert cells[1] == ["0.5", curves.HEAD, "52.0", "5,200", "10", "2 of 3"]
+    assert cells[3] == ["0.8", curves.HEAD, "not reached", "not reached", "10", "1 of 3"]
+    assert cells[4] == ["0.9", curves.OURS, "not reached", "not reached", "", "0 of 3"]
+
+
+def test_curves_of_both_learners_are_measured_alike(tmp_path, monkeypatch, capsys):
+    options = [
+        "--curves",
+        "--seeds=1",
+        "--steps=1200",
+        "--eval-freq=1200",
+        "--head-learning-rate=0.002",
+        f"--output={tmp_path}",
+    ]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "throughput", *options])
+    main()
+    (folder,) = tmp_path.iterdir()
+    rows = read(folder / "curves.csv")
+    assert [(row["learner"], int(row["step"])) for row in rows] == [
+        (learner, step) for learner in (curves.OURS, curves.HEAD) for step in (0, 1200)
+    ]
+    assert all(0 <= float(row[rate]) <= 1 for row in rows for rate in ("greedy", "epsilon"))
+    # updates at steps 1,008, 1,016, ..., 1,192; that of step 1,200 comes after the measurement
+    small = PRESETS["small"].agent
+    assert int(rows[1]["goal_updates"]) == 24 * small.batch_size * small.goal_batch_size
+    assert 0 < int(rows[3]["goal_updates"]) <= 24 * small.batch_size * 220
+    assert (folder / "curves.png").stat().st_size > 1_000
+    assert capsys.readouterr().out.count("1200 steps in") == 2
+    head = curves.make(curves.CurvesConfig(head_learning_rate=0.002, steps=10), curves.HEAD, 0)
+    assert head.lr_schedule(1.0) == 0.002
+
+
+def test_one_thing_at_a_time(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "throughput", "--curves", "--world"])
+    with pytest.raises(SystemExit, match="one of --world, --curves, --profile at a time, got --curves --world"):
+        main()
