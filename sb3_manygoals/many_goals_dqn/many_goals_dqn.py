@@ -15,21 +15,20 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TrainFreq
 from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_name, polyak_update
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, first_action_masks, next_action_masks, random_allowed
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.goals.environments import goal_episodes, is_goal_wrapped, monitors_goals, pursue_goals
+from sb3_manygoals.goals.environments import as_goal_vec_env, goal_episodes, is_goal_wrapped, pursue_goals
 from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
@@ -248,13 +247,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        # As SB3's, without VecTransposeImage: the network puts the channels first, once for all three keys.
-        env = pursue_goals(env, None)
-        if isinstance(env, VecEnv):
-            return env
-        if monitor_wrapper and not monitors_goals(env):
-            env = Monitor(env)
-        return DummyVecEnv([lambda: env])
+        return as_goal_vec_env(env, monitor_wrapper)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """

@@ -409,7 +409,7 @@ def test_a_trained_model_can_be_copied():
 
 
 def test_continuous_actions_are_refused():
-    with pytest.raises(TypeError, match="ManyGoalsDQN needs a Discrete action space that starts at 0, got Box"):
+    with pytest.raises(TypeError, match="a Discrete action space that starts at 0 is needed, got Box"):
         make_model("Pendulum-v1")
 
 
