@@ -170,7 +170,8 @@ class TabularAllGoals(BaseAlgorithm):
     transition updates the values for all goals, once, when it is made; there is no replay memory.
 
     Goals are pursued as by :class:`~sb3_manygoals.ManyGoalsDQN`: chosen among the states met so far, for as many steps as the
-    goal wrapper gives, epsilon-greedily. The table grows with the square of the states.
+    goal wrapper gives, epsilon-greedily. A selector is told of visits and episodes; losses and values are not given to it.
+    The table grows with the square of the states.
 
     :param policy: "TablePolicy"
     :param env: an environment or its id, or a VecEnv, whose observations and actions are Discrete: without goals, or wrapped

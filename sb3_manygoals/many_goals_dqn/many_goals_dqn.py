@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import pathlib
@@ -27,7 +28,7 @@ from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, first_action_masks, next_action_masks, random_allowed
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.goals import UNKNOWN, GoalBuffer
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer, GoalSelector
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_episodes, is_goal_wrapped, pursue_goals
 from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
@@ -41,7 +42,7 @@ SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 GoalSampling = Literal["uniform", "batch"]
 
 _LEARNER_STREAM = 3
-_BUILT_ANEW = ("q_net", "q_net_target", "_running_stats", "_running_stats_target", "goal_buffer", "_loss")
+_BUILT_ANEW = ("q_net", "q_net_target", "_running_stats", "_running_stats_target", "goal_buffer", "_loss", "_selectors")
 """Attributes that :meth:`ManyGoalsDQN.save` leaves out."""
 
 
@@ -172,8 +173,10 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         self.exploration_initial_eps = exploration_initial_eps
         self.exploration_final_eps = exploration_final_eps
         self.exploration_steps = exploration_steps
-        # without the buffer: it is no setting, and would be saved with the model
-        self.goal_wrapper_kwargs = {k: v for k, v in (goal_wrapper_kwargs or {}).items() if k != "goal_buffer"}
+        # Without the buffer, and a selector as it is now: what they learn is no setting, and would be saved with the model.
+        settings = {name: value for name, value in (goal_wrapper_kwargs or {}).items() if name != "goal_buffer"}
+        self.goal_wrapper_kwargs = copy.deepcopy(settings)
+        self._selectors: list[GoalSelector] = []
         self.action_masks = action_masks
         self.goal_buffer = None
         self.goal_rules: dict[str, Any] | None = None
@@ -256,7 +259,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         :raises ValueError: if it comes with another goal buffer that is not empty
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
-        env = self._wrap_env(pursue_goals(env, self.goal_wrapper_kwargs))
+        env = self._wrap_env(pursue_goals(env, copy.deepcopy(self.goal_wrapper_kwargs)))
         for theirs in (pursuit.goal_buffer for pursuit in goal_episodes(env)):
             known = self.goal_buffer is None or theirs is self.goal_buffer
             if not known and (len(theirs) > 0 or theirs.has_held_out):
@@ -298,11 +301,14 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         for _ in range(gradient_steps):
             batch: ManyGoalsSamples = self.replay_buffer.sample(batch_size)
             goals, goal_ids = self._sample_goals(batch)
-            loss = self.goal_losses(batch, goals, goal_ids).mean()
+            losses = self.goal_losses(batch, goals, goal_ids)
+            loss = losses.mean()
             guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
             self.policy.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.policy.optimizer.step()
+            for selector in self._selectors:
+                selector.observe_losses(goal_ids, losses)
             self._loss = loss.detach()
             self._n_updates += 1
 
@@ -339,6 +345,20 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         )
         return pairwise_td_loss(q, targets)
 
+    def goal_values(self, observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float32]:
+        """
+        What the best action is worth.
+
+        :param observations: shape (n, *observation_space.shape)
+        :param goals: the goal of each, the same shape
+        :return: max_a Q(s, a, g) by the learning network and by the target network, shape (2, n)
+        """
+        self.policy.set_training_mode(False)
+        pair = [th.as_tensor(array, device=self.device) for array in (observations, goals)]
+        with th.no_grad():
+            values = th.stack([net(*pair).amax(dim=1) for net in (self.q_net, self.q_net_target)])
+        return np.asarray(values.cpu().numpy(), dtype=np.float32)
+
     def _sample_goals(self, batch: ManyGoalsSamples) -> tuple[th.Tensor, th.Tensor]:
         assert self.goal_buffer is not None
         ids = self.goal_buffer.sample_ids(self.goal_batch_size, self.rng)
@@ -357,10 +377,13 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
+        assert self.env is not None, "a model without an environment cannot learn"
+        self._selectors = list({id(episodes.selector): episodes.selector for episodes in goal_episodes(self.env)}.values())
+        for selector in self._selectors:
+            selector.use_values(self.goal_values)
         before = self._last_obs
         prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
-            assert self.env is not None
             self._last_action_masks = first_action_masks(self.env, self._n_actions)
         return prepared
 
