@@ -7,7 +7,7 @@ import io
 import os
 import pathlib
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -39,10 +39,19 @@ from sb3_manygoals.networks import UniversalQNetwork
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
-GoalSampling = Literal["uniform", "batch"]
+GoalSampling = Literal["uniform", "batch", "all", "pursued"]
 
 _LEARNER_STREAM = 3
-_BUILT_ANEW = ("q_net", "q_net_target", "_running_stats", "_running_stats_target", "goal_buffer", "_loss", "_selectors")
+_BUILT_ANEW = (
+    "q_net",
+    "q_net_target",
+    "_running_stats",
+    "_running_stats_target",
+    "goal_buffer",
+    "_loss",
+    "_selectors",
+    "goal_updates",
+)
 """Attributes that :meth:`ManyGoalsDQN.save` leaves out."""
 
 
@@ -64,9 +73,12 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
     :param buffer_size: transitions in the replay memory
     :param learning_starts: environment steps, taken at random, before the first update
     :param batch_size: transitions in an update, S
-    :param goal_batch_size: goals in an update, G
-    :param goal_sampling: where the goals of an update come from: "uniform" over the known goals, as in the paper, or
-        "batch": the next observations of the sampled transitions, as many as are different, topped up with uniform goals
+    :param goal_batch_size: goals in an update, G; not used with "all" and "pursued"
+    :param goal_sampling: where the goals of an update come from: "uniform" over the known goals, as in the paper;
+        "batch": the next observations of the sampled transitions, as many as are different, topped up with uniform goals;
+        "all" known goals; "pursued": not many goals but one, each transition teaching only the goal that was pursued when it
+        was made, the paper's on-policy baseline (there with a ``batch_size`` of 16)
+    :param batch_goal_share: with "batch", the largest share of an update's goals that are its next observations
     :param double_q: choose the next action with the learning network and value it with the target network
     :param tau: share of the learning network taken over by the target network at each of its updates
     :param gamma: discount factor
@@ -109,6 +121,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         batch_size: int = 32,
         goal_batch_size: int = 16,
         goal_sampling: GoalSampling = "uniform",
+        batch_goal_share: float = 1.0,
         double_q: bool = False,
         tau: float = 1.0,
         gamma: float = 0.99,
@@ -168,6 +181,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             raise ValueError("VecNormalize is not supported: a goal is one exact observation, and normalisation drifts")
         self.goal_batch_size = goal_batch_size
         self.goal_sampling = goal_sampling
+        self.batch_goal_share = batch_goal_share
         self.double_q = double_q
         self.target_update_interval = target_update_interval
         self.exploration_initial_eps = exploration_initial_eps
@@ -179,6 +193,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         self._selectors: list[GoalSelector] = []
         self.action_masks = action_masks
         self.goal_buffer = None
+        self.goal_updates: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # by id: how often the goal was in an update
         self.goal_rules: dict[str, Any] | None = None
         self.exploration_rate = exploration_initial_eps
         self._loss = th.zeros(())
@@ -193,18 +208,19 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         self.gradient_steps = _whole("gradient_steps", self.gradient_steps, -1)
         if not isinstance(self.train_freq, TrainFreq):
             _whole("train_freq", self.train_freq[0] if isinstance(self.train_freq, tuple) else self.train_freq, 1)
-        for name in ("gamma", "tau", "exploration_initial_eps", "exploration_final_eps"):
+        for name in ("gamma", "tau", "batch_goal_share", "exploration_initial_eps", "exploration_final_eps"):
             value = getattr(self, name)
             if not isinstance(value, (int, float, np.number)) or not 0.0 <= value <= 1.0:
                 raise ValueError(f"{name} must be a number in [0, 1], got {value!r}")
         if self.gamma == 1.0:
             raise ValueError("gamma must be less than 1: a goal that is never reached would be worth minus infinity")
-        if self.goal_sampling not in ("uniform", "batch"):
-            raise ValueError(f'goal_sampling must be "uniform" or "batch", got {self.goal_sampling!r}')
+        if self.goal_sampling not in get_args(GoalSampling):
+            known = ", ".join(f'"{name}"' for name in get_args(GoalSampling))
+            raise ValueError(f"goal_sampling must be one of {known}, got {self.goal_sampling!r}")
 
     def _setup_model(self) -> None:
         self._check_numbers()
-        self.replay_buffer_kwargs = {"action_masks": self.action_masks}
+        self.replay_buffer_kwargs = {"action_masks": self.action_masks, "pursued_goals": self.goal_sampling == "pursued"}
         if self.env is not None:  # without one it only predicts, and the replay memory stays untouched
             self._check_memory(self.env)
         super()._setup_model()
@@ -222,7 +238,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         assert isinstance(self.observation_space, spaces.Dict)
         assert isinstance(self.action_space, spaces.Discrete)
         needed = ManyGoalsReplayBuffer.memory_needed(
-            self.buffer_size, self.observation_space, self.action_space, self.n_envs, self.action_masks
+            self.buffer_size, self.observation_space, self.action_space, self.n_envs, **self.replay_buffer_kwargs
         )
         if self.replay_buffer is not None:  # what is filled is taken already
             room = self.replay_buffer.buffer_size - self.replay_buffer.size()
@@ -242,6 +258,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             )
         if self.goal_buffer is None:
             self.goal_buffer = episodes[0].goal_buffer
+        if len(self.goal_updates) != self.goal_buffer.capacity:
+            self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         for pursuit in episodes:
             # the ids in the replay memory are this buffer's
             pursuit.adopt(self.goal_buffer)
@@ -321,6 +339,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         :param goal_ids: their ids, shape (G,) int64
         :return: shape (G,)
         """
+        if self.goal_sampling == "pursued":
+            return self._pursued_losses(batch, goals, goal_ids)
         net, target = self.q_net, self.q_net_target
         n = len(batch.actions)
         with th.no_grad():
@@ -345,6 +365,26 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         )
         return pairwise_td_loss(q, targets)
 
+    def _pursued_losses(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
+        """As :meth:`goal_losses`, of S pairs: each transition with one goal, its own."""
+        with th.no_grad():
+            next_q = self.q_net_target(batch.next_observations, goals)[:, None]
+            next_q_online = self.q_net(batch.next_observations, goals)[:, None] if self.double_q else None
+        q = self.q_net(batch.observations, goals).gather(1, batch.actions[:, None])
+        targets = pairwise_td_targets(
+            next_q,
+            (batch.next_ids == goal_ids)[:, None],
+            batch.terminated,
+            self.gamma,
+            self.goal_reward,
+            self.step_reward,
+            next_q_online,
+            batch.next_action_mask,
+        )
+        # as S goals with one transition each; those whose goal is not known have no part in the mean
+        known = goal_ids != UNKNOWN
+        return pairwise_td_loss(q.T, targets.T) * known * (len(known) / known.sum().clamp(min=1))
+
     def goal_values(self, observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float32]:
         """
         What the best action is worth.
@@ -361,12 +401,19 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
 
     def _sample_goals(self, batch: ManyGoalsSamples) -> tuple[th.Tensor, th.Tensor]:
         assert self.goal_buffer is not None
-        ids = self.goal_buffer.sample_ids(self.goal_batch_size, self.rng)
+        if self.goal_sampling == "all":
+            ids = np.arange(len(self.goal_buffer))
+        elif self.goal_sampling == "pursued":
+            assert batch.pursued_ids is not None
+            ids = batch.pursued_ids.cpu().numpy()
+        else:
+            ids = self.goal_buffer.sample_ids(self.goal_batch_size, self.rng)
         if self.goal_sampling == "batch":
             met = np.unique(batch.next_ids.cpu().numpy())
-            met = self.rng.permutation(met[met != UNKNOWN])[: self.goal_batch_size]
+            met = self.rng.permutation(met[met != UNKNOWN])[: round(self.batch_goal_share * self.goal_batch_size)]
             ids[: len(met)] = met
-        goals = th.as_tensor(self.goal_buffer[ids], device=self.device)
+        np.add.at(self.goal_updates, ids[ids != UNKNOWN], 1)
+        goals = th.as_tensor(self.goal_buffer[np.maximum(ids, 0)], device=self.device)
         return goals, th.as_tensor(ids, device=self.device)
 
     def _setup_learn(
@@ -525,6 +572,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         """
         assert isinstance(self.observation_space, spaces.Dict)
         self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"])
+        self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         self.replay_buffer.identify(self.goal_buffer)
         if self.env is not None:
             self._adopt_goals(self.env)
@@ -535,13 +583,17 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
 
         :param path: of the pickle
         :param truncate_last_traj: not used; part of SB3's interface
-        :raises ValueError: if it was written by a model with action masks and this one has none, or the reverse
+        :raises ValueError: if it was written by a model with action masks and this one has none, or the reverse, or for
+            ``goal_sampling="pursued"`` and this one has another, or the reverse
         """
         before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
         if (self.replay_buffer.next_action_masks is not None) != self.action_masks:
             self.replay_buffer = before
             raise ValueError(f"the model has action_masks={self.action_masks}, the replay memory was kept by one that has not")
+        if (self.replay_buffer.pursued_ids is not None) != (self.goal_sampling == "pursued"):
+            self.replay_buffer = before
+            raise ValueError(f'goal_sampling is "{self.goal_sampling}", the replay memory was kept for another')
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         self.replay_buffer.identify(self.goal_buffer)
 
@@ -557,6 +609,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             "algorithm": get_algorithm_state(self),
             "replay_buffer": self.replay_buffer.get_checkpoint_state(),
             "goal_buffer": self.goal_buffer.get_checkpoint_state(),
+            "goal_updates": self.goal_updates,
             "rng": self.rng,
             "exploration_rate": self.exploration_rate,
             "loss": self._loss,
@@ -575,6 +628,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
         except ValueError as error:
             raise CheckpointError(str(error)) from error
+        if "goal_updates" in state:  # not counted by an earlier version
+            self.goal_updates = state["goal_updates"]
         self.rng = state["rng"]
         self.exploration_rate = state["exploration_rate"]
         self._loss = state["loss"].to(self.device)

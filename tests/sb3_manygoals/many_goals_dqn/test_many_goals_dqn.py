@@ -212,7 +212,7 @@ def test_batch_goals_are_the_next_observations_topped_up():
         np.testing.assert_array_equal(goals.numpy(), cells[goal_ids.numpy()])
 
 
-@pytest.mark.parametrize("goal_sampling", ["uniform", "batch"])
+@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "all", "pursued"])
 def test_held_out_goals_are_neither_pursued_nor_taught(goal_sampling):
     world = Corridor(length=6)
     held_out = np.stack([world.observation_of(2), world.observation_of(4)])
@@ -445,7 +445,8 @@ def test_counts_must_be_positive(name, value):
         ({"train_freq": "4"}, "train_freq must be a whole number, at least 1, got '4'"),
         ({"gradient_steps": -2}, "gradient_steps must be a whole number, at least -1, got -2"),
         ({"gradient_steps": 1.5}, "gradient_steps must be a whole number, at least -1, got 1.5"),
-        ({"goal_sampling": "all"}, 'goal_sampling must be "uniform" or "batch", got \'all\''),
+        ({"goal_sampling": "none"}, 'goal_sampling must be one of "uniform", "batch", "all", "pursued", got \'none\''),
+        ({"batch_goal_share": 1.5}, r"batch_goal_share must be a number in \[0, 1\], got 1.5"),
         ({"policy": "Policy"}, "policy must be one of CnnPolicy, MlpPolicy, got 'Policy'"),
         ({"policy_kwargs": {"embedding_dim": 0}}, "embedding_dim must be at least 1, got 0"),
         ({"goal_wrapper_kwargs": {"max_episode_steps": -5}}, "max_episode_steps must be a whole number, at least 1, got -5"),
