@@ -1,4 +1,4 @@
-"""The one command line: ``python -m benchmarks mastery|throughput [--world|--curves|--profile]|faults|film --help``."""
+"""The command line: ``python -m benchmarks mastery|tabular|throughput [--world|--curves|--profile]|faults|film --help``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Annotated
 
 import tyro
 
+from benchmarks import mastery, tabular
 from benchmarks.curves import CurvesConfig
 from benchmarks.faults import FaultsConfig
 from benchmarks.film import FilmConfig
-from benchmarks.mastery import PRESETS, MasteryConfig, saved_config
+from benchmarks.mastery import PRESETS, MasteryConfig
+from benchmarks.tabular import TabularConfig
 from benchmarks.throughput import ThroughputConfig
 from benchmarks.time_profile import ProfileConfig
 from benchmarks.world_speed import WorldSpeedConfig
@@ -41,12 +43,20 @@ def main() -> None:
     first.add_argument("--preset", choices=list(PRESETS), default="small")
     first.add_argument("--resume", type=Path)
     given = first.parse_known_args()[0]
+    is_tabular = sys.argv[1:2] == ["tabular"]
+    default, default_table = PRESETS[given.preset], TabularConfig()
     try:
-        default = PRESETS[given.preset] if given.resume is None else saved_config(given.resume)
+        if given.resume is not None and is_tabular:
+            default_table = tabular.saved_config(given.resume)
+        elif given.resume is not None:
+            default = mastery.saved_config(given.resume)
     except (OSError, ValueError, KeyError, TypeError) as error:
         sys.exit(f"error: --resume: {given.resume} is not the folder of a run: {error!r}")
-    mastery = tyro.conf.subcommand(
+    mastery_command = tyro.conf.subcommand(
         "mastery", default=default, description="Train ManyGoalsDQN on TwoRoomsSwitch, measure its mastery, report."
+    )
+    tabular_command = tyro.conf.subcommand(
+        "tabular", default=default_table, description="Train a lookup table on TwoRoomsSwitch, measure its mastery, report."
     )
     throughput = tyro.conf.subcommand(
         "throughput",
@@ -56,8 +66,9 @@ def main() -> None:
     )
     film = tyro.conf.subcommand("film", description="Film the exact policy of a map pursuing goals.")
     faults = tyro.conf.subcommand("faults", description="Kill, damage and starve training runs, and count what comes of it.")
-    config: MasteryConfig | ThroughputConfig | FaultsConfig | FilmConfig = tyro.cli(
-        Annotated[MasteryConfig, mastery]
+    config: MasteryConfig | TabularConfig | ThroughputConfig | FaultsConfig | FilmConfig = tyro.cli(
+        Annotated[MasteryConfig, mastery_command]
+        | Annotated[TabularConfig, tabular_command]
         | Annotated[ThroughputConfig, throughput]
         | Annotated[FaultsConfig, faults]
         | Annotated[FilmConfig, film],

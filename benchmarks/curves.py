@@ -87,7 +87,7 @@ def make(config: CurvesConfig, learner: str, seed: int) -> ManyGoalsDQN:
         SMALL.agent, learning_rate=config.head_learning_rate, goal_batch_size=1, goal_sampling="uniform"
     )
     capacity = len(all_goals(SMALL.env_id))
-    return agent.make(SMALL.env_id, config.head_steps or config.steps, seed, "cpu", AllGoalsDQN, capacity)
+    return agent.make(SMALL.env_id, config.head_steps or config.steps, seed, "cpu", n_goals=capacity, algorithm=AllGoalsDQN)
 
 
 def goal_updates(model: ManyGoalsDQN) -> int:

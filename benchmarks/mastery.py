@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -15,11 +13,18 @@ from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 
-from benchmarks import film, logs, plotting, report, run_folder
+from benchmarks.study import StudyConfig, Subject, carry_out, choose_held_out, open_folder, saved_settings
 from gym_twoRooms.oracle import mastery_ceiling
-from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN, MasteryCallback, MasteryResult, evaluate_mastery
-from sb3_manygoals.evaluation import MasteryPoint
-from sb3_manygoals.goals import GoalBuffer
+from sb3_manygoals import GoalBuffer, ManyGoalsDQN
+from sb3_manygoals.goals import (
+    GoalSelector,
+    IntermediateDifficultySelector,
+    LearningProgressSelector,
+    LeastVisitedSelector,
+    SmoothedProgressSelector,
+    UniformSelector,
+    ValueDisagreementSelector,
+)
 from sb3_manygoals.optim import InPlaceRMSprop
 
 
@@ -43,8 +48,20 @@ class AgentConfig:
     """Transitions in an update."""
     goal_batch_size: int = 16
     """Goals in an update."""
-    goal_sampling: Literal["uniform", "batch"] = "uniform"
-    """Update goals: uniform over the known ones, or the batch's own next observations."""
+    goal_sampling: Literal["uniform", "batch", "all", "pursued"] = "uniform"
+    """Update goals: uniform over the known ones; the batch's own next observations; all of them; or, for each transition, the
+    one that was pursued when it was made (on-policy)."""
+    batch_goal_share: float = 1.0
+    """The most of an update's goals that may be the batch's own next observations."""
+    selection: Literal[
+        "uniform",
+        "learning_progress",
+        "smoothed_progress",
+        "intermediate_difficulty",
+        "least_visited",
+        "value_disagreement",
+    ] = "uniform"
+    """How the goals that are pursued are chosen."""
     double_q: bool = False
     """Double Q-learning."""
     action_gap: float = 0.0
@@ -88,16 +105,18 @@ class AgentConfig:
         total_steps: int,
         seed: int,
         device: str,
+        held_out: NDArray[np.uint8] | None = None,
+        n_goals: int = 10_000,
         algorithm: type[ManyGoalsDQN] = ManyGoalsDQN,
-        n_goals: int | None = None,
     ) -> ManyGoalsDQN:
         """
         :param env_id: of a TwoRoomsSwitch world
         :param total_steps: of the run, for the decay of the step size
         :param seed: of everything
         :param device: for the networks
+        :param held_out: observations that must never be goals, or None
+        :param n_goals: how many goals it may know at most
         :param algorithm: ManyGoalsDQN, or one that takes its arguments
-        :param n_goals: how many goals it may know at most; None: as many as a goal buffer holds by default
         :return: an untrained agent
         """
         rate = LinearSchedule(self.learning_rate, 0.0, 1.0) if self.decay else self.learning_rate
@@ -107,9 +126,13 @@ class AgentConfig:
         }
         optimizer_class, optimizer_kwargs = optimizers[self.optimizer]
         policy = {name: getattr(self, name) for name in ("embedding_dim", "layer_norm", "standardize", "head", "averaging")}
-        own = {"n_envs", "optimizer", "learning_rate", "decay", "features_dim", "max_episode_steps", *policy}
+        own = {"n_envs", "optimizer", "learning_rate", "decay", "features_dim", "max_episode_steps", "selection", *policy}
         env = make_vec_env(env_id, self.n_envs, seed=seed)
-        goal_buffer = None if n_goals is None else GoalBuffer(env.observation_space, n_goals)
+        pursuit = {
+            "max_episode_steps": self.max_episode_steps,
+            "selector": SELECTORS[self.selection](),
+            "goal_buffer": GoalBuffer(env.observation_space, n_goals, held_out),
+        }
         return algorithm(
             "CnnPolicy",
             env,
@@ -120,47 +143,38 @@ class AgentConfig:
                 "optimizer_class": optimizer_class,
                 "optimizer_kwargs": optimizer_kwargs,
             },
-            goal_wrapper_kwargs={"max_episode_steps": self.max_episode_steps, "goal_buffer": goal_buffer},
+            goal_wrapper_kwargs=pursuit,
             seed=seed,
             device=device,
             **{name.name: getattr(self, name.name) for name in fields(self) if name.name not in own},
         )
 
 
+SELECTORS: dict[str, type[GoalSelector]] = {
+    "uniform": UniformSelector,
+    "learning_progress": LearningProgressSelector,
+    "smoothed_progress": SmoothedProgressSelector,
+    "intermediate_difficulty": IntermediateDifficultySelector,
+    "least_visited": LeastVisitedSelector,
+    "value_disagreement": ValueDisagreementSelector,
+}
+"""Rules by the names they have in the settings."""
+
+
 @dataclass(frozen=True)
-class MasteryConfig:
+class MasteryConfig(StudyConfig):
     """Train ManyGoalsDQN on TwoRoomsSwitch, measure its mastery, write a report."""
 
-    preset: Literal["small", "paper"] = "small"
-    """Where the defaults of all other options come from: a small map in minutes, or the paper's setting in hours."""
-    env_id: str = "TwoRoomsSwitch-v0"
-    """The world."""
-    total_steps: int = 3_000_000
-    """Environment steps to train for."""
-    seed: int = 0
-    """Of everything random."""
+    preset: Literal["small", "paper", "paper-learning-progress", "paper-on-policy"] = "small"
+    """Where the defaults of all other options come from: a small map in minutes, or the paper's setting in hours, with its
+    goals chosen uniformly, by learning progress, or with its on-policy baseline."""
     agent: AgentConfig = field(default_factory=AgentConfig)
-    eval_freq: int = 100_000
-    """Environment steps between measurements of mastery."""
-    eval_epsilon: float = 0.1
-    """Mastery is measured greedily, and with this share of random actions."""
-    eval_steps: int = 200
-    """Steps within which a goal must be reached."""
-    final_episodes: int = 10
-    """Random starts for each goal in the measurement after training."""
-    output: Path = Path("runs")
-    """Folder in which the run's own folder is made."""
+    held_out: float = 0.0
+    """Share of all goals, drawn at random, that are neither pursued nor taught (the paper: 0.2), and measured on their own."""
     device: str = "cpu"
     """Where the networks live: cpu, cuda, auto."""
     threads: int | None = None
     """Torch threads; by default as many as torch finds fit."""
-    progress_bar: bool = True
-    """Show one while training."""
-    checkpoint_minutes: float = 5.0
-    """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
-    resume: Path | None = None
-    """Folder of a run to go on with, from its newest checkpoint, or from the start if it has none. The defaults of all other
-    options are then that run's."""
 
     def run(self) -> Path:
         """:return: the run's folder, with everything in it"""
@@ -191,6 +205,11 @@ PRESETS = {
         eval_freq=20_000,
     ),
     "paper": MasteryConfig(preset="paper"),
+    "paper-learning-progress": MasteryConfig(
+        preset="paper-learning-progress", agent=AgentConfig(selection="learning_progress")
+    ),
+    # 16 transitions from the same replay memory, as many updates as the others make
+    "paper-on-policy": MasteryConfig(preset="paper-on-policy", agent=AgentConfig(goal_sampling="pursued", batch_size=16)),
 }
 
 
@@ -200,9 +219,8 @@ def saved_config(folder: Path) -> MasteryConfig:
     :return: its settings, to go on with
     :raises FileNotFoundError: if it is no run's folder
     """
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
-    settings["agent"] = AgentConfig(**settings["agent"])
-    return MasteryConfig(**settings | {"output": Path(settings["output"]), "resume": folder})
+    settings = saved_settings(folder)
+    return MasteryConfig(**settings | {"agent": AgentConfig(**settings["agent"])})
 
 
 def all_goals(env_id: str) -> NDArray[np.uint8]:
@@ -218,103 +236,19 @@ def all_goals(env_id: str) -> NDArray[np.uint8]:
 
 def run(config: MasteryConfig) -> Path:
     """
-    Train, or go on training, measure, and write ``checkpoints/``, ``config.json``, ``progress.csv``, ``mastery.csv``,
-    ``goals.csv``, ``model.zip``, ``goals.npz``, ``curve.png``, ``reaching.gif``, ``report.html`` and TensorBoard events.
+    Carry out the study, see :func:`~benchmarks.study.carry_out`, and write ``config.json`` besides.
 
     :param config: what to run
     :return: the folder
     """
     if config.threads is not None:
         th.set_num_threads(config.threads)
-    if config.resume is None:
-        folder = run_folder.create(config.output, f"mastery-{config.preset}-seed{config.seed}")
-        run_folder.write_config(folder, config)
-    else:
-        folder = config.resume
-        run_folder.note_resumption(folder)
     goals = all_goals(config.env_id)
+    held_out = choose_held_out(len(goals), config.held_out, config.seed)
+    folder = open_folder(config, f"mastery-{config.preset}-seed{config.seed}")
     eval_env = gym.make_vec(config.env_id, num_envs=len(goals), vectorization_mode="vector_entry_point")
-    mdp = eval_env.unwrapped.mdp  # type: ignore[attr-defined]
-    model = config.agent.make(config.env_id, config.total_steps, config.seed, config.device)
-    print(f"{config.env_id}: {len(goals)} goals; {config.total_steps} steps; writing to {folder}")
-
-    curve, table = logs.CurveLog(folder / "mastery.csv", CURVE), logs.CSVLog(folder / "progress.csv")
-    callback = MasteryCallback(
-        eval_env,
-        goals,
-        config.eval_freq,
-        config.eval_steps,
-        config.eval_epsilon,
-        lambda point: curve.add(_curve_row(point)),
-        seed=config.seed,
-        verbose=1,
-    )
-    checkpoints = ExactCheckpointCallback(
-        folder / "checkpoints",
-        every_seconds=60 * config.checkpoint_minutes,
-        keep=2,
-        extras={"mastery": callback, "mastery.csv": curve, "progress.csv": table},
-        verbose=1,
-    )
-    resumed = checkpoints.resume(model, fallback=True)
-    model.set_logger(logs.logger(folder, table, model.num_timesteps))
-    if model.num_timesteps < config.total_steps:
-        model.learn(
-            config.total_steps - model.num_timesteps,
-            [callback, checkpoints],
-            log_interval=200,
-            reset_num_timesteps=not resumed,
-            progress_bar=config.progress_bar,
-        )
-    model.logger.close()
-    model.save(folder / "model.zip")
-    model.save_goal_buffer(folder / "goals.npz")
-
-    final = {
-        epsilon: evaluate_mastery(
-            model,
-            eval_env,
-            goals,
-            config.eval_steps,
-            epsilon,
-            episodes_per_goal=config.final_episodes,
-            seed=config.seed + 1_000,  # other starts than while training
-            ceiling=mastery_ceiling(mdp, config.eval_steps) if epsilon == 0.0 else None,
-        )
-        for epsilon in (0.0, config.eval_epsilon)
-    }
-    greedy, noisy = final.values()
-    _write_goals(folder / "goals.csv", greedy, noisy)
-    plotting.mastery_curve(folder / "mastery.csv", folder / "curve.png", config.eval_epsilon)
-    film.reaching(model, config.env_id, greedy, folder / "reaching.gif", config.seed, config.eval_epsilon)
-    assert greedy.ceiling is not None
-    best = float(greedy.ceiling.mean())
-    report.write(folder, config.env_id, greedy, noisy, config.eval_epsilon, best, callback.training_seconds)
-    eval_env.close()
-    model.get_env().close()  # type: ignore[union-attr]
-    low, high = greedy.interval
-    print(f"mastery {greedy.rate:.3f} [{low:.3f}, {high:.3f}] greedy, {noisy.rate:.3f} at epsilon {config.eval_epsilon}")
-    print(f"the best possible policy, from the same starts: {best:.4f}")
-    print(f"training took {callback.training_seconds:.0f} s without the measurements; open {folder / 'report.html'}")
+    never = goals[held_out] if held_out.any() else None
+    model = config.agent.make(config.env_id, config.total_steps, config.seed, config.device, never)
+    ceiling = mastery_ceiling(eval_env.unwrapped.mdp, config.eval_steps)  # type: ignore[attr-defined]
+    carry_out(config, folder, Subject(model, eval_env, goals, held_out, ceiling, by_pictures=model))
     return folder
-
-
-CURVE = ["step", "training_seconds", "greedy", "greedy_low", "greedy_high", "epsilon", "epsilon_low", "epsilon_high"]
-"""Columns of ``mastery.csv``."""
-
-
-def _curve_row(point: MasteryPoint) -> list[Any]:
-    values = (point.greedy.rate, *point.greedy.interval, point.epsilon.rate, *point.epsilon.interval)
-    return [point.step, f"{point.training_seconds:.1f}", *(f"{value:.4f}" for value in values)]
-
-
-def _write_goals(path: Path, greedy: MasteryResult, noisy: MasteryResult) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["state", "greedy_reached", "greedy_mean_steps", "epsilon_reached", "epsilon_mean_steps"])
-        for goal in range(len(greedy.reached)):
-            row: list[Any] = [goal]
-            for result in (greedy, noisy):
-                steps = result.steps[goal][result.reached[goal]]
-                row += [f"{result.reached[goal].mean():.2f}", f"{steps.mean():.1f}" if len(steps) else ""]
-            writer.writerow(row)

@@ -17,7 +17,7 @@ GREEDY, NOISY = "#1b6ca8", "#d1722b"
 
 def mastery_curve(table: Path, picture: Path, epsilon: float) -> None:
     """
-    Mastery against environment steps, with the bootstrap intervals over goals.
+    Mastery against environment steps, with the bootstrap intervals over goals; dashed: of goals held out, if there are any.
 
     :param table: ``mastery.csv`` of a run
     :param picture: the PNG to write
@@ -25,8 +25,12 @@ def mastery_curve(table: Path, picture: Path, epsilon: float) -> None:
     """
     rows = np.atleast_1d(np.genfromtxt(table, delimiter=",", names=True))
     figure, axes = plt.subplots(figsize=(7, 4), dpi=150, layout="constrained")
-    for name, label, colour in (("greedy", "greedy", GREEDY), ("epsilon", f"epsilon {epsilon:g}", NOISY)):
-        axes.plot(rows["step"], rows[name], label=label, color=colour, linewidth=2)
+    lines = [("greedy", "greedy", GREEDY, "-"), ("epsilon", f"epsilon {epsilon:g}", NOISY, "-")]
+    assert rows.dtype.names is not None
+    if "held_out_greedy" in rows.dtype.names:
+        lines += [(f"held_out_{name}", f"{label}, held-out goals", colour, "--") for name, label, colour, _ in lines]
+    for name, label, colour, style in lines:
+        axes.plot(rows["step"], rows[name], style, label=label, color=colour, linewidth=2)
         axes.fill_between(rows["step"], rows[f"{name}_low"], rows[f"{name}_high"], color=colour, alpha=0.2, linewidth=0)
     axes.set(xlabel="environment steps", ylabel="mastery", ylim=(0, 1.02), xlim=(0, None))
     axes.grid(alpha=0.3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,7 @@ MOST_FAILURES = 24
 def write(
     folder: Path,
     env_id: str,
-    greedy: MasteryResult,
-    noisy: MasteryResult,
-    epsilon: float,
-    ceiling: float,
+    results: Sequence[tuple[str, MasteryResult]],
     training_seconds: float,
 ) -> None:
     """
@@ -34,13 +32,12 @@ def write(
 
     :param folder: of the run; has ``config.json``, ``curve.png``, ``reaching.gif``
     :param env_id: of the TwoRoomsSwitch world, for pictures of goals
-    :param greedy: final measurement of the greedy policy
-    :param noisy: final measurement at ``epsilon``
-    :param epsilon: share of random actions in ``noisy``
-    :param ceiling: what the best possible policy would score
+    :param results: final measurements by name, the first that of the greedy policy, with its ceiling
     :param training_seconds: time spent training
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    greedy = results[0][1]
+    assert greedy.ceiling is not None
     share = greedy.reached.mean(axis=1)
     failing = np.argsort(share, kind="stable")[: int((share < 1.0).sum())]
     page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
@@ -50,13 +47,13 @@ def write(
         env_id=env_id,
         config=config,
         settings=_flatten(config["settings"]),
-        results=[_row("greedy", greedy), _row(f"epsilon {epsilon:g}", noisy)],
+        results=[_row(name, result) for name, result in results],
         n_goals=len(share),
         episodes=greedy.reached.shape[1],
         horizon=config["settings"]["eval_steps"],
         always=int((share == 1.0).sum()),
         never=int((share == 0.0).sum()),
-        ceiling=ceiling,
+        ceiling=float(greedy.ceiling.mean()),
         training_seconds=training_seconds,
         curve=_data_uri("image/png", (folder / "curve.png").read_bytes()),
         film=_data_uri("image/gif", (folder / "reaching.gif").read_bytes()),

@@ -4,6 +4,7 @@ from sb3_manygoals.checkpoint.callback import ExactCheckpointCallback
 from sb3_manygoals.evaluation import MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.many_goals_dqn import ManyGoalsDQN
+from sb3_manygoals.tabular import TabularAllGoals
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
 __version__ = "0.1.0"
@@ -16,6 +17,7 @@ __all__ = [
     "ManyGoalsDQN",
     "MasteryCallback",
     "MasteryResult",
+    "TabularAllGoals",
     "VecGoalBufferWrapper",
     "evaluate_mastery",
 ]

@@ -66,6 +66,23 @@ class MasteryResult:
     """The best probability of reaching each goal from the same start, shape (n_goals, episodes_per_goal), if known. Its mean
     is the best ``rate`` to be expected, whatever the policy. Random actions, by ``epsilon``, are no part of it."""
 
+    def subset(self, goals: NDArray[Any], confidence: float = 0.95, seed: int = 0) -> MasteryResult:
+        """
+        The same for some of the goals only, those held out, say.
+
+        :param goals: which, a mask of shape (n_goals,) or indexes; at least one
+        :param confidence: of the interval
+        :param seed: of the bootstrap
+        :return: their mastery
+        :raises ValueError: if there are none
+        """
+        reached = self.reached[goals]
+        if len(reached) == 0:
+            raise ValueError("goals must be at least one of the goals, got none")
+        interval = _bootstrap(reached.mean(axis=1), confidence, seed)
+        ceiling = None if self.ceiling is None else self.ceiling[goals]
+        return MasteryResult(float(reached.mean()), interval, reached, self.steps[goals], ceiling)
+
 
 def evaluate_mastery(
     model: GoalReacher,

@@ -30,13 +30,14 @@ def get_algorithm_state(model: BaseAlgorithm) -> dict[str, Any]:
     """
     Networks, optimizer, counters, statistics and what the algorithm saw last. Not its replay memory, environment or logger.
 
-    :param model: any algorithm of Stable-Baselines3 with one optimizer, that of its policy
+    :param model: any algorithm of Stable-Baselines3 with at most one optimizer, that of its policy
     :return: a plain tree, some of whose arrays are the algorithm's own: to be written before training goes on
     """
+    optimizer = _optimizer(model)
     return {
         "built": _built(model),
         "policy": dict(model.policy.state_dict()),
-        "optimizer": model.policy.optimizer.state_dict(),
+        "optimizer": None if optimizer is None else optimizer.state_dict(),
         "counters": {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)},
         "action_space": None if model.action_space._np_random is None else model.action_space.np_random,
     }
@@ -56,7 +57,9 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
         if ours.get(name) != theirs.get(name):
             raise CheckpointError(f"the checkpoint is of a learner with {name} {theirs.get(name)}, got {ours.get(name)}")
     model.policy.load_state_dict(state["policy"])
-    model.policy.optimizer.load_state_dict(state["optimizer"])
+    optimizer = _optimizer(model)
+    if optimizer is not None:
+        optimizer.load_state_dict(state["optimizer"])
     for name, value in state["counters"].items():
         setattr(model, name, value)
     if state["action_space"] is not None:
@@ -111,6 +114,11 @@ def _built(model: BaseAlgorithm) -> dict[str, Any]:
         "observation space": str(model.observation_space),
         "action space": str(model.action_space),
         "number of environments": model.n_envs,
-        "optimizer": type(model.policy.optimizer).__qualname__,
+        "optimizer": type(_optimizer(model)).__qualname__,
         **{f"weights {name}, shape": list(tensor.shape) for name, tensor in model.policy.state_dict().items()},
     }
+
+
+def _optimizer(model: BaseAlgorithm) -> th.optim.Optimizer | None:
+    """That of the policy; a table has none."""
+    return getattr(model.policy, "optimizer", None)

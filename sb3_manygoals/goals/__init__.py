@@ -1,8 +1,11 @@
 """Goals are observations: a buffer that knows them, rules that choose among them, wrappers that pursue them."""
 
 from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer
+from sb3_manygoals.goals.disagreement import ValueDisagreementSelector
 from sb3_manygoals.goals.episodes import GoalEpisodes
-from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
+from sb3_manygoals.goals.experience import IntermediateDifficultySelector, LeastVisitedSelector
+from sb3_manygoals.goals.learning_progress import LearningProgressSelector, SmoothedProgressSelector
+from sb3_manygoals.goals.selection import GoalSelector, UniformSelector, WeightedSelector
 from sb3_manygoals.goals.wrappers import GoalBufferWrapper, VecGoalBufferWrapper, current_reset_infos
 
 __all__ = [
@@ -11,7 +14,13 @@ __all__ = [
     "GoalBufferWrapper",
     "GoalEpisodes",
     "GoalSelector",
+    "IntermediateDifficultySelector",
+    "LearningProgressSelector",
+    "LeastVisitedSelector",
+    "SmoothedProgressSelector",
     "UniformSelector",
+    "ValueDisagreementSelector",
     "VecGoalBufferWrapper",
+    "WeightedSelector",
     "current_reset_infos",
 ]

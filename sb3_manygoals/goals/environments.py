@@ -44,7 +44,7 @@ def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None) -> Gym
     :raises TypeError: if actions are not discrete or observations cannot be goals
     """
     if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
-        raise TypeError(f"ManyGoalsDQN needs a Discrete action space that starts at 0, got {env.action_space}")
+        raise TypeError(f"a Discrete action space that starts at 0 is needed, got {env.action_space}")
     if is_goal_wrapped(env):
         return env
     settings = dict(goal_wrapper_kwargs or {})
@@ -52,6 +52,22 @@ def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None) -> Gym
         return VecGoalBufferWrapper(env, **settings)
     settings.pop("reset_worlds", None)  # a single environment always can
     return GoalBufferWrapper(env, **settings)
+
+
+def as_goal_vec_env(env: GymEnv, monitor_wrapper: bool = True) -> VecEnv:
+    """
+    As SB3's ``_wrap_env``, without VecTransposeImage: networks put the channels first, once for all three keys.
+
+    :param env: an environment or VecEnv, with a goal wrapper or without
+    :param monitor_wrapper: whether to put a Monitor around a single environment whose goals none sees
+    :return: a VecEnv with a goal wrapper
+    """
+    env = pursue_goals(env, None)
+    if isinstance(env, VecEnv):
+        return env
+    if monitor_wrapper and not monitors_goals(env):
+        env = Monitor(env)
+    return DummyVecEnv([lambda: env])
 
 
 def is_goal_wrapped(env: GymEnv) -> bool:

@@ -104,6 +104,8 @@ class GoalEpisodes:
 
     def adopt(self, goal_buffer: GoalBuffer) -> None:
         """:param goal_buffer: to be used from now on, for the same space of observations"""
+        if goal_buffer is not self.goal_buffer:
+            self.selector.forget()
         self.goal_buffer = goal_buffer
         self.desired_ids = goal_buffer.ids(self.desired_goals)
 
@@ -148,7 +150,20 @@ class GoalEpisodes:
         :return: the goal id of each observation, shape ``(n_envs,)``
         """
         self.steps += 1
-        return self.goal_buffer.add(observations)
+        ids = self.goal_buffer.add(observations)
+        self.selector.observe_visits(ids[ids != UNKNOWN])
+        return ids
+
+    def end(self, rows: NDArray[np.integer[Any]], reached: NDArray[np.bool_]) -> None:
+        """
+        Tell the selector that episodes have ended.
+
+        :param rows: in which environments, shape ``(k,)``
+        :param reached: whether the goal was reached in each of them, shape ``(k,)``
+        """
+        ids = self.desired_ids[rows]
+        known = ids != UNKNOWN
+        self.selector.observe_episodes(ids[known], reached[known])
 
     def achieved(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any]) -> NDArray[np.bool_]:
         """

@@ -133,6 +133,8 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         reward = episodes.compute_reward(observation, desired_goal, info)
         terminated = episodes.compute_terminated(observation, desired_goal, info)
         truncated = episodes.compute_truncated(observation, desired_goal, info)
+        if terminated or truncated:
+            episodes.end(np.array([0]), np.array([info["is_success"]]))
         return self._goal_obs(observation), reward, terminated, truncated, info
 
     def get_checkpoint_state(self) -> dict[str, Any]:
@@ -351,6 +353,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
                 first, self.reset_infos[row] = restarted
                 observations[row] = self._own(first, "a first observation", row)
         if len(ended):
+            episodes.end(ended, success[ended])
             episodes.start(ended, observations[ended])
             self._returns[ended] = 0.0
         return self._goal_obs(observations), rewards, dones, infos

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import pathlib
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -15,21 +16,20 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TrainFreq
 from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_name, polyak_update
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, first_action_masks, next_action_masks, random_allowed
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.goals.environments import goal_episodes, is_goal_wrapped, monitors_goals, pursue_goals
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer, GoalSelector
+from sb3_manygoals.goals.environments import as_goal_vec_env, goal_episodes, is_goal_wrapped, pursue_goals
 from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.losses import near_weights, pairwise_td_loss, pairwise_td_targets, widen_action_gap
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
@@ -39,10 +39,19 @@ from sb3_manygoals.networks import UniversalQNetwork
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
-GoalSampling = Literal["uniform", "batch"]
+GoalSampling = Literal["uniform", "batch", "all", "pursued"]
 
 _LEARNER_STREAM = 3
-_BUILT_ANEW = ("q_net", "q_net_target", "_running_stats", "_running_stats_target", "goal_buffer", "_loss")
+_BUILT_ANEW = (
+    "q_net",
+    "q_net_target",
+    "_running_stats",
+    "_running_stats_target",
+    "goal_buffer",
+    "_loss",
+    "_selectors",
+    "goal_updates",
+)
 """Attributes that :meth:`ManyGoalsDQN.save` leaves out."""
 
 
@@ -64,9 +73,12 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
     :param buffer_size: transitions in the replay memory
     :param learning_starts: environment steps, taken at random, before the first update
     :param batch_size: transitions in an update, S
-    :param goal_batch_size: goals in an update, G
-    :param goal_sampling: where the goals of an update come from: "uniform" over the known goals, as in the paper, or
-        "batch": the next observations of the sampled transitions, as many as are different, topped up with uniform goals
+    :param goal_batch_size: goals in an update, G; not used with "all" and "pursued"
+    :param goal_sampling: where the goals of an update come from: "uniform" over the known goals, as in the paper;
+        "batch": the next observations of the sampled transitions, as many as are different, topped up with uniform goals;
+        "all" known goals; "pursued": not many goals but one, each transition teaching only the goal that was pursued when it
+        was made, the paper's on-policy baseline (there with a ``batch_size`` of 16)
+    :param batch_goal_share: with "batch", the largest share of an update's goals that are its next observations
     :param double_q: choose the next action with the learning network and value it with the target network
     :param action_gap: share of what the action taken is worse than the best that its target is lowered by, see
         :func:`~sb3_manygoals.losses.widen_action_gap`; 0.0: none
@@ -114,6 +126,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         batch_size: int = 32,
         goal_batch_size: int = 16,
         goal_sampling: GoalSampling = "uniform",
+        batch_goal_share: float = 1.0,
         double_q: bool = False,
         action_gap: float = 0.0,
         near_decay: float = 1.0,
@@ -176,6 +189,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             raise ValueError("VecNormalize is not supported: a goal is one exact observation, and normalisation drifts")
         self.goal_batch_size = goal_batch_size
         self.goal_sampling = goal_sampling
+        self.batch_goal_share = batch_goal_share
         self.double_q = double_q
         self.action_gap = action_gap
         self.near_decay = near_decay
@@ -184,10 +198,13 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         self.exploration_initial_eps = exploration_initial_eps
         self.exploration_final_eps = exploration_final_eps
         self.exploration_steps = exploration_steps
-        # without the buffer: it is no setting, and would be saved with the model
-        self.goal_wrapper_kwargs = {k: v for k, v in (goal_wrapper_kwargs or {}).items() if k != "goal_buffer"}
+        # Without the buffer, and a selector as it is now: what they learn is no setting, and would be saved with the model.
+        settings = {name: value for name, value in (goal_wrapper_kwargs or {}).items() if name != "goal_buffer"}
+        self.goal_wrapper_kwargs = copy.deepcopy(settings)
+        self._selectors: list[GoalSelector] = []
         self.action_masks = action_masks
         self.goal_buffer = None
+        self.goal_updates: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # by id: how often the goal was in an update
         self.goal_rules: dict[str, Any] | None = None
         self.exploration_rate = exploration_initial_eps
         self._loss = th.zeros(())
@@ -202,7 +219,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         self.gradient_steps = _whole("gradient_steps", self.gradient_steps, -1)
         if not isinstance(self.train_freq, TrainFreq):
             _whole("train_freq", self.train_freq[0] if isinstance(self.train_freq, tuple) else self.train_freq, 1)
-        for name in ("gamma", "tau", "action_gap", "near_decay", "exploration_initial_eps", "exploration_final_eps"):
+        shares = ("tau", "batch_goal_share", "action_gap", "near_decay", "exploration_initial_eps", "exploration_final_eps")
+        for name in ("gamma", *shares):
             value = getattr(self, name)
             if not isinstance(value, (int, float, np.number)) or not 0.0 <= value <= 1.0:
                 raise ValueError(f"{name} must be a number in [0, 1], got {value!r}")
@@ -214,13 +232,16 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             raise ValueError("near_decay must be more than 0, and 1 where gamma is 0: values say nothing of distance then")
         if not isinstance(self.near_floor, (int, float, np.number)) or not 0.0 < self.near_floor < np.inf:
             raise ValueError(f"near_floor must be a number, more than 0, got {self.near_floor!r}")
-        if self.goal_sampling not in ("uniform", "batch"):
-            raise ValueError(f'goal_sampling must be "uniform" or "batch", got {self.goal_sampling!r}')
+        if self.goal_sampling == "pursued" and (self.action_gap or self.near_decay < 1.0):
+            raise ValueError('goal_sampling="pursued" has neither action_gap nor near_decay: both are about many goals')
+        if self.goal_sampling not in get_args(GoalSampling):
+            known = ", ".join(f'"{name}"' for name in get_args(GoalSampling))
+            raise ValueError(f"goal_sampling must be one of {known}, got {self.goal_sampling!r}")
 
     def _setup_model(self) -> None:
         self._check_numbers()
         keep_freed_memory()
-        self.replay_buffer_kwargs = {"action_masks": self.action_masks}
+        self.replay_buffer_kwargs = {"action_masks": self.action_masks, "pursued_goals": self.goal_sampling == "pursued"}
         if self.env is not None:  # without one it only predicts, and the replay memory stays untouched
             self._check_memory(self.env)
         super()._setup_model()
@@ -238,7 +259,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         assert isinstance(self.observation_space, spaces.Dict)
         assert isinstance(self.action_space, spaces.Discrete)
         needed = ManyGoalsReplayBuffer.memory_needed(
-            self.buffer_size, self.observation_space, self.action_space, self.n_envs, self.action_masks
+            self.buffer_size, self.observation_space, self.action_space, self.n_envs, **self.replay_buffer_kwargs
         )
         if self.replay_buffer is not None:  # what is filled is taken already
             room = self.replay_buffer.buffer_size - self.replay_buffer.size()
@@ -258,6 +279,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             )
         if self.goal_buffer is None:
             self.goal_buffer = episodes[0].goal_buffer
+        if len(self.goal_updates) != self.goal_buffer.capacity:
+            self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         for pursuit in episodes:
             # the ids in the replay memory are this buffer's
             pursuit.adopt(self.goal_buffer)
@@ -266,13 +289,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        # As SB3's, without VecTransposeImage: the network puts the channels first, once for all three keys.
-        env = pursue_goals(env, None)
-        if isinstance(env, VecEnv):
-            return env
-        if monitor_wrapper and not monitors_goals(env):
-            env = Monitor(env)
-        return DummyVecEnv([lambda: env])
+        return as_goal_vec_env(env, monitor_wrapper)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """
@@ -281,7 +298,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         :raises ValueError: if it comes with another goal buffer that is not empty
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
-        env = self._wrap_env(pursue_goals(env, self.goal_wrapper_kwargs))
+        env = self._wrap_env(pursue_goals(env, copy.deepcopy(self.goal_wrapper_kwargs)))
         for theirs in (pursuit.goal_buffer for pursuit in goal_episodes(env)):
             known = self.goal_buffer is None or theirs is self.goal_buffer
             if not known and (len(theirs) > 0 or theirs.has_held_out):
@@ -322,12 +339,16 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             self.policy.fit_standardization(th.as_tensor(self.goal_buffer.observations.copy(), device=self.device))
         for _ in range(gradient_steps):
             batch: ManyGoalsSamples = self.replay_buffer.sample(batch_size)
-            loss = self.goal_losses(batch, *self._sample_goals(batch)).mean()
+            goals, goal_ids, met = self._sample_goals(batch)
+            losses = self.goal_losses(batch, goals, goal_ids, met)
+            loss = losses.mean()
             guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
             self.policy.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.policy.optimizer.step()
             self.policy.update_average()
+            for selector in self._selectors:
+                selector.observe_losses(goal_ids, losses)
             self._loss = loss.detach()
             self._n_updates += 1
 
@@ -344,6 +365,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             target network once for both; None: not known
         :return: shape (G,)
         """
+        if self.goal_sampling == "pursued":
+            return self._pursued_losses(batch, goals, goal_ids)
         net, target = self.q_net, self.q_net_target
         n, n_met = len(batch.actions), 0 if met is None else len(met)
         with th.no_grad():
@@ -371,17 +394,59 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             targets = widen_action_gap(targets, current_q, batch.actions, self.action_gap)
         return pairwise_td_loss(q, targets, weights)
 
+    def _pursued_losses(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
+        """As :meth:`goal_losses`, of S pairs: each transition with one goal, its own."""
+        with th.no_grad():
+            next_q = self.q_net_target(batch.next_observations, goals)[:, None]
+            next_q_online = self.q_net(batch.next_observations, goals)[:, None] if self.double_q else None
+        q = self.q_net(batch.observations, goals).gather(1, batch.actions[:, None])
+        targets = pairwise_td_targets(
+            next_q,
+            (batch.next_ids == goal_ids)[:, None],
+            batch.terminated,
+            self.gamma,
+            self.goal_reward,
+            self.step_reward,
+            next_q_online,
+            batch.next_action_mask,
+        )
+        # as S goals with one transition each; those whose goal is not known have no part in the mean
+        known = goal_ids != UNKNOWN
+        return pairwise_td_loss(q.T, targets.T) * known * (len(known) / known.sum().clamp(min=1))
+
+    def goal_values(self, observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float32]:
+        """
+        What the best action is worth.
+
+        :param observations: shape (n, *observation_space.shape)
+        :param goals: the goal of each, the same shape
+        :return: max_a Q(s, a, g) by the learning network and by the target network, shape (2, n)
+        """
+        self.policy.set_training_mode(False)
+        pair = [th.as_tensor(array, device=self.device) for array in (observations, goals)]
+        with th.no_grad():
+            values = th.stack([net(*pair).amax(dim=1) for net in (self.q_net, self.q_net_target)])
+        return np.asarray(values.cpu().numpy(), dtype=np.float32)
+
     def _sample_goals(self, batch: ManyGoalsSamples) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
         """Goals, their ids, and the rows of the batch that the first of them come from."""
         assert self.goal_buffer is not None
-        ids = self.goal_buffer.sample_ids(self.goal_batch_size, self.rng)
+        if self.goal_sampling == "all":
+            ids = np.arange(len(self.goal_buffer))
+        elif self.goal_sampling == "pursued":
+            assert batch.pursued_ids is not None
+            ids = batch.pursued_ids.cpu().numpy()
+        else:
+            ids = self.goal_buffer.sample_ids(self.goal_batch_size, self.rng)
         rows = None
         if self.goal_sampling == "batch":
             met, first_rows = np.unique(batch.next_ids.cpu().numpy(), return_index=True)
-            chosen = self.rng.permutation(np.flatnonzero(met != UNKNOWN))[: self.goal_batch_size]
+            most = round(self.batch_goal_share * self.goal_batch_size)
+            chosen = self.rng.permutation(np.flatnonzero(met != UNKNOWN))[:most]
             ids[: len(chosen)] = met[chosen]
             rows = th.as_tensor(first_rows[chosen], device=self.device)
-        goals = th.as_tensor(self.goal_buffer[ids], device=self.device)
+        np.add.at(self.goal_updates, ids[ids != UNKNOWN], 1)
+        goals = th.as_tensor(self.goal_buffer[np.maximum(ids, 0)], device=self.device)
         return goals, th.as_tensor(ids, device=self.device), rows
 
     def _setup_learn(
@@ -392,10 +457,13 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
+        assert self.env is not None, "a model without an environment cannot learn"
+        self._selectors = list({id(episodes.selector): episodes.selector for episodes in goal_episodes(self.env)}.values())
+        for selector in self._selectors:
+            selector.use_values(self.goal_values)
         before = self._last_obs
         prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
-            assert self.env is not None
             self._last_action_masks = first_action_masks(self.env, self._n_actions)
         return prepared
 
@@ -537,6 +605,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         """
         assert isinstance(self.observation_space, spaces.Dict)
         self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"])
+        self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         self.replay_buffer.identify(self.goal_buffer)
         if self.env is not None:
             self._adopt_goals(self.env)
@@ -547,13 +616,17 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
 
         :param path: of the pickle
         :param truncate_last_traj: not used; part of SB3's interface
-        :raises ValueError: if it was written by a model with action masks and this one has none, or the reverse
+        :raises ValueError: if it was written by a model with action masks and this one has none, or the reverse, or for
+            ``goal_sampling="pursued"`` and this one has another, or the reverse
         """
         before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
         if (self.replay_buffer.next_action_masks is not None) != self.action_masks:
             self.replay_buffer = before
             raise ValueError(f"the model has action_masks={self.action_masks}, the replay memory was kept by one that has not")
+        if (self.replay_buffer.pursued_ids is not None) != (self.goal_sampling == "pursued"):
+            self.replay_buffer = before
+            raise ValueError(f'goal_sampling is "{self.goal_sampling}", the replay memory was kept for another')
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         self.replay_buffer.identify(self.goal_buffer)
 
@@ -569,6 +642,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             "algorithm": get_algorithm_state(self),
             "replay_buffer": self.replay_buffer.get_checkpoint_state(),
             "goal_buffer": self.goal_buffer.get_checkpoint_state(),
+            "goal_updates": self.goal_updates,
             "rng": self.rng,
             "exploration_rate": self.exploration_rate,
             "loss": self._loss,
@@ -587,6 +661,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
         except ValueError as error:
             raise CheckpointError(str(error)) from error
+        if "goal_updates" in state:  # not counted by an earlier version
+            self.goal_updates = state["goal_updates"]
         self.rng = state["rng"]
         self.exploration_rate = state["exploration_rate"]
         self._loss = state["loss"].to(self.device)

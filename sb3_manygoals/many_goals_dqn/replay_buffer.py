@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_manygoals.action_masks import read_action_masks
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.goals import GoalBuffer
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 
 
 class ManyGoalsSamples(NamedTuple):
@@ -33,12 +33,14 @@ class ManyGoalsSamples(NamedTuple):
     """Whether the environment itself ended with s', shape (S,) bool."""
     next_action_mask: th.Tensor | None = None
     """The actions allowed in s', shape (S, A) bool; None: all."""
+    pursued_ids: th.Tensor | None = None
+    """The goal that was pursued, -1 if it is none of the known ones; shape (S,) int64; None: not kept."""
 
 
 class ManyGoalsReplayBuffer(ReplayBuffer):
     """
-    Transitions (s, a, s') and the goal id of s'. The goal that was pursued is not kept, nor its reward and end: every
-    transition teaches whatever goals it is paired with. ``dones`` are the environment's own ends.
+    Transitions (s, a, s') and the goal id of s'. The reward and end of the goal that was pursued are not kept, nor which it
+    was unless asked for: every transition teaches whatever goals it is paired with. ``dones`` are the environment's own ends.
 
     :param buffer_size: transitions kept, in all environments together
     :param observation_space: goal observation space, Dict with "observation"
@@ -47,6 +49,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     :param n_envs: number of parallel environments
     :param optimize_memory_usage: must be False; part of SB3's interface
     :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
+    :param pursued_goals: whether to keep the id of the goal that was pursued
     """
 
     def __init__(
@@ -58,16 +61,25 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         n_envs: int = 1,
         optimize_memory_usage: bool = False,
         action_masks: bool = False,
+        pursued_goals: bool = False,
     ) -> None:
         super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
         self.next_ids = np.zeros((self.buffer_size, n_envs), dtype=np.int64)
         self.next_action_masks: NDArray[np.bool_] | None = None
         if action_masks:
             self.next_action_masks = np.zeros((self.buffer_size, n_envs, int(action_space.n)), dtype=np.bool_)
+        self.pursued_ids: NDArray[np.int64] | None = None
+        if pursued_goals:
+            self.pursued_ids = np.full((self.buffer_size, n_envs), UNKNOWN, dtype=np.int64)
 
     @staticmethod
     def memory_needed(
-        buffer_size: int, observation_space: spaces.Dict, action_space: spaces.Discrete, n_envs: int, action_masks: bool
+        buffer_size: int,
+        observation_space: spaces.Dict,
+        action_space: spaces.Discrete,
+        n_envs: int,
+        action_masks: bool,
+        pursued_goals: bool = False,
     ) -> dict[str, int]:
         """
         :param buffer_size: see the class, as are the others
@@ -75,6 +87,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param action_space: Discrete
         :param n_envs: number of parallel environments
         :param action_masks: whether they are kept
+        :param pursued_goals: whether their ids are kept
         :return: bytes of its arrays, by what they are of
         """
         rows = max(buffer_size // n_envs, 1) * n_envs
@@ -91,6 +104,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         }
         if action_masks:
             needed["replay action masks"] = rows * int(action_space.n)
+        if pursued_goals:
+            needed["replay pursued goal ids"] = rows * np.dtype(np.int64).itemsize
         return needed
 
     def add(  # type: ignore[override]
@@ -110,14 +125,16 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param action: shape (n_envs,)
         :param reward: the pursued goal's
         :param done: the pursued goal's
-        :param infos: as the goal wrappers give them; ``achieved_goal_id`` and ``env_terminated`` are kept, and
-            ``action_mask`` if masks are
+        :param infos: as the goal wrappers give them; ``achieved_goal_id`` and ``env_terminated`` are kept, ``action_mask`` if
+            masks are, and ``desired_goal_id`` if pursued goals are
         :raises ValueError: if masks are kept, and one is missing or allows nothing though the environment has not ended
         """
         self.next_ids[self.pos] = [info["achieved_goal_id"] for info in infos]
         ended = np.array([info["env_terminated"] for info in infos])
         if self.next_action_masks is not None:
             self.next_action_masks[self.pos] = read_action_masks(infos, self.next_action_masks.shape[2], ended)
+        if self.pursued_ids is not None:
+            self.pursued_ids[self.pos] = [info["desired_goal_id"] for info in infos]
         super().add(obs["observation"], next_obs["observation"], action, reward, ended, infos)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
@@ -134,7 +151,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
         :param state: of :meth:`get_checkpoint_state`
-        :raises CheckpointError: if it is of a memory of another size, or with masks where this one keeps none, or the reverse
+        :raises CheckpointError: if it is of a memory of another size, or with masks or pursued goals where this one keeps
+            none, or the reverse
         """
         for name in ("buffer_size", "n_envs"):
             if state[name] != getattr(self, name):
@@ -142,10 +160,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
                     f"the replay memory was saved with {name} {state[name]}, this one has {getattr(self, name)}"
                 )
         for name, array in self._arrays.items():
-            if (array is None) != (state[name] is None):
-                raise CheckpointError(f"the replay memory was saved {'without' if state[name] is None else 'with'} {name}")
-            if array is not None:
-                array[: len(state[name])] = state[name]
+            saved = state.get(name)  # of an earlier version, which kept no pursued goals
+            if (array is None) != (saved is None):
+                raise CheckpointError(f"the replay memory was saved {'without' if saved is None else 'with'} {name}")
+            if array is not None and saved is not None:
+                array[: len(saved)] = saved
         self.pos, self.full = state["pos"], state["full"]
 
     @property
@@ -159,18 +178,22 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             "timeouts",
             "next_ids",
             "next_action_masks",
+            "pursued_ids",
         )
         return {name: getattr(self, name) for name in names}
 
     def identify(self, goal_buffer: GoalBuffer) -> None:
         """
-        Give every transition its goal id anew, for another goal buffer than the one it was added with.
+        Give every transition its goal id anew, for another goal buffer than the one it was added with. Which goals were
+        pursued is forgotten: of them there is nothing but an id.
 
         :param goal_buffer: takes in what it does not know yet
         """
         for time in range(self.size()):
             shape = (self.n_envs, *(self.observation_space.shape or ()))
             self.next_ids[time] = goal_buffer.add(self.next_observations[time].reshape(shape))
+        if self.pursued_ids is not None:
+            self.pursued_ids[:] = UNKNOWN
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ManyGoalsSamples:  # type: ignore[override]
         """
@@ -193,4 +216,5 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.to_torch(self.next_ids[rows], copy=False),
             self.to_torch(self.dones[rows].astype(np.bool_), copy=False),
             None if self.next_action_masks is None else self.to_torch(self.next_action_masks[rows], copy=False),
+            None if self.pursued_ids is None else self.to_torch(self.pursued_ids[rows], copy=False),
         )

@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from benchmarks import film
-from benchmarks.mastery import PRESETS, all_goals
+from benchmarks.mastery import PRESETS, SELECTORS, all_goals
+from benchmarks.study import choose_held_out
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
 from gym_twoRooms.oracle import OraclePolicy
@@ -82,6 +83,9 @@ def test_the_tables_agree_with_each_other(folder):
     with (folder / "goals.csv").open(newline="") as file:
         goals = list(csv.DictReader(file))
     assert len(goals) == 220
+    assert {row["held_out"] for row in goals} == {"0"}
+    # an update of 96 goals each 8 steps, 4 at a time, after the first thousand
+    assert sum(int(row["updates"]) for row in goals) == 96 * (2400 - 1000) // 4
     rate = np.mean([float(row["greedy_reached"]) for row in goals])
     assert f"{rate:.4f}" in (folder / "report.html").read_text()
 
@@ -126,7 +130,7 @@ def test_the_film_ends_in_green_where_goals_are_reached(tmp_path):
 
 
 def test_every_option_is_in_the_help():
-    for preset, lr in (("small", PRESETS["small"]), ("paper", PRESETS["paper"])):
+    for preset, lr in ((name, PRESETS[name]) for name in ("small", "paper-on-policy")):
         text = command("mastery", "--preset", preset, "--help").stdout
         for field in dataclasses.fields(lr):
             assert f"--{field.name.replace('_', '-')}" in text or field.name == "agent"
@@ -162,6 +166,58 @@ def test_the_papers_preset_is_the_papers():
     ours, theirs = model.policy.optimizer, plain.policy.optimizer
     assert type(ours) is type(theirs)
     assert ours.defaults == theirs.defaults
+
+
+def test_the_other_agents_of_the_paper_differ_in_nothing_else():
+    paper = PRESETS["paper"]
+    progress, on_policy = PRESETS["paper-learning-progress"], PRESETS["paper-on-policy"]
+    assert dataclasses.replace(progress, preset="paper", agent=paper.agent) == paper
+    assert dataclasses.replace(progress.agent, selection="uniform") == paper.agent
+    assert dataclasses.replace(on_policy, preset="paper", agent=paper.agent) == paper
+    assert dataclasses.replace(on_policy.agent, goal_sampling="uniform", batch_size=32) == paper.agent
+    assert on_policy.agent.batch_size == 16
+    for name, config in PRESETS.items():
+        assert config.preset == name
+
+
+@pytest.mark.parametrize("selection", SELECTORS)
+def test_every_rule_of_choosing_goals_can_be_asked_for(selection):
+    agent = dataclasses.replace(PRESETS["small"].agent, selection=selection)
+    model = agent.make("TwoRoomsSwitchSmall-v0", 100, seed=0, device="cpu")
+    assert type(model.env.goal_episodes.selector) is SELECTORS[selection]
+
+
+def test_held_out_goals_are_measured_and_nothing_else(tmp_path):
+    small = PRESETS["small"]
+    agent = dataclasses.replace(small.agent, goal_sampling="pursued", batch_size=16, selection="learning_progress")
+    config = dataclasses.replace(small, total_steps=2400, eval_freq=1200, final_episodes=1, agent=agent, held_out=0.2)
+    folder = dataclasses.replace(config, output=tmp_path, progress_bar=False).run()
+    with (folder / "goals.csv").open(newline="") as file:
+        goals = list(csv.DictReader(file))
+    held_out = [row for row in goals if row["held_out"] == "1"]
+    assert len(held_out) == 44
+    assert {row["updates"] for row in held_out} == {"0"}
+    updates = sum(int(row["updates"]) for row in goals)
+    assert updates == 16 * (2400 - 1000) // 8  # one update in 8 steps, 16 transitions with one goal each
+    rate = np.mean([float(row["greedy_reached"]) for row in held_out])
+    assert f"<td>greedy, held-out goals</td><td>{rate:.4f}</td>" in (folder / "report.html").read_text()
+    with (folder / "mastery.csv").open(newline="") as file:
+        curve = list(csv.DictReader(file))
+    assert len(curve) == 3
+    assert all(0 <= float(row["held_out_greedy_low"]) <= float(row["held_out_epsilon_high"]) <= 1 for row in curve)
+    model = ManyGoalsDQN.load(folder / "model.zip", env=gym.make("TwoRoomsSwitchSmall-v0"))
+    pictures = all_goals("TwoRoomsSwitchSmall-v0")
+    assert model.goal_buffer.is_held_out(pictures).tolist() == [row["held_out"] == "1" for row in goals]
+
+
+def test_held_out_goals_are_drawn_anew_with_each_seed():
+    first, again, other = (choose_held_out(5728, 0.2, seed) for seed in (0, 0, 1))
+    assert first.sum() == other.sum() == 1146
+    np.testing.assert_array_equal(first, again)
+    assert (first & other).sum() < 400
+    assert not choose_held_out(100, 0.0, 0).any()
+    with pytest.raises(ValueError, match=r"held_out must be in \[0, 1\), got 1"):
+        choose_held_out(100, 1.0, 0)
 
 
 def test_all_goals_are_all_states():

@@ -8,7 +8,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from gym_twoRooms.oracle import OraclePolicy, mastery_ceiling, reach_probabilities
-from sb3_manygoals import ManyGoalsDQN, MasteryCallback, evaluate_mastery
+from sb3_manygoals import ManyGoalsDQN, MasteryCallback, MasteryResult, evaluate_mastery
 from tests.sb3_manygoals.worlds import Corridor
 
 SMALL = "TwoRoomsSwitchSmall-v0"
@@ -249,3 +249,21 @@ def test_environments_that_lose_the_last_observation_or_have_other_actions_are_r
         evaluate_mastery(Pilgrim(), SyncVectorEnv([lambda: gym.make("Pendulum-v1")]), np.zeros((1, 3), np.float32))
     with pytest.raises(ValueError, match="eval_freq must be at least 1, got 0"):
         MasteryCallback(corridors(1), corridor_goals(), 0)
+
+
+def test_mastery_of_some_of_the_goals():
+    reached = np.array([[True, True], [False, True], [False, False], [True, False]])
+    steps, ceiling = np.where(reached, 3, -1), np.linspace(0.1, 0.8, 8).reshape(4, 2)
+    result = MasteryResult(0.5, (0.1, 0.9), reached, steps, ceiling)
+    mask = np.array([True, False, False, True])
+    for goals in (mask, np.array([0, 3])):
+        some = result.subset(goals)
+        assert some.rate == 0.75
+        assert 0.5 <= some.interval[0] <= 0.75 <= some.interval[1] <= 1.0
+        np.testing.assert_array_equal(some.reached, reached[[0, 3]])
+        np.testing.assert_array_equal(some.steps, steps[[0, 3]])
+        np.testing.assert_array_equal(some.ceiling, ceiling[[0, 3]])
+    assert result.subset([2]).interval == (0.0, 0.0)
+    assert MasteryResult(0.5, (0.1, 0.9), reached, steps).subset(mask).ceiling is None
+    with pytest.raises(ValueError, match="at least one of the goals"):
+        result.subset(np.zeros(4, dtype=bool))

@@ -40,3 +40,14 @@ class Corridor(gym.Env[NDArray[Any], np.int64]):
         dead = self.deadly and cell == self.length
         self.cell = min(max(cell, 0), self.length - 1)
         return self.observation_of(self.cell), float(self.cell), dead, False, {"cell": self.cell}
+
+
+class NumberedCorridor(Corridor):
+    """The same, and the observation is the number of the cell."""
+
+    def __init__(self, length: int = 6, deadly: bool = False, start: int | None = None) -> None:
+        super().__init__(length, deadly=deadly, start=start)
+        self.observation_space = spaces.Discrete(length)  # type: ignore[assignment]
+
+    def observation_of(self, cell: int) -> Any:
+        return np.int64(cell)

@@ -224,7 +224,7 @@ def test_batch_goals_are_the_next_observations_topped_up():
         np.testing.assert_array_equal(goals.numpy(), cells[goal_ids.numpy()])
 
 
-@pytest.mark.parametrize("goal_sampling", ["uniform", "batch"])
+@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "all", "pursued"])
 def test_held_out_goals_are_neither_pursued_nor_taught(goal_sampling):
     world = Corridor(length=6)
     held_out = np.stack([world.observation_of(2), world.observation_of(4)])
@@ -421,7 +421,7 @@ def test_a_trained_model_can_be_copied():
 
 
 def test_continuous_actions_are_refused():
-    with pytest.raises(TypeError, match="ManyGoalsDQN needs a Discrete action space that starts at 0, got Box"):
+    with pytest.raises(TypeError, match="a Discrete action space that starts at 0 is needed, got Box"):
         make_model("Pendulum-v1")
 
 
@@ -464,7 +464,9 @@ def test_counts_must_be_positive(name, value):
         ({"near_floor": 0.0}, "near_floor must be a number, more than 0, got 0.0"),
         ({"policy_kwargs": {"head": "sum"}}, "head must be one of 'product', 'distance', got 'sum'"),
         ({"policy_kwargs": {"averaging": 1.0}}, r"averaging must be a number in \[0, 1\), got 1.0"),
-        ({"goal_sampling": "all"}, 'goal_sampling must be "uniform" or "batch", got \'all\''),
+        ({"goal_sampling": "pursued", "near_decay": 0.9}, 'goal_sampling="pursued" has neither action_gap nor near_decay'),
+        ({"goal_sampling": "none"}, 'goal_sampling must be one of "uniform", "batch", "all", "pursued", got \'none\''),
+        ({"batch_goal_share": 1.5}, r"batch_goal_share must be a number in \[0, 1\], got 1.5"),
         ({"policy": "Policy"}, "policy must be one of CnnPolicy, MlpPolicy, got 'Policy'"),
         ({"policy_kwargs": {"embedding_dim": 0}}, "embedding_dim must be at least 1, got 0"),
         ({"goal_wrapper_kwargs": {"max_episode_steps": -5}}, "max_episode_steps must be a whole number, at least 1, got -5"),

@@ -1,0 +1,201 @@
+"""Which goals an update is about."""
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from sb3_manygoals import ExactCheckpointCallback, GoalBuffer, ManyGoalsDQN
+from sb3_manygoals.checkpoint import CheckpointError
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
+from tests.sb3_manygoals.worlds import Corridor
+
+CELLS = np.stack([Corridor(6).observation_of(cell) for cell in range(6)])
+
+
+def make_model(n_envs=1, deadly=False, **kwargs):
+    settings = {"learning_starts": 20, "policy_kwargs": {"net_arch": [16], "embedding_dim": 16}, "seed": 0}
+    env = DummyVecEnv([lambda: Corridor(6, deadly=deadly)] * n_envs)
+    return ManyGoalsDQN("MlpPolicy", env, goal_wrapper_kwargs={"max_episode_steps": 5}, **{**settings, **kwargs})
+
+
+def knows_all(model):
+    """Goals in an order of their own, so that no id is the cell's number."""
+    model.goal_buffer.set_checkpoint_state({**model.goal_buffer.get_checkpoint_state(), "observations": CELLS[::-1].copy()})
+    return model
+
+
+# --- the goal that was pursued ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("double_q", [False, True])
+def test_on_policy_each_transition_teaches_the_goal_it_was_made_for(double_q):
+    model = knows_all(make_model(goal_sampling="pursued", double_q=double_q))
+    with th.no_grad():
+        for parameter in model.q_net.parameters():
+            parameter.add_(0.1 * th.randn_like(parameter))
+    here, there, goals = np.array([0, 1, 2, 5, 3, 3]), np.array([1, 0, 2, 5, 4, 2]), np.array([1, 5, 2, 3, 1, UNKNOWN])
+    actions, terminated = np.array([1, 0, 2, 1, 1, 0]), np.array([False, False, False, True, False, False])
+    ids = np.where(goals == UNKNOWN, UNKNOWN, 5 - goals)
+    batch = ManyGoalsSamples(
+        th.tensor(CELLS[here]),
+        th.tensor(actions),
+        th.tensor(CELLS[there]),
+        th.tensor(5 - there),
+        th.tensor(terminated),
+        pursued_ids=th.tensor(ids),
+    )
+    sampled, sampled_ids, _ = model._sample_goals(batch)
+    np.testing.assert_array_equal(sampled_ids, ids)
+    np.testing.assert_array_equal(sampled[:5], CELLS[goals[:5]])
+    losses = model.goal_losses(batch, sampled, sampled_ids)
+    loss = losses.mean()
+    model.q_net.zero_grad()
+    loss.backward()
+    gradient = th.cat([parameter.grad.flatten() for parameter in model.q_net.parameters()])
+
+    total = th.zeros(())
+    for s in range(5):  # the sixth has a goal that nobody knows
+        goal = th.tensor(CELLS[goals[s]])[None]
+        with th.no_grad():
+            after = th.tensor(CELLS[there[s]])[None]
+            next_q = model.q_net_target(after, goal)[0]
+            best = (model.q_net(after, goal)[0] if double_q else next_q).argmax()
+        target = 0.0 if there[s] == goals[s] else -10.0 if terminated[s] else -0.1 + 0.99 * next_q[best]
+        total = total + (model.q_net(th.tensor(CELLS[here[s]])[None], goal)[0, actions[s]] - target) ** 2 / 5
+    th.testing.assert_close(loss, total, rtol=1e-4, atol=1e-6)
+    model.q_net.zero_grad()
+    total.backward()
+    expected = th.cat([parameter.grad.flatten() for parameter in model.q_net.parameters()])
+    th.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_replay_memory_keeps_which_goal_was_pursued():
+    pursued = []
+
+    def listen(local, _):
+        pursued.append([info["desired_goal_id"] for info in local["infos"]])
+        return True
+
+    model = make_model(n_envs=3, goal_sampling="pursued", learning_starts=1000).learn(60, listen)
+    np.testing.assert_array_equal(model.replay_buffer.pursued_ids[: len(pursued)], pursued)
+    assert len(np.unique(pursued)) > 3
+    assert model.replay_buffer.sample(7).pursued_ids.shape == (7,)
+    assert make_model().learn(10).replay_buffer.sample(7).pursued_ids is None
+
+
+def test_it_learns_one_goal_at_a_time_too():
+    model = make_model(goal_sampling="pursued", batch_size=16, exploration_steps=2_000, target_update_interval=50)
+    model.learn(3_000)
+    cells, goals = np.divmod(np.arange(36), 6)
+    actions, _ = model.predict({"observation": CELLS[cells], "desired_goal": CELLS[goals]}, deterministic=True)
+    right = actions == (goals > cells)
+    assert right[goals != cells].mean() > 0.8
+
+
+def test_goals_that_nobody_knows_teach_nothing():
+    model = knows_all(make_model(goal_sampling="pursued"))
+    ids = th.full((3,), UNKNOWN)
+    rows = th.tensor(CELLS[:3])
+    batch = ManyGoalsSamples(rows, th.zeros(3, dtype=th.int64), rows, ids, th.zeros(3, dtype=th.bool), pursued_ids=ids)
+    assert model.goal_losses(batch, *model._sample_goals(batch)).mean() == 0.0
+    assert model.goal_updates.sum() == 0
+
+
+def test_another_goal_buffer_makes_it_forget_what_was_pursued(tmp_path):
+    model = make_model(goal_sampling="pursued").learn(60)
+    model.save_replay_buffer(tmp_path / "replay")
+    model.replay_buffer.identify(GoalBuffer(Corridor(6).observation_space))
+    assert (model.replay_buffer.pursued_ids == UNKNOWN).all()
+    with pytest.raises(ValueError, match='goal_sampling is "uniform", the replay memory was kept for another'):
+        make_model().load_replay_buffer(tmp_path / "replay")
+
+
+def test_its_memory_is_counted():
+    spaces = make_model().observation_space, make_model().action_space
+    plain, more = (make_model().replay_buffer.memory_needed(100, *spaces, 2, False, pursued) for pursued in (False, True))
+    assert sum(more.values()) - sum(plain.values()) == 800
+
+
+# --- all, and a share of the batch's ---------------------------------------------------------------------------------
+
+
+def some_batch(ids):
+    n = len(ids)
+    return ManyGoalsSamples(
+        th.tensor(CELLS[:n]), th.zeros(n, dtype=th.int64), th.tensor(CELLS[:n]), th.tensor(ids), th.zeros(n, dtype=th.bool)
+    )
+
+
+def test_all_goals_at_once():
+    model = knows_all(make_model(goal_sampling="all"))
+    goals, ids, _ = model._sample_goals(some_batch([4, 2, UNKNOWN]))
+    np.testing.assert_array_equal(ids, np.arange(6))
+    np.testing.assert_array_equal(goals, CELLS[::-1])
+    model.learn(60)
+    assert (model.goal_updates[:6] > 0).all()
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.0, 0), (0.5, 2), (1.0, 4)])
+def test_a_share_of_the_batchs_own_goals(share, most):
+    model = make_model(goal_sampling="batch", goal_batch_size=4, batch_goal_share=share)
+    model.goal_buffer.add(CELLS[:1])
+    model.goal_buffer.sample_ids = lambda n, rng: np.full(n, 7)  # a sign that it was drawn uniformly
+    model.goal_buffer.__class__ = type("Any", (GoalBuffer,), {"__getitem__": lambda self, ids: CELLS[np.minimum(ids, 5)]})
+    for _ in range(10):
+        _, ids, _ = model._sample_goals(some_batch([0, 1, 2, 3, 4, 4]))
+        own = ids[ids != 7].tolist()
+        assert len(own) == most == len(set(own))
+        assert set(own) <= {0, 1, 2, 3, 4}
+
+
+# --- counting --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "all", "pursued"])
+def test_updates_of_each_goal_are_counted_and_kept(goal_sampling, tmp_path):
+    class Power(BaseCallback):
+        def _on_step(self):
+            if self.num_timesteps >= 70:
+                raise KeyboardInterrupt
+            return True
+
+    counts = np.zeros(10_000, dtype=np.int64)
+    undisturbed = make_model(goal_sampling=goal_sampling)
+    sample_goals = undisturbed._sample_goals
+
+    def listen(batch):
+        sampled = sample_goals(batch)
+        for goal in sampled[1].tolist():
+            counts[goal] += goal != UNKNOWN
+        return sampled
+
+    undisturbed._sample_goals = listen
+    undisturbed.learn(100)
+    assert counts.sum() > 100
+    np.testing.assert_array_equal(undisturbed.goal_updates, counts)
+    with pytest.raises(KeyboardInterrupt):
+        make_model(goal_sampling=goal_sampling).learn(100, [ExactCheckpointCallback(tmp_path, every_steps=50), Power()])
+    model, checkpoints = make_model(goal_sampling=goal_sampling), ExactCheckpointCallback(tmp_path, every_steps=50)
+    assert checkpoints.resume(model)
+    model.learn(50, checkpoints, reset_num_timesteps=False)
+    np.testing.assert_array_equal(model.goal_updates, counts)
+    for ours, theirs in zip(model.policy.parameters(), undisturbed.policy.parameters(), strict=True):
+        assert th.equal(ours, theirs)
+    if goal_sampling == "pursued":
+        with pytest.raises(CheckpointError, match="the replay memory was saved with pursued_ids"):
+            ExactCheckpointCallback(tmp_path).resume(make_model())
+
+
+def test_counts_are_of_the_goals_known_and_no_part_of_a_saved_model(tmp_path):
+    model = make_model().learn(60)
+    assert model.goal_updates.sum() == 16 * model._n_updates
+    model.save(tmp_path / "model")
+    model.save_goal_buffer(tmp_path / "goals")
+    again = ManyGoalsDQN.load(tmp_path / "model", Corridor(6))
+    assert again.goal_updates.shape == (10_000,)
+    assert again.goal_updates.sum() == 0
+    model.load_goal_buffer(tmp_path / "goals")
+    assert model.goal_updates.sum() == 0

@@ -1,0 +1,249 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from sb3_manygoals import ExactCheckpointCallback, GymnasiumVecEnv, evaluate_mastery, memory
+from sb3_manygoals.checkpoint import CheckpointError
+from sb3_manygoals.tabular import AllGoalsTable, TabularAllGoals
+from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
+
+
+def corridors(n, **kwargs):
+    return DummyVecEnv([lambda: NumberedCorridor(**kwargs)] * n)
+
+
+def make_model(env=None, **kwargs):
+    settings = {"seed": 0, "exploration_steps": 500, "goal_wrapper_kwargs": {"max_episode_steps": 12}}
+    return TabularAllGoals("TablePolicy", corridors(2) if env is None else env, **{**settings, **kwargs})
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_one_update_by_hand():
+    table = AllGoalsTable(3, 2)
+    table.values[1] = [[-1.0, -2.0, -3.0], [-4.0, -1.5, -0.5]]
+    table.values[0, 1] = [-10.0, -10.0, -10.0]
+    table.update(np.array([0]), np.array([1]), np.array([1]), learning_rate=0.5, gamma=0.9)
+    # best in state 1: -1, -1.5 and -0.5; targets -0.1 + 0.9 * best, but 0 for the goal that is reached
+    np.testing.assert_allclose(table.values[0, 1], [(-10 - 1.0) / 2, (-10 + 0.0) / 2, (-10 - 0.55) / 2], rtol=1e-6)
+    np.testing.assert_array_equal(table.values[0, 0], 0)
+    np.testing.assert_array_equal(table.values[2], 0)
+
+
+def test_where_the_environment_ends_no_other_goal_is_reached_any_more():
+    table = AllGoalsTable(3, 2)
+    table.update(np.array([0]), np.array([0]), np.array([2]), 1.0, gamma=0.9, terminated=np.array([True]))
+    np.testing.assert_allclose(table.values[0, 0], [-1.0, -1.0, 0.0], rtol=1e-6)  # -0.1 / (1 - 0.9)
+
+
+TRANSITION = st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 3), st.booleans())
+
+
+@given(st.lists(TRANSITION, min_size=1, max_size=12), st.floats(0, 1), st.integers(0, 99))
+def test_it_is_the_loop_over_transitions_and_goals(transitions, rate, seed):
+    start = np.random.default_rng(seed).normal(size=(4, 2, 4)).astype(np.float32)
+    expected = start.astype(np.float64)
+    for s, a, after, ended in transitions:
+        old = expected.copy()
+        for g in range(4):
+            target = 0.25 if after == g else -0.5 / (1 - 0.8) if ended else -0.5 + 0.8 * max(old[after, :, g])
+            expected[s, a, g] = old[s, a, g] + rate * (target - old[s, a, g])
+    table = AllGoalsTable(4, 2)
+    table.values[:] = start
+    s, a, after, ended = map(np.array, zip(*transitions, strict=True))
+    table.update(s, a, after, rate, 0.8, goal_reward=0.25, step_reward=-0.5, terminated=ended)
+    np.testing.assert_allclose(table.values, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_values_for_all_goals_are_neighbours_in_memory():
+    table = AllGoalsTable(5, 3)
+    assert table.values.shape == (5, 3, 5)
+    assert table.values.dtype == np.float32
+    assert table.values[0, 0].flags.c_contiguous
+
+
+def test_greedy_is_the_best_action_for_each_pair():
+    table = AllGoalsTable(4, 3)
+    table.values[:] = np.random.default_rng(0).normal(size=table.values.shape)
+    states, goals = np.divmod(np.arange(16), 4)
+    expected = [max(range(3), key=lambda a: table.values[s, a, g]) for s, g in zip(states, goals, strict=True)]
+    np.testing.assert_array_equal(table.greedy(states, goals), expected)
+
+
+@pytest.mark.parametrize("name", ["states", "actions", "next_states"])
+@pytest.mark.parametrize("value", [-1, 7])
+def test_what_is_not_in_the_table_is_refused_and_changes_nothing(name, value):
+    table = AllGoalsTable(3, 2)
+    given = {"states": np.array([0, 1]), "actions": np.array([0, 1]), "next_states": np.array([1, 2])}
+    given[name] = np.array([0, value])
+    with pytest.raises(ValueError, match=rf"{name} must be in \[0, . ?\)"):
+        table.update(**given, learning_rate=0.5)
+    assert not table.values.any()
+
+
+def test_a_table_that_does_not_fit_is_refused(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 1000)
+    with pytest.raises(MemoryError, match=r"a table of 10 states, 3 actions and 10 goals would take 1\.2 KiB"):
+        AllGoalsTable(10, 3)
+
+
+def test_tables_of_no_size_are_refused():
+    for n_states, n_actions in ((0, 2), (2, 0), (2.0, 2), (True, 2)):
+        with pytest.raises(ValueError, match="must be a whole number, at least 1"):
+            AllGoalsTable(n_states, n_actions)
+
+
+# --- the learner -----------------------------------------------------------------------------------------------------
+
+
+def distance_values(length, gamma=0.99):
+    """Exact values of a corridor: d steps to the goal cost -0.1 each but the last; from the goal itself, one has to return."""
+    values = np.zeros((length, 3, length))
+    for s in range(length):
+        for a, move in enumerate((-1, 1, 0)):
+            after = min(max(s + move, 0), length - 1)
+            for g in range(length):
+                values[s, a, g] = -0.1 * sum(gamma**k for k in range(abs(after - g)))
+    return values
+
+
+def test_it_learns_the_exact_values_of_a_corridor():
+    model = make_model(learning_rate=1.0, exploration_final_eps=0.5)
+    model.learn(6_000)
+    np.testing.assert_allclose(model.table.values, distance_values(6), atol=1e-5)
+    env = SyncVectorEnv([NumberedCorridor] * 6, autoreset_mode=AutoresetMode.NEXT_STEP)
+    result = evaluate_mastery(model, env, np.arange(6), max_steps=5)
+    assert result.rate == 1.0
+
+
+def test_it_learns_that_the_end_is_no_way_to_a_goal():
+    """Right of the last cell lies death. Taken for an end worth nothing, it would be the best action for every other goal."""
+    model = make_model(corridors(2, length=4, deadly=True), learning_rate=1.0, exploration_final_eps=0.5)
+    model.learn(6_000)
+    np.testing.assert_allclose(model.table.values[3, 1, :3], -10.0, atol=1e-5)
+    assert model.table.values[3, 1, 3] == 0.0  # it does arrive where it is
+
+
+def test_goals_in_pursuit_are_states_met_and_episodes_have_their_length():
+    class Spy(BaseCallback):
+        def _on_training_start(self):
+            self.rows = []
+
+        def _on_step(self):
+            known = len(self.model.env.goal_buffer)
+            self.rows += [(known, info["goal_steps"], info["desired_goal_id"]) for info in self.locals["infos"]]
+            return True
+
+    spy = Spy()
+    model = make_model().learn(500, spy)
+    assert all(0 <= goal < known for known, _, goal in spy.rows)
+    assert max(steps for _, steps, _ in spy.rows) == 12
+    assert model.env.goal_buffer.capacity == 6
+
+
+@pytest.mark.parametrize(
+    "make_env",
+    [
+        NumberedCorridor,
+        lambda: corridors(3),
+        lambda: GymnasiumVecEnv(SyncVectorEnv([NumberedCorridor] * 2, autoreset_mode=AutoresetMode.DISABLED)),
+    ],
+)
+def test_environments_and_vectors_of_them(make_env):
+    model = make_model(make_env(), learning_rate=lambda progress: 0.5 * progress)
+    model.learn(240.0, log_interval=1, progress_bar=False)
+    assert model.num_timesteps == 240
+    assert model.table.values.any()
+    assert model.exploration_rate == pytest.approx(1 - 0.9 * (240 - model.n_envs) / 500)
+
+
+def test_the_same_seed_gives_the_same_table():
+    first, second, other = (make_model(seed=seed).learn(300) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first.table.values, second.table.values)
+    assert (first.table.values != other.table.values).any()
+
+
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path):
+    class Power(BaseCallback):
+        def _on_step(self):
+            if self.num_timesteps >= 260:
+                raise KeyboardInterrupt
+            return True
+
+    undisturbed = make_model()
+    undisturbed.learn(400, ExactCheckpointCallback(tmp_path / "whole", every_steps=100))
+    checkpoints = ExactCheckpointCallback(tmp_path / "cut", every_steps=100)
+    with pytest.raises(KeyboardInterrupt):
+        make_model().learn(400, [checkpoints, Power()])
+    model = make_model()
+    checkpoints = ExactCheckpointCallback(tmp_path / "cut", every_steps=100)
+    assert checkpoints.resume(model)
+    assert model.num_timesteps == 200
+    model.learn(400 - model.num_timesteps, checkpoints, reset_num_timesteps=False)
+    np.testing.assert_array_equal(model.table.values, undisturbed.table.values)
+    assert model.rng.random() == undisturbed.rng.random()
+    np.testing.assert_array_equal(model._last_obs["desired_goal"], undisturbed._last_obs["desired_goal"])
+    with pytest.raises(CheckpointError, match="observation space"):
+        ExactCheckpointCallback(tmp_path / "cut").resume(make_model(corridors(2, length=7)))
+
+
+def test_save_and_load_round_trip(tmp_path):
+    model = make_model().learn(300)
+    model.save(tmp_path / "model")
+    again = TabularAllGoals.load(tmp_path / "model", corridors(2))
+    np.testing.assert_array_equal(again.table.values, model.table.values)
+    assert again.num_timesteps == 300
+    again.learn(100, reset_num_timesteps=False)
+    assert (again.table.values != model.table.values).any()
+    alone = TabularAllGoals.load(tmp_path / "model")
+    cells, goals = np.divmod(np.arange(36), 6)
+    query = {"observation": cells, "desired_goal": goals}
+    np.testing.assert_array_equal(alone.predict(query, deterministic=True)[0], model.predict(query, deterministic=True)[0])
+
+
+def test_predict_takes_one_state_too_and_refuses_what_is_none():
+    model = make_model()
+    assert model.predict({"observation": np.int64(1), "desired_goal": np.int64(2)}, deterministic=True)[0].shape == ()
+    for observation, message in (
+        (np.array([1]), 'observation must be a dict with "observation" and "desired_goal"'),
+        ({"observation": np.array([6]), "desired_goal": np.array([0])}, r"observation must be numbers of states in \[0, 6\)"),
+        ({"observation": np.array([0]), "desired_goal": np.array([-1])}, r"desired_goal must be numbers of states"),
+        ({"observation": np.array([0.5]), "desired_goal": np.array([1])}, r"observation must be numbers of states"),
+        ({"observation": np.array([0, 1]), "desired_goal": np.array([1])}, "must have one shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.predict(observation)
+
+
+def test_observations_that_are_no_numbers_are_refused():
+    with pytest.raises(TypeError, match=r"a table needs a Discrete observation space that starts at 0, got Box"):
+        make_model(Corridor())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gamma": 1.0}, "gamma must be less than 1"),
+        ({"gamma": -0.1}, "gamma must be a number in"),
+        ({"learning_rate": 1.5}, "learning_rate must be in"),
+        ({"exploration_final_eps": 2.0}, "exploration_final_eps must be a number in"),
+        ({"exploration_steps": 0}, "exploration_steps must be at least 1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_model(**settings)
+
+
+def test_a_world_of_gymnasium():
+    model = TabularAllGoals("TablePolicy", gym.make("Taxi-v4"), seed=0)
+    model.learn(300)
+    assert model.table.values.shape == (500, 6, 500)
+    with pytest.raises(ValueError, match="total_timesteps must be a finite number"):
+        model.learn(0)
