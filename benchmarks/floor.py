@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch as th
 from torch import nn
@@ -18,16 +20,51 @@ OPTIMIZER_PASSES = 6
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """
+    A convolution, or one of its two gradients: on large images faster than the product of unfolded matrices.
+
+    :ivar images: how many
+    :ivar image: channels, height and width of one, with the zeros around it
+    :ivar weight: shape of the filters
+    :ivar stride: of their windows
+    :ivar way: what is computed: the outputs, or the gradient of the filters or of the images
+    """
+
+    images: int
+    image: tuple[int, int, int]
+    weight: tuple[int, int, int, int]
+    stride: tuple[int, int]
+    way: Literal["outputs", "to weights", "to inputs"] = "outputs"
+
+    def seconds(self, repeats: int) -> float:
+        """
+        :param repeats: of which the fastest counts
+        :return: seconds
+        """
+        inputs, weight = th.randn(self.images, *self.image), th.randn(self.weight)
+        outputs = th.nn.functional.conv2d(inputs, weight, stride=self.stride)
+        if self.way == "outputs":
+            return min(_timed(lambda: th.nn.functional.conv2d(inputs, weight, stride=self.stride)) for _ in range(repeats))
+        none, wanted = [0, 0], [self.way == "to inputs", self.way == "to weights", False]
+        settings = (None, self.stride, none, [1, 1], False, none, 1, wanted)
+        backward = th.ops.aten.convolution_backward
+        return min(_timed(lambda: backward(outputs, inputs, weight, *settings)) for _ in range(repeats))
+
+
+@dataclass(frozen=True)
 class Work:
     """
     What an update must do.
 
     :ivar products: the matrix products, as they are multiplied, convolutions unfolded
     :ivar moved: bytes of parameters, gradients and moments that go through the optimizer
+    :ivar convolutions: those which give the same as a product, by its shape
     """
 
     products: tuple[Shape, ...]
     moved: int
+    convolutions: Mapping[Shape, Convolution] = field(default_factory=dict)
 
     @property
     def operations(self) -> int:
@@ -48,7 +85,7 @@ def work(model: ManyGoalsDQN, n_transitions: int, n_goals: int, n_shared: int = 
     rows, target_rows = n_transitions + n_goals, n_transitions + n_goals - n_shared
     features, width = net.state_embedding.in_features, net.state_embedding.out_features
     embeddings = [(n_transitions, features, width), (n_goals, features, width)]
-    trunk = _trunk(model)
+    trunk, layers = _trunk(model)
     forward = [(rows * m, k, n) for m, k, n in trunk]
     learnt = [*forward, *embeddings, (n_transitions, width, n_goals)]
     target = [(target_rows * m, k, n) for m, k, n in trunk]
@@ -56,12 +93,19 @@ def work(model: ManyGoalsDQN, n_transitions: int, n_goals: int, n_shared: int = 
     to_weights = [(k, m, n) for m, k, n in learnt]
     to_inputs = [(m, n, k) for m, k, n in learnt[1:]]  # nobody asks for the gradient of a picture
     n_parameters = sum(parameter.numel() for parameter in net.parameters())
-    return Work((*learnt, *target, *to_weights, *to_inputs), OPTIMIZER_PASSES * 4 * n_parameters)
+    convolutions: dict[Shape, Convolution] = {}
+    for (m, k, n), layer in layers.items():
+        convolutions[rows * m, k, n] = replace(layer, images=rows)
+        convolutions[target_rows * m, k, n] = replace(layer, images=target_rows)
+        convolutions[k, rows * m, n] = replace(layer, images=rows, way="to weights")
+        convolutions[rows * m, n, k] = replace(layer, images=rows, way="to inputs")
+    return Work((*learnt, *target, *to_weights, *to_inputs), OPTIMIZER_PASSES * 4 * n_parameters, convolutions)
 
 
 def seconds(work: Work, repeats: int = 5) -> float:
     """
-    Multiply matrices of just these shapes, and copy just so many bytes, now and on this machine.
+    Multiply matrices of just these shapes, or convolve where that is faster, and copy just so many bytes, now and on this
+    machine.
 
     :param work: of an update
     :param repeats: of which the fastest counts
@@ -70,21 +114,27 @@ def seconds(work: Work, repeats: int = 5) -> float:
     total = 0.0
     for m, k, n in work.products:
         left, right, out = th.randn(m, k), th.randn(k, n), th.empty(m, n)
-        total += min(_timed(lambda a=left, b=right, c=out: th.mm(a, b, out=c)) for _ in range(repeats))
+        fastest = min(_timed(lambda a=left, b=right, c=out: th.mm(a, b, out=c)) for _ in range(repeats))
+        convolution = work.convolutions.get((m, k, n))
+        total += fastest if convolution is None else min(fastest, convolution.seconds(repeats))
     # A copy of b bytes moves 2 b: it reads and writes.
     source, target = th.zeros(work.moved // 2, dtype=th.uint8), th.zeros(work.moved // 2, dtype=th.uint8)
     return total + min(_timed(lambda: target.copy_(source)) for _ in range(repeats))
 
 
-def _trunk(model: ManyGoalsDQN) -> list[Shape]:
-    """The products of one observation's way through the trunk."""
+def _trunk(model: ManyGoalsDQN) -> tuple[list[Shape], dict[Shape, Convolution]]:
+    """The products of one observation's way through the trunk, and which of them are convolutions."""
     products: list[Shape] = []
+    layers: dict[Shape, Convolution] = {}
     hooks = []
 
     def note(module: nn.Module, inputs: tuple[th.Tensor, ...], output: th.Tensor) -> None:
         if isinstance(module, nn.Conv2d):
             per_window = module.in_channels * module.kernel_size[0] * module.kernel_size[1]
             products.append((output[0, 0].numel(), per_window, module.out_channels))
+            _, channels, height, width = inputs[0].shape
+            weight = (module.out_channels, module.in_channels, module.kernel_size[0], module.kernel_size[1])
+            layers[products[-1]] = Convolution(1, (channels, height, width), weight, (module.stride[0], module.stride[1]))
         elif isinstance(module, nn.Linear):
             products.append((1, module.in_features, module.out_features))
 
@@ -95,7 +145,7 @@ def _trunk(model: ManyGoalsDQN) -> list[Shape]:
         model.q_net.trunk(th.as_tensor(model.goal_buffer.observations[:1].copy()))
     for hook in hooks:
         hook.remove()
-    return products
+    return products, layers
 
 
 def _timed(function: object) -> float:

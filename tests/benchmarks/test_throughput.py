@@ -1,6 +1,7 @@
 import csv
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 import torch as th
@@ -56,6 +57,29 @@ def test_the_floor_counts_what_an_update_multiplies(paper):
     shared = floor.work(paper, 128, 128, n_shared=128)
     assert (128, 288, 512) in shared.products
     assert floor.seconds(found, repeats=1) > 0
+
+
+def test_the_floor_convolves_where_that_is_faster(paper, monkeypatch):
+    found = floor.work(paper, 32, 16)
+    first = floor.Convolution(48, (3, 10, 10), (16, 3, 2, 2), (2, 2))
+    second = floor.Convolution(48, (16, 6, 6), (32, 16, 2, 2), (2, 2))  # the 5 x 5, padded
+    assert found.convolutions[48 * 25, 12, 16] == first
+    assert found.convolutions[12, 48 * 25, 16] == replace(first, way="to weights")
+    assert found.convolutions[48 * 9, 64, 32] == second
+    assert found.convolutions[48 * 9, 32, 64] == replace(second, way="to inputs")
+    assert (48 * 25, 16, 12) not in found.products  # nor is that of the first asked for
+    results = []
+    monkeypatch.setattr(floor, "_timed", lambda function: results.append(function()) or 1.0)
+    for way in ("outputs", "to weights", "to inputs"):
+        assert replace(second, way=way).seconds(1) == 1.0
+    outputs, to_weights, to_inputs = results
+    assert outputs.shape == (48, 32, 3, 3)
+    assert [None if tensor is None else tensor.shape for tensor in to_weights] == [None, (32, 16, 2, 2), None]
+    assert [None if tensor is None else tensor.shape for tensor in to_inputs] == [(48, 16, 6, 6), None, None]
+    least = floor.Work(((48 * 9, 64, 32), (5, 6, 7)), 0, {(48 * 9, 64, 32): second})
+    for convolution, expected in ((0.25, 0.25 + 1 + 1), (9.0, 1 + 1 + 1)):  # a product, and a copy of nothing
+        monkeypatch.setattr(floor.Convolution, "seconds", lambda self, repeats, answer=convolution: answer)
+        assert floor.seconds(least) == expected
 
 
 @pytest.fixture(scope="module")
