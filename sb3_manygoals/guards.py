@@ -140,7 +140,8 @@ def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timeste
     """
     where = f"update {update}, after num_timesteps={num_timesteps}"
     if loss.is_cuda:
-        _assert_on_device(loss, where)
+        # a captured graph goes on printing what it was captured with
+        _assert_on_device(loss, f"{where}, or of a later one" if th.cuda.is_current_stream_capturing() else where)
         return
     value = loss.item()
     if math.isfinite(value):

@@ -32,6 +32,7 @@ from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.environments import goal_episodes, is_goal_wrapped, monitors_goals, pursue_goals
 from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
+from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.memory import check_memory
@@ -42,7 +43,7 @@ SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 GoalSampling = Literal["uniform", "batch"]
 
 _LEARNER_STREAM = 3
-_BUILT_ANEW = ("q_net", "q_net_target", "_running_stats", "_running_stats_target", "goal_buffer", "_loss")
+_BUILT_ANEW = ("q_net", "q_net_target", "_running_stats", "_running_stats_target", "goal_buffer", "_loss", "_captured")
 """Attributes that :meth:`ManyGoalsDQN.save` leaves out."""
 
 
@@ -86,6 +87,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
     :param verbose: 0 no output, 1 info, 2 debug
     :param seed: of all pseudo-random generators
     :param device: for the networks
+    :param cuda_graph: on a CUDA device, whether replay memory and goals are kept there too and an update is one captured graph
+        that waits for nothing; where that cannot be, a warning says why. Its draws are other ones than the host's
     :param _init_setup_model: whether to build the network now
     :raises TypeError: if observations cannot be goals or actions are not discrete
     :raises ValueError: if a count, rate or choice makes no sense
@@ -126,6 +129,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
+        cuda_graph: bool = True,
         _init_setup_model: bool = True,
     ) -> None:
         if isinstance(policy, str):
@@ -176,10 +180,12 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         # without the buffer: it is no setting, and would be saved with the model
         self.goal_wrapper_kwargs = {k: v for k, v in (goal_wrapper_kwargs or {}).items() if k != "goal_buffer"}
         self.action_masks = action_masks
+        self.cuda_graph = cuda_graph
         self.goal_buffer = None
         self.goal_rules: dict[str, Any] | None = None
         self.exploration_rate = exploration_initial_eps
         self._loss = th.zeros(())
+        self._captured: CapturedUpdate | None = None
         self._last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
         if _init_setup_model:
             self._setup_model()
@@ -286,9 +292,15 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         steps = self.num_timesteps
         # the steps of all environments count, so an update is due whenever a multiple of the interval was passed
         if steps // self.target_update_interval > (steps - self.n_envs) // self.target_update_interval:
-            polyak_update(self.q_net.parameters(), self.q_net_target.parameters(), self.tau)
-            polyak_update(self._running_stats, self._running_stats_target, 1.0)
+            if self._captured is None:
+                self._move_target()
+            else:
+                self._captured.move_target(self)
         self.exploration_rate = self.exploration_schedule(max(0.0, 1.0 - steps / self.exploration_steps))
+
+    def _move_target(self) -> None:
+        polyak_update(self.q_net.parameters(), self.q_net_target.parameters(), self.tau)
+        polyak_update(self._running_stats, self._running_stats_target, 1.0)
 
     def train(self, gradient_steps: int, batch_size: int = 32) -> None:
         """
@@ -303,15 +315,37 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             assert self.goal_buffer is not None
             self.policy.fit_standardization(th.as_tensor(self.goal_buffer.observations.copy(), device=self.device))
         for _ in range(gradient_steps):
-            batch: ManyGoalsSamples = self.replay_buffer.sample(batch_size)
-            goals, goal_ids = self._sample_goals(batch)
-            loss = self.goal_losses(batch, goals, goal_ids).mean()
-            guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
-            self.policy.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.policy.optimizer.step()
-            self._loss = loss.detach()
+            self._loss = self._update(batch_size)
             self._n_updates += 1
+
+    def _update(self, batch_size: int) -> th.Tensor:
+        if not self._captures:
+            return self._update_eagerly(batch_size)
+        if self._captured is None or not self._captured.fits(self, batch_size):
+            self._captured = None  # frees its memory before as much is taken again
+            self._captured = CapturedUpdate(self, batch_size)
+        return self._captured.update(self)
+
+    @property
+    def _captures(self) -> bool:
+        return self.cuda_graph and self.device.type == "cuda"
+
+    def _update_eagerly(self, batch_size: int) -> th.Tensor:
+        batch: ManyGoalsSamples = self.replay_buffer.sample(batch_size)
+        return self._descend(batch, *self._sample_goals(batch))
+
+    def _descend(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
+        """:return: the loss before the step, on the device, without its graph"""
+        loss = self.goal_losses(batch, goals, goal_ids).mean()
+        guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
+        self.policy.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.policy.optimizer.step()
+        self._after_step()
+        return loss.detach()
+
+    def _after_step(self) -> None:
+        """What follows each step of the optimizer. It may be captured: nothing in it may wait for the device or count."""
 
     def goal_losses(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
         """
