@@ -50,5 +50,11 @@ def test_the_step_size_may_be_a_tensor():
     (_, floats), (optimizer, tensors) = train(InPlaceRMSprop), train(InPlaceRMSprop, lr=th.tensor(1e-2))
     for left, right in zip(floats, tensors, strict=True):
         th.testing.assert_close(left, right)
+    # a device that gives no values to the host
+    parameter = th.nn.Parameter(th.ones(3, device="meta"))
+    parameter.grad = th.ones_like(parameter)
+    on_device = InPlaceRMSprop([parameter])
+    on_device.param_groups[0]["lr"] = th.ones((), device="meta")
+    on_device.step()
     assert not optimizer.is_sb3s
     assert InPlaceRMSprop(tensors, momentum=0.5).is_sb3s

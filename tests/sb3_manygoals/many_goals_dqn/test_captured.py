@@ -1,6 +1,6 @@
 """
 Captured updates. Where there is no CUDA device, a graph is imitated: what it records does not happen while it is recorded, and
-a replay does it with the step sizes' tensors of then, and leaves alone what Python counts.
+a replay does it with the settings and the step sizes' tensors of then, and leaves alone what Python counts.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from stable_baselines3.common.utils import polyak_update
 
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
-from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
+from sb3_manygoals.many_goals_dqn import ManyGoalsSamples, captured
 from sb3_manygoals.many_goals_dqn.captured import WARM_UPS, CapturedUpdate, CaptureError, Graph
 from sb3_manygoals.many_goals_dqn.device_memory import DeviceMemory
 from tests.sb3_manygoals.checkpoint.test_resume import Stop, build, same
@@ -42,7 +42,8 @@ class Recording:
     def __init__(self, function):
         # CapturedUpdate hands over a method of the model, or a lambda around it
         model = getattr(function, "__self__", None) or inspect.getclosurevars(function).nonlocals["model"]
-        self.function, self.optimizer = function, model.policy.optimizer
+        self.function, self.model, self.optimizer = function, model, model.policy.optimizer
+        self.settings = {name: getattr(model, name) for name in captured._SETTINGS}
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         tensors = [*model.policy.state_dict().values()]
         tensors += [value for state in self.optimizer.state.values() for value in state.values() if th.is_tensor(value)]
@@ -55,9 +56,12 @@ class Recording:
     def replay(self):
         groups, counters = self.optimizer.param_groups, self.optimizer.state.values()
         rates, counts = [group["lr"] for group in groups], [state.get("step") for state in counters]
+        settings = {name: getattr(self.model, name) for name in self.settings}
+        vars(self.model).update(self.settings)
         for group, rate in zip(groups, self.rates, strict=True):
             group["lr"] = rate
         self.function()
+        vars(self.model).update(settings)
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
         for state, count in zip(counters, counts, strict=True):
@@ -128,6 +132,8 @@ def test_the_numbers_are_those_of_updates_by_hand(policy_kwargs, settings, imita
             th.tensor(memory.next_ids[drawn]),
             th.tensor(memory.dones[drawn].astype(bool)),
         )
+        if reference.goal_sampling == "batch":
+            assert set(batch.next_ids.tolist()) <= set(ids[update].tolist())
         goals = th.tensor(reference.goal_buffer.observations[ids[update].numpy()])
         loss = reference.goal_losses(batch, goals, ids[update]).mean()
         assert loss.item() == pytest.approx(losses[update], rel=1e-4)
@@ -224,12 +230,13 @@ def test_what_is_restored_within_a_process_is_captured_anew(imitated, tmp_path):
     ],
 )
 def test_another_setting_or_tensor_is_noticed(change, imitated):
-    model = make_model().learn(40)
+    model = make_model(target_update_interval=10).learn(70)
     first = model._captured
+    assert first._target_graph.captured
     model.train(2, 8)
     assert model._captured is first
     change(model)
-    model.num_timesteps = model.target_update_interval
+    model.num_timesteps = 80
     model._on_step()  # the old graph is not asked
     assert th.equal(model.q_net.head.weight, model.q_net_target.head.weight) == (model.tau == 1.0)
     model.train(1, 8)
@@ -242,9 +249,11 @@ def test_another_setting_or_tensor_is_noticed(change, imitated):
 
 
 def test_the_optimizer_is_saved_as_it_is_without_graphs(imitated, tmp_path):
-    model = make_model(policy_kwargs=ADAM).learn(60)
-    (group,) = model.policy.optimizer.state_dict()["param_groups"]
-    assert (group["lr"], group["capturable"]) == (1e-3, False)
+    model = make_model(policy_kwargs=ADAM)
+    for steps in (22, 2, 36):  # while it is warmed up, captured, and replayed
+        model.learn(steps, reset_num_timesteps=False)
+        (group,) = model.policy.optimizer.state_dict()["param_groups"]
+        assert (type(group["lr"]), group["lr"], group["capturable"]) == (float, 1e-3, False)
     model.save(tmp_path / "model")
     loaded = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(), cuda_graph=False)
     assert loaded._captured is None
