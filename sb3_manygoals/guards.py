@@ -130,7 +130,8 @@ def blame(venv: VecEnv) -> None:
 def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timesteps: int) -> None:
     """
     On a CUDA device without waiting for it: there the device itself stops before anything that follows, prints which update it
-    was, and can be used again only by a new process; PyTorch raises at its next operation.
+    was (of a captured graph the first one, for it knows no other), and can be used again only by a new process; PyTorch raises
+    at its next operation.
 
     :param loss: of one update, before the optimizer's step
     :param networks: whose parameters and buffers are looked at if it is not finite
@@ -140,7 +141,8 @@ def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timeste
     """
     where = f"update {update}, after num_timesteps={num_timesteps}"
     if loss.is_cuda:
-        _assert_on_device(loss, where)
+        # a captured graph goes on printing what it was captured with
+        _assert_on_device(loss, f"{where}, or of a later one" if th.cuda.is_current_stream_capturing() else where)
         return
     value = loss.item()
     if math.isfinite(value):

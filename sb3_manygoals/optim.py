@@ -15,8 +15,14 @@ class InPlaceRMSprop(RMSpropTFLike):
     tensors as large as the weights, which on a CPU may be given back to the operating system at once, so that each step waits
     for fresh pages.
 
-    With momentum, weight decay or ``centered`` it is SB3's.
+    With momentum, weight decay or ``centered`` it is SB3's. Otherwise the step size may also be a tensor, which is not fetched
+    from its device.
     """
+
+    @property
+    def is_sb3s(self) -> bool:
+        """Whether a step is SB3's own, for an option that is not done in place."""
+        return any(group["momentum"] or group["weight_decay"] or group["centered"] for group in self.param_groups)
 
     @th.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -24,7 +30,7 @@ class InPlaceRMSprop(RMSpropTFLike):
         :param closure: computes the loss again, and the gradients; or None
         :return: its loss, None without one
         """
-        if any(group["momentum"] or group["weight_decay"] or group["centered"] for group in self.param_groups):
+        if self.is_sb3s:
             return super().step(closure)
         loss = None
         if closure is not None:
@@ -46,7 +52,10 @@ class InPlaceRMSprop(RMSpropTFLike):
         square_avg.mul_(group["alpha"]).addcmul_(gradient, gradient, value=1 - group["alpha"])
         root = self._scratch(square_avg)
         th.add(square_avg, group["eps"], out=root).sqrt_()
-        parameter.addcdiv_(gradient, root, value=-group["lr"])
+        if isinstance(group["lr"], th.Tensor):
+            parameter.sub_(th.div(gradient, root, out=root).mul_(group["lr"]))
+        else:
+            parameter.addcdiv_(gradient, root, value=-group["lr"])
 
     def _scratch(self, like: th.Tensor) -> th.Tensor:
         """Memory for one tensor of this kind, used again for each."""

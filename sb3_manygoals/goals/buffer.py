@@ -39,6 +39,8 @@ class GoalBuffer:
     :raises TypeError: if elements of ``observation_space`` are not single arrays of fixed shape
     :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
+
+    For copies of it elsewhere, ``rewrites`` counts how often its goals became others.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class GoalBuffer:
         self.capacity = int(capacity)
         self.shape: tuple[int, ...] = observation_space.shape
         self.dtype = np.dtype(observation_space.dtype)
+        self.rewrites = 0
         self._ids: dict[bytes, int] = {}
         check_memory(f"a goal buffer of capacity {self.capacity}", self.memory_to_come, "choose a smaller capacity")
         self._rows: NDArray[Any] = np.empty((self.capacity, *self.shape), dtype=self.dtype)
@@ -235,6 +238,7 @@ class GoalBuffer:
         ids = {digest: number for number, digest in enumerate(self._digests(goals))}
         if len(ids) != len(goals) or len(goals) > self.capacity:
             raise ValueError(f"the state has {len(goals)} goals, {len(ids)} of them distinct, of at most {self.capacity}")
+        self.rewrites += 1
         self._rows[: len(goals)] = goals
         self._ids = ids
         self._held_out = _split(state["held_out"])

@@ -32,12 +32,16 @@ from sb3_manygoals.goals import UNKNOWN, GoalBuffer, GoalSelector
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_episodes, is_goal_wrapped, pursue_goals
 from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.losses import near_weights, pairwise_td_loss, pairwise_td_targets, widen_action_gap
+from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.memory import check_memory, keep_freed_memory
 from sb3_manygoals.networks import UniversalQNetwork
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
+
+Taught = tuple[th.Tensor, th.Tensor, th.Tensor]
+"""What an update gives: its loss, the ids of its goals, and the loss of each."""
 
 GoalSampling = Literal["uniform", "batch", "all", "pursued"]
 
@@ -50,7 +54,8 @@ _BUILT_ANEW = (
     "goal_buffer",
     "_loss",
     "_selectors",
-    "goal_updates",
+    "_goal_updates",
+    "_captured",
 )
 """Attributes that :meth:`ManyGoalsDQN.save` leaves out."""
 
@@ -103,6 +108,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
     :param verbose: 0 no output, 1 info, 2 debug
     :param seed: of all pseudo-random generators
     :param device: for the networks
+    :param cuda_graph: on a CUDA device, whether replay memory and goals are kept there too and an update is one captured graph
+        that waits for nothing; where that cannot be, a warning says why. Its draws are other ones than the host's
     :param _init_setup_model: whether to build the network now
     :raises TypeError: if observations cannot be goals or actions are not discrete
     :raises ValueError: if a count, rate or choice makes no sense
@@ -147,6 +154,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
+        cuda_graph: bool = True,
         _init_setup_model: bool = True,
     ) -> None:
         if isinstance(policy, str):
@@ -203,11 +211,13 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         self.goal_wrapper_kwargs = copy.deepcopy(settings)
         self._selectors: list[GoalSelector] = []
         self.action_masks = action_masks
+        self.cuda_graph = cuda_graph
         self.goal_buffer = None
-        self.goal_updates: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # by id: how often the goal was in an update
+        self._goal_updates: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.goal_rules: dict[str, Any] | None = None
         self.exploration_rate = exploration_initial_eps
         self._loss = th.zeros(())
+        self._captured: CapturedUpdate | None = None
         self._last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
         if _init_setup_model:
             self._setup_model()
@@ -279,8 +289,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             )
         if self.goal_buffer is None:
             self.goal_buffer = episodes[0].goal_buffer
-        if len(self.goal_updates) != self.goal_buffer.capacity:
-            self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
+        if len(self._goal_updates) != self.goal_buffer.capacity:
+            self._goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         for pursuit in episodes:
             # the ids in the replay memory are this buffer's
             pursuit.adopt(self.goal_buffer)
@@ -321,9 +331,15 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         steps = self.num_timesteps
         # the steps of all environments count, so an update is due whenever a multiple of the interval was passed
         if steps // self.target_update_interval > (steps - self.n_envs) // self.target_update_interval:
-            polyak_update(self.q_net.parameters(), self.q_net_target.parameters(), self.tau)
-            polyak_update(self._running_stats, self._running_stats_target, 1.0)
+            if self._captured is None:
+                self._move_target()
+            else:
+                self._captured.move_target(self)
         self.exploration_rate = self.exploration_schedule(max(0.0, 1.0 - steps / self.exploration_steps))
+
+    def _move_target(self) -> None:
+        polyak_update(self.q_net.parameters(), self.q_net_target.parameters(), self.tau)
+        polyak_update(self._running_stats, self._running_stats_target, 1.0)
 
     def train(self, gradient_steps: int, batch_size: int = 32) -> None:
         """
@@ -338,19 +354,55 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             assert self.goal_buffer is not None
             self.policy.fit_standardization(th.as_tensor(self.goal_buffer.observations.copy(), device=self.device))
         for _ in range(gradient_steps):
-            batch: ManyGoalsSamples = self.replay_buffer.sample(batch_size)
-            goals, goal_ids, met = self._sample_goals(batch)
-            losses = self.goal_losses(batch, goals, goal_ids, met)
-            loss = losses.mean()
-            guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
-            self.policy.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.policy.optimizer.step()
-            self.policy.update_average()
+            self._loss, goal_ids, losses = self._update(batch_size)
             for selector in self._selectors:
                 selector.observe_losses(goal_ids, losses)
-            self._loss = loss.detach()
             self._n_updates += 1
+
+    def _update(self, batch_size: int) -> Taught:
+        if not self._captures:
+            return self._update_eagerly(batch_size)
+        if self._captured is None or not self._captured.fits(self, batch_size):
+            self._drop_captured()  # frees its memory before as much is taken again
+            self._captured = CapturedUpdate(self, batch_size)
+        return self._captured.update(self)
+
+    @property
+    def _captures(self) -> bool:
+        return self.cuda_graph and self.device.type == "cuda"
+
+    def _drop_captured(self) -> None:
+        if self._captured is not None:
+            self._captured.add_counts(self._goal_updates)
+            self._captured = None
+
+    def _update_eagerly(self, batch_size: int) -> Taught:
+        batch: ManyGoalsSamples = self.replay_buffer.sample(batch_size)
+        goals, goal_ids, met = self._sample_goals(batch)
+        np.add.at(self._goal_updates, goal_ids[goal_ids != UNKNOWN].cpu().numpy(), 1)
+        return self._descend(batch, goals, goal_ids, met)
+
+    def _descend(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor, met: th.Tensor | None = None) -> Taught:
+        """
+        One step of the optimizer and what follows it. It may be captured: nothing in it may wait for the device or count.
+
+        :return: the loss before the step, ``goal_ids``, and the loss of each goal, on the device, without their graph
+        """
+        losses = self.goal_losses(batch, goals, goal_ids, met)
+        loss = losses.mean()
+        guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
+        self.policy.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.policy.optimizer.step()
+        self.policy.update_average()
+        return loss.detach(), goal_ids, losses.detach()
+
+    @property
+    def goal_updates(self) -> NDArray[np.int64]:
+        """How often each goal was in an update, by id, shape (capacity of the goal buffer,); fetched from the device now."""
+        if self._captured is not None:
+            self._captured.add_counts(self._goal_updates)
+        return self._goal_updates
 
     def goal_losses(
         self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor, met: th.Tensor | None = None
@@ -445,7 +497,6 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             chosen = self.rng.permutation(np.flatnonzero(met != UNKNOWN))[:most]
             ids[: len(chosen)] = met[chosen]
             rows = th.as_tensor(first_rows[chosen], device=self.device)
-        np.add.at(self.goal_updates, ids[ids != UNKNOWN], 1)
         goals = th.as_tensor(self.goal_buffer[np.maximum(ids, 0)], device=self.device)
         return goals, th.as_tensor(ids, device=self.device), rows
 
@@ -605,7 +656,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         """
         assert isinstance(self.observation_space, spaces.Dict)
         self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"])
-        self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
+        self._drop_captured()
+        self._goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         self.replay_buffer.identify(self.goal_buffer)
         if self.env is not None:
             self._adopt_goals(self.env)
@@ -662,7 +714,8 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
         except ValueError as error:
             raise CheckpointError(str(error)) from error
         if "goal_updates" in state:  # not counted by an earlier version
-            self.goal_updates = state["goal_updates"]
+            self._drop_captured()
+            self._goal_updates = state["goal_updates"]
         self.rng = state["rng"]
         self.exploration_rate = state["exploration_rate"]
         self._loss = state["loss"].to(self.device)

@@ -50,6 +50,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     :param optimize_memory_usage: must be False; part of SB3's interface
     :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
     :param pursued_goals: whether to keep the id of the goal that was pursued
+
+    For copies of it elsewhere, ``added`` counts the calls of :meth:`add`, and ``rewrites`` how often what was there became
+    something else.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         pursued_goals: bool = False,
     ) -> None:
         super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
+        self.added, self.rewrites = 0, 0
         self.next_ids = np.zeros((self.buffer_size, n_envs), dtype=np.int64)
         self.next_action_masks: NDArray[np.bool_] | None = None
         if action_masks:
@@ -136,6 +140,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         if self.pursued_ids is not None:
             self.pursued_ids[self.pos] = [info["desired_goal_id"] for info in infos]
         super().add(obs["observation"], next_obs["observation"], action, reward, ended, infos)
+        self.added += 1
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree; its arrays are views of the memory, to be written before anything is added"""
@@ -159,6 +164,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
                 raise CheckpointError(
                     f"the replay memory was saved with {name} {state[name]}, this one has {getattr(self, name)}"
                 )
+        self.rewrites += 1
         for name, array in self._arrays.items():
             saved = state.get(name)  # of an earlier version, which kept no pursued goals
             if (array is None) != (saved is None):
@@ -189,6 +195,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
         :param goal_buffer: takes in what it does not know yet
         """
+        self.rewrites += 1
         for time in range(self.size()):
             shape = (self.n_envs, *(self.observation_space.shape or ()))
             self.next_ids[time] = goal_buffer.add(self.next_observations[time].reshape(shape))

@@ -8,6 +8,7 @@ import sys
 import tracemalloc
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -286,6 +287,15 @@ def test_the_check_of_a_device_names_the_update():
     guards._assert_on_device(th.zeros(()), "update 3")
     with pytest.raises(RuntimeError, match="the loss of update 3 is not finite"):
         guards._assert_on_device(th.full((), np.nan), "update 3")
+
+
+def test_the_check_in_a_graph_does_not_name_an_update_that_it_cannot_know(monkeypatch):
+    asked, on_device = [], SimpleNamespace(is_cuda=True)
+    monkeypatch.setattr(guards, "_assert_on_device", lambda loss, where: asked.append(where))
+    for capturing in (False, True):
+        monkeypatch.setattr(th.cuda, "is_current_stream_capturing", lambda capturing=capturing: capturing)
+        guards.check_loss(on_device, th.nn.Linear(1, 1), 4, 9)
+    assert asked == ["update 4, after num_timesteps=9", "update 4, after num_timesteps=9, or of a later one"]
 
 
 @pytest.mark.skipif(not th.cuda.is_available(), reason="needs a CUDA device")

@@ -11,14 +11,15 @@ def train(optimizer_class, steps=20, **kwargs):
     th.manual_seed(0)
     net = th.nn.Sequential(th.nn.Conv2d(3, 4, 2), th.nn.Flatten(), th.nn.Linear(16, 8), th.nn.ReLU(), th.nn.Linear(8, 1))
     unused = th.nn.Linear(2, 2)
-    optimizer = optimizer_class([*net.parameters(), *unused.parameters()], lr=1e-2, alpha=0.9, eps=1e-5, **kwargs)
+    settings = {"lr": 1e-2, "alpha": 0.9, "eps": 1e-5} | kwargs
+    optimizer = optimizer_class([*net.parameters(), *unused.parameters()], **settings)
     for step in range(steps):
         images = th.randn(5, 3, 3, 3) * 10.0 ** (step % 5 - 2)
         optimizer.zero_grad()
         net(images).square().mean().backward()
         optimizer.step()
         if step == steps // 2:
-            optimizer.param_groups[0]["lr"] = 3e-3
+            optimizer.param_groups[0]["lr"] *= 0.3
             optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     return optimizer, list(net.parameters())
 
@@ -43,3 +44,17 @@ def test_other_memory_layouts_and_closures():
     assert optimizer.step(lambda: 3.5) == 3.5
     assert th.allclose(parameter, parameter.flatten()[0].expand_as(parameter))
     assert copy.deepcopy(optimizer).state_dict().keys() == optimizer.state_dict().keys()
+
+
+def test_the_step_size_may_be_a_tensor():
+    (_, floats), (optimizer, tensors) = train(InPlaceRMSprop), train(InPlaceRMSprop, lr=th.tensor(1e-2))
+    for left, right in zip(floats, tensors, strict=True):
+        th.testing.assert_close(left, right)
+    # a device that gives no values to the host
+    parameter = th.nn.Parameter(th.ones(3, device="meta"))
+    parameter.grad = th.ones_like(parameter)
+    on_device = InPlaceRMSprop([parameter])
+    on_device.param_groups[0]["lr"] = th.ones((), device="meta")
+    on_device.step()
+    assert not optimizer.is_sb3s
+    assert InPlaceRMSprop(tensors, momentum=0.5).is_sb3s
