@@ -378,9 +378,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
 
     def _update_eagerly(self, batch_size: int) -> Taught:
         batch: ManyGoalsSamples = self.replay_buffer.sample(batch_size)
-        goals, goal_ids, met = self._sample_goals(batch)
-        np.add.at(self._goal_updates, goal_ids[goal_ids != UNKNOWN].cpu().numpy(), 1)
-        return self._descend(batch, goals, goal_ids, met)
+        return self._descend(batch, *self._sample_goals(batch))
 
     def _descend(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor, met: th.Tensor | None = None) -> Taught:
         """
@@ -497,6 +495,7 @@ class ManyGoalsDQN(OffPolicyAlgorithm):
             chosen = self.rng.permutation(np.flatnonzero(met != UNKNOWN))[:most]
             ids[: len(chosen)] = met[chosen]
             rows = th.as_tensor(first_rows[chosen], device=self.device)
+        np.add.at(self._goal_updates, ids[ids != UNKNOWN], 1)
         goals = th.as_tensor(self.goal_buffer[np.maximum(ids, 0)], device=self.device)
         return goals, th.as_tensor(ids, device=self.device), rows
 
