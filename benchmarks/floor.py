@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch as th
 from torch import nn
+from torch.nn import functional
 
 from sb3_manygoals import ManyGoalsDQN
 
@@ -104,8 +105,8 @@ def work(model: ManyGoalsDQN, n_transitions: int, n_goals: int, n_shared: int = 
 
 def seconds(work: Work, repeats: int = 5) -> float:
     """
-    Multiply matrices of just these shapes, or convolve where that is faster, and copy just so many bytes, now and on this
-    machine.
+    Multiply matrices of just these shapes, by MKL or oneDNN, or convolve, whichever is faster, and copy just so many bytes,
+    now and on this machine.
 
     :param work: of an update
     :param repeats: of which the fastest counts
@@ -115,6 +116,10 @@ def seconds(work: Work, repeats: int = 5) -> float:
     for m, k, n in work.products:
         left, right, out = th.randn(m, k), th.randn(k, n), th.empty(m, n)
         fastest = min(_timed(lambda a=left, b=right, c=out: th.mm(a, b, out=c)) for _ in range(repeats))
+        if th.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+            inputs, weight = left.to_mkldnn(), right.T.contiguous()
+            by_onednn = (_timed(lambda a=inputs, b=weight: functional.linear(a, b)) for _ in range(repeats))
+            fastest = min(fastest, *by_onednn)
         convolution = work.convolutions.get((m, k, n))
         total += fastest if convolution is None else min(fastest, convolution.seconds(repeats))
     # A copy of b bytes moves 2 b: it reads and writes.

@@ -22,7 +22,10 @@ from sb3_manygoals import ManyGoalsDQN
 
 SAMPLING = "sampling"
 GROUPS = ("matrix products", "convolutions", "optimizer", "other small operations", SAMPLING)
-PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv"))
+BY_ONEDNN = ("mkldnn_linear", "mkldnn_linear_backward_input", "mkldnn_linear_backward_weights")
+PRODUCTS = frozenset(
+    f"aten::{name}" for name in ("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv", *BY_ONEDNN)
+)
 BETWEEN = "Python between operations"
 PROFILED, PLAIN = "the update, with the profiler", "the update, without it"
 

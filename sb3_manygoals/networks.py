@@ -12,6 +12,8 @@ from stable_baselines3.common.preprocessing import is_image_space, is_image_spac
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
+from sb3_manygoals.linear import Linear, linear
+
 MASTERY_LAYERS = ((16, 2, 2), (32, 2, 2))
 """Convolutions (channels, kernel, stride) for the paper's 10x10 gridworld (its appendix)."""
 
@@ -120,7 +122,7 @@ class PaddedCNN(BaseFeaturesExtractor):
             channels = out_channels
             height = (height + down - kernel) // stride + 1
             width = (width + right - kernel) // stride + 1
-        modules += [nn.Flatten(), nn.Linear(channels * height * width, features_dim), nn.ReLU()]
+        modules += [nn.Flatten(), Linear(channels * height * width, features_dim), nn.ReLU()]
         self.net = nn.Sequential(*modules)
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
@@ -162,8 +164,8 @@ class UniversalQNetwork(nn.Module):
             raise ValueError(f"embedding_dim must be at least 1, got {embedding_dim}")
         self.trunk = trunk
         self.n_actions = n_actions
-        self.state_embedding = nn.Linear(features_dim, embedding_dim)
-        self.goal_embedding = nn.Linear(features_dim, embedding_dim)
+        self.state_embedding = Linear(features_dim, embedding_dim)
+        self.goal_embedding = Linear(features_dim, embedding_dim)
         self.head = nn.Linear(embedding_dim, n_actions)
 
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
@@ -188,7 +190,7 @@ class UniversalQNetwork(nn.Module):
         :return: values, shape (S, G, A)
         """
         weighted = goals[:, None, :] * self.head.weight  # (G, A, D)
-        q = th.addmm(self.head.bias.repeat(len(goals)), states, weighted.flatten(0, 1).T)
+        q = linear(states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals)))
         return q.view(len(states), len(goals), -1)
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
@@ -200,7 +202,7 @@ class UniversalQNetwork(nn.Module):
         :param actions: int64, shape (S,)
         :return: values of those actions, shape (S, G)
         """
-        return th.addmm(self.head.bias[actions][:, None], states * self.head.weight[actions], goals.T)
+        return linear(goals, states * self.head.weight[actions], self.head.bias[actions]).T
 
 
 class DistanceQNetwork(UniversalQNetwork):
@@ -223,7 +225,7 @@ class DistanceQNetwork(UniversalQNetwork):
     def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 128) -> None:
         super().__init__(trunk, features_dim, n_actions, embedding_dim)
         del self.head
-        self.state_embedding = nn.Linear(features_dim, n_actions * embedding_dim)
+        self.state_embedding = Linear(features_dim, n_actions * embedding_dim)
         self.log_scale = nn.Parameter(th.zeros(()))
         self.offset = nn.Parameter(th.zeros(()))
 
@@ -267,4 +269,4 @@ class DistanceQNetwork(UniversalQNetwork):
 def _squared_distances(left: th.Tensor, right: th.Tensor) -> th.Tensor:
     """Of every row to every row, shape (L, R), by one matrix product; of equal rows it may come out a little less than 0."""
     lengths = left.square().sum(dim=1)[:, None] + right.square().sum(dim=1)
-    return th.addmm(lengths, left, right.T, alpha=-2.0).clamp(min=0.0)
+    return (lengths - 2.0 * linear(left, right)).clamp(min=0.0)

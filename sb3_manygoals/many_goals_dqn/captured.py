@@ -11,6 +11,7 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
+from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn.device_memory import DeviceMemory
 from sb3_manygoals.optim import InPlaceRMSprop
 
@@ -23,6 +24,7 @@ WARM_UPS = 3
 _SETTINGS = (
     "goal_batch_size",
     "goal_sampling",
+    "batch_goal_share",
     "double_q",
     "action_gap",
     "near_decay",
@@ -141,8 +143,8 @@ class CapturedUpdate:
         self._memory: DeviceMemory | None = None
         self._counts = th.zeros(model.goal_buffer.capacity, dtype=th.int64, device=model.device)
         obstacle = _obstacle(self._optimizer)
-        if model.goal_sampling not in ("uniform", "batch") or model.batch_goal_share < 1.0:
-            obstacle = f"goals are drawn on the host for goal_sampling {model.goal_sampling!r} and batch_goal_share < 1"
+        if model.goal_sampling == "all":
+            obstacle = 'with goal_sampling="all" the number of goals in an update changes'
         if obstacle is not None:
             self._give_up(obstacle)
             return
@@ -151,7 +153,8 @@ class CapturedUpdate:
         except th.OutOfMemoryError as error:
             self._give_up(f"replay memory and goals do not fit on the device: {_first_line(error)}")
             return
-        ids = th.zeros(model.goal_batch_size, dtype=th.int64, device=model.device)
+        n_goals = batch_size if model.goal_sampling == "pursued" else model.goal_batch_size
+        ids = th.zeros(n_goals, dtype=th.int64, device=model.device)
         self._taught: Taught = (th.zeros((), device=model.device), ids, th.zeros(ids.shape, device=model.device))
         # a graph reads the step size where it is, so it must be in one place
         self._rates = [th.zeros((), device=model.device) for _ in self._optimizer.param_groups]
@@ -226,9 +229,16 @@ class CapturedUpdate:
     def _one_update(self, model: ManyGoalsDQN) -> None:
         assert self._memory is not None
         batch = self._memory.sample(self._batch_size)
-        met = batch.next_ids if model.goal_sampling == "batch" else None
-        taught = model._descend(batch, *self._memory.sample_goals(model.goal_batch_size, met))
-        self._counts.index_add_(0, taught[1], th.ones_like(taught[1]))
+        if model.goal_sampling == "pursued":
+            assert batch.pursued_ids is not None
+            goals, ids = self._memory.goals(batch.pursued_ids), batch.pursued_ids
+        elif model.goal_sampling == "batch":
+            most = round(model.batch_goal_share * model.goal_batch_size)
+            goals, ids = self._memory.sample_goals(model.goal_batch_size, batch.next_ids, most)
+        else:
+            goals, ids = self._memory.sample_goals(model.goal_batch_size)
+        taught = model._descend(batch, goals, ids)
+        self._counts.index_add_(0, ids.clamp(min=0), (ids != UNKNOWN).long())
         for kept, tensor in zip(self._taught, taught, strict=True):
             kept.copy_(tensor)
 

@@ -43,6 +43,8 @@ class DeviceMemory:
         ]
         if replay_buffer.next_action_masks is not None:
             fields.append(("next_action_masks", np.bool_, replay_buffer.next_action_masks.shape[2:]))
+        if replay_buffer.pursued_ids is not None:
+            fields.append(("pursued_ids", replay_buffer.pursued_ids.dtype, ()))
         self._record = np.dtype(fields, align=True)  # so that bytes can be looked at as what they are of
         rows = replay_buffer.buffer_size * replay_buffer.n_envs
         self._transitions = th.empty((rows, self._record.itemsize), dtype=th.uint8, device=device)
@@ -97,7 +99,7 @@ class DeviceMemory:
         """
         drawn = self._transitions[rows]
         shape = (len(rows), *(self.replay_buffer.observation_space.shape or ()))
-        masked = self.replay_buffer.next_action_masks is not None
+        masked, pursued = (self.replay_buffer.next_action_masks is not None, self.replay_buffer.pursued_ids is not None)
         return ManyGoalsSamples(
             self._field(drawn, "observations").reshape(shape),
             self._field(drawn, "actions")[:, 0],
@@ -105,15 +107,17 @@ class DeviceMemory:
             self._field(drawn, "next_ids")[:, 0],
             self._field(drawn, "terminated")[:, 0],
             self._field(drawn, "next_action_masks") if masked else None,
+            self._field(drawn, "pursued_ids")[:, 0] if pursued else None,
         )
 
-    def sample_goals(self, n: int, next_ids: th.Tensor | None = None) -> tuple[th.Tensor, th.Tensor]:
+    def sample_goals(self, n: int, next_ids: th.Tensor | None = None, most: int | None = None) -> tuple[th.Tensor, th.Tensor]:
         """
-        Goals drawn uniformly, with replacement; or first of all the different known ones among ``next_ids``, each once, ``n``
-        of them in random choice if there are more.
+        Goals drawn uniformly, with replacement; or first of all the different known ones among ``next_ids``, each once, in
+        random choice if there are more than ``n`` or ``most``.
 
         :param n: G, how many
         :param next_ids: int64, shape (S,), of a batch's next observations; None: all goals are drawn uniformly
+        :param most: of ``next_ids``; None: as many as there are
         :return: goals, shape (G, *observation_space.shape), and their ids, shape (G,) int64
         """
         ids = self._draw(n, self._counts[1])
@@ -122,10 +126,18 @@ class DeviceMemory:
             met = next_ids.sort().values
             first = th.cat([th.ones_like(met[:1], dtype=th.bool), met[1:] != met[:-1]]) & (met != UNKNOWN)
             # those to be taken come first, in random order
-            order = th.rand(met.shape, device=self._device).masked_fill(~first, 2.0).argsort()[:n]
+            order = th.rand(met.shape, device=self._device).masked_fill(~first, 2.0).argsort()
+            order = order[: n if most is None else min(n, most)]
             taken = th.where(first[order], met[order], ids[: len(order)])
             ids = th.cat([taken, ids[len(order) :]])
-        return self._goals[ids], ids
+        return self.goals(ids), ids
+
+    def goals(self, ids: th.Tensor) -> th.Tensor:
+        """
+        :param ids: int64, shape (G,); in place of ``UNKNOWN`` there is some goal
+        :return: shape (G, *observation_space.shape)
+        """
+        return self._goals[ids.clamp(min=0)]
 
     def _draw(self, n: int, count: th.Tensor) -> th.Tensor:
         # 53 random bits: below 1, and times any count that memory can hold still below it
@@ -152,6 +164,8 @@ class DeviceMemory:
             records["terminated"] = replay.dones[span] != 0
             if replay.next_action_masks is not None:
                 records["next_action_masks"] = replay.next_action_masks[span]
+            if replay.pursued_ids is not None:
+                records["pursued_ids"] = replay.pursued_ids[span]
             self._transitions[start * replay.n_envs : span.stop * replay.n_envs].copy_(staged, non_blocking=True)
 
     def _copy_goals(self, first: int, last: int) -> None:

@@ -103,7 +103,7 @@ def test_it_learns_and_its_target_network_follows_as_ours_would(model):
 def test_all_but_the_head_is_the_presets():
     small = PRESETS["small"]
     ours = small.agent.make(WORLD, 100, 0, "cpu")
-    head = small.agent.make(WORLD, 100, 0, "cpu", AllGoalsDQN, 220)
+    head = small.agent.make(WORLD, 100, 0, "cpu", n_goals=220, algorithm=AllGoalsDQN)
     assert head.goal_buffer.capacity == 220
     assert head.q_net.head.weight.shape == (1100, 256)
     assert str(head.q_net.trunk) == str(ours.q_net.trunk)

@@ -31,11 +31,22 @@ def make_model(**kwargs):
     return ManyGoalsDQN("MlpPolicy", Corridor(), **settings, **kwargs)
 
 
-@pytest.mark.parametrize("name", BUILDS)
-def test_a_graph_does_what_its_operations_do(name, monkeypatch):
+NEAR = {"batch_goal_share": 0.5, "action_gap": 0.5, "near_decay": 0.9}
+DISTANCE = {"embedding_dim": 8, "averaging": 0.9, "head": "distance"}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *((name, {}) for name in BUILDS),
+        ("one environment", {"goal_sampling": "pursued"}),
+        ("several", {**NEAR, "policy_kwargs": DISTANCE}),
+    ],
+)
+def test_a_graph_does_what_its_operations_do(name, settings, monkeypatch):
     def learn(warm_ups):
         monkeypatch.setattr(captured, "WARM_UPS", warm_ups)
-        model = build(name, device="cuda", **RANDOM)
+        model = build(name, device="cuda", **settings, **RANDOM)
         losses = []
         model.learn(400, lambda *_: losses.append(model._loss.item()) or True)
         return model, losses, th.cuda.get_rng_state()
@@ -46,10 +57,9 @@ def test_a_graph_does_what_its_operations_do(name, monkeypatch):
     assert not operations._captured._update_graph.captured
     np.testing.assert_allclose(losses, expected, rtol=1e-3)
     assert th.equal(numbers, expected_numbers)
-    for net in ("q_net", "q_net_target"):
-        weights, expected_weights = (getattr(model, net).state_dict() for model in (graphs, operations))
-        for key, value in expected_weights.items():
-            th.testing.assert_close(weights[key], value, rtol=1e-3, atol=1e-5)
+    weights, expected_weights = (dict(model.policy.state_dict()) for model in (graphs, operations))
+    th.testing.assert_close(weights, expected_weights, rtol=1e-3, atol=1e-5)
+    np.testing.assert_array_equal(graphs.goal_updates, operations.goal_updates)
     for ours, theirs in zip(graphs.policy.optimizer.state.values(), operations.policy.optimizer.state.values(), strict=True):
         assert float(ours["step"]) == float(theirs["step"]) == graphs._n_updates
 

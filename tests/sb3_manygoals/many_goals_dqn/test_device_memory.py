@@ -26,11 +26,11 @@ SPACES = {
 class Host:
     """Both memories and what is added to them: observations are those of the numbers 0 to 11, 11 is held out."""
 
-    def __init__(self, space="picture", n_envs=2, buffer_size=8, masks=False, capacity=9):
-        self.space, self.n_envs, self.masks = SPACES[space], n_envs, masks
+    def __init__(self, space="picture", n_envs=2, buffer_size=8, masks=False, capacity=9, pursued=False):
+        self.space, self.n_envs, self.masks, self.pursued = SPACES[space], n_envs, masks, pursued
         keys = ("observation", "achieved_goal", "desired_goal")
         self.replay = ManyGoalsReplayBuffer(
-            buffer_size, spaces.Dict(dict.fromkeys(keys, self.space)), spaces.Discrete(4), "cpu", n_envs, action_masks=masks
+            buffer_size, spaces.Dict(dict.fromkeys(keys, self.space)), spaces.Discrete(4), "cpu", n_envs, False, masks, pursued
         )
         self.capacity = capacity
         self.goals = self.new_goals()
@@ -60,6 +60,7 @@ class Host:
             infos = [
                 {
                     "achieved_goal_id": goal_id,
+                    "desired_goal_id": int(self.rng.integers(UNKNOWN, 5)),
                     "env_terminated": bool(self.rng.random() < 0.3),
                     "action_mask": np.r_[True, self.rng.random(3) < 0.5],
                 }
@@ -83,6 +84,9 @@ class Host:
         assert (batch.next_action_mask is not None) == self.masks
         if self.masks:
             np.testing.assert_array_equal(batch.next_action_mask.numpy(), replay.next_action_masks[:size].reshape(shape[0], 4))
+        assert (batch.pursued_ids is not None) == self.pursued
+        if self.pursued:
+            np.testing.assert_array_equal(batch.pursued_ids.numpy(), replay.pursued_ids[:size].ravel())
         eager = replay.sample(3)  # the same shapes and dtypes as the host's batches
         for ours, theirs in zip(memory.sample(3), eager, strict=True):
             assert (ours is None) == (theirs is None)
@@ -93,10 +97,10 @@ class Host:
 
 
 @pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize(("masks", "pursued"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("device", DEVICES)
-def test_every_kind_of_observation_is_mirrored(space, masks, device):
-    host = Host(space, masks=masks)
+def test_every_kind_of_observation_is_mirrored(space, masks, pursued, device):
+    host = Host(space, masks=masks, pursued=pursued)
     memory = DeviceMemory(host.replay, host.goals, th.device(device))
     for times in (1, 2, 3):  # the last goes past the end of the ring
         host.add(times)
@@ -225,15 +229,20 @@ def test_the_largest_number_drawn_stays_in_range(count, monkeypatch):
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.lists(st.integers(UNKNOWN, 8), min_size=1, max_size=12), st.integers(1, 12), st.integers(0, 2**32 - 1))
-def test_goals_of_the_batch_come_first(next_ids, n, seed):
+@given(
+    st.lists(st.integers(UNKNOWN, 8), min_size=1, max_size=12),
+    st.integers(1, 12),
+    st.one_of(st.none(), st.integers(0, 12)),
+    st.integers(0, 2**32 - 1),
+)
+def test_goals_of_the_batch_come_first(next_ids, n, most, seed):
     """As ManyGoalsDQN._sample_goals: the different known ones, each once, in random choice, then uniform ones."""
     host, memory = filled(times=20)
     assert len(host.goals) == 9
     th.manual_seed(seed)
-    goals, ids = memory.sample_goals(n, th.tensor(next_ids))
+    goals, ids = memory.sample_goals(n, th.tensor(next_ids), most)
     met = set(next_ids) - {UNKNOWN}
-    taken = ids.numpy()[: min(len(met), n)]
+    taken = ids.numpy()[: min(len(met), n, n if most is None else most)]
     assert ids.shape == (n,)
     assert ids.dtype == th.int64
     assert len(set(taken)) == len(taken)
@@ -259,3 +268,9 @@ def test_any_choice_of_the_batch_and_any_other_goal_are_as_likely():
         assert set(ids[:4].tolist()) == {0, 2, 4, 7}
         rest += np.bincount(ids[4:].numpy(), minlength=9)
     assert chi_square(rest) < 40  # 8 degrees of freedom: 3e-6
+    of_the_batch = 0
+    for _ in range(300):
+        _, ids = memory.sample_goals(7, next_ids, most=1)
+        assert ids[0].item() in {0, 2, 4, 7}
+        of_the_batch += set(ids[1:].tolist()) <= {0, 2, 4, 7}
+    assert of_the_batch < 30  # six that are drawn uniformly are all among these four with probability 0.008

@@ -1,0 +1,326 @@
+"""What learning off-policy about goals adds to SB3's OffPolicyAlgorithm: goals adopted, masks kept, all of it saved."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_manygoals import guards
+from sb3_manygoals.action_masks import first_action_masks, next_action_masks
+from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
+from sb3_manygoals.checkpoint.tree import CheckpointError
+from sb3_manygoals.goals import GoalBuffer, GoalSelector
+from sb3_manygoals.goals.environments import as_goal_vec_env, goal_episodes, is_goal_wrapped, pursue_goals
+from sb3_manygoals.goals.wrappers import goal_observation_space
+from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
+from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
+from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
+from sb3_manygoals.memory import check_memory
+
+SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalOffPolicyAlgorithm")
+
+_BUILT_ANEW = (
+    "q_net",
+    "q_net_target",
+    "_running_stats",
+    "_running_stats_target",
+    "goal_buffer",
+    "_loss",
+    "_selectors",
+    "_goal_updates",
+    "_captured",
+)
+"""Attributes that :meth:`GoalOffPolicyAlgorithm.save` leaves out."""
+
+
+class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
+    """
+    The part of ManyGoalsDQN that is about environments, goals and files, and not about what is learned; see there.
+    """
+
+    policy: ManyGoalsPolicy
+    replay_buffer: ManyGoalsReplayBuffer
+    goal_buffer: GoalBuffer | None
+    goal_sampling: str
+    goal_wrapper_kwargs: dict[str, Any]
+    goal_rules: dict[str, Any] | None
+    action_masks: bool
+    exploration_rate: float
+    rng: np.random.Generator
+    _loss: th.Tensor
+    _selectors: list[GoalSelector]
+    _goal_updates: NDArray[np.int64]
+    _captured: CapturedUpdate | None
+    _last_action_masks: NDArray[np.bool_] | None  # of _last_obs
+
+    def goal_values(self, observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float32]:
+        """See :meth:`ManyGoalsDQN.goal_values`."""
+        raise NotImplementedError
+
+    def _check_memory(self, env: VecEnv) -> None:
+        assert isinstance(self.observation_space, spaces.Dict)
+        assert isinstance(self.action_space, spaces.Discrete)
+        needed = ManyGoalsReplayBuffer.memory_needed(
+            self.buffer_size, self.observation_space, self.action_space, self.n_envs, **self.replay_buffer_kwargs
+        )
+        if self.replay_buffer is not None:  # what is filled is taken already
+            room = self.replay_buffer.buffer_size - self.replay_buffer.size()
+            needed = {name: size // self.replay_buffer.buffer_size * room for name, size in needed.items()}
+        goal_buffer = goal_episodes(env)[0].goal_buffer if self.goal_buffer is None else self.goal_buffer
+        advice = f"choose a smaller buffer_size than {self.buffer_size}, or a goal buffer of smaller capacity"
+        check_memory("the replay memory and the goals", {**needed, **goal_buffer.memory_to_come}, advice)
+
+    def _adopt_goals(self, env: VecEnv) -> None:
+        """Take goal buffer and rewards over from the env's goal wrapper, where they live."""
+        episodes = goal_episodes(env)
+        goal_space = episodes[0].goal_buffer.observation_space
+        if env.observation_space != goal_observation_space(goal_space):
+            raise ValueError(
+                f"a wrapper around the goal wrapper changes observations: goals are of {goal_space}, the environment shows "
+                f"{env.observation_space}. Put such wrappers below the goal wrapper"
+            )
+        if self.goal_buffer is None:
+            self.goal_buffer = episodes[0].goal_buffer
+        if len(self._goal_updates) != self.goal_buffer.capacity:
+            self._goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
+        for pursuit in episodes:
+            # the ids in the replay memory are this buffer's
+            pursuit.adopt(self.goal_buffer)
+        self.goal_reward = episodes[0].goal_reward
+        self.step_reward = episodes[0].step_reward
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        return as_goal_vec_env(env, monitor_wrapper)
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """
+        :param env: the environment to go on learning in, with goals or without; it goes on with the goals known so far
+        :param force_reset: whether to reset it before training
+        :raises ValueError: if it comes with another goal buffer that is not empty
+        :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
+        """
+        env = self._wrap_env(pursue_goals(env, copy.deepcopy(self.goal_wrapper_kwargs)))
+        for theirs in (pursuit.goal_buffer for pursuit in goal_episodes(env)):
+            known = self.goal_buffer is None or theirs is self.goal_buffer
+            if not known and (len(theirs) > 0 or theirs.has_held_out):
+                raise ValueError(
+                    "env has a goal buffer of its own, with goals or held-out observations, but the model goes on with "
+                    "the one it has: give env's goal wrapper goal_buffer=model.goal_buffer"
+                )
+        self._check_memory(env)
+        super().set_env(env, force_reset)
+        assert self.env is not None
+        self._adopt_goals(self.env)
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        assert self.env is not None, "a model without an environment cannot learn"
+        self._selectors = list({id(episodes.selector): episodes.selector for episodes in goal_episodes(self.env)}.values())
+        for selector in self._selectors:
+            selector.use_values(self.goal_values)
+        before = self._last_obs
+        prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
+            self._last_action_masks = first_action_masks(self.env, self._n_actions)
+        return prepared
+
+    def _store_transition(
+        self,
+        replay_buffer: ReplayBuffer,
+        buffer_action: NDArray[Any],
+        new_obs: NDArray[Any] | dict[str, NDArray[Any]],
+        reward: NDArray[Any],
+        dones: NDArray[Any],
+        infos: list[dict[str, Any]],
+    ) -> None:
+        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        if self.action_masks:
+            assert self.env is not None
+            self._last_action_masks = next_action_masks(self.env, infos, dones, self._n_actions)
+
+    @property
+    def _n_actions(self) -> int:
+        assert isinstance(self.action_space, spaces.Discrete)
+        return int(self.action_space.n)
+
+    def _add_step(self, fault: guards.Fault) -> None:
+        """Complete a fault that is one of this model's environments', and not of a callback's."""
+        assert self.env is not None
+        sources = [id(pursuit) for pursuit in goal_episodes(self.env)]
+        if fault.source in sources:
+            fault.index += sources.index(fault.source)  # of GoalBufferWrappers, each of which knows of one environment
+        elif fault.source != id(self.env.unwrapped):
+            return
+        fault.num_timesteps = self.num_timesteps
+
+    @property
+    def goal_updates(self) -> NDArray[np.int64]:
+        """How often each goal was in an update, by id, shape (capacity of the goal buffer,); fetched from the device now."""
+        if self._captured is not None:
+            self._captured.add_counts(self._goal_updates)
+        return self._goal_updates
+
+    def _drop_captured(self) -> None:
+        if self._captured is not None:
+            self._captured.add_counts(self._goal_updates)
+            self._captured = None
+
+    def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
+        """
+        Write the known goals, which ``save`` leaves out as it does the replay memory.
+
+        :param path: of an ``.npz`` file
+        """
+        assert self.goal_buffer is not None, "no goals yet: the model has no environment"
+        self.goal_buffer.save(path)
+
+    def load_goal_buffer(self, path: str | os.PathLike[str]) -> None:
+        """
+        Go on with goals written by :meth:`save_goal_buffer`.
+
+        :param path: of the ``.npz`` file
+        """
+        assert isinstance(self.observation_space, spaces.Dict)
+        self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"])
+        self._drop_captured()
+        self._goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
+        self.replay_buffer.identify(self.goal_buffer)
+        if self.env is not None:
+            self._adopt_goals(self.env)
+
+    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
+        """
+        Go on with transitions written by ``save_replay_buffer``; observations in them become known goals.
+
+        :param path: of the pickle
+        :param truncate_last_traj: not used; part of SB3's interface
+        :raises ValueError: if it was written by a model with action masks and this one has none, or the reverse, or for
+            ``goal_sampling="pursued"`` and this one has another, or the reverse
+        """
+        before = self.replay_buffer
+        super().load_replay_buffer(path, truncate_last_traj)
+        if (self.replay_buffer.next_action_masks is not None) != self.action_masks:
+            self.replay_buffer = before
+            raise ValueError(f"the model has action_masks={self.action_masks}, the replay memory was kept by one that has not")
+        if (self.replay_buffer.pursued_ids is not None) != (self.goal_sampling == "pursued"):
+            self.replay_buffer = before
+            raise ValueError(f'goal_sampling is "{self.goal_sampling}", the replay memory was kept for another')
+        assert self.goal_buffer is not None, "no goals yet: the model has no environment"
+        self.replay_buffer.identify(self.goal_buffer)
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        All that training needs to go on as if it had not stopped, but for the environments and the generators that the process
+        shares; see :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`.
+
+        :return: a plain tree, some of whose arrays are the model's own: to be written before training goes on
+        """
+        assert self.goal_buffer is not None, "no goals yet: the model has no environment"
+        return {
+            "algorithm": get_algorithm_state(self),
+            "replay_buffer": self.replay_buffer.get_checkpoint_state(),
+            "goal_buffer": self.goal_buffer.get_checkpoint_state(),
+            "goal_updates": self.goal_updates,
+            "rng": self.rng,
+            "exploration_rate": self.exploration_rate,
+            "loss": self._loss,
+            "last_action_masks": self._last_action_masks,
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of :meth:`get_checkpoint_state`, of a model that was built in the same way
+        :raises CheckpointError: if it was built in another way; this one may then be in part what the other was
+        """
+        assert self.goal_buffer is not None, "the model has no environment: give it one before"
+        set_algorithm_state(self, state["algorithm"])
+        self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
+        try:
+            self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
+        except ValueError as error:
+            raise CheckpointError(str(error)) from error
+        if "goal_updates" in state:  # not counted by an earlier version
+            self._drop_captured()
+            self._goal_updates = state["goal_updates"]
+        self.rng = state["rng"]
+        self.exploration_rate = state["exploration_rate"]
+        self._loss = state["loss"].to(self.device)
+        self._last_action_masks = state["last_action_masks"]
+
+    @classmethod
+    def load(
+        cls: type[SelfGoalAlgorithm],
+        path: str | pathlib.Path | io.BufferedIOBase,
+        env: GymEnv | None = None,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
+    ) -> SelfGoalAlgorithm:
+        """
+        As SB3's. An ``env`` without goals is wrapped as the saved model's was, with the same observations held out. Goals are
+        loaded by :meth:`load_goal_buffer`.
+
+        :param path: of the zip file
+        :param env: to go on learning in; None to only predict
+        :param device: for the networks
+        :param custom_objects: replacements for objects in the file
+        :param print_system_info: print where the model comes from
+        :param force_reset: reset the environment before training
+        :param kwargs: attributes to change
+        :return: the model
+        """
+        if env is not None:
+            data, _, _ = load_from_zip_file(path, device=device, custom_objects=custom_objects)
+            assert data is not None, "No data found in the saved file"
+            settings = dict(kwargs.get("goal_wrapper_kwargs", data["goal_wrapper_kwargs"]))
+            if data["goal_rules"] is not None and not is_goal_wrapped(env):
+                settings.setdefault("goal_buffer", GoalBuffer.from_rules(env.observation_space, data["goal_rules"]))
+            env = pursue_goals(env, settings)
+        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+
+    def save(
+        self,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+    ) -> None:
+        """
+        As SB3's: networks, optimizer and settings, which observations are held out among them, but neither replay memory nor
+        goals; see ``save_replay_buffer`` and :meth:`save_goal_buffer`.
+
+        :param path: of the zip file
+        :param exclude: attributes to leave out besides
+        :param include: attributes to save in spite of being left out otherwise
+        """
+        self.goal_rules = None if self.goal_buffer is None else self.goal_buffer.rules
+        super().save(path, exclude, include)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), *_BUILT_ANEW]
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "policy.optimizer"], []
