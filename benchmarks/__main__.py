@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks mastery|tabular|throughput [--world|--curves|--profile]|faults|film --help``."""
+"""The command line: ``python -m benchmarks mastery|tabular|throughput|faults|film --help``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from benchmarks import mastery, tabular
+from benchmarks.changes import ChangesConfig
 from benchmarks.curves import CurvesConfig
 from benchmarks.faults import FaultsConfig
 from benchmarks.film import FilmConfig
@@ -21,7 +22,7 @@ from benchmarks.world_speed import WorldSpeedConfig
 from gym_twoRooms.layout import LayoutError
 from sb3_manygoals.checkpoint import CheckpointError
 
-THROUGHPUT = {"--world": WorldSpeedConfig, "--curves": CurvesConfig, "--profile": ProfileConfig}
+THROUGHPUT = {"--world": WorldSpeedConfig, "--curves": CurvesConfig, "--profile": ProfileConfig, "--changes": ChangesConfig}
 """What else ``throughput`` does, each with settings of its own."""
 
 
@@ -34,7 +35,7 @@ def main() -> None:
     if others:
         other = others[0]
         settings = [argument for argument in sys.argv[2:] if argument != other]
-        config_class: type[WorldSpeedConfig | CurvesConfig | ProfileConfig] = THROUGHPUT[other]
+        config_class: type[WorldSpeedConfig | CurvesConfig | ProfileConfig | ChangesConfig] = THROUGHPUT[other]
         tyro.cli(config_class, prog=f"python -m benchmarks throughput {other}", args=settings).run()
         return
     # A preset, or a run to go on with, gives the defaults of all other options, and so must be known before they are read and
@@ -62,7 +63,7 @@ def main() -> None:
         "throughput",
         description="Time updates, ours and others, and their memory; instead with --world the world against its peers, with "
         "--curves how soon goal embeddings and a head for each goal come to mastery, with --profile where the time of an "
-        "update goes (settings: throughput --world --help, and so on).",
+        "update goes, with --changes what each change for speed gave (settings: throughput --world --help, and so on).",
     )
     film = tyro.conf.subcommand("film", description="Film the exact policy of a map pursuing goals.")
     faults = tyro.conf.subcommand("faults", description="Kill, damage and starve training runs, and count what comes of it.")

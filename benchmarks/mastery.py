@@ -11,6 +11,7 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
 
 from benchmarks.study import StudyConfig, Subject, carry_out, choose_held_out, open_folder, saved_settings
@@ -25,7 +26,7 @@ from sb3_manygoals.goals import (
     UniformSelector,
     ValueDisagreementSelector,
 )
-from sb3_manygoals.optim import InPlaceRMSprop
+from sb3_manygoals.optim import ForeachRMSprop
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,10 @@ class AgentConfig:
     """Vector steps between updates."""
     gradient_steps: int = 1
     """Updates each time."""
+    trunk: Literal["cnn", "mlp"] = "cnn"
+    """Convolutions and a fully connected layer, as in the paper, or two fully connected layers."""
     features_dim: int = 512
-    """Width of the trunk's fully connected layer."""
+    """Width of the trunk's fully connected layers."""
     embedding_dim: int = 1024
     """Width of state and goal embeddings."""
     layer_norm: bool = False
@@ -121,12 +124,16 @@ class AgentConfig:
         """
         rate = LinearSchedule(self.learning_rate, 0.0, 1.0) if self.decay else self.learning_rate
         optimizers: dict[str, tuple[type[th.optim.Optimizer], dict[str, Any]]] = {
-            "rmsprop": (InPlaceRMSprop, {"alpha": 0.99, "eps": 1e-5}),
+            "rmsprop": (ForeachRMSprop, {"alpha": 0.99, "eps": 1e-5}),
             "adam": (th.optim.Adam, {"fused": True}),
         }
         optimizer_class, optimizer_kwargs = optimizers[self.optimizer]
+        trunks: dict[str, dict[str, Any]] = {
+            "cnn": {"features_extractor_kwargs": {"features_dim": self.features_dim}},
+            "mlp": {"features_extractor_class": FlattenExtractor, "net_arch": [self.features_dim] * 2},
+        }
         policy = {name: getattr(self, name) for name in ("embedding_dim", "layer_norm", "standardize", "head", "averaging")}
-        own = {"n_envs", "optimizer", "learning_rate", "decay", "features_dim", "max_episode_steps", "selection", *policy}
+        own = {"n_envs", "optimizer", "learning_rate", "decay", "trunk", "features_dim", "selection", "max_episode_steps"}
         env = make_vec_env(env_id, self.n_envs, seed=seed)
         pursuit = {
             "max_episode_steps": self.max_episode_steps,
@@ -139,14 +146,14 @@ class AgentConfig:
             learning_rate=rate,
             policy_kwargs={
                 **policy,
-                "features_extractor_kwargs": {"features_dim": self.features_dim},
+                **trunks[self.trunk],
                 "optimizer_class": optimizer_class,
                 "optimizer_kwargs": optimizer_kwargs,
             },
             goal_wrapper_kwargs=pursuit,
             seed=seed,
             device=device,
-            **{name.name: getattr(self, name.name) for name in fields(self) if name.name not in own},
+            **{name.name: getattr(self, name.name) for name in fields(self) if name.name not in own | policy.keys()},
         )
 
 

@@ -1,4 +1,4 @@
-"""RMSProp in place."""
+"""RMSProp, all parameters at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch as th
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 
-class InPlaceRMSprop(RMSpropTFLike):
+class ForeachRMSprop(RMSpropTFLike):
     """
-    SB3's RMSpropTFLike (TensorFlow's form, epsilon inside the root), to the last bit, but without new memory at each step:
-    tensors as large as the weights, which on a CPU may be given back to the operating system at once, so that each step waits
-    for fresh pages.
+    SB3's RMSpropTFLike (TensorFlow's form, epsilon inside the root), to the last bit, but with one call for all parameters
+    where that makes one for each, as PyTorch's own optimizers with ``foreach=True``: less Python on a CPU, fewer kernels on a
+    GPU.
 
     With momentum, weight decay or ``centered`` it is SB3's. Otherwise the step size may also be a tensor, which is not fetched
     from its device.
@@ -21,7 +21,7 @@ class InPlaceRMSprop(RMSpropTFLike):
 
     @property
     def is_sb3s(self) -> bool:
-        """Whether a step is SB3's own, for an option that is not done in place."""
+        """Whether a step is SB3's own, for an option that is not done for all parameters at once."""
         return any(group["momentum"] or group["weight_decay"] or group["centered"] for group in self.param_groups)
 
     @th.no_grad()
@@ -37,30 +37,27 @@ class InPlaceRMSprop(RMSpropTFLike):
             with th.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                self._update(parameters, [parameter.grad for parameter in parameters], group)
         return loss
 
-    def _update(self, parameter: th.Tensor, gradient: th.Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = 0
-            state["square_avg"] = th.ones_like(parameter, memory_format=th.preserve_format)
-        state["step"] += 1
-        square_avg = state["square_avg"]
-        square_avg.mul_(group["alpha"]).addcmul_(gradient, gradient, value=1 - group["alpha"])
-        root = self._scratch(square_avg)
-        th.add(square_avg, group["eps"], out=root).sqrt_()
+    def _update(self, parameters: list[th.Tensor], gradients: list[th.Tensor], group: dict[str, Any]) -> None:
+        squares = []
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = 0
+                state["square_avg"] = th.ones_like(parameter, memory_format=th.preserve_format)
+            state["step"] += 1
+            squares.append(state["square_avg"])
+        th._foreach_mul_(squares, group["alpha"])
+        th._foreach_addcmul_(squares, gradients, gradients, 1 - group["alpha"])
+        roots = th._foreach_add(squares, group["eps"])
+        th._foreach_sqrt_(roots)
         if isinstance(group["lr"], th.Tensor):
-            parameter.sub_(th.div(gradient, root, out=root).mul_(group["lr"]))
+            steps = th._foreach_div(gradients, roots)
+            th._foreach_mul_(steps, group["lr"])
+            th._foreach_sub_(parameters, steps)
         else:
-            parameter.addcdiv_(gradient, root, value=-group["lr"])
-
-    def _scratch(self, like: th.Tensor) -> th.Tensor:
-        """Memory for one tensor of this kind, used again for each."""
-        scratch: dict[Any, th.Tensor] = self.__dict__.setdefault("_memory", {})
-        key = (like.dtype, like.device)
-        if key not in scratch or scratch[key].numel() < like.numel():
-            scratch[key] = th.empty(like.numel(), dtype=like.dtype, device=like.device)
-        return scratch[key][: like.numel()].view_as(like)
+            th._foreach_addcdiv_(parameters, gradients, roots, -group["lr"])

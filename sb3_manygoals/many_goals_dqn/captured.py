@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn.device_memory import DeviceMemory
-from sb3_manygoals.optim import InPlaceRMSprop
+from sb3_manygoals.optim import ForeachRMSprop
 
 if TYPE_CHECKING:
     from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN, Taught
@@ -297,7 +297,7 @@ class CapturedUpdate:
 def _obstacle(optimizer: th.optim.Optimizer) -> str | None:
     """:return: why steps of this optimizer cannot be captured, None if they can"""
     name = type(optimizer).__name__
-    if isinstance(optimizer, InPlaceRMSprop):
+    if isinstance(optimizer, ForeachRMSprop):
         return f"{name} with momentum, weight decay or centered takes step sizes from the host" if optimizer.is_sb3s else None
     if all("capturable" in group for group in optimizer.param_groups):
         return None

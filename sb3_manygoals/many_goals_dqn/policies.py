@@ -9,14 +9,15 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, create_mlp
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import polyak_update
 from torch import nn
 
 from sb3_manygoals.action_masks import check_action_masks
+from sb3_manygoals.linear import Linear
 from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, Preprocess, UniversalQNetwork
-from sb3_manygoals.optim import InPlaceRMSprop
+from sb3_manygoals.optim import ForeachRMSprop
 
 _HEADS: dict[str, type[UniversalQNetwork]] = {"product": UniversalQNetwork, "distance": DistanceQNetwork}
 
@@ -63,7 +64,7 @@ class ManyGoalsPolicy(BasePolicy):
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
-        optimizer_class: type[th.optim.Optimizer] = InPlaceRMSprop,
+        optimizer_class: type[th.optim.Optimizer] = ForeachRMSprop,
         optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
         if head not in _HEADS:
@@ -102,8 +103,11 @@ class ManyGoalsPolicy(BasePolicy):
         assert isinstance(self.observation_space, spaces.Dict)
         preprocess = Preprocess(self.observation_space["observation"], self.normalize_images, self.standardize)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
-        layers = create_mlp(extractor.features_dim, -1, self.net_arch, self.activation_fn)
-        features_dim = self.net_arch[-1] if self.net_arch else extractor.features_dim
+        layers: list[nn.Module] = []
+        features_dim = extractor.features_dim
+        for width in self.net_arch:
+            layers += [Linear(features_dim, width), self.activation_fn()]
+            features_dim = width
         if self.layer_norm:
             layers.append(nn.LayerNorm(features_dim))
         trunk = nn.Sequential(preprocess, extractor, *layers)
@@ -182,7 +186,8 @@ class ManyGoalsPolicy(BasePolicy):
 
     def set_training_mode(self, mode: bool) -> None:
         """:param mode: True for training; the target network stays in evaluation mode"""
-        self.q_net.train(mode)
+        if self.q_net.training != mode:  # which takes its time, and is asked for at every step
+            self.q_net.train(mode)
         self.training = mode
 
     def _get_constructor_parameters(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
-from sb3_manygoals.optim import InPlaceRMSprop
+from sb3_manygoals.optim import ForeachRMSprop
 
 
 def train(optimizer_class, steps=20, **kwargs):
@@ -26,7 +26,7 @@ def train(optimizer_class, steps=20, **kwargs):
 
 @pytest.mark.parametrize("kwargs", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"centered": True}])
 def test_it_is_sb3s_to_the_last_bit(kwargs):
-    ours, theirs = train(InPlaceRMSprop, **kwargs), train(RMSpropTFLike, **kwargs)
+    ours, theirs = train(ForeachRMSprop, **kwargs), train(RMSpropTFLike, **kwargs)
     assert all(th.equal(a, b) for a, b in zip(ours[1], theirs[1], strict=True))
     states = [optimizer.state_dict() for optimizer, _ in (ours, theirs)]
     assert states[0]["param_groups"] == states[1]["param_groups"]
@@ -39,7 +39,7 @@ def test_it_is_sb3s_to_the_last_bit(kwargs):
 
 def test_other_memory_layouts_and_closures():
     parameter = th.nn.Parameter(th.ones(2, 3, 4, 5).contiguous(memory_format=th.channels_last))
-    optimizer = InPlaceRMSprop([parameter], lr=0.1)
+    optimizer = ForeachRMSprop([parameter], lr=0.1)
     parameter.grad = th.ones_like(parameter)
     assert optimizer.step(lambda: 3.5) == 3.5
     assert th.allclose(parameter, parameter.flatten()[0].expand_as(parameter))
@@ -47,14 +47,14 @@ def test_other_memory_layouts_and_closures():
 
 
 def test_the_step_size_may_be_a_tensor():
-    (_, floats), (optimizer, tensors) = train(InPlaceRMSprop), train(InPlaceRMSprop, lr=th.tensor(1e-2))
+    (_, floats), (optimizer, tensors) = train(ForeachRMSprop), train(ForeachRMSprop, lr=th.tensor(1e-2))
     for left, right in zip(floats, tensors, strict=True):
         th.testing.assert_close(left, right)
     # a device that gives no values to the host
     parameter = th.nn.Parameter(th.ones(3, device="meta"))
     parameter.grad = th.ones_like(parameter)
-    on_device = InPlaceRMSprop([parameter])
+    on_device = ForeachRMSprop([parameter])
     on_device.param_groups[0]["lr"] = th.ones((), device="meta")
     on_device.step()
     assert not optimizer.is_sb3s
-    assert InPlaceRMSprop(tensors, momentum=0.5).is_sb3s
+    assert ForeachRMSprop(tensors, momentum=0.5).is_sb3s

@@ -148,7 +148,7 @@ class WaitingUnseen(FlattenExtractor):
         (Raising, "ValueError: not in a capture$"),
     ],
 )
-@pytest.mark.parametrize("optimizer_class", [captured.InPlaceRMSprop, th.optim.Adam])
+@pytest.mark.parametrize("optimizer_class", [captured.ForeachRMSprop, th.optim.Adam])
 def test_what_cannot_be_captured_is_named_and_training_goes_on(extractor, reason, optimizer_class):
     model = make_model(policy_kwargs={"features_extractor_class": extractor, "optimizer_class": optimizer_class})
     with pytest.warns(RuntimeWarning, match=f"not captured as a CUDA graph, .*: {reason}") as warned:
