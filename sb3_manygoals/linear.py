@@ -9,8 +9,8 @@ import torch as th
 from torch import nn
 from torch.nn import functional
 
-SMALLEST = 2**20
-"""Multiplications from which on it pays: the way there and back costs some microseconds."""
+SMALLEST = 2**23
+"""Multiplications from which on it pays: the way there and back, through layouts of oneDNN's, costs tens of microseconds."""
 
 
 def mkl_is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
