@@ -6,6 +6,7 @@ import copy
 import io
 import os
 import pathlib
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -68,9 +69,9 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
     _captured: CapturedUpdate | None
     _last_action_masks: NDArray[np.bool_] | None  # of _last_obs
 
+    @abstractmethod
     def goal_values(self, observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float32]:
         """See :meth:`ManyGoalsDQN.goal_values`."""
-        raise NotImplementedError
 
     def _check_memory(self, env: VecEnv) -> None:
         assert isinstance(self.observation_space, spaces.Dict)
