@@ -71,6 +71,8 @@ class AgentConfig:
     """Pairs count by their distance d to the goal: this to the power of d, plus near_floor; 1: all the same."""
     near_floor: float = 0.02
     """How much the farthest pairs count, if near ones count more."""
+    n_steps: int = 1
+    """Steps of the world that a transition spans."""
     gamma: float = 0.99
     """Discount factor."""
     tau: float = 1.0

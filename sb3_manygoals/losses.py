@@ -40,6 +40,47 @@ def pairwise_td_targets(
         bool, shape (S, A), None for all. Where the environment ended, there need be none
     :return: targets, shape (S, G)
     """
+    next_values = _next_values(next_q, next_q_online, next_action_mask)
+    targets = step_reward + gamma * next_values
+    targets = targets.masked_fill(terminated[:, None], step_reward / (1.0 - gamma))
+    return targets.masked_fill(achieved, goal_reward)
+
+
+def n_step_td_targets(
+    next_q: th.Tensor,
+    reached_after: th.Tensor,
+    lengths: th.Tensor,
+    terminated: th.Tensor,
+    gamma: float,
+    goal_reward: float,
+    step_reward: float,
+    next_q_online: th.Tensor | None = None,
+    next_action_mask: th.Tensor | None = None,
+) -> th.Tensor:
+    r"""
+    As :func:`pairwise_td_targets`, over the m steps from s to s' and not one, as they were taken, whatever they were taken for
+    (uncorrected, as in Rainbow, Hessel et al. 2018). With :math:`c = \text{step_reward} / (1 - \gamma)`, what paying for ever
+    comes to,
+
+    .. math:: y_{sg} = \begin{cases} c + \gamma^{k-1} (\text{goal_reward} - c) & g \text{ was reached after } k \text{ steps}
+        \\ c + \gamma^m (\max_{a'} Q_{\theta^-}(s', a', g) - c) & \text{otherwise} \end{cases}
+
+    :param next_q: target network's values of the observations after the steps, shape (S, G, A)
+    :param reached_after: number of the step that first reached the goal, from 1 on, 0 where none did; int64, shape (S, G)
+    :param lengths: number of steps, int64, shape (S,)
+    :param terminated: whether the environment itself ended with the last of them, bool, shape (S,)
+    :param gamma: as there, and so are the others
+    :return: targets, shape (S, G)
+    """
+    never = step_reward / (1.0 - gamma)
+    next_values = _next_values(next_q, next_q_online, next_action_mask)
+    targets = never + gamma ** lengths[:, None].to(next_values.dtype) * (next_values - never)
+    targets = targets.masked_fill(terminated[:, None], never)
+    reached = never + gamma ** (reached_after - 1).to(next_values.dtype) * (goal_reward - never)
+    return th.where(reached_after > 0, reached, targets)
+
+
+def _next_values(next_q: th.Tensor, next_q_online: th.Tensor | None, next_action_mask: th.Tensor | None) -> th.Tensor:
     if next_action_mask is not None:
         forbidden = ~next_action_mask[:, None, :]
         if next_q_online is None:
@@ -47,12 +88,8 @@ def pairwise_td_targets(
         else:
             next_q_online = next_q_online.masked_fill(forbidden, -th.inf)
     if next_q_online is None:
-        next_values = next_q.amax(dim=2)
-    else:
-        next_values = next_q.gather(2, next_q_online.argmax(dim=2, keepdim=True)).squeeze(2)
-    targets = step_reward + gamma * next_values
-    targets = targets.masked_fill(terminated[:, None], step_reward / (1.0 - gamma))
-    return targets.masked_fill(achieved, goal_reward)
+        return next_q.amax(dim=2)
+    return next_q.gather(2, next_q_online.argmax(dim=2, keepdim=True)).squeeze(2)
 
 
 def widen_action_gap(targets: th.Tensor, current_q: th.Tensor, actions: th.Tensor, alpha: float) -> th.Tensor:

@@ -29,6 +29,7 @@ _SETTINGS = (
     "action_gap",
     "near_decay",
     "near_floor",
+    "n_steps",
     "gamma",
     "tau",
     "goal_reward",
@@ -145,6 +146,8 @@ class CapturedUpdate:
         obstacle = _obstacle(self._optimizer)
         if model.goal_sampling == "all":
             obstacle = 'with goal_sampling="all" the number of goals in an update changes'
+        if model.n_steps > 1:
+            obstacle = "with n_steps > 1 the ways of the world are followed on the host"
         if obstacle is not None:
             self._give_up(obstacle)
             return

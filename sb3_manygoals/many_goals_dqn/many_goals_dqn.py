@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import gymnasium as gym
@@ -19,7 +20,7 @@ from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer, GoalSelector
 from sb3_manygoals.goals.environments import is_goal_wrapped, pursue_goals
-from sb3_manygoals.losses import near_weights, pairwise_td_loss, pairwise_td_targets, widen_action_gap
+from sb3_manygoals.losses import n_step_td_targets, near_weights, pairwise_td_loss, pairwise_td_targets, widen_action_gap
 from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
 from sb3_manygoals.many_goals_dqn.goal_algorithm import GoalOffPolicyAlgorithm
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
@@ -67,6 +68,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
     :param near_decay: pairs that are d steps from their goal count ``near_decay ** d + near_floor``, see
         :func:`~sb3_manygoals.losses.near_weights`; 1.0: all the same, as in the paper
     :param near_floor: how much the farthest pairs count
+    :param n_steps: steps of the world that a transition spans, see :func:`~sb3_manygoals.losses.n_step_td_targets`; not with
+        "pursued", nor in a captured graph
     :param tau: share of the learning network taken over by the target network at each of its updates
     :param gamma: discount factor
     :param train_freq: update every so many (vector) steps, or ``(n, "episode")``
@@ -115,6 +118,7 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         action_gap: float = 0.0,
         near_decay: float = 1.0,
         near_floor: float = 0.02,
+        n_steps: int = 1,
         tau: float = 1.0,
         gamma: float = 0.99,
         train_freq: int | tuple[int, str] = 1,
@@ -179,6 +183,7 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         self.action_gap = action_gap
         self.near_decay = near_decay
         self.near_floor = near_floor
+        self.n_steps = n_steps
         self.target_update_interval = target_update_interval
         self.exploration_initial_eps = exploration_initial_eps
         self.exploration_final_eps = exploration_final_eps
@@ -200,7 +205,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
             self._setup_model()
 
     def _check_numbers(self) -> None:
-        for name in ("buffer_size", "batch_size", "goal_batch_size", "target_update_interval", "exploration_steps"):
+        counts = ("batch_size", "goal_batch_size", "n_steps", "target_update_interval", "exploration_steps")
+        for name in ("buffer_size", *counts):
             setattr(self, name, _whole(name, getattr(self, name), 1))
         self.learning_starts = _whole("learning_starts", self.learning_starts, 0)
         self.gradient_steps = _whole("gradient_steps", self.gradient_steps, -1)
@@ -221,6 +227,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
             raise ValueError(f"near_floor must be a number, more than 0, got {self.near_floor!r}")
         if self.goal_sampling == "pursued" and (self.action_gap or self.near_decay < 1.0):
             raise ValueError('goal_sampling="pursued" has neither action_gap nor near_decay: both are about many goals')
+        if self.goal_sampling == "pursued" and self.n_steps > 1:
+            raise ValueError(f'goal_sampling="pursued" has no n_steps, which are about many goals, got {self.n_steps}')
         if self.goal_sampling not in get_args(GoalSampling):
             known = ", ".join(f'"{name}"' for name in get_args(GoalSampling))
             raise ValueError(f"goal_sampling must be one of {known}, got {self.goal_sampling!r}")
@@ -228,10 +236,16 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
     def _setup_model(self) -> None:
         self._check_numbers()
         keep_freed_memory()
-        self.replay_buffer_kwargs = {"action_masks": self.action_masks, "pursued_goals": self.goal_sampling == "pursued"}
+        self.replay_buffer_kwargs = {
+            "action_masks": self.action_masks,
+            "pursued_goals": self.goal_sampling == "pursued",
+            "n_steps": self.n_steps,
+        }
         if self.env is not None:  # without one it only predicts, and the replay memory stays untouched
             self._check_memory(self.env)
-        super()._setup_model()
+        with warnings.catch_warnings():  # SB3 does not know that our replay memory has n steps of its own
+            warnings.filterwarnings("ignore", message="`n_steps=")
+            super()._setup_model()
         self.q_net = self.policy.q_net
         self.q_net_target = self.policy.q_net_target
         # of batch normalization, which no parameter is; as SB3's DQN
@@ -344,14 +358,24 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
             with th.no_grad():
                 next_q_online = net.pairwise(net.state_embedding(net.trunk(batch.next_observations)), goal_embeddings)
         rewards = (self.gamma, self.goal_reward, self.step_reward)
-        achieved = batch.next_ids[:, None] == goal_ids
-        targets = pairwise_td_targets(next_q, achieved, batch.terminated, *rewards, next_q_online, batch.next_action_mask)
+        targets = self._targets(batch, goal_ids, next_q, next_q_online)
         weights = None
         if self.near_decay < 1.0:
             weights = near_weights(targets, self.near_decay, self.near_floor, *rewards)
         if current_q is not None:
             targets = widen_action_gap(targets, current_q, batch.actions, self.action_gap)
         return pairwise_td_loss(q, targets, weights)
+
+    def _targets(
+        self, batch: ManyGoalsSamples, goal_ids: th.Tensor, next_q: th.Tensor, next_q_online: th.Tensor | None
+    ) -> th.Tensor:
+        rest = (batch.terminated, self.gamma, self.goal_reward, self.step_reward, next_q_online, batch.next_action_mask)
+        if batch.path_ids is None or batch.path_lengths is None:
+            return pairwise_td_targets(next_q, batch.next_ids[:, None] == goal_ids, *rest)
+        reached = batch.path_ids[:, :, None] == goal_ids
+        # the first of equal maxima
+        reached_after = th.where(reached.any(dim=1), reached.byte().argmax(dim=1) + 1, 0)
+        return n_step_td_targets(next_q, reached_after, batch.path_lengths, *rest)
 
     def _pursued_losses(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
         """As :meth:`goal_losses`, of S pairs: each transition with one goal, its own."""

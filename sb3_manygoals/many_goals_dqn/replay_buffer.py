@@ -19,7 +19,7 @@ from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 
 
 class ManyGoalsSamples(NamedTuple):
-    """A batch of S transitions (s, a, s')."""
+    """A batch of S transitions (s, a, s'); with n steps, s' is where the world came to some steps later."""
 
     observations: th.Tensor
     """Shape (S, *observation_space.shape), dtype of the space."""
@@ -35,6 +35,10 @@ class ManyGoalsSamples(NamedTuple):
     """The actions allowed in s', shape (S, A) bool; None: all."""
     pursued_ids: th.Tensor | None = None
     """The goal that was pursued, -1 if it is none of the known ones; shape (S,) int64; None: not kept."""
+    path_ids: th.Tensor | None = None
+    """With n steps: the goals that the world was on its way from s to s', this included, then -1; shape (S, n) int64."""
+    path_lengths: th.Tensor | None = None
+    """With n steps: how many they are, from 1 to n; shape (S,) int64."""
 
 
 class ManyGoalsReplayBuffer(ReplayBuffer):
@@ -50,6 +54,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     :param optimize_memory_usage: must be False; part of SB3's interface
     :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
     :param pursued_goals: whether to keep the id of the goal that was pursued
+    :param n_steps: that lie between s and s' in a batch; fewer where the world ended, was reset, or went on only after the
+        newest transition
 
     For copies of it elsewhere, ``added`` counts the calls of :meth:`add`, and ``rewrites`` how often what was there became
     something else.
@@ -65,8 +71,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         optimize_memory_usage: bool = False,
         action_masks: bool = False,
         pursued_goals: bool = False,
+        n_steps: int = 1,
     ) -> None:
         super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
+        self.n_steps = n_steps
         self.added, self.rewrites = 0, 0
         self.next_ids = np.zeros((self.buffer_size, n_envs), dtype=np.int64)
         self.next_action_masks: NDArray[np.bool_] | None = None
@@ -84,6 +92,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         n_envs: int,
         action_masks: bool,
         pursued_goals: bool = False,
+        n_steps: int = 1,
     ) -> dict[str, int]:
         """
         :param buffer_size: see the class, as are the others
@@ -92,6 +101,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param n_envs: number of parallel environments
         :param action_masks: whether they are kept
         :param pursued_goals: whether their ids are kept
+        :param n_steps: takes no memory
         :return: bytes of its arrays, by what they are of
         """
         rows = max(buffer_size // n_envs, 1) * n_envs
@@ -214,14 +224,40 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self, batch_inds: NDArray[np.integer[Any]], env: VecNormalize | None = None
     ) -> ManyGoalsSamples:
         rows = batch_inds, np.random.randint(self.n_envs, size=len(batch_inds))  # noqa: NPY002 - the generator that SB3 seeds
+        last: tuple[NDArray[np.integer[Any]], NDArray[Any]] = rows
+        path: tuple[NDArray[np.int64], ...] = ()
+        if self.n_steps > 1:
+            last, path = self._follow(*rows)
         # SB3 keeps discrete observations with a last axis of one
         shape = (len(batch_inds), *(self.observation_space.shape or ()))
         return ManyGoalsSamples(
             self.to_torch(self.observations[rows].reshape(shape), copy=False),
             self.to_torch(self.actions[rows].reshape(-1), copy=False),
-            self.to_torch(self.next_observations[rows].reshape(shape), copy=False),
-            self.to_torch(self.next_ids[rows], copy=False),
-            self.to_torch(self.dones[rows].astype(np.bool_), copy=False),
-            None if self.next_action_masks is None else self.to_torch(self.next_action_masks[rows], copy=False),
+            self.to_torch(self.next_observations[last].reshape(shape), copy=False),
+            self.to_torch(self.next_ids[last], copy=False),
+            self.to_torch(self.dones[last].astype(np.bool_), copy=False),
+            None if self.next_action_masks is None else self.to_torch(self.next_action_masks[last], copy=False),
             None if self.pursued_ids is None else self.to_torch(self.pursued_ids[rows], copy=False),
+            *(self.to_torch(array, copy=False) for array in path),
         )
+
+    def _follow(
+        self, times: NDArray[np.integer[Any]], envs: NDArray[np.integer[Any]]
+    ) -> tuple[tuple[NDArray[np.int64], NDArray[Any]], tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """
+        The world's way from the transitions at ``times``: where the last of up to ``n_steps`` lies, and the way.
+
+        Whether it went on is seen by the next transition: it begins where this one led to. Goals make no difference.
+        """
+        last, going = times.astype(np.int64), np.ones(len(times), dtype=np.bool_)
+        ids = np.full((len(times), self.n_steps), UNKNOWN, dtype=np.int64)
+        ids[:, 0], lengths = self.next_ids[times, envs], np.ones(len(times), dtype=np.int64)
+        for step in range(1, self.n_steps):
+            following = (last + 1) % self.buffer_size
+            began, led_to = self.observations[following, envs], self.next_observations[last, envs]
+            going = going & (following != self.pos) & ~self.dones[last, envs].astype(np.bool_)
+            going &= (began == led_to).reshape(len(times), -1).all(axis=1)
+            last = np.where(going, following, last)
+            ids[going, step] = self.next_ids[following, envs][going]
+            lengths += going
+        return (last, envs), (ids, lengths)

@@ -4,7 +4,13 @@ import torch as th
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sb3_manygoals.losses import near_weights, pairwise_td_loss, pairwise_td_targets, widen_action_gap
+from sb3_manygoals.losses import (
+    n_step_td_targets,
+    near_weights,
+    pairwise_td_loss,
+    pairwise_td_targets,
+    widen_action_gap,
+)
 
 
 def test_targets_by_hand():
@@ -163,3 +169,25 @@ def test_with_one_goal_it_is_q_learning():
     )
     expected = th.nn.functional.mse_loss(q.squeeze(1), -1.0 + 0.9 * next_q.max(1).values)
     assert pairwise_td_loss(q, targets).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_n_step_targets_by_hand():
+    # three steps, then two that ended the world; goals: met after one, two, three steps, and never
+    next_q = th.tensor([[[0.0, -2.0]] * 4, [[-4.0, -3.0]] * 4])
+    reached_after = th.tensor([[1, 2, 3, 0], [1, 2, 0, 0]])
+    targets = n_step_td_targets(next_q, reached_after, th.tensor([3, 2]), th.tensor([False, True]), 0.5, 0.0, -0.1)
+    expected = th.tensor([[0.0, -0.1, -0.15, -0.1 - 0.05 - 0.025 + 0.0], [0.0, -0.1, -0.2, -0.2]])
+    th.testing.assert_close(targets, expected)
+    targets = n_step_td_targets(next_q, reached_after, th.tensor([3, 2]), th.tensor([False, False]), 0.5, 1.0, -0.1)
+    expected = th.tensor([[1.0, 0.4, 0.1, -0.175], [1.0, 0.4, -0.15 - 0.75, -0.15 - 0.75]])
+    th.testing.assert_close(targets, expected)
+
+
+@given(st.integers(0, 10_000), st.booleans(), st.booleans())
+def test_one_step_is_a_case_of_n(seed, double_q, masks):
+    th.manual_seed(seed)
+    next_q, achieved, terminated = th.randn(4, 3, 5), th.rand(4, 3) < 0.3, th.rand(4) < 0.3
+    mask = (th.rand(4, 5) < 0.5) | (th.arange(5) == 2) if masks else None
+    rest = (terminated, 0.9, 0.25, -0.1, th.randn(4, 3, 5) if double_q else None, mask)
+    one_step = pairwise_td_targets(next_q, achieved, *rest)
+    th.testing.assert_close(n_step_td_targets(next_q, achieved.long(), th.ones(4, dtype=th.int64), *rest), one_step)

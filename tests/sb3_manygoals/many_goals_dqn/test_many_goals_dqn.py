@@ -13,6 +13,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecNormalize
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
+from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -114,6 +115,58 @@ def test_the_update_is_the_brute_force_loop_over_pairs(settings, head):
     expected = th.cat([parameter.grad.flatten() for parameter in model.q_net.parameters()])
     th.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4)
     assert all(parameter.grad is None for parameter in model.q_net_target.parameters())
+
+
+@pytest.mark.parametrize("head", ["product", "distance"])
+def test_n_steps_are_the_brute_force_loop_over_pairs_and_steps(head):
+    model = make_model(Corridor(length=6, deadly=True), n_steps=3, policy_kwargs={"head": head})
+    cells = np.stack([Corridor(length=6).observation_of(cell) for cell in range(6)])
+    model.goal_buffer.set_checkpoint_state({**model.goal_buffer.get_checkpoint_state(), "observations": cells[::-1].copy()})
+    ways = [[0, 1, 2, 3], [1, 0, 0], [3, 2, 3, 2], [4, 5]]  # the last one ended the world
+    terminated = [False, False, False, True]
+    ids = np.full((4, 3), UNKNOWN)
+    for row, way in enumerate(ways):
+        ids[row, : len(way) - 1] = 5 - np.array(way[1:])
+    actions, last = np.array([1, 0, 0, 1]), np.array([way[-1] for way in ways])
+    batch = ManyGoalsSamples(
+        th.tensor(cells[[way[0] for way in ways]]),
+        th.tensor(actions),
+        th.tensor(cells[last]),
+        th.tensor(5 - last),
+        th.tensor(terminated),
+        path_ids=th.tensor(ids),
+        path_lengths=th.tensor([len(way) - 1 for way in ways]),
+    )
+    goals = [0, 2, 3, 5]
+    losses = model.goal_losses(batch, th.tensor(cells[goals]), th.tensor([5 - goal for goal in goals]))
+    expected = []
+    for goal in goals:
+        total = 0.0
+        for way, action, ended in zip(ways, actions, terminated, strict=True):
+            target, discount = 0.0, 1.0
+            for cell in way[1:]:
+                if cell == goal:
+                    break
+                target, discount = target - 0.1 * discount, discount * 0.99
+            else:
+                pair = th.tensor(cells[way[-1]])[None], th.tensor(cells[goal])[None]
+                target += discount * (-10.0 if ended else model.q_net_target(*pair).max().item())
+            total += (
+                model.q_net(th.tensor(cells[way[0]])[None], th.tensor(cells[goal])[None])[0, action].item() - target
+            ) ** 2
+        expected.append(total / 4)
+    th.testing.assert_close(losses.detach(), th.tensor(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_n_steps_are_learnt_from():
+    model = make_model(Corridor(length=6), n_steps=3, learning_starts=10)
+    assert model.replay_buffer.n_steps == 3
+    model.learn(60)
+    assert model.replay_buffer.sample(50).path_lengths.max() == 3
+    with pytest.raises(ValueError, match="n_steps must be a whole number, at least 1, got 0"):
+        make_model(Corridor(length=6), n_steps=0)
+    with pytest.raises(ValueError, match='goal_sampling="pursued" has no n_steps'):
+        make_model(Corridor(length=6), n_steps=2, goal_sampling="pursued")
 
 
 def test_it_learns_every_goal_of_a_corridor():

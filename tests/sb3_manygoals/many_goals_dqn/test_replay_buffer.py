@@ -1,5 +1,7 @@
 import numpy as np
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 
@@ -28,3 +30,52 @@ def test_the_newest_transitions_stay_whole():
     np.testing.assert_array_equal(batch.actions.numpy(), (here // 10) % 3)
     np.testing.assert_array_equal(batch.terminated.numpy(), here % 2 == 1)
     assert batch.actions.shape == (500,)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 30), st.integers(2, 4))
+def test_ways_are_followed_as_the_world_went(seed, n_added, n_steps):
+    """Against a list of what was added: a way ends where the world did, was reset, or is no longer or not yet kept."""
+    rng = np.random.default_rng(seed)
+    n_envs, rows = 2, 7
+    buffer = ManyGoalsReplayBuffer(n_envs * rows, SPACE, spaces.Discrete(3), device="cpu", n_envs=n_envs, n_steps=n_steps)
+    history = [[], []]
+    fresh = iter(range(1, 100, 1))
+    here = np.array([next(fresh), next(fresh)])
+    for _ in range(n_added):
+        if rng.random() < 0.2:  # no cell is met twice, so that what was drawn is known by where it began
+            here[rng.integers(2)] = next(fresh)
+        there, ended = np.array([next(fresh), next(fresh)]), rng.random(2) < 0.2
+        infos = [{"achieved_goal_id": 100 + cell, "env_terminated": end} for cell, end in zip(there, ended, strict=True)]
+        buffer.add({"observation": here}, {"observation": there}, np.zeros(2), np.zeros(2), np.zeros(2, bool), infos)
+        for env in range(n_envs):
+            history[env].append((here[env], there[env], ended[env]))
+        here = there.copy()
+    expected = {}
+    for steps in history:
+        kept = steps[-rows:]
+        for start, (began, led_to, _) in enumerate(kept):
+            path, last = [100 + led_to], start
+            while len(path) < n_steps and last + 1 < len(kept) and not kept[last][2] and kept[last + 1][0] == kept[last][1]:
+                last += 1
+                path.append(100 + kept[last][1])
+            expected[began] = (path, kept[last][1], kept[last][2])
+    np.random.seed(seed)  # noqa: NPY002 - the generator that SB3 draws from
+    batch = buffer.sample(300)
+    seen = set()
+    for began, after, after_id, end, ids, length in zip(
+        *(batch[field].numpy() for field in (0, 2, 3, 4)), batch.path_ids.numpy(), batch.path_lengths.numpy(), strict=True
+    ):
+        path, last, ended = expected[int(began)]
+        assert (list(ids[:length]), list(ids[length:])) == (path, [-1] * (n_steps - len(path)))
+        assert (after, after_id, end) == (last, 100 + last, ended)
+        seen.add(int(began))
+    assert seen <= expected.keys()
+    assert len(seen) > len(expected) / 2
+
+
+def test_one_step_has_no_ways():
+    buffer = ManyGoalsReplayBuffer(6, SPACE, spaces.Discrete(3), device="cpu", n_envs=2)
+    _add(buffer, 0)
+    batch = buffer.sample(3)
+    assert batch.path_ids is None
+    assert batch.path_lengths is None
