@@ -10,6 +10,7 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "sb3_manygoals/__init__.p
 assert VERSION is not None, "sb3_manygoals/__init__.py has no __version__"
 
 BENCHMARKS = [
+    "filelock>=3.12",
     "jinja2>=3.1",
     "matplotlib>=3.7",
     "pillow>=10.0",

@@ -1,0 +1,194 @@
+"""A run as a value, the folder it lies in, and what came out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+
+class SuiteError(Exception):
+    """A spec, a result or an order that makes no sense, with what to do about it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spec:
+    """
+    A run: who does what, where, for how long. Equal specs are the same run: those of the same name, in the same folder.
+
+    :param carry_out: import path ``package.module:function`` of what does it. ``function(spec, folder)`` goes on from what it
+        has left in ``folder``, at first nothing, writes all that it writes below it, and returns a mapping of plain JSON.
+        It may be killed at any moment and is then called again. Where a run is known by its command line, the function calls
+        what that would call: a program that it starts might live on when this process is killed
+    :param agent: who, in words; times are estimated for each by itself
+    :param game: where: a game, or an environment's id
+    :param seed: of everything random
+    :param steps: environment steps
+    :param settings: all else that the function should know, as plain JSON
+    :raises ValueError: if a field cannot be what it is
+    """
+
+    carry_out: str
+    agent: str
+    game: str
+    seed: int
+    steps: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", self.carry_out):
+            raise ValueError(f"carry_out must be package.module:function, got {self.carry_out!r}")
+        for name in ("agent", "game"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ValueError(f"{name} must be a name, got {getattr(self, name)!r}")
+        for name, least in (("seed", 0), ("steps", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        try:
+            copy = json.loads(json.dumps(dict(self.settings), allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"settings must be plain JSON, got {self.settings!r}: {error}") from error
+        if copy != dict(self.settings):  # a tuple, say, would come back as a list, and the spec not be equal to itself
+            raise ValueError(f"settings must be plain JSON, got {self.settings!r}, which comes back as {copy!r}")
+        object.__setattr__(self, "settings", copy)  # so that it cannot be changed from elsewhere
+
+    def __eq__(self, other: object) -> bool:
+        return self.name == other.name if isinstance(other, Spec) else NotImplemented  # not by fields, where 1 is 1.0
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @cached_property
+    def name(self) -> str:
+        """What it is, for people, and digits of a hash of all of it, so that no two specs share a name."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        agent, game = (re.sub(r"[^A-Za-z0-9-]+", "_", words)[:60].strip("_-") for words in (self.agent, self.game))
+        return f"{agent}-{game}-{self.steps}-seed{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+    def folder(self, root: Path) -> Path:
+        """
+        :param root: of all runs
+        :return: where this one lies, or would
+        """
+        return root / self.name
+
+
+@dataclass(frozen=True)
+class Result:
+    """
+    What came out of a run.
+
+    :ivar spec: of the run
+    :ivar values: what its function returned
+    :ivar seconds: that the last attempt took
+    :ivar attempts: how many it took; those that were stopped or killed count
+    """
+
+    spec: Spec
+    values: Mapping[str, Any]
+    seconds: float
+    attempts: int
+
+    def write(self, folder: Path) -> None:
+        """
+        Write ``result.json``; it is there as a whole or not at all, whatever happens.
+
+        :param folder: of the run
+        :raises SuiteError: if the values are no plain JSON
+        """
+        try:
+            text = json.dumps(asdict(self), indent=2, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise SuiteError(f"{self.spec.carry_out} must return plain JSON, got {self.values!r}: {error}") from error
+        write_whole(folder / "result.json", text + "\n")
+
+
+def read_result(folder: Path) -> Result:
+    """
+    :param folder: of a run
+    :return: what came out
+    :raises FileNotFoundError: if it has not finished
+    :raises SuiteError: if ``result.json`` is not what was written
+    """
+    path = folder / "result.json"
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        spec, values, seconds = Spec(**record["spec"]), record["values"], float(record["seconds"])
+        result = Result(spec, values, seconds, int(record["attempts"]))
+        if not isinstance(values, dict):
+            raise ValueError(f"values must be a mapping, got {values!r}")
+    except (ValueError, KeyError, TypeError) as error:  # what is no JSON, or no UTF-8, is a ValueError
+        raise SuiteError(f"{path} is damaged: {error!r}. Remove it, and the run finishes once more") from error
+    if spec.name != folder.name:
+        raise SuiteError(f"{path} is of another run, {spec.name}. Remove it, and the run finishes once more")
+    return result
+
+
+def results(specs: Iterable[Spec], root: Path) -> dict[Spec, Result]:
+    """
+    :param specs: of a suite
+    :param root: of all runs
+    :return: the results of those that have finished, in the order of ``specs``
+    :raises SuiteError: if one is damaged
+    """
+    folders = {spec: spec.folder(root) for spec in specs}
+    return {spec: read_result(folder) for spec, folder in folders.items() if (folder / "result.json").exists()}
+
+
+def pending(specs: Iterable[Spec], root: Path) -> list[Spec]:
+    """
+    :param specs: of a suite
+    :param root: of all runs
+    :return: those that have not finished, each once, in the order of ``specs``
+    :raises SuiteError: if a result is damaged
+    """
+    specs = list(specs)
+    finished = results(specs, root)
+    return [spec for spec in dict.fromkeys(specs) if spec not in finished]
+
+
+def shard(specs: Iterable[Spec], part: str) -> list[Spec]:
+    """
+    :param specs: of a suite
+    :param part: "i/n": the i-th of n parts, counted from 1
+    :return: every n-th spec from the i-th on, finished or not: each is in exactly one part
+    :raises ValueError: if there is no such part
+    """
+    match = re.fullmatch(r"(\d+)/(\d+)", part)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"shard must be i/n with 1 <= i <= n, got {part!r}")
+    return list(dict.fromkeys(specs))[int(match[1]) - 1 :: int(match[2])]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """
+    Write a file that is there as a whole or not at all, even if the power fails.
+
+    :param path: the file; one already there is replaced
+    :param text: for it
+    """
+    staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with staged.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    staged.replace(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name is in the folder, which reaches the disk by itself only later."""
+    if os.name == "nt":  # where folders cannot be opened
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,78 @@
+"""A tiny experiment for tests of the suite: a random walk that can be stopped, killed, and made to fail."""
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+from benchmarks.suite import Spec
+
+SLOW = 0.02
+
+
+def walk(spec, folder):
+    """Writes its state after each step, and goes on from it, so that its end is the same however often it is stopped."""
+    state_file = folder / "state.json"
+    where, generator = {"step": 0, "place": 0}, random.Random(f"{spec.game} {spec.agent} {spec.seed}")
+    if state_file.exists():
+        where, (version, numbers, gauss) = json.loads(state_file.read_text())
+        generator.setstate((version, tuple(numbers), gauss))
+    with (folder / "starts.txt").open("a") as file:
+        file.write(f"{where['step']}\n")
+    alone = folder / f"walking-{os.getpid()}"
+    alone.touch()
+    try:
+        while where["step"] < spec.steps:
+            assert len(list(folder.glob("walking-*"))) == 1 or spec.settings.get("killed")
+            time.sleep(spec.settings.get("sleep", 0.0))
+            where = {"step": where["step"] + 1, "place": where["place"] + generator.choice([-1, 1]) * generator.randint(1, 9)}
+            staged = state_file.with_suffix(".tmp")
+            staged.write_text(json.dumps([where, generator.getstate()]))
+            staged.replace(state_file)
+            if where["step"] in spec.settings.get("fail_at", []):
+                raise RuntimeError(f"it was to fail at step {where['step']}")
+    except SystemExit:
+        (folder / "told to end").touch()
+        raise
+    finally:
+        alone.unlink()
+    return {"place": where["place"]}
+
+
+def threads(spec, folder):
+    import torch
+
+    return {"threads": torch.get_num_threads()}
+
+
+def bad_value(spec, folder):
+    return {"path": folder}
+
+
+def leaves(spec, folder):
+    raise SystemExit("error: no such thing")
+
+
+def make(**changes):
+    settings = {"sleep": SLOW, "killed": True} | changes.pop("settings", {})
+    return Spec(
+        **{"carry_out": f"{__name__}:walk", "agent": "a", "game": "g", "seed": 0, "steps": 50, "settings": settings} | changes
+    )
+
+
+def slow():
+    """2 games x 2 agents x 2 seeds, a second each."""
+    return [make(agent=agent, game=game, seed=seed) for agent in "ab" for game in ("X/1", "X_1") for seed in range(2)]
+
+
+def quick():
+    return [make(agent=spec.agent, game=spec.game, seed=spec.seed, steps=5, settings={"sleep": 0.0}) for spec in slow()]
+
+
+def one_fails():
+    return [make(seed=9, steps=5, settings={"fail_at": [1, 2, 3, 4, 5]}), make(steps=5, settings={"fail_at": [2, 4]})]
+
+
+def starts(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / "starts.txt").read_text().split()]

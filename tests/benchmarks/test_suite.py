@@ -1,0 +1,408 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch as th
+from filelock import FileLock
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.suite import Spec, SuiteError, pending, read_result, results, shard
+from benchmarks.suite.attempt import Busy, attempt, in_child
+from benchmarks.suite.config import SuiteConfig
+from benchmarks.suite.estimate import estimate, hours_until_done
+from benchmarks.suite.spec import Result
+from tests.benchmarks import suite_agent
+from tests.benchmarks.suite_agent import make, one_fails, quick, slow, starts
+
+ROOT = Path(__file__).parents[2]
+PROCESSES = ("--engine", "processes", "--workers", "2")
+
+
+def driver(specs, root, *arguments):
+    """One that runs beside the test, to be killed at will."""
+    command = [sys.executable, "-m", "benchmarks.suite", f"{suite_agent.__name__}:{specs}", "--root", str(root), *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def ended(process):
+    output = process.communicate(timeout=60)[0]
+    return process.returncode, output
+
+
+def until(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def steps_in(folder):
+    """Steps on the disk."""
+    path = folder / "state.json"
+    return json.loads(path.read_text())[0]["step"] if path.exists() else 0
+
+
+def places(specs, root):
+    return {spec.name: result.values["place"] for spec, result in results(specs, root).items()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """What comes out of the slow suite, walked without a suite and without a pause."""
+    found = {}
+    for spec in slow():
+        folder = tmp_path_factory.mktemp("walk")
+        at_once = Spec(spec.carry_out, spec.agent, spec.game, spec.seed, spec.steps)
+        found[spec.name] = suite_agent.walk(at_once, folder)["place"]
+    assert len(set(found.values())) > 4
+    return found
+
+
+def test_names_are_what_is_run_and_a_hash():
+    spec = Spec("a.b:c", "A2C + MG", "ALE/Pong-v5", 3, 10_000_000, {"beta": 0.02})
+    assert spec.name == "A2C_MG-ALE_Pong-v5-10000000-seed3-" + spec.name[-10:]
+    # Folders made by an earlier version are found by a later one.
+    assert Spec("a.b:c", "agent", "game", 0, 1).name == "agent-game-1-seed0-08183484eb"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-3, 3) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+)
+SPECS = st.builds(
+    Spec,
+    st.sampled_from(["a:b", "a.c:b"]),
+    st.sampled_from(["x", "x-1", "x/1", "../x", "é"]),
+    st.sampled_from(["y", "1-y", "..", "y_1"]),
+    st.integers(0, 2),
+    st.integers(1, 2),
+    st.dictionaries(st.text(max_size=2), JSON, max_size=2),
+)
+
+
+@given(SPECS, SPECS)
+def test_specs_share_a_folder_exactly_if_they_are_equal(one, other):
+    texts = [json.dumps([s.carry_out, s.agent, s.game, s.seed, s.steps, s.settings], sort_keys=True) for s in (one, other)]
+    assert (one.name == other.name) == (one == other) == (texts[0] == texts[1])
+    assert hash(one) == hash(other) or one != other
+    assert one.folder(Path("root")).resolve().parent == Path("root").resolve()
+
+
+def test_settings_are_the_specs_own():
+    settings = {"list": [1]}
+    spec = Spec("a:b", "x", "y", 0, 1, settings)
+    name = spec.name
+    settings["list"].append(2)
+    assert Spec("a:b", "x", "y", 0, 1, spec.settings).name == name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"carry_out": "module.function"}, "carry_out must be package.module:function, got 'module.function'"),
+        ({"agent": ""}, "agent must be a name, got ''"),
+        ({"game": None}, "game must be a name, got None"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        ({"steps": 1e6}, "steps must be a whole number of at least 1, got 1000000.0"),
+        ({"settings": {"path": Path("x")}}, "settings must be plain JSON"),
+        ({"settings": {"pair": (1, 2)}}, r"settings must be plain JSON, got .* which comes back as"),
+        ({"settings": {"rate": float("nan")}}, "settings must be plain JSON"),
+    ],
+)
+def test_a_spec_that_cannot_be_is_refused(change, message):
+    fields = {"carry_out": "a:b", "agent": "x", "game": "y", "seed": 0, "steps": 1}
+    with pytest.raises(ValueError, match=message):
+        Spec(**fields | change)
+
+
+def test_a_result_comes_back(tmp_path):
+    spec = make()
+    folder = spec.folder(tmp_path)
+    folder.mkdir()
+    result = Result(spec, {"score": 0.1}, 2.5, 3)
+    result.write(folder)
+    assert read_result(folder) == result
+    assert [path.name for path in folder.iterdir()] == ["result.json"]
+    with pytest.raises(SuiteError, match=r"walk must return plain JSON, got .*inf"):
+        Result(spec, {"score": float("inf")}, 2.5, 3).write(folder)
+    assert read_result(folder) == result
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"spec": {}}', "\xff", '{"spec": 1, "values": {}, "seconds": 1, "attempts": 1}']
+)
+def test_a_damaged_result_is_an_error_that_names_it(tmp_path, text):
+    spec = make()
+    folder = spec.folder(tmp_path)
+    folder.mkdir()
+    (folder / "result.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(SuiteError, match=rf"{folder / 'result.json'} is damaged: .*Remove it"):
+        pending([spec], tmp_path)
+
+
+def test_a_result_of_another_run_is_an_error(tmp_path):
+    one, other = make(), make(seed=1)
+    one.folder(tmp_path).mkdir()
+    Result(other, {}, 1.0, 1).write(one.folder(tmp_path))
+    with pytest.raises(SuiteError, match=f"is of another run, {other.name}"):
+        results([one], tmp_path)
+
+
+def test_pending_are_those_without_a_result_each_once(tmp_path):
+    specs = quick()
+    attempt(specs[2], specs[2].folder(tmp_path))
+    assert pending([*specs, *specs], tmp_path) == [spec for spec in specs if spec != specs[2]]
+    assert list(results(specs, tmp_path)) == [specs[2]]
+
+
+@given(st.integers(1, 20), st.integers(1, 6))
+def test_each_spec_is_in_one_shard(n_specs, n_shards):
+    specs = [make(seed=seed) for seed in range(n_specs)]
+    parts = [shard(specs, f"{i + 1}/{n_shards}") for i in range(n_shards)]
+    assert sorted((spec for part in parts for spec in part), key=specs.index) == specs
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])
+def test_a_shard_that_is_none_is_refused(part):
+    with pytest.raises(ValueError, match=f"shard must be i/n with 1 <= i <= n, got '{part}'"):
+        shard([], part)
+
+
+@pytest.mark.parametrize("engine", [{}, {"engine": "processes", "workers": 2}])
+def test_each_engine_gives_the_same(tmp_path, undisturbed, engine, capsys):
+    specs = quick()
+    outcome = SuiteConfig(tmp_path, **engine).run(specs)
+    assert outcome.complete
+    assert sorted(outcome.finished, key=specs.index) == specs
+    assert places(specs, tmp_path) == {spec.name: suite_agent.walk(spec, fresh(tmp_path, spec))["place"] for spec in specs}
+    assert "8/8 " in capsys.readouterr().out
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if "fresh" not in path.parts}
+    assert SuiteConfig(tmp_path, **engine).run(specs).finished == []
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def fresh(root, spec):
+    folder = root / "fresh" / spec.name
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_a_second_call_does_nothing_and_loads_nothing(tmp_path):
+    assert ended(driver("quick", tmp_path))[0] == 0
+    code = (
+        "import sys, time; start = time.monotonic(); from benchmarks.suite.__main__ import main; main()\n"
+        "assert not {'torch', 'numpy', 'ray'} & sys.modules.keys(); print('in', time.monotonic() - start)"
+    )
+    arguments = [f"{suite_agent.__name__}:quick", "--root", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said, seconds = done.stdout.splitlines()
+    assert said == f"8 runs, 8 have finished, in {tmp_path}"
+    assert float(seconds.split()[1]) < 5
+
+
+@pytest.mark.parametrize("engine", [(), PROCESSES])
+def test_failures_are_tried_again_and_stop_nobody(tmp_path, engine):
+    status, output = ended(driver("one_fails", tmp_path, *engine))
+    hopeless, flaky = one_fails()
+    assert status == 1
+    assert f"failed: {hopeless.name}: failed with exit status 1; see {hopeless.folder(tmp_path) / 'log.txt'}" in output
+    assert "Traceback" in (hopeless.folder(tmp_path) / "log.txt").read_text()
+    assert starts(hopeless.folder(tmp_path)) == [0, 1, 2]
+    assert starts(flaky.folder(tmp_path)) == [0, 2, 4]
+    assert read_result(flaky.folder(tmp_path)).attempts == 3
+    assert pending([hopeless, flaky], tmp_path) == [hopeless]
+    # Another call goes on, and now it has no step left to fail at.
+    assert ended(driver("one_fails", tmp_path))[0] == 0
+
+
+@pytest.mark.parametrize("engine", [(), PROCESSES])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_driver_that_ends_loses_nothing(tmp_path, undisturbed, engine, number):
+    watched = slow()[1 if engine else 0].folder(tmp_path)  # of two that started together, the one that ends later
+    process = driver("slow", tmp_path, *engine)
+    until(lambda: steps_in(watched) > 5)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert bool(children) == bool(engine)
+    process.send_signal(number)
+    status, output = ended(process)
+    assert status == (-9 if number == signal.SIGKILL else 128 + number), output
+    if number != signal.SIGKILL:  # it has waited for them
+        assert not any(child.is_running() for child in children)
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+    assert (watched / "told to end").exists() == (bool(engine) or number != signal.SIGKILL)
+    assert 5 < steps_in(watched) < 50
+    assert len(pending(slow(), tmp_path)) >= 6
+    status, output = ended(driver("slow", tmp_path, "--engine", "processes", "--workers", "4"))
+    assert status == 0, output
+    assert places(slow(), tmp_path) == undisturbed
+    assert starts(watched)[1] > 5  # it went on
+
+
+def test_a_killed_worker_goes_on(tmp_path, undisturbed):
+    first = slow()[0]
+    process = driver("slow", tmp_path, "--engine", "processes", "--workers", "4")
+    until(lambda: steps_in(first.folder(tmp_path)) > 5)
+    pid = json.loads((first.folder(tmp_path) / "attempts.jsonl").read_text())["pid"]
+    os.kill(pid, signal.SIGKILL)
+    status, output = ended(process)
+    assert status == 0, output
+    assert f"again: {first.name}: killed by SIGKILL" in output
+    assert places(slow(), tmp_path) == undisturbed
+    assert starts(first.folder(tmp_path))[1] > 5
+    assert {spec: result.attempts for spec, result in results(slow(), tmp_path).items()} == dict.fromkeys(slow(), 1) | {
+        first: 2
+    }
+
+
+def test_two_drivers_do_not_run_the_same_at_once(tmp_path, undisturbed):
+    """The walk itself fails where it is not alone in its folder; a driver that comes upon a run waits for its end."""
+    both = [driver("slow", tmp_path, "--engine", "processes", "--workers", "3", "--retries", "0") for _ in range(2)]
+    assert [ended(process)[0] for process in both] == [0, 0]
+    assert places(slow(), tmp_path) == undisturbed
+    assert all(result.attempts == 1 for result in results(slow(), tmp_path).values())
+
+
+def test_a_run_in_other_hands_is_left_to_them(tmp_path, capsys):
+    spec = make(steps=5)
+    folder = spec.folder(tmp_path)
+    folder.mkdir()
+    (folder / "attempts.jsonl").write_text('{"pid": 17}\n')
+    with FileLock(folder / "lock"):
+        with pytest.raises(Busy, match=r'is in the hands of another process: \{"pid": 17\}'):
+            attempt(spec, folder, wait=0.1)
+        assert in_child(spec, folder, wait=0.1) == 75
+    assert not (folder / "starts.txt").exists()
+    assert in_child(spec, folder, wait=0.1) == 0
+
+
+@pytest.mark.parametrize("run", [attempt, in_child])
+def test_torch_has_as_many_threads_as_it_is_given(tmp_path, run):
+    before, of_environment = th.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
+    for number in (1, 2):
+        spec = make(carry_out=f"{suite_agent.__name__}:threads", seed=number)
+        run(spec, spec.folder(tmp_path), threads=number)
+        assert read_result(spec.folder(tmp_path)).values == {"threads": number}
+    assert (th.get_num_threads(), os.environ.get("OMP_NUM_THREADS")) == (before, of_environment)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere.at_all:walk", "there is no nowhere.at_all:walk: No module named 'nowhere'"),
+        (f"{suite_agent.__name__}:run", f"there is no {suite_agent.__name__}:run: module .* has no attribute 'run'"),
+        (f"{suite_agent.__name__}:SLOW", f"{suite_agent.__name__}:SLOW is not callable: 0.02"),
+        (f"{suite_agent.__name__}:bad_value", "bad_value must return plain JSON, got {'path': "),
+    ],
+)
+def test_a_function_that_will_not_do_is_an_error(tmp_path, path, message):
+    spec = make(carry_out=path)
+    with pytest.raises(SuiteError, match=message):
+        attempt(spec, spec.folder(tmp_path))
+
+
+def test_a_function_that_leaves_has_failed(tmp_path, capsys):
+    """As main() of a program does; in-process, too, it is the run that ends and not the suite."""
+    specs = [make(carry_out=f"{suite_agent.__name__}:leaves"), make(steps=2)]
+    outcome = SuiteConfig(tmp_path, retries=0).run(specs)
+    assert list(outcome.failed) == specs[:1]
+    assert outcome.finished == specs[1:]
+    assert "error: no such thing" in (specs[0].folder(tmp_path) / "log.txt").read_text()
+
+
+def test_estimates_by_hand():
+    todo = [
+        make(agent=agent, seed=seed, steps=steps) for agent, seed, steps in [("a", 2, 7200), ("a", 3, 7200), ("b", 0, 3600)]
+    ]
+    done = [
+        Result(make(agent="a", seed=0, steps=100), {}, 50.0, 1),
+        Result(make(agent="a", seed=1, steps=300), {}, 150.0, 1),
+        Result(make(agent="a", seed=4, steps=300), {}, 1.0, 2),  # went on from who knows where
+    ]
+    of_a, of_b = estimate(todo, done, {})
+    assert (of_a.agent, of_a.runs, of_a.steps, of_a.rate, of_a.source, of_a.hours) == (
+        "a",
+        2,
+        14400,
+        2.0,
+        "2 finished runs",
+        2.0,
+    )
+    assert (of_b.rate, of_b.hours, of_b.source) == (None, None, "never measured")
+    assert hours_until_done(todo, [of_a, of_b], 2) is None
+    known = estimate(todo, done, {"b": 0.5})
+    assert [each.hours for each in known] == [2.0, 2.0]
+    assert hours_until_done(todo, known, 1) == 4.0
+    assert hours_until_done(todo, known, 2) == 3.0  # the third waits for one of the first two
+    assert hours_until_done(todo, known, 8) == 2.0
+    assert estimate(todo, done, {"a": 1.0})[0].hours == 4.0
+    with pytest.raises(ValueError, match="steps per second of a must be positive, got 0"):
+        estimate(todo, done, {"a": 0})
+
+
+def test_a_dry_run_says_what_it_would_do_and_does_nothing(tmp_path, capsys):
+    specs = [make(agent="a"), make(agent="b")]
+    config = SuiteConfig(tmp_path / "none", dry_run=True, steps_per_second={"a": 0.5})
+    assert config.run(specs) is None
+    output = capsys.readouterr().out
+    assert f"would run {specs[1].name}\n" in output
+    assert "no estimate: never measured: b" in output
+    SuiteConfig(tmp_path / "none", dry_run=True, steps_per_second={"a": 0.005, "b": 0.01}, price_per_hour=2.0).run(specs)
+    assert "4.17 hours of work, at 2 an hour 8.33; done after 4.17 hours with 1 at a time" in capsys.readouterr().out
+    assert not (tmp_path / "none").exists()
+
+
+def test_options_that_make_no_sense_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="workers must be 1 in-process, got 2"):
+        SuiteConfig(workers=2)
+    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
+        SuiteConfig(threads=0)
+    with pytest.raises(ValueError, match="retries must be at least 0, got -1"):
+        SuiteConfig(tmp_path, retries=-1).run(quick())
+
+
+def test_ray_that_is_not_there_is_a_message(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match="the engine ray needs Ray, which the extra 'ray' brings"):
+        SuiteConfig(tmp_path, engine="ray").run(quick())
+
+
+@pytest.mark.parametrize("what", ["worker", "child"])
+def test_ray_goes_on_where_a_worker_is_killed(tmp_path, undisturbed, monkeypatch, what):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    first = slow()[0]
+    process = driver("slow", tmp_path, "--engine", "ray", "--workers", "2")
+    until(lambda: steps_in(first.folder(tmp_path)) > 5, seconds=60)
+    child = psutil.Process(json.loads((first.folder(tmp_path) / "attempts.jsonl").read_text())["pid"])
+    worker = child.parent()
+    assert worker.name().startswith("ray::")
+    (worker if what == "worker" else child).kill()
+    status, output = ended(process)
+    assert status == 0, output
+    assert f"again: {first.name}: " in output
+    assert places(slow(), tmp_path) == undisturbed
+    assert starts(first.folder(tmp_path))[1] > 5
+    assert (first.folder(tmp_path) / "told to end").exists() == (what == "worker")
+
+
+def test_ray_is_told_to_end(tmp_path, undisturbed, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    first = slow()[0]
+    process = driver("slow", tmp_path, "--engine", "ray", "--workers", "2")
+    until(lambda: steps_in(first.folder(tmp_path)) > 5, seconds=60)
+    process.terminate()
+    assert ended(process)[0] == 128 + signal.SIGTERM
+    assert (first.folder(tmp_path) / "told to end").exists()
+    assert ended(driver("slow", tmp_path, "--engine", "processes", "--workers", "4"))[0] == 0
+    assert places(slow(), tmp_path) == undisturbed
