@@ -117,7 +117,7 @@ class HindsightConfig(StudyConfig):
                 "goal_selection_strategy": self.goal_selection_strategy,
             },
             policy_kwargs=policy,
-            **{name: getattr(self, name) for name in _SB3S},
+            **{name: getattr(self, name) for name in SB3S},
         )
 
     def run(self) -> Path:
@@ -125,7 +125,7 @@ class HindsightConfig(StudyConfig):
         return run(self)
 
 
-_SB3S = (
+SB3S = (
     "buffer_size",
     "learning_starts",
     "batch_size",
