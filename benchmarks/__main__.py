@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks mastery|tabular|throughput|faults|film --help``."""
+"""The command line: ``python -m benchmarks mastery|tabular|hindsight|throughput|faults|film --help``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Annotated
 
 import tyro
 
-from benchmarks import mastery, tabular
+from benchmarks import hindsight, mastery, tabular
 from benchmarks.changes import ChangesConfig
 from benchmarks.curves import CurvesConfig
 from benchmarks.faults import FaultsConfig
 from benchmarks.film import FilmConfig
+from benchmarks.hindsight import HindsightConfig
 from benchmarks.mastery import PRESETS, MasteryConfig
 from benchmarks.tabular import TabularConfig
 from benchmarks.throughput import ThroughputConfig
@@ -44,11 +45,12 @@ def main() -> None:
     first.add_argument("--preset", choices=list(PRESETS), default="small")
     first.add_argument("--resume", type=Path)
     given = first.parse_known_args()[0]
-    is_tabular = sys.argv[1:2] == ["tabular"]
-    default, default_table = PRESETS[given.preset], TabularConfig()
+    default, default_table, default_hindsight = PRESETS[given.preset], TabularConfig(), HindsightConfig()
     try:
-        if given.resume is not None and is_tabular:
+        if given.resume is not None and sys.argv[1:2] == ["tabular"]:
             default_table = tabular.saved_config(given.resume)
+        elif given.resume is not None and sys.argv[1:2] == ["hindsight"]:
+            default_hindsight = hindsight.saved_config(given.resume)
         elif given.resume is not None:
             default = mastery.saved_config(given.resume)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -59,6 +61,11 @@ def main() -> None:
     tabular_command = tyro.conf.subcommand(
         "tabular", default=default_table, description="Train a lookup table on TwoRoomsSwitch, measure its mastery, report."
     )
+    hindsight_command = tyro.conf.subcommand(
+        "hindsight",
+        default=default_hindsight,
+        description="Train SB3's DQN with HerReplayBuffer on TwoRoomsSwitch, measure its mastery, report.",
+    )
     throughput = tyro.conf.subcommand(
         "throughput",
         description="Time updates, ours and others, and their memory; instead with --world the world against its peers, with "
@@ -67,9 +74,10 @@ def main() -> None:
     )
     film = tyro.conf.subcommand("film", description="Film the exact policy of a map pursuing goals.")
     faults = tyro.conf.subcommand("faults", description="Kill, damage and starve training runs, and count what comes of it.")
-    config: MasteryConfig | TabularConfig | ThroughputConfig | FaultsConfig | FilmConfig = tyro.cli(
+    config: MasteryConfig | TabularConfig | HindsightConfig | ThroughputConfig | FaultsConfig | FilmConfig = tyro.cli(
         Annotated[MasteryConfig, mastery_command]
         | Annotated[TabularConfig, tabular_command]
+        | Annotated[HindsightConfig, hindsight_command]
         | Annotated[ThroughputConfig, throughput]
         | Annotated[FaultsConfig, faults]
         | Annotated[FilmConfig, film],

@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmarks.updates import WARM_UP, WORLD, Update
 from sb3_manygoals import GoalBufferWrapper
-from sb3_manygoals.networks import PaddedCNN
+from sb3_manygoals.networks import PaddedCNN, Preprocess
 
 
 class GoalProduct(BaseFeaturesExtractor):
@@ -24,21 +24,34 @@ class GoalProduct(BaseFeaturesExtractor):
     The paper's network up to its head, as a features extractor for SB3's algorithms: one trunk for observation and goal, an
     embedding for each, and their product.
 
-    :param observation_space: Dict of images "observation" and "desired_goal"
+    :param observation_space: Dict of images "observation" and "desired_goal", channels first or last
     :param features_dim: width of the embeddings
+    :param trunk_dim: width of the trunk's fully connected layer
+    :param layer_norm: whether to end the trunk with layer normalization
+    :param standardize: whether to standardize images, element by element, by those given to ``trunk[0].fit``
     """
 
-    def __init__(self, observation_space: spaces.Dict, features_dim: int = 1024) -> None:
+    def __init__(
+        self,
+        observation_space: spaces.Dict,
+        features_dim: int = 1024,
+        trunk_dim: int = 512,
+        layer_norm: bool = False,
+        standardize: bool = False,
+    ) -> None:
         super().__init__(observation_space, features_dim)
         image = observation_space["observation"]
         assert isinstance(image, spaces.Box)
-        self.trunk = PaddedCNN(image)
-        self.state_embedding = nn.Linear(self.trunk.features_dim, features_dim)
-        self.goal_embedding = nn.Linear(self.trunk.features_dim, features_dim)
+        preprocess = Preprocess(image, normalize_images=False, standardize=standardize)  # SB3 has scaled them already
+        assert isinstance(preprocess.space, spaces.Box)
+        last = [nn.LayerNorm(trunk_dim)] if layer_norm else []
+        self.trunk = nn.Sequential(preprocess, PaddedCNN(preprocess.space, trunk_dim), *last)
+        self.state_embedding = nn.Linear(trunk_dim, features_dim)
+        self.goal_embedding = nn.Linear(trunk_dim, features_dim)
 
     def forward(self, observations: dict[str, th.Tensor]) -> th.Tensor:
         """
-        :param observations: images, scaled, channels first, B of each
+        :param observations: images, scaled, B of each
         :return: features, (B, features_dim)
         """
         both = self.trunk(th.cat([observations["observation"], observations["desired_goal"]]))

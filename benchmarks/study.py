@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from benchmarks import film, logs, plotting, report, run_folder
-from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN, MasteryCallback, MasteryResult, evaluate_mastery
+from sb3_manygoals import ExactCheckpointCallback, MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.evaluation import Ceiling, GoalReacher, MasteryPoint
 
 
@@ -114,7 +114,7 @@ def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
 def carry_out(config: StudyConfig, folder: Path, subject: Subject) -> tuple[MasteryResult, MasteryResult]:
     """
     Train, or go on training, measure, and write ``checkpoints/``, ``progress.csv``, ``mastery.csv``, ``goals.csv``,
-    ``model.zip``, ``goals.npz`` (of a ManyGoalsDQN), ``curve.png``, ``reaching.gif``, ``report.html``, TensorBoard events.
+    ``model.zip``, ``goals.npz`` (but for tables), ``curve.png``, ``reaching.gif``, ``report.html``, TensorBoard events.
 
     :param config: what to do
     :param folder: where to write
@@ -154,8 +154,8 @@ def carry_out(config: StudyConfig, folder: Path, subject: Subject) -> tuple[Mast
         )
     model.logger.close()
     model.save(folder / "model.zip")
-    if isinstance(model, ManyGoalsDQN):
-        model.save_goal_buffer(folder / "goals.npz")
+    if hasattr(model, "goal_buffer"):
+        model.goal_buffer.save(folder / "goals.npz")
     greedy, noisy = (_final(config, subject, epsilon) for epsilon in (0.0, config.eval_epsilon))
     _write_goals(folder / "goals.csv", greedy, noisy, held_out, _updates(subject))
     plotting.mastery_curve(folder / "mastery.csv", folder / "curve.png", config.eval_epsilon)
@@ -206,11 +206,11 @@ def _curve_row(point: MasteryPoint, held_out: NDArray[np.bool_]) -> list[Any]:
 def _updates(subject: Subject) -> NDArray[np.int64]:
     """How often each goal was in an update."""
     model = subject.model
-    if not isinstance(model, ManyGoalsDQN):  # a table, where each transition is an update of every goal
+    if not hasattr(model, "goal_updates"):  # a table, where each transition is an update of every goal
         return np.full(len(subject.goals), subject.algorithm.num_timesteps)
-    assert model.goal_buffer is not None
     ids = model.goal_buffer.ids(subject.goals)
-    return np.where(ids < 0, 0, model.goal_updates[ids])
+    counts: NDArray[np.int64] = np.where(ids < 0, 0, model.goal_updates[ids])
+    return counts
 
 
 def _write_goals(
