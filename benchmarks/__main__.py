@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks mastery|tabular|throughput|faults|film --help``."""
+"""The command line: ``python -m benchmarks mastery|tabular|summary|throughput|faults|film --help``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from benchmarks.curves import CurvesConfig
 from benchmarks.faults import FaultsConfig
 from benchmarks.film import FilmConfig
 from benchmarks.mastery import PRESETS, MasteryConfig
+from benchmarks.past_runs import PastRunError
+from benchmarks.summary import SummaryConfig
 from benchmarks.tabular import TabularConfig
 from benchmarks.throughput import ThroughputConfig
 from benchmarks.time_profile import ProfileConfig
@@ -59,6 +61,10 @@ def main() -> None:
     tabular_command = tyro.conf.subcommand(
         "tabular", default=default_table, description="Train a lookup table on TwoRoomsSwitch, measure its mastery, report."
     )
+    summary = tyro.conf.subcommand(
+        "summary",
+        description="Sum up runs of mastery and tabular over their seeds: tables, figures, failing goals, values.",
+    )
     throughput = tyro.conf.subcommand(
         "throughput",
         description="Time updates, ours and others, and their memory; instead with --world the world against its peers, with "
@@ -67,9 +73,10 @@ def main() -> None:
     )
     film = tyro.conf.subcommand("film", description="Film the exact policy of a map pursuing goals.")
     faults = tyro.conf.subcommand("faults", description="Kill, damage and starve training runs, and count what comes of it.")
-    config: MasteryConfig | TabularConfig | ThroughputConfig | FaultsConfig | FilmConfig = tyro.cli(
+    config: MasteryConfig | TabularConfig | SummaryConfig | ThroughputConfig | FaultsConfig | FilmConfig = tyro.cli(
         Annotated[MasteryConfig, mastery_command]
         | Annotated[TabularConfig, tabular_command]
+        | Annotated[SummaryConfig, summary]
         | Annotated[ThroughputConfig, throughput]
         | Annotated[FaultsConfig, faults]
         | Annotated[FilmConfig, film],
@@ -78,7 +85,7 @@ def main() -> None:
     )
     try:
         config.run()
-    except (LayoutError, CheckpointError) as error:
+    except (LayoutError, CheckpointError, PastRunError) as error:
         sys.exit(f"error: {error}")
 
 
