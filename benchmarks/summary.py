@@ -119,9 +119,9 @@ def run(config: SummaryConfig) -> Path:
 def _caption(runs: list[PastRun], mdp: TwoRoomsMDP, exact: Plan) -> str:
     settings = runs[0].settings
     return (
-        f"{settings['env_id']}. Mastery of {mdp.n_states} goals within {settings['eval_steps']} steps after training, those held "
-        "out included: means of finished runs, with 95% Student t intervals over seeds. Steps: those at which so much mastery "
-        f"was first measured at epsilon {settings['eval_epsilon']:g}. Steps and seconds, of training alone, are medians over "
-        f"seeds; the time is that of a step. The best policy reaches {exact.ceiling:.4f} of {len(exact.goals)} goals from all "
-        "starts.\n"
+        f"{settings['env_id']}. Mastery after training of {mdp.n_states} goals, those held out included, within "
+        f"{settings['eval_steps']} steps: means of finished runs, with 95% Student t intervals over seeds. Steps: those at "
+        f"which so much was first measured at epsilon {settings['eval_epsilon']:g}. Steps and seconds, of training alone, are "
+        f"medians over seeds; the time is that of a step. The best policy reaches {exact.ceiling:.4f} of {len(exact.goals)} "
+        "goals from all starts.\n"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -17,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, PercentFormatter, ScalarFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
 from benchmarks.plotting import GREEDY, NOISY
 from benchmarks.summary_tables import interval
@@ -68,7 +69,7 @@ def _curve(axes: Axes, rows: Sequence[dict[str, str]], column: str, label: str, 
     steps = sorted(at)
     means = [float(np.mean(at[step])) for step in steps]
     complete = [step for step in steps if len(at[step]) == seeds]
-    said = f"{label} ({seeds} seed{'s' if seeds > 1 else ''})"
+    said = f"{_lines(label)} ({seeds} seed{'s' if seeds > 1 else ''})"
     axes.plot(steps, means, style, color=colour, linewidth=1.8, alpha=0.35)
     axes.plot(complete, [float(np.mean(at[step])) for step in complete], style, color=colour, linewidth=1.8, label=said)
     bands = [(step, *found) for step in steps if (found := interval(at[step])) is not None]
@@ -122,8 +123,8 @@ def steps(table: Path, picture: Path, epsilon: float) -> None:
                 columns = ("optimal", measure, f"{measure}_reached")
                 optimal, taken, reached = (np.array([float(row[column]) for row in points]) for column in columns)
                 axes.scatter(optimal, np.maximum(taken, 1), s=6, color=colour, alpha=0.5, linewidths=0, label=name)
-                said.append(f"{name} {(taken * reached).sum() / (optimal * reached).sum():.2f}")
-        axes.set_title(f"{label}\ntimes the best: {', '.join(said)}", fontsize=8)
+                said.append(f"{(taken * reached).sum() / (optimal * reached).sum():.2f} ({name})")
+        axes.set_title(f"{_lines(label)}\n{', '.join(said)} times the best", fontsize=7)
         axes.plot([1, 200], [1, 200], color="#222222", linewidth=1, linestyle=(0, (6, 4)), label="best policy")
     optima = [float(row["optimal"]) for row in rows]
     panels[0][1].set(xscale="log", yscale="log", xlim=(max(1.0, min(optima) * 0.9), max(optima) * 1.1))  # shared by all
@@ -131,7 +132,7 @@ def steps(table: Path, picture: Path, epsilon: float) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.xaxis.set_minor_locator(NullLocator())
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(ScalarFormatter())
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     handles, names = panels[0][1].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=8, markerscale=2)
     _name_axes(figure, "expected steps of the best policy, mean over starts", "mean steps where reached")
@@ -159,7 +160,7 @@ def values(table: Path, picture: Path) -> None:
                 points = [row for row in rows if (row["label"], row["goals"]) == (label, kind)]
                 if points:
                     where = [place[float(row["steps_from"]), float(row["steps_to"])] for row in points]
-                    name = label if kind == "taught" else f"{label}, held-out goals"
+                    name = _lines(label if kind == "taught" else f"{label}, held-out goals")
                     found = [float(row[column]) for row in points]
                     axes.plot(where, found, style, marker=marker, markersize=3.5, color=colour, linewidth=1.6, label=name)
         axes.set(title=title, xlabel="expected steps to the goal")
@@ -287,10 +288,14 @@ def _grid(labels: Sequence[str], height: float = 2.2, shared: bool = False) -> t
         spare.set_axis_off()
     pairs = list(zip(labels, panels.ravel().tolist(), strict=False))
     for label, axes in pairs:
-        axes.set_title(label, fontsize=9)
+        axes.set_title(_lines(label), fontsize=8)
         axes.tick_params(labelsize=8)
         _open(axes)
     return figure, pairs
+
+
+def _lines(label: str) -> str:
+    return textwrap.fill(label, 34)
 
 
 def _name_axes(figure: Figure, x: str, y: str) -> None:

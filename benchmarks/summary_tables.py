@@ -133,7 +133,7 @@ def table(runs: Sequence[PastRun], base: str | None) -> list[dict[str, Any]]:
         if base not in speeds:
             raise PastRunError(f"base must be the label of a finished run, one of {', '.join(speeds) or 'none'}; got {base!r}")
         for row in rows:
-            if row["label"] in speeds:
+            if row["label"] in speeds and speeds[base] > 0.0:  # the shortest runs take no time that is measured
                 row["time_ratio"] = speeds[row["label"]] / speeds[base]
     return rows
 
