@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks mastery|tabular|hindsight|throughput|faults|film --help``."""
+"""The command line: ``python -m benchmarks mastery|tabular|hindsight|mastery-study|summary|throughput|faults|film --help``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from benchmarks.faults import FaultsConfig
 from benchmarks.film import FilmConfig
 from benchmarks.hindsight import HindsightConfig
 from benchmarks.mastery import PRESETS, MasteryConfig
+from benchmarks.mastery_study import MasteryStudyConfig
+from benchmarks.past_runs import PastRunError
+from benchmarks.study import StudyConfig
+from benchmarks.suite import SuiteError
+from benchmarks.summary import SummaryConfig
 from benchmarks.tabular import TabularConfig
 from benchmarks.throughput import ThroughputConfig
 from benchmarks.time_profile import ProfileConfig
@@ -25,6 +30,9 @@ from sb3_manygoals.checkpoint import CheckpointError
 
 THROUGHPUT = {"--world": WorldSpeedConfig, "--curves": CurvesConfig, "--profile": ProfileConfig, "--changes": ChangesConfig}
 """What else ``throughput`` does, each with settings of its own."""
+
+SAVED = {"mastery": mastery.saved_config, "tabular": tabular.saved_config, "hindsight": hindsight.saved_config}
+"""Studies whose runs can be gone on with, and how their settings are read."""
 
 
 def main() -> None:
@@ -39,32 +47,28 @@ def main() -> None:
         config_class: type[WorldSpeedConfig | CurvesConfig | ProfileConfig | ChangesConfig] = THROUGHPUT[other]
         tyro.cli(config_class, prog=f"python -m benchmarks throughput {other}", args=settings).run()
         return
-    # A preset, or a run to go on with, gives the defaults of all other options, and so must be known before they are read and
-    # shown by --help.
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--preset", choices=list(PRESETS), default="small")
-    first.add_argument("--resume", type=Path)
-    given = first.parse_known_args()[0]
-    default, default_table, default_hindsight = PRESETS[given.preset], TabularConfig(), HindsightConfig()
-    try:
-        if given.resume is not None and sys.argv[1:2] == ["tabular"]:
-            default_table = tabular.saved_config(given.resume)
-        elif given.resume is not None and sys.argv[1:2] == ["hindsight"]:
-            default_hindsight = hindsight.saved_config(given.resume)
-        elif given.resume is not None:
-            default = mastery.saved_config(given.resume)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        sys.exit(f"error: --resume: {given.resume} is not the folder of a run: {error!r}")
+    defaults = _defaults()
     mastery_command = tyro.conf.subcommand(
-        "mastery", default=default, description="Train ManyGoalsDQN on TwoRoomsSwitch, measure its mastery, report."
+        "mastery",
+        default=defaults["mastery"],
+        description="Train ManyGoalsDQN on TwoRoomsSwitch, measure its mastery, report.",
     )
     tabular_command = tyro.conf.subcommand(
-        "tabular", default=default_table, description="Train a lookup table on TwoRoomsSwitch, measure its mastery, report."
+        "tabular",
+        default=defaults["tabular"],
+        description="Train a lookup table on TwoRoomsSwitch, measure its mastery, report.",
     )
     hindsight_command = tyro.conf.subcommand(
         "hindsight",
-        default=default_hindsight,
+        default=defaults["hindsight"],
         description="Train SB3's DQN with HerReplayBuffer on TwoRoomsSwitch, measure its mastery, report.",
+    )
+    mastery_study = tyro.conf.subcommand(
+        "mastery-study", description="Many runs of mastery, tabular and hindsight: carry out what has not finished of them."
+    )
+    summary = tyro.conf.subcommand(
+        "summary",
+        description="Sum up runs of mastery, tabular and hindsight over their seeds: tables, figures, failing goals, values.",
     )
     throughput = tyro.conf.subcommand(
         "throughput",
@@ -74,10 +78,21 @@ def main() -> None:
     )
     film = tyro.conf.subcommand("film", description="Film the exact policy of a map pursuing goals.")
     faults = tyro.conf.subcommand("faults", description="Kill, damage and starve training runs, and count what comes of it.")
-    config: MasteryConfig | TabularConfig | HindsightConfig | ThroughputConfig | FaultsConfig | FilmConfig = tyro.cli(
+    config: (
+        MasteryConfig
+        | TabularConfig
+        | HindsightConfig
+        | MasteryStudyConfig
+        | SummaryConfig
+        | ThroughputConfig
+        | FaultsConfig
+        | FilmConfig
+    ) = tyro.cli(
         Annotated[MasteryConfig, mastery_command]
         | Annotated[TabularConfig, tabular_command]
         | Annotated[HindsightConfig, hindsight_command]
+        | Annotated[MasteryStudyConfig, mastery_study]
+        | Annotated[SummaryConfig, summary]
         | Annotated[ThroughputConfig, throughput]
         | Annotated[FaultsConfig, faults]
         | Annotated[FilmConfig, film],
@@ -86,8 +101,31 @@ def main() -> None:
     )
     try:
         config.run()
-    except (LayoutError, CheckpointError) as error:
+    except (LayoutError, CheckpointError, PastRunError, SuiteError) as error:
         sys.exit(f"error: {error}")
+
+
+def _defaults() -> dict[str, StudyConfig]:
+    """
+    Of all options of the studies. A preset, or a run to go on with, gives them, and so must be known before they are read and
+    shown by --help.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", choices=list(PRESETS), default="small")
+    first.add_argument("--resume", type=Path)
+    given = first.parse_known_args()[0]
+    defaults: dict[str, StudyConfig] = {
+        "mastery": PRESETS[given.preset],
+        "tabular": TabularConfig(),
+        "hindsight": HindsightConfig(),
+    }
+    study = next(iter(sys.argv[1:2]), "")
+    if given.resume is not None and study in SAVED:
+        try:
+            defaults[study] = SAVED[study](given.resume)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            sys.exit(f"error: --resume: {given.resume} is not the folder of a run: {error!r}")
+    return defaults
 
 
 if __name__ == "__main__":

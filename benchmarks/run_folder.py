@@ -46,7 +46,7 @@ def write_config(folder: Path, config: Any, packages: Sequence[str] = PACKAGES) 
     :return: what was written
     """
     record = {"settings": dataclasses.asdict(config), **provenance(packages)}
-    (folder / "config.json").write_text(json.dumps(record, indent=2, default=str) + "\n", encoding="utf-8")
+    _write(folder, record)
     return record
 
 
@@ -56,12 +56,16 @@ def note_resumption(folder: Path) -> None:
 
     :param folder: of the run
     """
-    path = folder / "config.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     record.setdefault("resumed", []).append(provenance())
-    staged = path.with_name("config.json.tmp")
-    staged.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    staged.replace(path)
+    _write(folder, record)
+
+
+def _write(folder: Path, record: dict[str, Any]) -> None:
+    """Whole or not at all: a run may be killed at any moment."""
+    staged = folder / "config.json.tmp"
+    staged.write_text(json.dumps(record, indent=2, default=str) + "\n", encoding="utf-8")
+    staged.replace(folder / "config.json")
 
 
 def provenance(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:

@@ -88,7 +88,8 @@ def open_folder(config: StudyConfig, name: str) -> Path:
     :return: a new folder with ``config.json``, or the one of the run that goes on
     """
     if config.resume is not None:
-        run_folder.note_resumption(config.resume)
+        if (config.resume / "checkpoints").exists():  # else it begins only now
+            run_folder.note_resumption(config.resume)
         return config.resume
     folder = run_folder.create(config.output, name)
     run_folder.write_config(folder, config)

@@ -108,6 +108,52 @@ def expected_steps(mdp: TwoRoomsMDP, goals: ArrayLike, tolerance: float = 1e-6) 
     return _fewest_steps(mdp, _check_goals(mdp, goals), tolerance)[0]
 
 
+def optimal_values(
+    mdp: TwoRoomsMDP,
+    goals: ArrayLike,
+    gamma: float = 0.99,
+    step_reward: float = -0.1,
+    goal_reward: float = 0.0,
+    tolerance: float = 1e-6,
+) -> NDArray[np.float64]:
+    r"""
+    The values that all-goals Q-learning converges to, by value iteration: the transition that reaches the goal gives
+    ``goal_reward`` and ends it, every other one ``step_reward``,
+
+    .. math:: Q(s, a, g) = \mathbb{E}[r_g + \gamma_g \max_{a'} Q(s', a', g)]
+
+    Where the start is the goal, they are those of coming to it again.
+
+    :param mdp: The world
+    :param goals: State numbers, (G,)
+    :param gamma: Discount factor, in [0, 1)
+    :param step_reward: Reward of transitions that do not reach the goal
+    :param goal_reward: Reward of those that do
+    :param tolerance: No value is further than this from the exact one
+    :return: For each start, action and goal, (S, A, G) float64; their maximum over the actions is the value of the start
+    :raises TypeError: If goals are not integers
+    :raises ValueError: If there is no such state, or ``gamma`` or ``tolerance`` is out of range
+    """
+    if not 0.0 <= gamma < 1.0:
+        raise ValueError(f"gamma must be in [0, 1), got {gamma}.")
+    _check_tolerance(tolerance)
+    goals = _check_goals(mdp, goals)
+    matrices = transition_matrices(mdp)
+    columns = np.arange(len(goals))
+    worth = np.zeros((mdp.n_states, len(goals)))  # of arriving in each state
+    values = np.empty((mdp.n_states, mdp.n_actions, len(goals)))
+    while True:
+        best = np.full_like(worth, -np.inf)
+        for action, matrix in enumerate(matrices):
+            values[:, action] = matrix @ worth
+            np.maximum(best, values[:, action], out=best)
+        before, worth = worth, step_reward + gamma * best
+        worth[goals, columns] = goal_reward
+        # Iterating contracts by gamma, hence what ``values`` were made of is no further than change / (1 - gamma) off.
+        if np.abs(worth - before).max() <= tolerance * (1.0 - gamma):
+            return values
+
+
 class OraclePolicy:
     """
     The policy that takes the fewest steps on average, in the form of an agent: :meth:`predict` acts on goal observations.
@@ -146,8 +192,7 @@ def _fewest_steps(
     mdp: TwoRoomsMDP, goals: NDArray[np.int64], tolerance: float
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Expected steps and best actions, (S, G) each."""
-    if not tolerance > 0:
-        raise ValueError(f"tolerance must be positive, got {tolerance}.")
+    _check_tolerance(tolerance)
     matrices = transition_matrices(mdp)
     columns = np.arange(len(goals))
     # From below, so that states from which nothing is known yet look near: the values rise until they are right. All states
@@ -166,6 +211,11 @@ def _fewest_steps(
 def _check_horizon(horizon: int) -> None:
     if horizon < 0:
         raise ValueError(f"horizon must not be negative, got {horizon}.")
+
+
+def _check_tolerance(tolerance: float) -> None:
+    if not tolerance > 0:
+        raise ValueError(f"tolerance must be positive, got {tolerance}.")
 
 
 def _check_goals(mdp: TwoRoomsMDP, goals: ArrayLike) -> NDArray[np.int64]:

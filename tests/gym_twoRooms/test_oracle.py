@@ -5,8 +5,9 @@ import pytest
 from gym_twoRooms.env import TwoRoomsSwitchEnv
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
-from gym_twoRooms.oracle import OraclePolicy, expected_steps, reach_probabilities, transition_matrices
+from gym_twoRooms.oracle import OraclePolicy, expected_steps, optimal_values, reach_probabilities, transition_matrices
 from sb3_manygoals import evaluate_mastery
+from sb3_manygoals.tabular import AllGoalsTable
 
 PAPER, SMALL = (compile_layout(Layout.named(name)) for name in ("paper", "small"))
 
@@ -123,7 +124,70 @@ def test_no_deadline_costs_a_little_under_a_deadline():
     assert 0.0 < (best - followed).mean() < 0.05
 
 
+def test_optimal_values_by_hand():
+    corridor = compile_layout(Layout.parse("....\n####"))
+    values = optimal_values(corridor, [0, 3], gamma=0.9)
+    assert values.shape == (4, 5, 2)
+    # one step: 0, two: -0.1, three: -0.1 - 0.09; at the goal, bumping into the wall comes to it again
+    np.testing.assert_allclose(values.max(axis=1), [[0, -0.19], [0, -0.1], [-0.1, 0], [-0.19, 0]], atol=1e-6)
+    # from cell 1 towards cell 3: up, down and toggle stay, left goes to cell 0, right to cell 2
+    np.testing.assert_allclose(values[1, :, 1], [-0.19, -0.19, -0.1 - 0.9 * 0.19, -0.1, -0.19], atol=1e-6)
+    np.testing.assert_allclose(values[3, :, 1], [0, 0, -0.1, 0, 0], atol=1e-6)
+    # right arrives with probability 5/8, else it is tried again: v = 5/8 r + 3/8 (-1 + 0.5 v)
+    slippery = compile_layout(Layout.parse("W.\n##"), slip_probability=0.5)
+    found = optimal_values(slippery, [1], gamma=0.5, step_reward=-1.0, goal_reward=2.0)[0, :, 0].max()
+    assert found == pytest.approx((5 / 8 * 2 - 3 / 8) / (1 - 3 / 16), abs=1e-6)
+
+
+def test_optimal_values_agree_with_value_iteration_state_by_state():
+    """On a map with a door, a block and slippery floor, by loops over the probabilities that the tables give."""
+    mdp = compile_layout(Layout.parse("S.W.\n....\n##D#\n...S\n.B..\n...."), slip_probability=0.3, close_probability=0.2)
+
+    def successors(state, action):
+        moves = [(0.7, action)] + [(0.075, move) for move in range(4)] if mdp.slips[state] else [(1.0, action)]
+        for chance, move in moves:
+            arrived = mdp.next_state[state, move]
+            yield 0.8 * chance, arrived
+            yield 0.2 * chance, mdp.closed_state[arrived, 1]
+
+    goals = [3, mdp.n_states - 2]
+    expected = np.zeros((mdp.n_states, 5, len(goals)))
+    for column, goal in enumerate(goals):
+        for _ in range(60):  # 0.7 ** 60 is below 1e-9
+            best = expected[:, :, column].max(axis=1)
+            for state in range(mdp.n_states):
+                for action in range(5):
+                    expected[state, action, column] = sum(
+                        chance * (0.5 if after == goal else -0.2 + 0.7 * best[after])
+                        for chance, after in successors(state, action)
+                    )
+    found = optimal_values(mdp, goals, gamma=0.7, step_reward=-0.2, goal_reward=0.5)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    assert np.ptp(expected) > 0.5
+
+
+def test_a_table_that_is_taught_everything_comes_to_the_optimal_values():
+    mdp = compile_layout(Layout.parse("..#..\n.S.D.\n..#.S"), close_probability=0.0)  # so that every transition is certain
+    table = AllGoalsTable(mdp.n_states, 5)
+    states, actions = (grid.ravel() for grid in np.indices((mdp.n_states, 5)))
+    for _ in range(40):
+        table.update(states, actions, mdp.next_state.ravel(), learning_rate=1.0, gamma=0.95)
+    goals = np.arange(mdp.n_states)
+    np.testing.assert_allclose(table.values, optimal_values(mdp, goals, gamma=0.95), atol=1e-5)
+
+
+def test_optimal_actions_for_near_enough_no_discount_are_those_of_the_fewest_steps():
+    goals = np.arange(0, SMALL.n_states, 29)
+    values, steps = optimal_values(SMALL, goals, gamma=0.999), expected_steps(SMALL, goals)
+    away = steps > 0
+    np.testing.assert_allclose(values.max(axis=1)[away], -0.1 * (steps[away] - 1), rtol=0.03, atol=1e-6)
+
+
 def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match=r"gamma must be in \[0, 1\), got 1"):
+        optimal_values(SMALL, [0], gamma=1)
+    with pytest.raises(ValueError, match="tolerance must be positive, got 0"):
+        optimal_values(SMALL, [0], tolerance=0)
     with pytest.raises(ValueError, match="horizon must not be negative, got -1"):
         reach_probabilities(SMALL, [0], -1)
     with pytest.raises(ValueError, match="tolerance must be positive, got 0"):

@@ -1,0 +1,168 @@
+"""Section 3 of the paper, and what goes beyond it, as a suite: who is compared with whom, for how long, how often."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from benchmarks import run_folder
+from benchmarks.hindsight import HindsightConfig
+from benchmarks.mastery import PRESETS
+from benchmarks.study import StudyConfig
+from benchmarks.suite import Spec
+from benchmarks.suite.config import SuiteConfig
+from benchmarks.suite.drive import Outcome
+from benchmarks.tabular import TabularConfig
+
+SELECTIONS = ("learning_progress", "smoothed_progress", "intermediate_difficulty", "least_visited", "value_disagreement")
+
+AGENTS: dict[str, dict[str, Any]] = {
+    "uniform": {},
+    **{selection.replace("_", "-"): {"agent": {"selection": selection}} for selection in SELECTIONS},
+    "on-policy": {"agent": {"goal_sampling": "pursued"}},
+    "hindsight": {"study": "hindsight"},
+}
+"""Many goals under each rule by which goals are pursued, the paper's on-policy baseline, and SB3's DQN + HerReplayBuffer: what
+each changes of the preset "small"."""
+
+TABLE: dict[str, dict[str, Any]] = {"table": {"study": "tabular", "n_envs": 8}}
+"""The paper's other baseline, which can say nothing of goals held out."""
+
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "preset": {},
+    "double-q": {"agent": {"double_q": True}},
+    "three-steps": {"agent": {"n_steps": 3}},
+    "no-layer-norm": {"agent": {"layer_norm": False}},
+    "no-standardization": {"agent": {"standardize": False}},
+    "averaged-weights": {"agent": {"averaging": 0.995}},
+    "uniform-goals": {"agent": {"goal_sampling": "uniform"}},
+    "half-batch-goals": {"agent": {"batch_goal_share": 0.5}},
+    "all-goals": {"agent": {"goal_sampling": "all"}},
+    "rmsprop": {"agent": {"optimizer": "rmsprop"}},
+    "constant-step-size": {"agent": {"decay": False}},
+    "near-weights": {"agent": {"near_decay": 0.9}},
+    "action-gap": {"agent": {"action_gap": 0.5}},
+    "distance-head": {"agent": {"head": "distance", "embedding_dim": 128}},
+    "mlp-trunk": {"agent": {"trunk": "mlp"}},
+}
+"""The preset "small" with one thing changed."""
+
+HELD_OUT = 0.2
+"""Share of goals held out in the second experiment, as in the paper."""
+
+Part = Literal["agents", "held-out", "ablations", "table"]
+
+STEPS: dict[Part, int] = {"agents": 120_000, "held-out": 120_000, "ablations": 80_000, "table": 3_000_000}
+"""Environment steps of a run; what the preset scales by them is scaled."""
+
+
+def specs(part: Part, seeds: int, steps: int | None = None) -> list[Spec]:
+    """
+    :param part: of the study: the agents on the small map; the same with goals held out; the small preset with one thing
+        changed; the lookup table on the paper's map
+    :param seeds: how many, from 0 on
+    :param steps: environment steps of a run, None for those of the part
+    :return: the runs, all agents of one seed before the next seed
+    :raises ValueError: if there are no seeds
+    """
+    if seeds < 1:
+        raise ValueError(f"seeds must be at least 1, got {seeds}")
+    small = "TwoRoomsSwitchSmall-v0"
+    agents = {
+        "agents": AGENTS | TABLE,
+        "held-out": {name: {**options, "held_out": HELD_OUT} for name, options in AGENTS.items()},
+        "ablations": ABLATIONS,
+        "table": {"table": {"study": "tabular"}},
+    }[part]
+    world = "TwoRoomsSwitch-v0" if part == "table" else small
+    return [
+        Spec(
+            "benchmarks.mastery_study:carry_out",
+            f"{part}-{name}",
+            world,
+            seed,
+            STEPS[part] if steps is None else steps,
+            options,
+        )
+        for seed in range(seeds)
+        for name, options in agents.items()
+    ]
+
+
+def configuration(spec: Spec) -> StudyConfig:
+    """
+    :param spec: of a run
+    :return: its settings. Epsilon falls over the same share of the run as in the preset
+    """
+    options = dict(spec.settings)
+    study = options.pop("study", "mastery")
+    common: dict[str, Any] = {
+        "env_id": spec.game,
+        "total_steps": spec.steps,
+        "seed": spec.seed,
+        "eval_freq": max(1, spec.steps // 12),
+        "progress_bar": False,
+    }
+    if study == "hindsight":
+        return replace(HindsightConfig(), **common, **options)
+    if study == "tabular":
+        table = TabularConfig()
+        return replace(table, **common, exploration_steps=_scaled(table.exploration_steps, table, spec), **options)
+    preset = PRESETS["small"]
+    agent = replace(preset.agent, exploration_steps=_scaled(preset.agent.exploration_steps, preset, spec))
+    return replace(preset, **common, agent=replace(agent, **options.pop("agent", {})), **options)
+
+
+def _scaled(steps: int, default: StudyConfig, spec: Spec) -> int:
+    return max(1, steps * spec.steps // default.total_steps)
+
+
+def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
+    """
+    Do a run, or go on with it, in a folder whose parent has the agent's name, by which ``summary`` knows it.
+
+    :param spec: the run
+    :param folder: of the run
+    :return: mastery after training, greedy and with random actions, of all goals and of those held out
+    """
+    own = folder / spec.agent / "run"
+    config = replace(configuration(spec), output=own.parent)
+    if not (own / "config.json").exists():
+        own.mkdir(parents=True, exist_ok=True)
+        run_folder.write_config(own, config)
+    study: Any = replace(config, resume=own)
+    study.run()
+    with (own / "goals.csv").open(newline="", encoding="utf-8") as file:
+        goals = list(csv.DictReader(file))
+    chosen = {"all": goals, "held_out": [goal for goal in goals if int(goal["held_out"])]}
+    return {
+        f"{measure}_{name}": sum(float(goal[f"{measure}_reached"]) for goal in rows) / len(rows)
+        for name, rows in chosen.items()
+        for measure in ("greedy", "epsilon")
+        if rows
+    }
+
+
+@dataclass(frozen=True)
+class MasteryStudyConfig:
+    """A part of the study of mastery: carry out what has not finished. Then: ``summary --runs ROOT/PART-* --output DIR``."""
+
+    suite: Annotated[SuiteConfig, tyro.conf.arg(name="")] = field(
+        default_factory=lambda: SuiteConfig(root=Path("runs/mastery-study"))
+    )
+    part: Part = "agents"
+    """The agents on the small map; the same with goals held out; the small preset with one thing changed; the lookup table on
+    the paper's map."""
+    seeds: int = 6
+    """Runs of each agent, with the seeds from 0 on."""
+    steps: int | None = None
+    """Environment steps of a run; by default those of the part."""
+
+    def run(self) -> Outcome | None:
+        """:return: what became of the runs; None where they are only listed"""
+        return self.suite.run(specs(self.part, self.seeds, self.steps))

@@ -1,0 +1,127 @@
+"""Many runs of the studies of mastery, summed up: tables and figures over seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+import gym_twoRooms  # noqa: F401
+from benchmarks import goal_tables, summary_plots, summary_tables, value_errors
+from benchmarks.past_runs import PastRun, PastRunError, collect
+from gym_twoRooms.mdp import TwoRoomsMDP
+from gym_twoRooms.oracle import expected_steps, reach_probabilities
+
+MOST_PAIRS = 2**21
+"""Starts and goals planned for at once are at most so many pairs, or one goal: some 100 bytes each."""
+
+
+@dataclass(frozen=True)
+class SummaryConfig:
+    """Sum up runs of the mastery and tabular studies, finished or not, over their seeds: tables and figures."""
+
+    runs: tuple[Path, ...]
+    """Folders of runs, or folders below which they are. The folder in which a run lies names what it is a run of."""
+    output: Path
+    """Folder to write to; what an earlier summary left there is replaced."""
+    base: str | None = None
+    """What the time for a step is compared with, by the name of its folder."""
+    values: bool = False
+    """Also compare the values that one finished run of each kind has learnt with the exact ones."""
+    goals: int = 256
+    """Most goals for which exact plans are made, drawn at random from all."""
+
+    def run(self) -> Path:
+        """:return: the folder written to"""
+        return run(self)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known exactly of some goals of a world."""
+
+    goals: NDArray[np.int64]
+    """States, shape (G,)."""
+    distances: NDArray[np.float64]
+    """Steps that the best policy without a deadline takes to each goal from each state on average, shape (S, G)."""
+    ceiling: float
+    """Share of starts and goals for which the best policy gets there within the deadline."""
+
+
+def plan(mdp: TwoRoomsMDP, most: int, horizon: int) -> Plan:
+    """
+    :param mdp: the world
+    :param most: goals
+    :param horizon: steps allowed
+    :return: plans for that many goals drawn at random, or for all, or for as many as are planned for at once
+    :raises ValueError: if ``most`` is not positive
+    """
+    if most < 1:
+        raise ValueError(f"goals must be at least 1, got {most}")
+    n_goals = min(most, mdp.n_states, max(1, MOST_PAIRS // mdp.n_states))
+    goals = np.sort(np.random.default_rng(0).choice(mdp.n_states, n_goals, replace=False))
+    ceiling = float(reach_probabilities(mdp, goals, horizon).mean())
+    return Plan(goals, expected_steps(mdp, goals, tolerance=1e-3), ceiling)
+
+
+def run(config: SummaryConfig) -> Path:
+    """
+    Write ``curves.csv``, ``finals.csv``, ``table.csv``, ``table.md``, ``updates.csv``, ``failures.csv``, ``steps.csv``, with
+    ``values`` also ``values.csv``, and figures: ``mastery.png``, ``held_out.png``, ``updates.png``, ``failures_greedy.png``,
+    ``failures_epsilon.png``, ``steps.png``, ``values.png``, those for which there is something to show.
+
+    :param config: what to sum up
+    :return: the folder
+    :raises PastRunError: if there are no runs, or runs that do not go together
+    """
+    runs = collect(config.runs)
+    settings = runs[0].settings
+    world = gym.make(settings["env_id"])
+    mdp: TwoRoomsMDP = world.unwrapped.mdp  # type: ignore[attr-defined]
+    world.close()
+    for one in runs:
+        if one.is_finished and len(one.outcomes.held_out) != mdp.n_states:
+            got = f"{len(one.outcomes.held_out)} rows"
+            raise PastRunError(f"goals.csv must have a row for each of {mdp.n_states} states, got {got} in {one.folder}")
+    epsilon = float(settings["eval_epsilon"])
+    table = summary_tables.table(runs, config.base)
+    exact = plan(mdp, config.goals, int(settings["eval_steps"]))
+    folder = config.output
+    folder.mkdir(parents=True, exist_ok=True)
+    summary_tables.write(folder / "curves.csv", summary_tables.CURVES, summary_tables.curves(runs))
+    summary_tables.write(folder / "finals.csv", summary_tables.FINALS, summary_tables.finals(runs))
+    summary_tables.write(folder / "table.csv", summary_tables.TABLE, table)
+    text = summary_tables.markdown(table, epsilon, config.base)
+    (folder / "table.md").write_text(_caption(runs, mdp, exact) + "\n" + text, encoding="utf-8")
+    summary_tables.write(folder / "updates.csv", goal_tables.UPDATES, goal_tables.updates(runs))
+    summary_tables.write(folder / "failures.csv", goal_tables.FAILURES, goal_tables.failures(runs, mdp))
+    optimal = exact.distances.mean(axis=0)
+    summary_tables.write(folder / "steps.csv", goal_tables.STEPS, goal_tables.steps(runs, exact.goals, optimal))
+    summary_plots.mastery(folder / "curves.csv", folder / "mastery.png", epsilon, exact.ceiling)
+    summary_plots.mastery(folder / "curves.csv", folder / "held_out.png", epsilon, exact.ceiling, held_out=True)
+    summary_plots.updates(folder / "updates.csv", folder / "updates.png")
+    for measure in ("greedy", "epsilon"):
+        picture = folder / f"failures_{measure}.png"
+        summary_plots.failures(folder / "failures.csv", picture, measure, mdp.layout, epsilon)
+    summary_plots.steps(folder / "steps.csv", folder / "steps.png", epsilon)
+    if config.values:
+        errors = value_errors.values(value_errors.chosen(runs), mdp, exact.goals, exact.distances)
+        summary_tables.write(folder / "values.csv", value_errors.VALUES, errors)
+        summary_plots.values(folder / "values.csv", folder / "values.png")
+    print(text)
+    print(f"written to {folder}")
+    return folder
+
+
+def _caption(runs: list[PastRun], mdp: TwoRoomsMDP, exact: Plan) -> str:
+    settings = runs[0].settings
+    return (
+        f"{settings['env_id']}. Mastery after training of {mdp.n_states} goals, those held out included, within "
+        f"{settings['eval_steps']} steps: means of finished runs, with 95% Student t intervals over seeds. Steps: those at "
+        f"which so much was first measured at epsilon {settings['eval_epsilon']:g}. Steps and seconds, of training alone, are "
+        f"medians over seeds; the time is that of a step. The best policy reaches {exact.ceiling:.4f} of {len(exact.goals)} "
+        "goals from all starts.\n"
+    )
