@@ -162,7 +162,17 @@ class MasteryStudyConfig:
     """Runs of each agent, with the seeds from 0 on."""
     steps: int | None = None
     """Environment steps of a run; by default those of the part."""
+    only: tuple[str, ...] = ()
+    """Agents to run, by name without the part's; by default all."""
 
     def run(self) -> Outcome | None:
-        """:return: what became of the runs; None where they are only listed"""
-        return self.suite.run(specs(self.part, self.seeds, self.steps))
+        """
+        :return: what became of the runs; None where they are only listed
+        :raises ValueError: if there is no such agent
+        """
+        suite = specs(self.part, self.seeds, self.steps)
+        names = {spec.agent.removeprefix(f"{self.part}-") for spec in suite}
+        if not names.issuperset(self.only):
+            raise ValueError(f"only must name agents of {', '.join(sorted(names))}, got {' '.join(self.only)}")
+        wanted = {f"{self.part}-{name}" for name in self.only or names}
+        return self.suite.run(spec for spec in suite if spec.agent in wanted)
