@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -377,7 +378,8 @@ def test_real_runs_on_the_command_line(tmp_path):
     folder = held_out.run()
     command = [sys.executable, "-m", "benchmarks", "summary", "--runs", str(tmp_path / "runs"), "--values", "--goals", "30"]
     command += ["--output", str(tmp_path / "out"), "--base", "held out"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    alone = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "| held out | 1 |" in done.stdout
     out = tmp_path / "out"
@@ -391,6 +393,6 @@ def test_real_runs_on_the_command_line(tmp_path):
         ("table", "taught"),
     }
     assert len(read(out / "steps.csv")) == 2 * 30
-    wrong = subprocess.run([*command[:-1], "nobody"], cwd=ROOT, capture_output=True, text=True, check=False)
+    wrong = subprocess.run([*command[:-1], "nobody"], cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("error: base must be the label of a finished run, one of held out, table; got 'nobody'")
