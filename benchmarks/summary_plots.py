@@ -44,13 +44,18 @@ def mastery(table: Path, picture: Path, epsilon: float, ceiling: float, held_out
     :param held_out: of goals held out, instead of all
     """
     prefix = "held_out_" if held_out else ""
+    looks = dict(_looks(_read(table)))  # of all, so that a label looks the same here and there
     rows = [row for row in _read(table) if row[f"{prefix}greedy"]]
     if not _has(rows, picture):
         return
+    last = {(row["label"], row["seed"]): float(row[f"{prefix}epsilon"]) for row in rows}
+    means = {label: np.mean([value for (name, _), value in last.items() if name == label]) for label, _ in last}
+    best_first = sorted(means, key=lambda label: -means[label])
+    band = 0.15 / max(1.0, len(means) / 6)
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), dpi=150, layout="constrained", sharey=True)
     for axes, measure, title in zip(panels, ("greedy", "epsilon"), ("greedy", f"epsilon {epsilon:g}"), strict=True):
-        for label, look in _looks(rows):
-            _curve(axes, [row for row in rows if row["label"] == label], prefix + measure, label, *look)
+        for label in best_first:
+            _curve(axes, [row for row in rows if row["label"] == label], prefix + measure, label, looks[label], band)
         best = axes.axhline(ceiling, color="#222222", linewidth=1, linestyle=(0, (6, 4)), zorder=1)
         axes.set(xlabel="environment steps", title=title, ylim=(0, 1.03), xlim=(0, None))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -61,7 +66,8 @@ def mastery(table: Path, picture: Path, epsilon: float, ceiling: float, held_out
     _save(figure, picture)
 
 
-def _curve(axes: Axes, rows: Sequence[dict[str, str]], column: str, label: str, colour: str, style: str) -> None:
+def _curve(axes: Axes, rows: Sequence[dict[str, str]], column: str, label: str, look: tuple[str, str], band: float) -> None:
+    colour, style = look
     seeds = len({row["seed"] for row in rows})
     at: dict[float, list[float]] = {}
     for row in rows:
@@ -74,7 +80,7 @@ def _curve(axes: Axes, rows: Sequence[dict[str, str]], column: str, label: str, 
     axes.plot(complete, [float(np.mean(at[step])) for step in complete], style, color=colour, linewidth=1.8, label=said)
     bands = [(step, *found) for step in steps if (found := interval(at[step])) is not None]
     if bands:
-        axes.fill_between(*np.array(bands).T, color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(*np.array(bands).T, color=colour, alpha=band, linewidth=0)
 
 
 def updates(table: Path, picture: Path) -> None:
@@ -114,6 +120,8 @@ def steps(table: Path, picture: Path, epsilon: float) -> None:
     rows = _read(table)
     if not _has(rows, picture):
         return
+    optima = [float(row["optimal"]) for row in rows]
+    ends = [0.9 * max(1.0, min(optima)), 1.1 * max(optima)]
     figure, panels = _grid(list(dict.fromkeys(row["label"] for row in rows)), height=2.6, shared=True)
     for label, axes in panels:
         said = []
@@ -125,12 +133,12 @@ def steps(table: Path, picture: Path, epsilon: float) -> None:
                 axes.scatter(optimal, np.maximum(taken, 1), s=6, color=colour, alpha=0.5, linewidths=0, label=name)
                 said.append(f"{(taken * reached).sum() / (optimal * reached).sum():.2f} ({name})")
         axes.set_title(f"{_lines(label)}\n{', '.join(said)} times the best", fontsize=7)
-        axes.plot([1, 200], [1, 200], color="#222222", linewidth=1, linestyle=(0, (6, 4)), label="best policy")
-    optima = [float(row["optimal"]) for row in rows]
-    panels[0][1].set(xscale="log", yscale="log", xlim=(max(1.0, min(optima) * 0.9), max(optima) * 1.1))  # shared by all
+        axes.plot(ends, ends, color="#222222", linewidth=1, linestyle=(0, (6, 4)), label="best policy")
+    panels[0][1].set(xscale="log", yscale="log", xlim=ends)  # shared by all
     for _, axes in panels:
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.xaxis.set_minor_locator(NullLocator())
+        axes.tick_params(labelbottom=True)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     handles, names = panels[0][1].get_legend_handles_labels()
@@ -191,10 +199,12 @@ def failures(table: Path, picture: Path, measure: str, layout: Layout, epsilon: 
     groups = list(dict.fromkeys((row["label"], row["goals"]) for row in rows))
     columns = 1 if len(groups) < 4 else 2
     height = -(-len(groups) // columns)
-    figure = plt.figure(figsize=(6.5 * columns, 0.4 + 2.5 * height), dpi=120, layout="constrained")
+    # laid out by hand: among so many panels a constrained layout takes longer than all the rest
+    figure = plt.figure(figsize=(6.5 * columns, 0.4 + 2.5 * height), dpi=120)
+    top, rest = np.ravel(figure.subfigures(2, 1, height_ratios=[0.4, 2.5 * height], squeeze=False))
     policy = "the greedy policy" if measure == "greedy" else f"epsilon {epsilon:g}"
-    figure.suptitle(f"Share of starts from which goals were not reached, {policy}", fontsize=11)
-    parts = np.atleast_1d(np.array(figure.subfigures(height, columns), dtype=object)).ravel()
+    top.text(0.5, 0.4, f"Share of starts from which goals were not reached, {policy}", fontsize=11, ha="center", va="center")
+    parts = np.ravel(rest.subfigures(height, columns, squeeze=False))
     for part, (label, kind) in zip(parts, groups, strict=False):
         found = [row for row in rows if (row["label"], row["goals"]) == (label, kind)]
         agents = [row for row in found if row["part"] == "agent"]
@@ -206,7 +216,8 @@ def failures(table: Path, picture: Path, measure: str, layout: Layout, epsilon: 
 
 
 def _maps(figure: Any, rows: Sequence[dict[str, str]], layout: Layout) -> None:
-    agent, block, doors = figure.subplots(1, 3, width_ratios=[1, 1, 0.8])
+    agent, block, scale, doors = figure.subplots(1, 4, width_ratios=[1, 1, 0.05, 0.7])
+    figure.subplots_adjust(left=0.03, right=0.97, bottom=0.16, top=0.88, wspace=0.25)
     most = max([float(row["failures"]) for row in rows] + [0.01])
     image = None
     for axes, part in ((agent, "agent"), (block, "block")):
@@ -217,9 +228,8 @@ def _maps(figure: Any, rows: Sequence[dict[str, str]], layout: Layout) -> None:
         image = axes.imshow(np.ma.masked_invalid(cells), cmap="YlOrRd", vmin=0, vmax=most)
         _draw_layout(axes, layout)
         axes.set_xlabel(f"{part} in the goal", fontsize=8)
-    bar = figure.colorbar(
-        image, ax=[agent, block], shrink=0.85, pad=0.02, format=PercentFormatter(1.0, decimals=0 if most >= 0.05 else 1)
-    )
+    percent = PercentFormatter(1.0, decimals=0 if most >= 0.05 else 1)
+    bar = figure.colorbar(image, cax=scale, format=percent)
     bar.ax.tick_params(labelsize=7)
     states = [row for row in rows if row["part"] == "doors"]
     if not states:
@@ -236,6 +246,7 @@ def _maps(figure: Any, rows: Sequence[dict[str, str]], layout: Layout) -> None:
     doors.set_ylim(0, most * 1.15)
     doors.set_xlim(-0.7, len(states) - 0.3)
     doors.spines[["right", "top", "left"]].set_visible(False)
+    doors.set_facecolor("none")  # it would hide numbers of the scale
 
 
 def _draw_layout(axes: Axes, layout: Layout) -> None:

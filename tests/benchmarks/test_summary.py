@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,10 @@ from PIL import Image
 from scipy import stats
 
 import gym_twoRooms  # noqa: F401
-from benchmarks import goal_tables, summary_tables, value_errors
+from benchmarks import goal_tables, summary, summary_tables, value_errors
 from benchmarks.mastery import PRESETS
 from benchmarks.past_runs import PastRunError, collect
-from benchmarks.summary import MOST_PAIRS, SummaryConfig, plan
+from benchmarks.summary import SummaryConfig, plan
 from benchmarks.tabular import TabularConfig
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
@@ -248,7 +249,7 @@ def test_intervals_are_those_of_student(values):
     assert summary_tables.interval(values[:1]) is None
 
 
-def test_plans_are_for_goals_drawn_from_all_and_bounded():
+def test_plans_are_for_goals_drawn_from_all_and_bounded(monkeypatch):
     small = plan(MDP, 1_000, 40)
     np.testing.assert_array_equal(small.goals, np.arange(N))
     np.testing.assert_allclose(small.distances, expected_steps(MDP, small.goals), atol=0.01)
@@ -256,8 +257,10 @@ def test_plans_are_for_goals_drawn_from_all_and_bounded():
     few = plan(MDP, 5, 10)
     assert len(set(few.goals.tolist())) == 5
     assert few.distances.shape == (N, 5)
-    large = compile_layout(Layout.named("warehouse"))
-    assert len(plan(large, 10_000, 1).goals) == MOST_PAIRS // large.n_states < large.n_states
+    monkeypatch.setattr(summary, "MOST_PAIRS", 3 * N + 1)
+    assert len(plan(MDP, 1_000, 10).goals) == 3
+    monkeypatch.setattr(summary, "MOST_PAIRS", N - 1)
+    assert len(plan(MDP, 1_000, 10).goals) == 1
 
 
 @pytest.fixture(scope="module")
@@ -375,7 +378,8 @@ def test_real_runs_on_the_command_line(tmp_path):
     folder = held_out.run()
     command = [sys.executable, "-m", "benchmarks", "summary", "--runs", str(tmp_path / "runs"), "--values", "--goals", "30"]
     command += ["--output", str(tmp_path / "out"), "--base", "held out"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    alone = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "| held out | 1 |" in done.stdout
     out = tmp_path / "out"
@@ -389,6 +393,6 @@ def test_real_runs_on_the_command_line(tmp_path):
         ("table", "taught"),
     }
     assert len(read(out / "steps.csv")) == 2 * 30
-    wrong = subprocess.run([*command[:-1], "nobody"], cwd=ROOT, capture_output=True, text=True, check=False)
+    wrong = subprocess.run([*command[:-1], "nobody"], cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("error: base must be the label of a finished run, one of held out, table; got 'nobody'")
