@@ -392,17 +392,22 @@ def test_ray_goes_on_where_a_worker_is_killed(tmp_path, undisturbed, monkeypatch
     assert f"again: {first.name}: " in output
     assert places(slow(), tmp_path) == undisturbed
     assert starts(first.folder(tmp_path))[1] > 5
-    assert (first.folder(tmp_path) / "told to end").exists() == (what == "worker")
 
 
-def test_ray_is_told_to_end(tmp_path, undisturbed, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_runs_on_ray_go_on_where_the_driver_ends(tmp_path, undisturbed, monkeypatch, number):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    first = slow()[0]
+    folder = slow()[0].folder(tmp_path)
     process = driver("slow", tmp_path, "--engine", "ray", "--workers", "2")
-    until(lambda: steps_in(first.folder(tmp_path)) > 5, seconds=60)
-    process.terminate()
-    assert ended(process)[0] == 128 + signal.SIGTERM
-    assert (first.folder(tmp_path) / "told to end").exists()
+    until(lambda: steps_in(folder) > 5, seconds=60)
+    child = psutil.Process(json.loads((folder / "attempts.jsonl").read_text())["pid"])
+    process.send_signal(number)
+    assert ended(process)[0] == (-9 if number == signal.SIGKILL else 128 + number)
+    assert psutil.wait_procs([child], timeout=30)[1] == []
+    if number == signal.SIGTERM:  # otherwise Ray notices after seconds, and then kills
+        assert (folder / "told to end").exists()
+        assert 5 < steps_in(folder) < 50
+    assert len(pending(slow(), tmp_path)) >= 6
     assert ended(driver("slow", tmp_path, "--engine", "processes", "--workers", "4"))[0] == 0
     assert places(slow(), tmp_path) == undisturbed
