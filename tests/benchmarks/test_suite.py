@@ -26,9 +26,19 @@ PROCESSES = ("--engine", "processes", "--workers", "2")
 
 
 def driver(specs, root, *arguments):
-    """One that runs beside the test, to be killed at will."""
+    """One that runs beside the test, in a group of its own as in a terminal, to be killed at will."""
     command = [sys.executable, "-m", "benchmarks.suite", f"{suite_agent.__name__}:{specs}", "--root", str(root), *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def finish(root):
+    """Go on with the slow suite, in one process and without its pauses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WALK_AT_ONCE", "1")
+        status, output = ended(driver("slow", root))
+    assert status == 0, output
 
 
 def ended(process):
@@ -148,6 +158,23 @@ def test_a_damaged_result_is_an_error_that_names_it(tmp_path, text):
         pending([spec], tmp_path)
 
 
+def test_a_result_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    spec = make()
+    folder = spec.folder(tmp_path)
+    folder.mkdir()
+
+    def no_space(descriptor):
+        raise OSError("no space left on device")
+
+    for before in (None, {"score": 0.1}):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", no_space)
+            with pytest.raises(OSError, match="no space left"):
+                Result(spec, {"score": 0.2}, 2.5, 3).write(folder)
+        assert [result.values for result in results([spec], tmp_path).values()] == ([] if before is None else [before])
+        Result(spec, {"score": 0.1}, 2.5, 3).write(folder)
+
+
 def test_a_result_of_another_run_is_an_error(tmp_path):
     one, other = make(), make(seed=1)
     one.folder(tmp_path).mkdir()
@@ -233,7 +260,10 @@ def test_a_driver_that_ends_loses_nothing(tmp_path, undisturbed, engine, number)
     until(lambda: steps_in(watched) > 5)
     children = psutil.Process(process.pid).children(recursive=True)
     assert bool(children) == bool(engine)
-    process.send_signal(number)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as Ctrl-C does
+    else:
+        process.send_signal(number)
     status, output = ended(process)
     assert status == (-9 if number == signal.SIGKILL else 128 + number), output
     if number != signal.SIGKILL:  # it has waited for them
@@ -242,8 +272,7 @@ def test_a_driver_that_ends_loses_nothing(tmp_path, undisturbed, engine, number)
     assert (watched / "told to end").exists() == (bool(engine) or number != signal.SIGKILL)
     assert 5 < steps_in(watched) < 50
     assert len(pending(slow(), tmp_path)) >= 6
-    status, output = ended(driver("slow", tmp_path, "--engine", "processes", "--workers", "4"))
-    assert status == 0, output
+    finish(tmp_path)
     assert places(slow(), tmp_path) == undisturbed
     assert starts(watched)[1] > 5  # it went on
 
@@ -409,5 +438,5 @@ def test_runs_on_ray_go_on_where_the_driver_ends(tmp_path, undisturbed, monkeypa
         assert (folder / "told to end").exists()
         assert 5 < steps_in(folder) < 50
     assert len(pending(slow(), tmp_path)) >= 6
-    assert ended(driver("slow", tmp_path, "--engine", "processes", "--workers", "4"))[0] == 0
+    finish(tmp_path)
     assert places(slow(), tmp_path) == undisturbed
