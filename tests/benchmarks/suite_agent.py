@@ -6,6 +6,8 @@ import random
 import time
 from pathlib import Path
 
+from filelock import Timeout
+
 from benchmarks.suite import Spec
 
 SLOW = 0.02
@@ -53,7 +55,12 @@ def bad_value(spec, folder):
 
 
 def leaves(spec, folder):
-    raise SystemExit("error: no such thing")
+    print("error: no such thing")
+    raise SystemExit(spec.seed)
+
+
+def locked_out(spec, folder):
+    raise Timeout("another lock")
 
 
 def make(**changes):

@@ -339,13 +339,22 @@ def test_a_function_that_will_not_do_is_an_error(tmp_path, path, message):
         attempt(spec, spec.folder(tmp_path))
 
 
-def test_a_function_that_leaves_has_failed(tmp_path, capsys):
-    """As main() of a program does; in-process, too, it is the run that ends and not the suite."""
-    specs = [make(carry_out=f"{suite_agent.__name__}:leaves"), make(steps=2)]
-    outcome = SuiteConfig(tmp_path, retries=0).run(specs)
-    assert list(outcome.failed) == specs[:1]
-    assert outcome.finished == specs[1:]
-    assert "error: no such thing" in (specs[0].folder(tmp_path) / "log.txt").read_text()
+@pytest.mark.parametrize("engine", ["in-process", "processes"])
+def test_a_function_that_leaves_has_failed(tmp_path, engine, capsys):
+    """As main() of a program does, even with status 0; in-process, too, it is the run that ends and not the suite."""
+    leaving = [make(carry_out=f"{suite_agent.__name__}:leaves", seed=seed) for seed in range(2)]
+    outcome = SuiteConfig(tmp_path, engine, retries=0).run([*leaving, make(steps=2)])
+    assert list(outcome.failed) == leaving
+    assert outcome.finished == [make(steps=2)]
+    assert "SystemExit: 0" in (leaving[0].folder(tmp_path) / "log.txt").read_text()
+
+
+def test_a_function_that_waits_for_a_lock_of_its_own_is_not_busy(tmp_path):
+    spec = make(carry_out=f"{suite_agent.__name__}:locked_out")
+    with pytest.raises(TimeoutError):
+        attempt(spec, spec.folder(tmp_path))
+    with FileLock(spec.folder(tmp_path) / "lock", timeout=0):
+        pass  # it was let go of
 
 
 def test_estimates_by_hand():
