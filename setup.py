@@ -49,6 +49,8 @@ setup(
         "ray": ["ray>=2.40"],
         "docs": ["myst-parser>=3.0", "sphinx>=7.0", "furo"],
         "benchmarks": BENCHMARKS,
+        # Another's intervals, for a test of ours; what it needs does not go with pandas 3.
+        "reference": ["pandas<3", "rliable>=1.2"],
         "dev": [
             *BENCHMARKS,
             *RENDER,

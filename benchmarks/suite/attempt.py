@@ -27,7 +27,6 @@ from benchmarks.suite.spec import Result, Spec, SuiteError, read_result, write_w
 BUSY = 75
 """Exit status where another process has the run in its hands: EX_TEMPFAIL of sysexits.h."""
 
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """Those that tell a process to end."""
 
@@ -60,25 +59,28 @@ def attempt(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0) -> R
     :raises Exception: whatever the function raises
     """
     folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "attempts.jsonl"
+    log, lock = folder / "attempts.jsonl", FileLock(folder / "lock")
     try:
-        with FileLock(folder / "lock").acquire(timeout=wait):
-            if (folder / "result.json").exists():
-                return read_result(folder)
-            write_whole(folder / "spec.json", json.dumps(asdict(spec), indent=2) + "\n")
-            who = {"started": datetime.now().astimezone().isoformat(timespec="seconds"), "host": socket.gethostname()}
-            with log.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps({**who, "pid": os.getpid()}) + "\n")
-            start = time.monotonic()
-            with _prepared(spec.carry_out, threads) as function:
-                values = function(spec, folder)
-            attempts = len(log.read_text(encoding="utf-8").splitlines())
-            result = Result(spec, values, time.monotonic() - start, attempts)
-            result.write(folder)
-            return result
+        lock.acquire(timeout=wait)
     except Timeout:
-        holder = log.read_text(encoding="utf-8").splitlines()[-1] if log.exists() else "unknown"
-        raise Busy(f"{folder} is in the hands of another process: {holder}") from None
+        holders = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+        raise Busy(f"{folder} is in the hands of another process: {holders[-1] if holders else 'unknown'}") from None
+    try:
+        if (folder / "result.json").exists():
+            return read_result(folder)
+        write_whole(folder / "spec.json", json.dumps(asdict(spec), indent=2) + "\n")
+        who = {"started": datetime.now().astimezone().isoformat(timespec="seconds"), "host": socket.gethostname()}
+        with log.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps({**who, "pid": os.getpid()}) + "\n")
+        start = time.monotonic()
+        with _prepared(spec.carry_out, threads) as function:
+            values = function(spec, folder)
+        attempts = len(log.read_text(encoding="utf-8").splitlines())
+        result = Result(spec, values, time.monotonic() - start, attempts)
+        result.write(folder)
+        return result
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -86,16 +88,19 @@ def _prepared(path: str, threads: int) -> Iterator[CarryOut]:
     """The function, and meanwhile so many threads for torch: set where its import is done, and before that by a variable."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    function = _function(path)
-    torch = sys.modules.get("torch")
-    of_torch = 0 if torch is None else torch.get_num_threads()
-    if torch is not None:
-        torch.set_num_threads(threads)
     try:
-        yield function
-    finally:
-        if torch is not None:
+        function = _function(path)
+        torch = sys.modules.get("torch")
+        if torch is None:
+            yield function
+            return
+        of_torch = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            yield function
+        finally:
             torch.set_num_threads(of_torch)
+    finally:
         if before is None:
             del os.environ["OMP_NUM_THREADS"]
         else:
@@ -183,7 +188,9 @@ def _main() -> None:
     except Busy as busy:
         print(busy, file=sys.stderr)
         sys.exit(BUSY)
-    except Exception:
+    except Stopped:
+        raise
+    except (Exception, SystemExit):  # even with status 0: without a result the run has not finished
         traceback.print_exc()
         sys.exit(1)
 

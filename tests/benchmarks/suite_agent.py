@@ -6,6 +6,8 @@ import random
 import time
 from pathlib import Path
 
+from filelock import Timeout
+
 from benchmarks.suite import Spec
 
 SLOW = 0.02
@@ -25,7 +27,8 @@ def walk(spec, folder):
     try:
         while where["step"] < spec.steps:
             assert len(list(folder.glob("walking-*"))) == 1 or spec.settings.get("killed")
-            time.sleep(spec.settings.get("sleep", 0.0))
+            if "WALK_AT_ONCE" not in os.environ:
+                time.sleep(spec.settings.get("sleep", 0.0))
             where = {"step": where["step"] + 1, "place": where["place"] + generator.choice([-1, 1]) * generator.randint(1, 9)}
             staged = state_file.with_suffix(".tmp")
             staged.write_text(json.dumps([where, generator.getstate()]))
@@ -33,6 +36,7 @@ def walk(spec, folder):
             if where["step"] in spec.settings.get("fail_at", []):
                 raise RuntimeError(f"it was to fail at step {where['step']}")
     except SystemExit:
+        time.sleep(0.3)  # as a checkpoint takes; a second signal would cut it short
         (folder / "told to end").touch()
         raise
     finally:
@@ -51,7 +55,12 @@ def bad_value(spec, folder):
 
 
 def leaves(spec, folder):
-    raise SystemExit("error: no such thing")
+    print("error: no such thing")
+    raise SystemExit(spec.seed)
+
+
+def locked_out(spec, folder):
+    raise Timeout("another lock")
 
 
 def make(**changes):

@@ -26,9 +26,19 @@ PROCESSES = ("--engine", "processes", "--workers", "2")
 
 
 def driver(specs, root, *arguments):
-    """One that runs beside the test, to be killed at will."""
+    """One that runs beside the test, in a group of its own as in a terminal, to be killed at will."""
     command = [sys.executable, "-m", "benchmarks.suite", f"{suite_agent.__name__}:{specs}", "--root", str(root), *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def finish(root):
+    """Go on with the slow suite, in one process and without its pauses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WALK_AT_ONCE", "1")
+        status, output = ended(driver("slow", root))
+    assert status == 0, output
 
 
 def ended(process):
@@ -148,6 +158,23 @@ def test_a_damaged_result_is_an_error_that_names_it(tmp_path, text):
         pending([spec], tmp_path)
 
 
+def test_a_result_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    spec = make()
+    folder = spec.folder(tmp_path)
+    folder.mkdir()
+
+    def no_space(descriptor):
+        raise OSError("no space left on device")
+
+    for before in (None, {"score": 0.1}):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", no_space)
+            with pytest.raises(OSError, match="no space left"):
+                Result(spec, {"score": 0.2}, 2.5, 3).write(folder)
+        assert [result.values for result in results([spec], tmp_path).values()] == ([] if before is None else [before])
+        Result(spec, {"score": 0.1}, 2.5, 3).write(folder)
+
+
 def test_a_result_of_another_run_is_an_error(tmp_path):
     one, other = make(), make(seed=1)
     one.folder(tmp_path).mkdir()
@@ -233,7 +260,10 @@ def test_a_driver_that_ends_loses_nothing(tmp_path, undisturbed, engine, number)
     until(lambda: steps_in(watched) > 5)
     children = psutil.Process(process.pid).children(recursive=True)
     assert bool(children) == bool(engine)
-    process.send_signal(number)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as Ctrl-C does
+    else:
+        process.send_signal(number)
     status, output = ended(process)
     assert status == (-9 if number == signal.SIGKILL else 128 + number), output
     if number != signal.SIGKILL:  # it has waited for them
@@ -242,8 +272,7 @@ def test_a_driver_that_ends_loses_nothing(tmp_path, undisturbed, engine, number)
     assert (watched / "told to end").exists() == (bool(engine) or number != signal.SIGKILL)
     assert 5 < steps_in(watched) < 50
     assert len(pending(slow(), tmp_path)) >= 6
-    status, output = ended(driver("slow", tmp_path, "--engine", "processes", "--workers", "4"))
-    assert status == 0, output
+    finish(tmp_path)
     assert places(slow(), tmp_path) == undisturbed
     assert starts(watched)[1] > 5  # it went on
 
@@ -310,13 +339,22 @@ def test_a_function_that_will_not_do_is_an_error(tmp_path, path, message):
         attempt(spec, spec.folder(tmp_path))
 
 
-def test_a_function_that_leaves_has_failed(tmp_path, capsys):
-    """As main() of a program does; in-process, too, it is the run that ends and not the suite."""
-    specs = [make(carry_out=f"{suite_agent.__name__}:leaves"), make(steps=2)]
-    outcome = SuiteConfig(tmp_path, retries=0).run(specs)
-    assert list(outcome.failed) == specs[:1]
-    assert outcome.finished == specs[1:]
-    assert "error: no such thing" in (specs[0].folder(tmp_path) / "log.txt").read_text()
+@pytest.mark.parametrize("engine", ["in-process", "processes"])
+def test_a_function_that_leaves_has_failed(tmp_path, engine, capsys):
+    """As main() of a program does, even with status 0; in-process, too, it is the run that ends and not the suite."""
+    leaving = [make(carry_out=f"{suite_agent.__name__}:leaves", seed=seed) for seed in range(2)]
+    outcome = SuiteConfig(tmp_path, engine, retries=0).run([*leaving, make(steps=2)])
+    assert list(outcome.failed) == leaving
+    assert outcome.finished == [make(steps=2)]
+    assert "SystemExit: 0" in (leaving[0].folder(tmp_path) / "log.txt").read_text()
+
+
+def test_a_function_that_waits_for_a_lock_of_its_own_is_not_busy(tmp_path):
+    spec = make(carry_out=f"{suite_agent.__name__}:locked_out")
+    with pytest.raises(TimeoutError):
+        attempt(spec, spec.folder(tmp_path))
+    with FileLock(spec.folder(tmp_path) / "lock", timeout=0):
+        pass  # it was let go of
 
 
 def test_estimates_by_hand():
@@ -392,17 +430,22 @@ def test_ray_goes_on_where_a_worker_is_killed(tmp_path, undisturbed, monkeypatch
     assert f"again: {first.name}: " in output
     assert places(slow(), tmp_path) == undisturbed
     assert starts(first.folder(tmp_path))[1] > 5
-    assert (first.folder(tmp_path) / "told to end").exists() == (what == "worker")
 
 
-def test_ray_is_told_to_end(tmp_path, undisturbed, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_runs_on_ray_go_on_where_the_driver_ends(tmp_path, undisturbed, monkeypatch, number):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    first = slow()[0]
+    folder = slow()[0].folder(tmp_path)
     process = driver("slow", tmp_path, "--engine", "ray", "--workers", "2")
-    until(lambda: steps_in(first.folder(tmp_path)) > 5, seconds=60)
-    process.terminate()
-    assert ended(process)[0] == 128 + signal.SIGTERM
-    assert (first.folder(tmp_path) / "told to end").exists()
-    assert ended(driver("slow", tmp_path, "--engine", "processes", "--workers", "4"))[0] == 0
+    until(lambda: steps_in(folder) > 5, seconds=60)
+    child = psutil.Process(json.loads((folder / "attempts.jsonl").read_text())["pid"])
+    process.send_signal(number)
+    assert ended(process)[0] == (-9 if number == signal.SIGKILL else 128 + number)
+    assert psutil.wait_procs([child], timeout=30)[1] == []
+    if number == signal.SIGTERM:  # otherwise Ray notices after seconds, and then kills
+        assert (folder / "told to end").exists()
+        assert 5 < steps_in(folder) < 50
+    assert len(pending(slow(), tmp_path)) >= 6
+    finish(tmp_path)
     assert places(slow(), tmp_path) == undisturbed
