@@ -4,11 +4,14 @@ Atari games for Stable-Baselines3, by ale-py's native vector environment. Needs 
 What the learner is given is that of SB3's ``make_atari_env`` with ``VecFrameStack(4)`` and ``VecTransposeImage``: every 4th
 frame, the maximum of the last two, 84 x 84 grey levels, in stacks of 4 that begin with zeros; an episode for each life; the
 signs of rewards; and of each game its score and length in ``infos[i]["episode"]``, as by a Monitor. Given the same game, the
-same beginning and the same actions, pictures are the same to the byte or nearly so, and rewards, lives, ends, scores and
-lengths are equal (``tests/sb3_manygoals/test_atari.py`` states how near, and compares whole games).
+same beginning and the same actions, rewards, lives, ends, scores and lengths are equal, and pictures but for one thing
+(``tests/sb3_manygoals/test_atari.py`` plays games of both).
 
 What differs from SB3's:
 
+- **Grey** is made of each frame before the maximum of two is taken; SB3 takes that of red, green and blue first. It is seen
+  where colours change from one frame to the next: in random play of Pong in less than 1 of 200 pixels, by up to 16 of 255;
+  in Breakout nowhere. Else pictures are the same to the byte.
 - **A lost life** ends the learner's episode and touches nothing else: the next one begins with the very frame that the last
   one ended with, and play goes on from there. SB3's EpisodicLifeEnv and FireResetEnv play for the learner after each
   lost life: 4 frames of no-op and, in games that have the action FIRE, 4 frames of it and 4 frames of the action after it.
@@ -33,7 +36,6 @@ from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecTransposeImage
@@ -60,8 +62,8 @@ class AtariVecEnv(GymnasiumVecEnv):
 
     Around the learner's episodes, one for each life, are the games. A game is over where ``"episode" in infos[i]``: then its
     score ``"r"`` is that of the rewards as they are, and its length ``"l"`` in emulated frames, those before the first
-    observation included, as by SB3's Monitor, which SB3 puts below the frame skip. SB3's ``evaluate_policy`` goes by it, and so
-    counts games and not lives.
+    observation included, as by SB3's Monitor, which SB3 puts below the frame skip. SB3's ``evaluate_policy`` goes by it, and
+    so counts games and not lives.
 
     Exact checkpoints work, by :mod:`sb3_manygoals.atari_replay`, if actions are not sticky.
 
