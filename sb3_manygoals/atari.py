@@ -24,8 +24,8 @@ What differs from SB3's:
 - **The time limit** of 108,000 frames does not count the frames with which a game begins; SB3's counts them.
 - **Infos** of each step are ``lives``, 0 when a game is over, and ``TimeLimit.truncated``; numbers of frames are left out.
 
-As in both, sticky actions are off: the paper and the code that it builds on come before they were proposed (Machado et al.
-2018), who recommend ``repeat_action_probability=0.25``, each frame's chance that the emulator repeats the last action.
+Sticky actions are off by default, as SB3 has them; the paper does not speak of them. Machado et al. (2018) recommend
+``repeat_action_probability=0.25``, each frame's chance that the emulator repeats the last action.
 """
 
 from __future__ import annotations
@@ -219,9 +219,9 @@ def make_atari_vec_env(
     classes: dict[str, type[DummyVecEnv] | type[SubprocVecEnv]] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
     if backend not in classes:
         raise ValueError(f'backend must be "native", "dummy" or "subproc", got {backend!r}')
-    gym.register_envs(ale_py)
     env = make_atari_env(
-        f"{rom_id(game).title().replace('_', '')}NoFrameskip-v4",
+        # With the module: processes of their own have not imported it.
+        f"ale_py:{rom_id(game).title().replace('_', '')}NoFrameskip-v4",
         n_envs,
         seed,
         wrapper_kwargs=common,

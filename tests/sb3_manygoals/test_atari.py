@@ -201,6 +201,17 @@ def test_learners_take_the_stacks_as_they_are_and_evaluation_counts_games():
     assert min(lengths) > 4 * 5 * 10  # frames of five lives, not steps of one
 
 
+def test_processes_of_their_own_play_as_the_others_do():
+    apart = make_atari_vec_env("Pong", 1, seed=0, backend="subproc", clip_reward=False)
+    try:
+        together = make_atari_vec_env("Pong", 1, seed=0, backend="dummy", clip_reward=False)
+        np.testing.assert_array_equal(apart.reset(), together.reset())
+        for _ in range(5):
+            np.testing.assert_array_equal(apart.step(np.array([2]))[0], together.step(np.array([2]))[0])
+    finally:
+        apart.close()
+
+
 def test_seeds():
     def first(seed):
         env = AtariVecEnv("breakout", 1, seed=seed)
@@ -242,6 +253,9 @@ def test_games_go_on_where_they_were_saved(steps):
                 assert info["episode"][key] == info_2["episode"][key]
         assert env.reset_infos == other.reset_infos
     assert games >= 2
+    later, later_2 = (one.vector_env.get_checkpoint_state() for one in (env, other))
+    np.testing.assert_array_equal(later["resets"], later_2["resets"])
+    assert [played.tolist() for played in later["actions"]] == [played.tolist() for played in later_2["actions"]]
     np.testing.assert_array_equal(env.reset(), other.reset())
     set_env_state(other, untouched)
     np.testing.assert_array_equal(AtariVecEnv("breakout", 3, seed=5).reset(), other.reset())

@@ -138,6 +138,28 @@ def test_a_block_is_given_back_with_its_last_frame():
     np.testing.assert_array_equal(store.get(ids[-1:])[0], random_frames(3 * TOGETHER)[-1])
 
 
+def test_what_is_freed_before_its_block_is_full_takes_no_room_in_it():
+    frames = np.random.default_rng(0).integers(256, size=(TOGETHER, 50, 50), dtype=np.uint8)  # LZ4 makes nothing of noise
+    kept, freed = FrameStore(frames.shape[1:]), FrameStore(frames.shape[1:])
+    kept.append(frames)
+    freed.free(freed.append(frames[:-1]))
+    last = freed.append(frames[-1:])
+    assert freed.nbytes < 0.5 * kept.nbytes
+    np.testing.assert_array_equal(freed.get(last), frames[-1:])
+
+
+def test_a_state_can_be_used_again():
+    store, frames = FrameStore(SHAPE), random_frames(TOGETHER + 2)
+    ids = store.append(frames)
+    state = store.get_checkpoint_state()
+    for _ in range(2):
+        other = FrameStore(SHAPE)
+        other.set_checkpoint_state(state)
+        np.testing.assert_array_equal(other.get(ids), frames)
+        other.free(ids)
+        other.append(random_frames(3, 1))
+
+
 def test_ids_that_there_are_not():
     store = FrameStore(SHAPE)
     ids = store.append(random_frames(11))
