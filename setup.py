@@ -21,7 +21,7 @@ BENCHMARKS = [
 ]
 # Gymnasium takes its `pygame` module from pygame-ce too; pygame, of the same module name, cannot be installed beside it.
 RENDER = ["pygame-ce>=2.5"]
-ATARI = ["ale-py>=0.12.1"]
+ATARI = ["ale-py>=0.12.1", "lz4>=4.3"]
 
 setup(
     name="sb3-manygoals",
@@ -59,6 +59,7 @@ setup(
             "hypothesis>=6.100",
             "minigrid>=3.0; python_version >= '3.11'",
             "mypy>=1.10",
+            "opencv-python-headless>=4.9",
             "pytest>=8.0",
             "pytest-xdist>=3.5",
             "ruff>=0.6",

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from benchmarks import hindsight, mastery, tabular
+from benchmarks.atari_speed import AtariSpeedConfig
 from benchmarks.changes import ChangesConfig
 from benchmarks.curves import CurvesConfig
 from benchmarks.faults import FaultsConfig
@@ -28,7 +29,13 @@ from benchmarks.world_speed import WorldSpeedConfig
 from gym_twoRooms.layout import LayoutError
 from sb3_manygoals.checkpoint import CheckpointError
 
-THROUGHPUT = {"--world": WorldSpeedConfig, "--curves": CurvesConfig, "--profile": ProfileConfig, "--changes": ChangesConfig}
+THROUGHPUT: dict[str, type[WorldSpeedConfig | CurvesConfig | ProfileConfig | ChangesConfig | AtariSpeedConfig]] = {
+    "--world": WorldSpeedConfig,
+    "--curves": CurvesConfig,
+    "--profile": ProfileConfig,
+    "--changes": ChangesConfig,
+    "--atari": AtariSpeedConfig,
+}
 """What else ``throughput`` does, each with settings of its own."""
 
 SAVED = {"mastery": mastery.saved_config, "tabular": tabular.saved_config, "hindsight": hindsight.saved_config}
@@ -44,8 +51,7 @@ def main() -> None:
     if others:
         other = others[0]
         settings = [argument for argument in sys.argv[2:] if argument != other]
-        config_class: type[WorldSpeedConfig | CurvesConfig | ProfileConfig | ChangesConfig] = THROUGHPUT[other]
-        tyro.cli(config_class, prog=f"python -m benchmarks throughput {other}", args=settings).run()
+        tyro.cli(THROUGHPUT[other], prog=f"python -m benchmarks throughput {other}", args=settings).run()
         return
     defaults = _defaults()
     mastery_command = tyro.conf.subcommand(
@@ -74,7 +80,8 @@ def main() -> None:
         "throughput",
         description="Time updates, ours and others, and their memory; instead with --world the world against its peers, with "
         "--curves how soon goal embeddings and a head for each goal come to mastery, with --profile where the time of an "
-        "update goes, with --changes what each change for speed gave (settings: throughput --world --help, and so on).",
+        "update goes, with --changes what each change for speed gave, with --atari Atari games against SB3's own set-up "
+        "(settings: throughput --world --help, and so on).",
     )
     film = tyro.conf.subcommand("film", description="Film the exact policy of a map pursuing goals.")
     faults = tyro.conf.subcommand("faults", description="Kill, damage and starve training runs, and count what comes of it.")

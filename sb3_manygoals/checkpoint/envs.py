@@ -29,6 +29,7 @@ Known to be special:
   be a :class:`StatefulEnv`, outermost.
 - AtariEnv is captured by ALE with its random numbers, if its own actions are not sticky. ALE does not save the screen: a game
   that leaves some of it undrawn may show other remains in the first frames.
+- Those of AtariVecEnv are played again from their beginnings, if their actions are not sticky.
 - Worlds of MiniGrid are captured with the objects in them; those of BabyAI are refused.
 - The goal buffer is left out: environments and learner share it, and it is to be saved once, by its own methods.
 - Pictures that Gymnasium's environments draw are left out, and drawn anew when they are asked for.

@@ -1,0 +1,168 @@
+"""Atari by ale-py's threads against SB3's own set-ups: steps alone, and training A2C; and the room that its frames take."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import A2C
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.vec_env import VecEnv
+
+from benchmarks import frame_bytes, rounds, run_folder
+from benchmarks.rounds import Best, Contender, Figure
+
+BACKENDS = {
+    "native": "ours: AtariVecEnv, threads of ale-py",
+    "dummy": "SB3's make_atari_env, DummyVecEnv, VecFrameStack",
+    "subproc": "SB3's make_atari_env, SubprocVecEnv, VecFrameStack",
+}
+"""What is measured, by the name of the backend."""
+
+A2C_SETTINGS: dict[str, Any] = {
+    "learning_rate": 7e-4,
+    "n_steps": 5,
+    "gamma": 0.99,
+    "gae_lambda": 1.0,
+    "ent_coef": 0.01,
+    "vf_coef": 0.25,  # half of the paper's sources' 0.5, as SB3's squared error has no 1/2
+    "max_grad_norm": 0.5,
+    "policy_kwargs": {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5, "weight_decay": 0}},
+}
+"""The learner: that of Veeriah et al. (2018), by way of OpenAI Baselines."""
+
+FIGURES = (
+    Figure(
+        "steps/s of training A2C: ours / the faster of SB3's",
+        "training, native",
+        Best({"training, dummy": 1.0, "training, subproc": 1.0}),
+        ">=",
+        1.3,
+    ),
+    Figure("steps/s of training A2C: ours / DummyVecEnv", "training, native", "training, dummy"),
+    Figure("steps/s of training A2C: ours / SubprocVecEnv", "training, native", "training, subproc"),
+    Figure(
+        "steps/s of the games alone: ours / the faster of SB3's",
+        "games, native",
+        Best({"games, dummy": 1.0, "games, subproc": 1.0}),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class AtariSpeedConfig:
+    """Time Atari games and the training of SB3's A2C on them, ours and SB3's set-ups in turn; measure the room of frames."""
+
+    rounds: int = 7
+    """Times that each contender is measured; medians are reported, of ratios those of the ratios within a round."""
+    game: str = "Breakout"
+    """The game that is timed."""
+    n_envs: int = 16
+    """Copies of it, as many as the paper's A2C plays at once."""
+    games_steps: int = 4_000
+    """Steps in each measurement of the games alone, all copies' together."""
+    training_steps: int = 4_000
+    """Steps in each measurement of training, all copies' together."""
+    threads: tuple[int, ...] = tuple(dict.fromkeys((1, os.cpu_count() or 1)))
+    """Numbers of torch threads to measure with, one after the other."""
+    frames_of: tuple[str, ...] = ("Breakout", "Assault")
+    """Games whose frames are compressed."""
+    play_steps: int = 2_000
+    """Steps of random play of each of four copies from which these frames are."""
+    output: Path = Path("runs")
+    """Folder in which the run's own folder is made."""
+
+    def run(self) -> Path:
+        """:return: the run's folder"""
+        return run(self)
+
+
+def run(config: AtariSpeedConfig) -> Path:
+    """
+    Measure, print, and write ``atari-<n>-threads.csv``, ``frames.csv`` and ``config.json``.
+
+    :param config: what to run
+    :return: the folder
+    """
+    from sb3_manygoals.atari import make_atari_vec_env  # here, as the command line works without ale-py
+
+    folder = run_folder.create(config.output, "atari")
+    packages = (*run_folder.PACKAGES, "ale-py", "opencv-python-headless", "lz4")
+    record = run_folder.write_config(folder, config, packages)
+    print(", ".join([record["machine"]["processor"], *(f"{name} {version}" for name, version in record["versions"].items())]))
+    envs = {backend: make_atari_vec_env(config.game, config.n_envs, 0, backend=backend) for backend in BACKENDS}  # type: ignore[arg-type]
+    try:
+        entrants = contenders(config, envs)
+        for threads in config.threads:
+            th.set_num_threads(threads)
+            measured = rounds.measure(entrants, config.rounds)
+            rounds.write(folder / f"atari-{threads}-threads.csv", entrants, measured)
+            print(f"\n{config.game}, {config.n_envs} copies, {threads} torch thread(s)")
+            rounds.show(entrants, FIGURES, measured)
+    finally:
+        for env in envs.values():
+            env.close()
+    rows = [row for game in config.frames_of for row in frame_bytes.measure(game, config.play_steps, config.rounds)]
+    frame_bytes.write(folder / "frames.csv", rows)
+    frame_bytes.show(rows)
+    print(f"written to {folder}")
+    return folder
+
+
+def contenders(config: AtariSpeedConfig, envs: dict[str, VecEnv]) -> list[Contender]:
+    """
+    :param config: what to run
+    :param envs: of each backend
+    :return: the games of each alone, and the training of A2C on each
+    """
+    found = []
+    for backend, env in envs.items():
+        title = f"{BACKENDS[backend]}: "
+        found.append(Contender(f"games, {backend}", f"{title}games alone", "steps/s", games(env, config.games_steps)))
+    for backend, env in envs.items():
+        title = f"{BACKENDS[backend]}: "
+        model = A2C("CnnPolicy", env, seed=0, device="cpu", **A2C_SETTINGS)
+        found.append(Contender(f"training, {backend}", f"{title}A2C", "steps/s", training(model, config.training_steps)))
+    return found
+
+
+def games(env: VecEnv, steps: int) -> Callable[[], float]:
+    """
+    :param env: with discrete actions
+    :param steps: in each measurement, all copies' together, at least
+    :return: measures steps a second under random actions, beginnings of games included
+    """
+    assert isinstance(env.action_space, spaces.Discrete)
+    turns = -(-steps // env.num_envs)
+    actions = np.random.default_rng(0).integers(env.action_space.n, size=(turns, env.num_envs))
+    env.reset()
+
+    def measure() -> float:
+        begin = time.perf_counter()
+        for action in actions:
+            env.step(action)
+        return turns * env.num_envs / (time.perf_counter() - begin)
+
+    return measure
+
+
+def training(model: A2C, steps: int) -> Callable[[], float]:
+    """
+    :param model: the learner
+    :param steps: in each measurement, all copies' together, at least
+    :return: measures steps a second of its ``learn``
+    """
+
+    def measure() -> float:
+        before, begin = model.num_timesteps, time.perf_counter()
+        model.learn(steps, reset_num_timesteps=False)
+        return (model.num_timesteps - before) / (time.perf_counter() - begin)
+
+    return measure

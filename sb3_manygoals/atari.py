@@ -1,0 +1,245 @@
+"""
+Atari games for Stable-Baselines3, by ale-py's native vector environment. Needs the extra ``atari``.
+
+What the learner is given is that of SB3's ``make_atari_env`` with ``VecFrameStack(4)`` and ``VecTransposeImage``: every 4th
+frame, the maximum of the last two, 84 x 84 grey levels, in stacks of 4 that begin with zeros; an episode for each life; the
+signs of rewards; and of each game its score and length in ``infos[i]["episode"]``, as by a Monitor. Given the same game, the
+same beginning and the same actions, rewards, lives, ends, scores and lengths are equal, and pictures but for one thing
+(``tests/sb3_manygoals/test_atari.py`` plays games of both).
+
+What differs from SB3's:
+
+- **Grey** is made of each frame before the maximum of two is taken; SB3 takes that of red, green and blue first. It is seen
+  where colours change from one frame to the next: in random play of Pong in less than 1 of 200 pixels, by up to 16 of 255;
+  in Breakout nowhere. Else pictures are the same to the byte.
+- **A lost life** ends the learner's episode and touches nothing else: the next one begins with the very frame that the last
+  one ended with, and play goes on from there. SB3's EpisodicLifeEnv and FireResetEnv play for the learner after each
+  lost life: 4 frames of no-op and, in games that have the action FIRE, 4 frames of it and 4 frames of the action after it.
+  So in a game such as Breakout the learner must learn here to serve the ball after each life.
+- **A game begins** with one frame of FIRE, where the game has that action, and no-op, for a number of frames drawn from 0 to
+  29 (at least 1 where there is FIRE). SB3's begins with 1 to 30 frames of no-op, then plays FIRE and the action after it for 4
+  frames each.
+- **What is seen last** of a game that is over, between two frames that are seen, is the picture before; SB3's may hold a
+  frame more. In both it is no picture of the end.
+- **The time limit** of 108,000 frames does not count the frames with which a game begins; SB3's counts them.
+- **Infos** of each step are ``lives``, 0 when a game is over, and ``TimeLimit.truncated``; numbers of frames are left out.
+
+Sticky actions are off by default, as SB3 has them; the paper does not speak of them. Machado et al. (2018) recommend
+``repeat_action_probability=0.25``, each frame's chance that the emulator repeats the last action.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecTransposeImage
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
+
+from sb3_manygoals.vec_env import GymnasiumVecEnv
+
+try:
+    import ale_py
+
+    from sb3_manygoals.atari_replay import STACK, ReplayableAtari
+except ImportError as error:
+    raise ImportError('Atari games need ale-py: pip install "sb3-manygoals[atari]"') from error
+
+MAX_FRAMES = 108_000
+"""Frames after which a game is stopped, half an hour of play: the limit of ``NoFrameskip-v4``."""
+
+
+class AtariVecEnv(GymnasiumVecEnv):
+    """
+    N copies of an Atari game, stepped by threads of ale-py without the interpreter. Observations are four frames, the latest
+    last, ``Box(0, 255, (4, 84, 84), uint8)``, which SB3's CnnPolicy takes as they are. For what differs from SB3's own games
+    see :mod:`sb3_manygoals.atari`.
+
+    Around the learner's episodes, one for each life, are the games. A game is over where ``"episode" in infos[i]``: then its
+    score ``"r"`` is that of the rewards as they are, and its length ``"l"`` in emulated frames, those before the first
+    observation included, as by SB3's Monitor, which SB3 puts below the frame skip. SB3's ``evaluate_policy`` goes by it, and
+    so counts games and not lives.
+
+    Exact checkpoints work, by :mod:`sb3_manygoals.atari_replay`, if actions are not sticky.
+
+    :param game: its name, as ``"MsPacman"`` or ``"ms_pacman"``
+    :param n_envs: N
+    :param seed: of the first copy, which the others count up from; None: drawn
+    :param clip_reward: whether the learner is given the signs of rewards
+    :param terminal_on_life_loss: whether a lost life ends the learner's episode
+    :param repeat_action_probability: of each frame; 0: actions are not sticky
+    :param noop_max: a game begins with fewer frames of no-op than this, drawn uniformly
+    :param fire_on_reset: whether it begins with FIRE, in place of a no-op, where the game has that action
+    :param max_frames: after which a game is stopped
+    :param num_threads: that step the games; 0: as many as there are processors, or games
+    :raises ValueError: if there is no such game, or N is not positive
+    """
+
+    vector_env: ReplayableAtari
+
+    def __init__(
+        self,
+        game: str,
+        n_envs: int = 16,
+        seed: int | None = None,
+        *,
+        clip_reward: bool = True,
+        terminal_on_life_loss: bool = True,
+        repeat_action_probability: float = 0.0,
+        noop_max: int = 30,
+        fire_on_reset: bool = True,
+        max_frames: int = MAX_FRAMES,
+        num_threads: int = 0,
+    ) -> None:
+        if n_envs < 1:
+            raise ValueError(f"n_envs must be at least 1, got {n_envs}")
+        self.game = rom_id(game)
+        games = ReplayableAtari(
+            self.game,
+            n_envs,
+            life_loss_info=terminal_on_life_loss,
+            repeat_action_probability=repeat_action_probability,
+            noop_max=noop_max,
+            use_fire_reset=fire_on_reset,
+            max_num_frames_per_episode=max_frames,
+            num_threads=num_threads,
+        )
+        super().__init__(games)
+        self.clip_reward = clip_reward
+        self._scores = np.zeros(n_envs, dtype=np.int64)
+        self._frames_of_episode = np.ones(n_envs, dtype=np.int64)
+        """Frames in the stack that are of the learner's episode, the first one included, at most all."""
+        self._began = time.time()
+        if seed is not None:
+            self.seed(seed)
+
+    def reset(self) -> VecEnvObs:
+        """
+        Begin all games anew, with what was given to ``seed`` since the last time.
+
+        :return: the first observations, (N, 4, 84, 84) uint8
+        """
+        self._scores[:] = 0
+        self._frames_of_episode[:] = 1
+        return super().reset()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """:return: observations (N, 4, 84, 84) uint8, rewards (N,) float32, dones (N,) bool, N infos; see the class"""
+        obs, rewards, terminated, truncated, native = self.vector_env.step(self._actions)
+        over = native["game_over"]
+        dones = np.logical_or(terminated, truncated)
+        self._scores += rewards
+        self._frames_of_episode = np.minimum(self._frames_of_episode + 1, STACK)
+        # What the stack still holds of an earlier life is not the learner's to see, as in SB3's.
+        for row in np.flatnonzero(self._frames_of_episode < STACK).tolist():
+            earlier = STACK - self._frames_of_episode[row]
+            (native["final_obs"] if over[row] else obs)[row, :earlier] = 0
+        lives = np.where(over, 0, native["lives"]).tolist()
+        stopped = np.logical_and(truncated, np.logical_not(terminated)).tolist()
+        infos: list[dict[str, Any]] = [
+            {"lives": left, "TimeLimit.truncated": by_limit} for left, by_limit in zip(lives, stopped, strict=True)
+        ]
+        for row in np.flatnonzero(dones).tolist():
+            info, self._frames_of_episode[row] = infos[row], 1
+            self.reset_infos[row] = {"lives": int(native["lives"][row])}
+            if over[row]:
+                info["terminal_observation"] = native["final_obs"][row].copy()
+                info["episode"] = {
+                    "r": float(self._scores[row]),
+                    "l": int(native["game_frames"][row]),
+                    "t": round(time.time() - self._began, 6),
+                }
+                self._scores[row] = 0
+            else:
+                info["terminal_observation"] = obs[row].copy()
+                obs[row, :-1] = 0
+        return obs, np.asarray(np.sign(rewards) if self.clip_reward else rewards, dtype=np.float32), dones, infos
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """
+        :param wrapper_class: a wrapper of single environments
+        :param indices: of environments, None for all
+        :return: True for Monitor, whose infos there are; else False
+        """
+        return [wrapper_class is Monitor for _ in super().env_is_wrapped(wrapper_class, indices)]
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: scores and times so far; the games are asked by themselves"""
+        return {
+            "scores": self._scores,
+            "frames_of_episode": self._frames_of_episode,
+            "seconds": time.time() - self._began,
+            "reset_infos": self.reset_infos,
+            "seeds": self._seeds,
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """:param state: of :meth:`get_checkpoint_state`"""
+        self._scores, self._frames_of_episode = state["scores"], state["frames_of_episode"]
+        self._began = time.time() - state["seconds"]
+        self.reset_infos, self._seeds = state["reset_infos"], state["seeds"]
+
+
+def make_atari_vec_env(
+    game: str,
+    n_envs: int = 16,
+    seed: int | None = None,
+    *,
+    backend: Literal["native", "dummy", "subproc"] = "native",
+    clip_reward: bool = True,
+    terminal_on_life_loss: bool = True,
+    repeat_action_probability: float = 0.0,
+    noop_max: int = 30,
+) -> VecEnv:
+    """
+    Atari games by ale-py's threads or by SB3's own wrappers, with the same spaces. The defaults are those of SB3.
+
+    :param game: its name, as ``"MsPacman"`` or ``"ms_pacman"``
+    :param n_envs: how many games at once, N; the paper's A2C has 16
+    :param seed: of the first, which the others count up from; None: drawn
+    :param backend: ``"native"``, an :class:`AtariVecEnv`; ``"dummy"``, SB3's ``make_atari_env``, one game after the other;
+        ``"subproc"``, each in a process of its own. The last two need OpenCV
+    :param clip_reward: whether the learner is given the signs of rewards
+    :param terminal_on_life_loss: whether a lost life ends the learner's episode
+    :param repeat_action_probability: of each frame; 0: actions are not sticky
+    :param noop_max: the most frames of no-op that a game begins with; with ``"native"`` there are fewer
+    :return: the environment, with observations (N, 4, 84, 84) uint8
+    :raises ValueError: if there is no such game or backend
+    """
+    common = {"clip_reward": clip_reward, "terminal_on_life_loss": terminal_on_life_loss, "noop_max": noop_max}
+    if backend == "native":
+        return AtariVecEnv(game, n_envs, seed, repeat_action_probability=repeat_action_probability, **common)  # type: ignore[arg-type]
+    classes: dict[str, type[DummyVecEnv] | type[SubprocVecEnv]] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
+    if backend not in classes:
+        raise ValueError(f'backend must be "native", "dummy" or "subproc", got {backend!r}')
+    env = make_atari_env(
+        # With the module: processes of their own have not imported it.
+        f"ale_py:{rom_id(game).title().replace('_', '')}NoFrameskip-v4",
+        n_envs,
+        seed,
+        wrapper_kwargs=common,
+        env_kwargs={"repeat_action_probability": repeat_action_probability},
+        vec_env_cls=classes[backend],
+    )
+    return VecTransposeImage(VecFrameStack(env, STACK))
+
+
+def rom_id(game: str) -> str:
+    """
+    :param game: a game's name, as ``"MsPacman"``, ``"ms_pacman"`` or ``"ms pacman"``
+    :return: ale-py's name of it, as ``"ms_pacman"``
+    :raises ValueError: if there is no such game; with the names that are near
+    """
+    known = {rom.replace("_", ""): rom for rom in ale_py.roms.get_all_rom_ids()}
+    wanted = game.lower().replace("_", "").replace(" ", "")
+    if wanted not in known:
+        near = [known[name] for name in difflib.get_close_matches(wanted, known)]
+        raise ValueError(f"there is no Atari game {game!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+    return known[wanted]

@@ -1,0 +1,181 @@
+"""ale-py's vector environment with a memory of how each game came to be where it is, so that it can be brought there again."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from sb3_manygoals.checkpoint.tree import CheckpointError
+
+STACK = 4
+"""Frames of an observation."""
+SIZE = 84
+"""Pixels a side of a frame."""
+FRAME_SKIP = 4
+"""Frames that an action lasts."""
+
+_SEEDS = 2**31
+"""ale-py's seeds are below this; negative ones mean none."""
+
+
+class ReplayableAtari(AtariVectorEnv):
+    """
+    Atari games in ``SAME_STEP`` mode, that say when a game is over, which ``terminated`` does not where lost lives count too.
+
+    The emulators cannot be read out. But a game follows from its seed, the number of games before it (each begins with a
+    number of no-ops that is drawn), and the actions since it began. So a checkpoint holds these, and restoring it plays them
+    again: a few milliseconds for each game since the seed was set, and the steps of the longest game under way.
+
+    Infos of a step have besides ale-py's own, both of shape (N,): ``game_over`` bool, whether the game is over, and so
+    ``final_obs`` has a row of it; and ``game_frames`` int64, how many frames it took then, those before the first observation
+    included.
+
+    :param rom: ale-py's name of the game
+    :param n_envs: N
+    :param settings: those of :class:`~ale_py.vector_env.AtariVectorEnv`
+    """
+
+    def __init__(self, rom: str, n_envs: int, **settings: Any) -> None:
+        super().__init__(
+            rom,
+            n_envs,
+            img_height=SIZE,
+            img_width=SIZE,
+            stack_num=STACK,
+            frameskip=FRAME_SKIP,
+            reward_clipping=False,  # ale-py's loses the score
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            **settings,
+        )
+        self._sticky = settings.get("repeat_action_probability", 0.0) > 0.0
+        self._n_actions = len(self.ale.get_action_set())
+        self._seeds: NDArray[np.int64] | None = None
+        self._resets = np.zeros(n_envs, dtype=np.int64)
+        """Of each game since its seed was set."""
+        self._actions = [bytearray() for _ in range(n_envs)]
+        """Of each game since it began."""
+        self._first_frames = np.zeros(n_envs, dtype=np.int64)
+        """Number, counted from when the emulator was made, of the frame with which the game began."""
+        self._latest: NDArray[np.uint8] | None = None
+        """The latest frames, (N, 84, 84): what a replay must come to."""
+
+    def reset(  # type: ignore[override]  # ale-py's has a type variable that nothing binds
+        self, *, seed: int | NDArray[np.int64] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """
+        Begin all games anew.
+
+        :param seed: of the first, which the others count up from, or of each, (N,); None: go on drawing no-ops as before
+        :param options: must be empty
+        :return: observations (N, 4, 84, 84) uint8, infos
+        :raises ValueError: if there are options
+        """
+        if options:
+            raise ValueError(f"Atari games have no options, got {options}")
+        if seed is None and self._seeds is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
+        if seed is None:
+            self._resets += 1
+        else:
+            seeds = seed if isinstance(seed, np.ndarray) else seed + np.arange(self.num_envs)
+            self._seeds, seed = seeds % _SEEDS, seeds % _SEEDS
+            self._resets[:] = 0
+        obs, infos = super().reset(seed=seed)
+        self._actions = [bytearray() for _ in range(self.num_envs)]
+        self._first_frames = _first_frames(infos)
+        self._latest = obs[:, -1]
+        return obs, {"lives": infos["lives"]}
+
+    def step(
+        self, actions: NDArray[np.integer[Any]]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """
+        :param actions: shape (N,), integers
+        :return: observations (N, 4, 84, 84) uint8, rewards (N,) int32, terminated (N,) bool, truncated (N,) bool, infos
+        :raises ValueError: if there is no such action: ale-py would wait for ever
+        """
+        actions = np.asarray(actions)
+        if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
+            raise ValueError(f"actions must be {self.num_envs} integers, got {actions.dtype} of shape {actions.shape}")
+        if actions.min() < 0 or actions.max() >= self._n_actions:
+            raise ValueError(f"actions must be from 0 to {self._n_actions - 1}, got {actions.tolist()}")
+        obs, rewards, terminated, truncated, infos = super().step(actions.astype(np.int64))
+        for played, action in zip(self._actions, actions.tolist(), strict=True):
+            played.append(action)
+        # The number of the frame before a game's first grows with each reset and with nothing else.
+        first_frames = _first_frames(infos)
+        infos["game_frames"] = first_frames - self._first_frames
+        infos["game_over"] = over = infos["game_frames"] != 0
+        self._first_frames = first_frames
+        self._resets += over
+        for row in np.flatnonzero(over).tolist():
+            self._actions[row] = bytearray()
+        self._latest = obs[:, -1]
+        return obs, rewards, terminated, truncated, infos
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        :return: seeds, numbers of games and actions since; and a digest of the frames that they must lead to
+        :raises CheckpointError: if actions are sticky, which depends on all that was played before
+        """
+        if self._sticky:
+            raise CheckpointError("games with sticky actions cannot be saved: make them with repeat_action_probability=0")
+        if self._seeds is None or self._latest is None:
+            return {"seeds": None}
+        return {
+            "seeds": self._seeds,
+            "resets": self._resets,
+            "actions": [np.frombuffer(bytes(played), dtype=np.uint8) for played in self._actions],
+            "latest": _digest(self._latest),
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Play the games again.
+
+        :param state: of :meth:`get_checkpoint_state`
+        :raises CheckpointError: if they come to other frames: those of another game, or of another version of ale-py
+        """
+        if state["seeds"] is None:
+            return
+        actions = [np.asarray(played, dtype=np.int64) for played in state["actions"]]
+        lengths = np.array([len(played) for played in actions])
+        self.reset(seed=state["seeds"])
+        longest = lengths.max()
+        # Games are stepped together, so the shorter ones begin later; what they do until then is forgotten.
+        for step in range(longest + 1):
+            begin = lengths == longest - step
+            if begin.any():
+                obs = self._begin(begin, state["seeds"], state["resets"])
+            if step < longest:
+                now = [played[step - longest] if len(played) >= longest - step else 0 for played in actions]
+                obs = self.step(np.array(now))[0]
+        self._resets = state["resets"].copy()
+        if _digest(obs[:, -1]) != state["latest"]:
+            raise CheckpointError("the games were played again and came to other frames: is it the same game, and ale-py?")
+
+    def _begin(self, rows: NDArray[np.bool_], seeds: NDArray[np.int64], resets: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Bring some games to where their latest one began. :return: the observations of all"""
+        obs: NDArray[np.uint8]
+        obs, infos = super().reset(seed=seeds[rows], options={"reset_mask": rows})
+        for done in range(resets[rows].max()):
+            obs, infos = super().reset(options={"reset_mask": rows & (resets > done)})
+        self._first_frames = _first_frames(infos)
+        self._latest = obs[:, -1]
+        for row in np.flatnonzero(rows).tolist():
+            self._actions[row] = bytearray()
+        return obs
+
+
+def _first_frames(infos: dict[str, Any]) -> NDArray[np.int64]:
+    frames: NDArray[np.int64] = infos["frame_number"].astype(np.int64) - infos["episode_frame_number"]
+    return frames
+
+
+def _digest(frames: NDArray[np.uint8]) -> bytes:
+    return hashlib.blake2b(frames.tobytes(), digest_size=16).digest()

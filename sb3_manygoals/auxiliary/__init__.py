@@ -1,0 +1,1 @@
+"""Many goals as auxiliary tasks."""

@@ -1,0 +1,334 @@
+"""AtariVecEnv against SB3's make_atari_env and VecFrameStack, under SB3's learners, saved and restored."""
+
+import importlib
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import A2C
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecFrameStack, VecTransposeImage, is_vecenv_wrapped
+
+pytest.importorskip("ale_py")
+cv2 = pytest.importorskip("cv2")
+# ruff: noqa: E402 - what follows needs both
+
+from sb3_manygoals.atari import AtariVecEnv, make_atari_vec_env, rom_id
+from sb3_manygoals.checkpoint import CheckpointError
+from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
+
+NOOP, FIRE, NEXT = 0, 1, 2
+"""The first actions of Breakout, Pong and Assault; SB3's FireResetEnv plays the last two."""
+
+
+class GreyFirst(gym.ObservationWrapper):
+    """Frames in grey before SB3 takes the maximum of two, as ale-py does; SB3 takes that of red, green and blue."""
+
+    def observation(self, frame):
+        return np.repeat(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
+
+
+def theirs_of(game, grey_first):
+    """One game as SB3 makes it, without random no-ops."""
+    if not grey_first:
+        return make_atari_vec_env(game, 1, seed=0, backend="dummy", noop_max=0)
+    env = make_atari_env(lambda: GreyFirst(gym.make(f"{game}NoFrameskip-v4")), 1, 0, wrapper_kwargs={"noop_max": 0})
+    return VecTransposeImage(VecFrameStack(env, 4))
+
+
+class OursAsTheirs:
+    """
+    One game of ours, in which what SB3's FireResetEnv and EpisodicLifeEnv play for the learner is played from here. Its
+    stacks are put together of our latest frames.
+    """
+
+    def __init__(self, game):
+        self.env = AtariVecEnv(game, 1, seed=0, noop_max=0, fire_on_reset=False)
+        assert self.env.reset().shape == (1, 4, 84, 84)
+        self._begin(FIRE, NEXT)
+
+    def _begin(self, *actions):
+        self.unseen = []
+        for action in actions:
+            obs, _, dones, _ = self.env.step(np.array([action]))
+            assert not dones[0]
+        self.stack = np.zeros((4, 84, 84), np.uint8)
+        self.stack[-1] = obs[0, -1]
+
+    def step(self, action):
+        before = self.stack
+        obs, rewards, dones, infos = self.env.step(np.array([action]))
+        if dones[0]:
+            last = infos[0]["terminal_observation"]
+            np.testing.assert_array_equal(last[:-1], before[1:])
+            assert not obs[0, :-1].any()
+            if "episode" in infos[0]:
+                self._begin(FIRE, NEXT)
+            else:
+                np.testing.assert_array_equal(obs[0, -1], last[-1])
+                self._begin(NOOP, FIRE, NEXT)
+        else:
+            self.stack = np.concatenate([before[1:], obs[0, -1:]])
+        return self.stack, rewards, dones, infos[0]
+
+
+@pytest.mark.parametrize("grey_first", [True, False])
+@pytest.mark.parametrize(("game", "steps", "lives", "games"), [("Breakout", 500, 5, 2), ("Pong", 900, 0, 1)])
+def test_equal_to_sb3s_but_for_what_the_module_lists(game, steps, lives, games, grey_first):
+    theirs, ours = theirs_of(game, grey_first), OursAsTheirs(game)
+    assert ours.env.observation_space == theirs.observation_space
+    assert ours.env.action_space == theirs.action_space
+    stack, their_stack = ours.stack, theirs.reset()[0]
+    rng = np.random.default_rng(1)
+    differences, lost, over, rewarded = [], 0, 0, 0
+    for _ in range(steps):
+        differences.append(np.abs(stack[-1].astype(int) - their_stack[-1]))
+        np.testing.assert_array_equal(stack.any(axis=(1, 2)), their_stack.any(axis=(1, 2)))
+        action = rng.integers(theirs.action_space.n)
+        their_obs, their_rewards, their_dones, (their_info,) = theirs.step(np.array([action]))
+        stack, rewards, dones, info = ours.step(action)
+        their_stack = their_obs[0]
+        assert (rewards.dtype, dones.dtype) == (their_rewards.dtype, their_dones.dtype)
+        assert (rewards[0], dones[0]) == (their_rewards[0], their_dones[0])
+        assert info["lives"] == their_info["lives"]
+        assert info["TimeLimit.truncated"] == their_info["TimeLimit.truncated"]
+        assert ("episode" in info) == ("episode" in their_info)
+        rewarded += rewards[0] != 0
+        if "episode" in info:
+            over += 1
+            assert info["episode"]["r"] == their_info["episode"]["r"]
+            assert info["episode"]["l"] == their_info["episode"]["l"]
+            np.testing.assert_array_equal(info["terminal_observation"].shape, their_info["terminal_observation"].shape)
+        elif dones[0]:
+            lost += 1
+            differences.append(np.abs(info["terminal_observation"][-1].astype(int) - their_info["terminal_observation"][-1]))
+    found = np.array(differences)
+    if game == "Breakout" or grey_first:
+        assert found.max() == 0
+    else:
+        # The larger of two greys is not the grey of the larger reds, greens and blues: seen where something coloured moves.
+        assert found.max() <= 16
+        assert 0 < np.mean(found > 0) < 0.005
+    assert rewarded > 3
+    assert over >= games
+    assert (lost >= 4) == (lives > 0)
+
+
+def test_each_copy_is_stacked_scored_and_counted_by_itself():
+    """Against stacks, scores and lengths put together by loops from single frames and unclipped rewards."""
+    n = 3
+    env, raw = (AtariVecEnv("assault", n, seed=7, clip_reward=clip) for clip in (True, False))
+    obs, raw_obs = env.reset(), raw.reset()
+    np.testing.assert_array_equal(obs, raw_obs)
+    assert len({frame.tobytes() for frame in env.step(np.zeros(n, int))[0][:, -1]}) > 1  # numbers of no-ops differ
+    raw.step(np.zeros(n, int))
+    obs = env.reset()  # the seed is used once
+    np.testing.assert_array_equal(obs, raw.reset())
+    assert not np.array_equal(obs, raw_obs)
+    stacks = [[frame] for frame in obs[:, -1]]
+    scores, steps, games, lives_lost = np.zeros(n), np.zeros(n, int), 0, 0
+    rng = np.random.default_rng(0)
+    for _ in range(700):
+        actions = rng.integers(env.action_space.n, size=n)
+        obs, rewards, dones, infos = env.step(actions)
+        same_obs, raw_rewards, same_dones, raw_infos = raw.step(actions)
+        np.testing.assert_array_equal(obs, same_obs)
+        np.testing.assert_array_equal(dones, same_dones)
+        np.testing.assert_array_equal(rewards, np.sign(raw_rewards))
+        assert obs.flags.c_contiguous
+        assert obs.flags.writeable
+        scores += raw_rewards
+        steps += 1
+        for row, info in enumerate(infos):
+            assert info["TimeLimit.truncated"] is False
+            assert ("terminal_observation" in info) == dones[row]
+            last = info["terminal_observation"] if dones[row] else obs[row]
+            stacks[row].append(last[-1])
+            expected = [np.zeros((84, 84), np.uint8)] * 3 + stacks[row]
+            np.testing.assert_array_equal(last, expected[-4:])
+            if dones[row]:
+                stacks[row] = [obs[row, -1]]
+                np.testing.assert_array_equal(obs[row, :-1], 0)
+            if "episode" in info:
+                games += 1
+                assert info["episode"]["r"] == raw_infos[row]["episode"]["r"] == scores[row] > 0
+                # The last step may be of 1 to 4 frames, and up to 29 come before the first observation.
+                assert 4 * steps[row] - 3 <= info["episode"]["l"] <= 4 * steps[row] + 29
+                assert info["lives"] == 0
+                assert env.reset_infos[row] == {"lives": 4}
+                scores[row] = steps[row] = 0
+            elif dones[row]:
+                lives_lost += 1
+                assert 0 < info["lives"] < 4
+                np.testing.assert_array_equal(obs[row, -1], last[-1])
+    assert games >= 2
+    assert lives_lost >= 3 * games
+
+
+def test_a_game_is_stopped_after_its_frames_and_lives_need_not_end_anything():
+    env = AtariVecEnv("breakout", 2, seed=0, max_frames=200, terminal_on_life_loss=False, noop_max=0)
+    env.reset()
+    lives = []
+    for step in range(1, 101):
+        obs, _, dones, infos = env.step(np.array([FIRE, NOOP]))
+        lives.append(infos[0]["lives"])
+        assert dones.tolist() == [step % 50 == 0] * 2
+        for row in range(2):
+            assert infos[row]["TimeLimit.truncated"] == dones[row]
+            assert ("episode" in infos[row]) == dones[row]
+        if dones[0]:
+            assert [info["episode"]["l"] for info in infos] == [201, 201]  # that of FIRE before the first observation
+            assert [infos[row]["terminal_observation"].any(axis=(1, 2)).all() for row in range(2)] == [True, True]
+            np.testing.assert_array_equal(obs[:, :-1], 0)
+    assert min(lives[:49]) < 5
+
+
+def test_learners_take_the_stacks_as_they_are_and_evaluation_counts_games():
+    env = make_atari_vec_env("Breakout", 2, seed=3)
+    model = A2C("CnnPolicy", env, seed=3, device="cpu")
+    assert not is_vecenv_wrapped(model.env, VecTransposeImage)
+    obs = env.reset()
+    assert th.as_tensor(obs).data_ptr() == obs.ctypes.data
+    model.learn(30)
+    assert env.env_is_wrapped(Monitor) == [True, True]
+    model.policy.set_training_mode(False)
+    returns, lengths = evaluate_policy(model, env, n_eval_episodes=2, deterministic=False, return_episode_rewards=True)
+    assert len(returns) == 2
+    assert min(lengths) > 4 * 5 * 10  # frames of five lives, not steps of one
+
+
+def test_processes_of_their_own_play_as_the_others_do():
+    apart = make_atari_vec_env("Pong", 1, seed=0, backend="subproc", clip_reward=False)
+    try:
+        together = make_atari_vec_env("Pong", 1, seed=0, backend="dummy", clip_reward=False)
+        np.testing.assert_array_equal(apart.reset(), together.reset())
+        for _ in range(5):
+            np.testing.assert_array_equal(apart.step(np.array([2]))[0], together.step(np.array([2]))[0])
+    finally:
+        apart.close()
+
+
+def test_seeds():
+    def first(seed):
+        env = AtariVecEnv("breakout", 1, seed=seed)
+        env.reset()
+        # Once it is served, the ball tells how many no-ops there were.
+        return [env.step(np.ones(1, int))[0].tobytes() for _ in range(20)]
+
+    assert first(4) == first(2**31 + 4)
+    assert first(None) != first(None) or first(None) != first(None)
+    many, few = AtariVecEnv("pong", 3, seed=1), AtariVecEnv("pong", 2, seed=2)
+    np.testing.assert_array_equal(many.reset()[1:], few.reset())  # copies count up
+
+
+@pytest.mark.parametrize("steps", [0, 200])
+def test_games_go_on_where_they_were_saved(steps):
+    rng = np.random.default_rng(0)
+    env = AtariVecEnv("breakout", 3, seed=5)
+    untouched = get_env_state(env)
+    env.reset()
+    for _ in range(steps):
+        env.step(rng.integers(4, size=3))
+    state = get_env_state(env)
+    other = AtariVecEnv("breakout", 3)
+    other.reset()
+    for _ in range(20):
+        other.step(rng.integers(4, size=3))
+    set_env_state(other, state)
+    games = 0
+    for _ in range(150):
+        actions = rng.integers(4, size=3)
+        (obs, rewards, dones, infos), (obs_2, rewards_2, dones_2, infos_2) = env.step(actions), other.step(actions)
+        np.testing.assert_array_equal(obs, obs_2)
+        np.testing.assert_array_equal(rewards, rewards_2)
+        np.testing.assert_array_equal(dones, dones_2)
+        for info, info_2 in zip(infos, infos_2, strict=True):
+            games += "episode" in info
+            assert info.keys() == info_2.keys()
+            for key in ("r", "l") if "episode" in info else ():
+                assert info["episode"][key] == info_2["episode"][key]
+        assert env.reset_infos == other.reset_infos
+    assert games >= 2
+    later, later_2 = (one.vector_env.get_checkpoint_state() for one in (env, other))
+    np.testing.assert_array_equal(later["resets"], later_2["resets"])
+    assert [played.tolist() for played in later["actions"]] == [played.tolist() for played in later_2["actions"]]
+    np.testing.assert_array_equal(env.reset(), other.reset())
+    set_env_state(other, untouched)
+    np.testing.assert_array_equal(AtariVecEnv("breakout", 3, seed=5).reset(), other.reset())
+
+
+def test_what_cannot_be_saved_or_restored():
+    env = AtariVecEnv("pong", 2, seed=0, noop_max=0)
+    env.reset()
+    for _ in range(60):
+        env.step(np.array([2, 3]))
+    state = get_env_state(env)
+    with pytest.raises(CheckpointError, match="came to other frames"):
+        set_env_state(AtariVecEnv("breakout", 2, noop_max=0), state)
+    with pytest.raises(CheckpointError, match="built otherwise"):
+        set_env_state(AtariVecEnv("pong", 3), state)
+    sticky = make_atari_vec_env("pong", 2, repeat_action_probability=0.25)
+    sticky.reset()
+    with pytest.raises(CheckpointError, match="sticky"):
+        get_env_state(sticky)
+
+
+def test_sticky_actions_repeat_the_last_one():
+    def frames(probability, seed):
+        env = AtariVecEnv("pong", 1, seed=seed, noop_max=0, repeat_action_probability=probability)
+        env.reset()
+        return [env.step(np.array([2 + step % 2]))[0].tobytes() for step in range(60)]
+
+    assert frames(0.0, 1) == frames(0.0, 2)
+    assert frames(0.5, 1) != frames(0.5, 2)
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        (np.array([0, 4]), r"from 0 to 3, got \[0, 4\]"),
+        (np.array([0, -1]), "from 0 to 3"),
+        (np.array([0]), r"2 integers, got int64 of shape \(1,\)"),
+        (np.array([0.0, 1.0]), "2 integers, got float64"),
+    ],
+)
+def test_actions_that_there_are_not(actions, message):
+    env = AtariVecEnv("breakout", 2)
+    env.reset()
+    with pytest.raises(ValueError, match=message):
+        env.step(actions)
+    env.step(np.array([0, 3], dtype=np.int32))
+
+
+def test_names_of_games():
+    assert [rom_id(name) for name in ("MsPacman", "ms_pacman", "Breakout", "Qbert", "PONG")] == [
+        "ms_pacman",
+        "ms_pacman",
+        "breakout",
+        "qbert",
+        "pong",
+    ]
+    with pytest.raises(ValueError, match=r"no Atari game 'Asault'; did you mean assault"):
+        make_atari_vec_env("Asault")
+    with pytest.raises(ValueError, match=r"no Atari game 'chess3000'$"):
+        rom_id("chess3000")
+    with pytest.raises(ValueError, match="n_envs must be at least 1, got 0"):
+        AtariVecEnv("pong", 0)
+    with pytest.raises(ValueError, match='backend must be "native", "dummy" or "subproc", got \'fast\''):
+        make_atari_vec_env("pong", backend="fast")
+    env = AtariVecEnv("pong", 1)
+    env.set_options({"difficulty": 1})
+    with pytest.raises(ValueError, match=r"no options, got {'difficulty': 1}"):
+        env.reset()
+
+
+def test_without_ale_py_it_says_what_to_install(monkeypatch):
+    for name in ("ale_py", "sb3_manygoals.atari", "sb3_manygoals.atari_replay"):
+        monkeypatch.setitem(sys.modules, name, None if name == "ale_py" else sys.modules[name])
+    del sys.modules["sb3_manygoals.atari"], sys.modules["sb3_manygoals.atari_replay"]
+    with pytest.raises(ImportError, match=r'Atari games need ale-py: pip install "sb3-manygoals\[atari\]"'):
+        importlib.import_module("sb3_manygoals.atari")
