@@ -29,6 +29,7 @@ TINY = HindsightConfig(
     learning_starts=200,
     buffer_size=1_000,
     batch_size=32,
+    gradient_steps=1,
     features_dim=16,
     embedding_dim=16,
     max_episode_steps=20,
