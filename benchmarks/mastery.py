@@ -73,6 +73,10 @@ class AgentConfig:
     """How much the farthest pairs count, if near ones count more."""
     n_steps: int = 1
     """Steps of the world that a transition spans."""
+    segment_length: int = 1
+    """Transitions in a row that a part of an update's are drawn by; targets are the best along the way. 1: none."""
+    segment_share: float = 0.5
+    """That part."""
     gamma: float = 0.99
     """Discount factor."""
     tau: float = 1.0

@@ -80,6 +80,32 @@ def n_step_td_targets(
     return th.where(reached_after > 0, reached, targets)
 
 
+def best_along_segments(
+    targets: th.Tensor, achieved: th.Tensor, goes_on: th.Tensor, segment_length: int, gamma: float, step_reward: float
+) -> th.Tensor:
+    r"""
+    Where the rows of a batch are ways of the world, the largest of the returns of 1, 2, ... steps along the way:
+
+    .. math:: y_{sg} \leftarrow \max(y_{sg}, \text{step_reward} + \gamma\, y_{s+1,g}) \quad \text{unless } s' = g
+
+    from the end of a way to its start. What was done once can be done again, so where nothing is left to chance no return can
+    be more than the value (a bound, as in He et al. 2017, "Learning to Play in a Day"); where luck had a part it is too large.
+
+    :param targets: as :func:`pairwise_td_targets` gives them, shape (S, G)
+    :param achieved: whether the transition reached the goal, bool, shape (S, G)
+    :param goes_on: whether the next row is the transition that followed, bool, shape (S,); False for the last
+    :param segment_length: most rows that follow each other
+    :param gamma: discount factor
+    :param step_reward: reward of a transition that does not reach the goal
+    :return: shape (S, G)
+    """
+    further = goes_on[:, None] & ~achieved
+    for _ in range(segment_length - 1):
+        later = step_reward + gamma * targets.roll(-1, dims=0)
+        targets = th.where(further, th.maximum(targets, later), targets)
+    return targets
+
+
 def _next_values(next_q: th.Tensor, next_q_online: th.Tensor | None, next_action_mask: th.Tensor | None) -> th.Tensor:
     if next_action_mask is not None:
         forbidden = ~next_action_mask[:, None, :]

@@ -30,6 +30,8 @@ _SETTINGS = (
     "near_decay",
     "near_floor",
     "n_steps",
+    "segment_length",
+    "segment_share",
     "gamma",
     "tau",
     "goal_reward",
@@ -146,8 +148,8 @@ class CapturedUpdate:
         obstacle = _obstacle(self._optimizer)
         if model.goal_sampling == "all":
             obstacle = 'with goal_sampling="all" the number of goals in an update changes'
-        if model.n_steps > 1:
-            obstacle = "with n_steps > 1 the ways of the world are followed on the host"
+        if model.n_steps > 1 or model.segment_length > 1:
+            obstacle = "with n_steps or segment_length the ways of the world are followed on the host"
         if obstacle is not None:
             self._give_up(obstacle)
             return

@@ -20,7 +20,7 @@ from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer, GoalSelector
 from sb3_manygoals.goals.environments import is_goal_wrapped, pursue_goals
-from sb3_manygoals.losses import n_step_td_targets, near_weights, pairwise_td_loss, pairwise_td_targets, widen_action_gap
+from sb3_manygoals.many_goals_dqn import objective
 from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
 from sb3_manygoals.many_goals_dqn.goal_algorithm import GoalOffPolicyAlgorithm
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
@@ -70,6 +70,10 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
     :param near_floor: how much the farthest pairs count
     :param n_steps: steps of the world that a transition spans, see :func:`~sb3_manygoals.losses.n_step_td_targets`; not with
         "pursued", nor in a captured graph
+    :param segment_length: transitions in a row, as the world went, that a part of an update's are drawn by; their targets are
+        the largest return that the way taken gave, see :func:`~sb3_manygoals.losses.best_along_segments`; not with ``n_steps``
+        or "pursued", nor in a captured graph; 1: none
+    :param segment_share: the part of an update's transitions that are drawn so, in whole segments
     :param tau: share of the learning network taken over by the target network at each of its updates
     :param gamma: discount factor
     :param train_freq: update every so many (vector) steps, or ``(n, "episode")``
@@ -119,6 +123,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         near_decay: float = 1.0,
         near_floor: float = 0.02,
         n_steps: int = 1,
+        segment_length: int = 1,
+        segment_share: float = 0.5,
         tau: float = 1.0,
         gamma: float = 0.99,
         train_freq: int | tuple[int, str] = 1,
@@ -184,6 +190,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         self.near_decay = near_decay
         self.near_floor = near_floor
         self.n_steps = n_steps
+        self.segment_length = segment_length
+        self.segment_share = segment_share
         self.target_update_interval = target_update_interval
         self.exploration_initial_eps = exploration_initial_eps
         self.exploration_final_eps = exploration_final_eps
@@ -205,15 +213,15 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
             self._setup_model()
 
     def _check_numbers(self) -> None:
-        counts = ("batch_size", "goal_batch_size", "n_steps", "target_update_interval", "exploration_steps")
-        for name in ("buffer_size", *counts):
+        counts = ("n_steps", "segment_length", "target_update_interval", "exploration_steps")
+        for name in ("buffer_size", "batch_size", "goal_batch_size", *counts):
             setattr(self, name, _whole(name, getattr(self, name), 1))
         self.learning_starts = _whole("learning_starts", self.learning_starts, 0)
         self.gradient_steps = _whole("gradient_steps", self.gradient_steps, -1)
         if not isinstance(self.train_freq, TrainFreq):
             _whole("train_freq", self.train_freq[0] if isinstance(self.train_freq, tuple) else self.train_freq, 1)
-        shares = ("tau", "batch_goal_share", "action_gap", "near_decay", "exploration_initial_eps", "exploration_final_eps")
-        for name in ("gamma", *shares):
+        shares = ("tau", "batch_goal_share", "segment_share", "exploration_initial_eps", "exploration_final_eps")
+        for name in ("gamma", "action_gap", "near_decay", *shares):
             value = getattr(self, name)
             if not isinstance(value, (int, float, np.number)) or not 0.0 <= value <= 1.0:
                 raise ValueError(f"{name} must be a number in [0, 1], got {value!r}")
@@ -227,8 +235,13 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
             raise ValueError(f"near_floor must be a number, more than 0, got {self.near_floor!r}")
         if self.goal_sampling == "pursued" and (self.action_gap or self.near_decay < 1.0):
             raise ValueError('goal_sampling="pursued" has neither action_gap nor near_decay: both are about many goals')
-        if self.goal_sampling == "pursued" and self.n_steps > 1:
-            raise ValueError(f'goal_sampling="pursued" has no n_steps, which are about many goals, got {self.n_steps}')
+        for name in ("n_steps", "segment_length"):
+            if self.goal_sampling == "pursued" and getattr(self, name) > 1:
+                raise ValueError(
+                    f'goal_sampling="pursued" has no {name}, which is about many goals, got {getattr(self, name)}'
+                )
+        if self.n_steps > 1 and self.segment_length > 1:
+            raise ValueError(f"n_steps and segment_length go apart, got {self.n_steps} and {self.segment_length}")
         if self.goal_sampling not in get_args(GoalSampling):
             known = ", ".join(f'"{name}"' for name in get_args(GoalSampling))
             raise ValueError(f"goal_sampling must be one of {known}, got {self.goal_sampling!r}")
@@ -240,6 +253,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
             "action_masks": self.action_masks,
             "pursued_goals": self.goal_sampling == "pursued",
             "n_steps": self.n_steps,
+            "segment_length": self.segment_length,
+            "segment_share": self.segment_share,
         }
         if self.env is not None:  # without one it only predicts, and the replay memory stays untouched
             self._check_memory(self.env)
@@ -339,63 +354,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         :return: shape (G,)
         """
         if self.goal_sampling == "pursued":
-            return self._pursued_losses(batch, goals, goal_ids)
-        net, target = self.q_net, self.q_net_target
-        n, n_met = len(batch.actions), 0 if met is None else len(met)
-        with th.no_grad():
-            features = target.trunk(th.cat([batch.next_observations, goals[n_met:]]))
-            goal_features = features[n:] if met is None else th.cat([features[met], features[n:]])
-            goal_embeddings = target.goal_embedding(goal_features)
-            next_q = target.pairwise(target.state_embedding(features[:n]), goal_embeddings)
-            current_q = None
-            if self.action_gap:
-                current_q = target.pairwise(target.state_embedding(target.trunk(batch.observations)), goal_embeddings)
-        features = net.trunk(th.cat([batch.observations, goals]))
-        goal_embeddings = net.goal_embedding(features[n:])
-        q = net.pairwise_taken(net.state_embedding(features[:n]), goal_embeddings, batch.actions)
-        next_q_online = None
-        if self.double_q:
-            with th.no_grad():
-                next_q_online = net.pairwise(net.state_embedding(net.trunk(batch.next_observations)), goal_embeddings)
-        rewards = (self.gamma, self.goal_reward, self.step_reward)
-        targets = self._targets(batch, goal_ids, next_q, next_q_online)
-        weights = None
-        if self.near_decay < 1.0:
-            weights = near_weights(targets, self.near_decay, self.near_floor, *rewards)
-        if current_q is not None:
-            targets = widen_action_gap(targets, current_q, batch.actions, self.action_gap)
-        return pairwise_td_loss(q, targets, weights)
-
-    def _targets(
-        self, batch: ManyGoalsSamples, goal_ids: th.Tensor, next_q: th.Tensor, next_q_online: th.Tensor | None
-    ) -> th.Tensor:
-        rest = (batch.terminated, self.gamma, self.goal_reward, self.step_reward, next_q_online, batch.next_action_mask)
-        if batch.path_ids is None or batch.path_lengths is None:
-            return pairwise_td_targets(next_q, batch.next_ids[:, None] == goal_ids, *rest)
-        reached = batch.path_ids[:, :, None] == goal_ids
-        # the first of equal maxima
-        reached_after = th.where(reached.any(dim=1), reached.byte().argmax(dim=1) + 1, 0)
-        return n_step_td_targets(next_q, reached_after, batch.path_lengths, *rest)
-
-    def _pursued_losses(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
-        """As :meth:`goal_losses`, of S pairs: each transition with one goal, its own."""
-        with th.no_grad():
-            next_q = self.q_net_target(batch.next_observations, goals)[:, None]
-            next_q_online = self.q_net(batch.next_observations, goals)[:, None] if self.double_q else None
-        q = self.q_net(batch.observations, goals).gather(1, batch.actions[:, None])
-        targets = pairwise_td_targets(
-            next_q,
-            (batch.next_ids == goal_ids)[:, None],
-            batch.terminated,
-            self.gamma,
-            self.goal_reward,
-            self.step_reward,
-            next_q_online,
-            batch.next_action_mask,
-        )
-        # as S goals with one transition each; those whose goal is not known have no part in the mean
-        known = goal_ids != UNKNOWN
-        return pairwise_td_loss(q.T, targets.T) * known * (len(known) / known.sum().clamp(min=1))
+            return objective.pursued_losses(self, batch, goals, goal_ids)
+        return objective.pairwise_losses(self, batch, goals, goal_ids, met)
 
     def goal_values(self, observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float32]:
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
@@ -16,6 +16,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_manygoals.action_masks import read_action_masks
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
+
+_Indices: TypeAlias = NDArray[np.integer[Any]]
 
 
 class ManyGoalsSamples(NamedTuple):
@@ -39,6 +41,8 @@ class ManyGoalsSamples(NamedTuple):
     """With n steps: the goals that the world was on its way from s to s', this included, then -1; shape (S, n) int64."""
     path_lengths: th.Tensor | None = None
     """With n steps: how many they are, from 1 to n; shape (S,) int64."""
+    goes_on: th.Tensor | None = None
+    """With segments: whether the next row is the transition that followed this one in the world; shape (S,) bool."""
 
 
 class ManyGoalsReplayBuffer(ReplayBuffer):
@@ -56,6 +60,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     :param pursued_goals: whether to keep the id of the goal that was pursued
     :param n_steps: that lie between s and s' in a batch; fewer where the world ended, was reset, or went on only after the
         newest transition
+    :param segment_length: transitions that follow each other in a part of a batch, the world having gone on between them
+    :param segment_share: that part; what is left, and too little for a segment, is drawn one by one
 
     For copies of it elsewhere, ``added`` counts the calls of :meth:`add`, and ``rewrites`` how often what was there became
     something else.
@@ -72,9 +78,13 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         action_masks: bool = False,
         pursued_goals: bool = False,
         n_steps: int = 1,
+        segment_length: int = 1,
+        segment_share: float = 0.5,
     ) -> None:
         super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
         self.n_steps = n_steps
+        self.segment_length = segment_length
+        self.segment_share = segment_share
         self.added, self.rewrites = 0, 0
         self.next_ids = np.zeros((self.buffer_size, n_envs), dtype=np.int64)
         self.next_action_masks: NDArray[np.bool_] | None = None
@@ -93,6 +103,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         action_masks: bool,
         pursued_goals: bool = False,
         n_steps: int = 1,
+        segment_length: int = 1,
+        segment_share: float = 0.5,
     ) -> dict[str, int]:
         """
         :param buffer_size: see the class, as are the others
@@ -101,7 +113,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param n_envs: number of parallel environments
         :param action_masks: whether they are kept
         :param pursued_goals: whether their ids are kept
-        :param n_steps: takes no memory
+        :param n_steps: takes no memory, as does what follows
+        :param segment_length: see the class
+        :param segment_share: see the class
         :return: bytes of its arrays, by what they are of
         """
         rows = max(buffer_size // n_envs, 1) * n_envs
@@ -223,11 +237,14 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     def _get_samples(  # type: ignore[override]
         self, batch_inds: NDArray[np.integer[Any]], env: VecNormalize | None = None
     ) -> ManyGoalsSamples:
+        rows: tuple[_Indices, _Indices]
         rows = batch_inds, np.random.randint(self.n_envs, size=len(batch_inds))  # noqa: NPY002 - the generator that SB3 seeds
-        last: tuple[NDArray[np.integer[Any]], NDArray[Any]] = rows
-        path: tuple[NDArray[np.int64], ...] = ()
+        way: dict[str, NDArray[Any]] = {}
+        if self.segment_length > 1:
+            rows, way["goes_on"] = self._in_segments(*rows)
+        last = rows
         if self.n_steps > 1:
-            last, path = self._follow(*rows)
+            last, way = self._follow(*rows)
         # SB3 keeps discrete observations with a last axis of one
         shape = (len(batch_inds), *(self.observation_space.shape or ()))
         return ManyGoalsSamples(
@@ -238,26 +255,51 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.to_torch(self.dones[last].astype(np.bool_), copy=False),
             None if self.next_action_masks is None else self.to_torch(self.next_action_masks[last], copy=False),
             None if self.pursued_ids is None else self.to_torch(self.pursued_ids[rows], copy=False),
-            *(self.to_torch(array, copy=False) for array in path),
+            **{name: self.to_torch(array, copy=False) for name, array in way.items()},
         )
 
-    def _follow(
-        self, times: NDArray[np.integer[Any]], envs: NDArray[np.integer[Any]]
-    ) -> tuple[tuple[NDArray[np.int64], NDArray[Any]], tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def _follow(self, times: _Indices, envs: _Indices) -> tuple[tuple[_Indices, _Indices], dict[str, NDArray[Any]]]:
         """
-        The world's way from the transitions at ``times``: where the last of up to ``n_steps`` lies, and the way.
-
-        Whether it went on is seen by the next transition: it begins where this one led to. Goals make no difference.
+        :param times: rows of transitions
+        :param envs: their environments
+        :return: where the last of up to ``n_steps`` transitions from there on lies, and the way there
         """
-        last, going = times.astype(np.int64), np.ones(len(times), dtype=np.bool_)
+        last, going = times, np.ones(len(times), dtype=np.bool_)
         ids = np.full((len(times), self.n_steps), UNKNOWN, dtype=np.int64)
         ids[:, 0], lengths = self.next_ids[times, envs], np.ones(len(times), dtype=np.int64)
         for step in range(1, self.n_steps):
-            following = (last + 1) % self.buffer_size
-            began, led_to = self.observations[following, envs], self.next_observations[last, envs]
-            going = going & (following != self.pos) & ~self.dones[last, envs].astype(np.bool_)
-            going &= (began == led_to).reshape(len(times), -1).all(axis=1)
-            last = np.where(going, following, last)
-            ids[going, step] = self.next_ids[following, envs][going]
+            going = going & self._world_went_on(last, envs)
+            last = np.where(going, (last + 1) % self.buffer_size, last)
+            ids[going, step] = self.next_ids[last, envs][going]
             lengths += going
-        return (last, envs), (ids, lengths)
+        return (last, envs), {"path_ids": ids, "path_lengths": lengths}
+
+    def _in_segments(self, times: _Indices, envs: _Indices) -> tuple[tuple[_Indices, _Indices], NDArray[np.bool_]]:
+        """
+        :param times: rows drawn one by one
+        :param envs: their environments
+        :return: rows of which the first lie in segments, and whether each goes on in the next. Where the world did not go on,
+            a segment begins anew with what was drawn in that place
+        """
+        length = self.segment_length
+        n_segments = int(self.segment_share * len(times)) // length
+        within = slice(n_segments * length)
+        times, envs = times.copy(), envs.copy()
+        goes_on = np.zeros(len(times), dtype=np.bool_)
+        in_time, in_env = (array[within].reshape(n_segments, length) for array in (times, envs))
+        linked = goes_on[within].reshape(n_segments, length)
+        for place in range(1, length):
+            before = in_time[:, place - 1], in_env[:, place - 1]
+            went_on = self._world_went_on(*before)
+            in_time[went_on, place] = (before[0][went_on] + 1) % self.buffer_size
+            in_env[went_on, place] = before[1][went_on]
+            linked[:, place - 1] = went_on
+        return (times, envs), goes_on
+
+    def _world_went_on(self, times: _Indices, envs: _Indices) -> NDArray[np.bool_]:
+        """Whether the next transition is kept, and begins where this one led to. Goals make no difference."""
+        following = (times + 1) % self.buffer_size
+        equal: NDArray[np.bool_] = self.observations[following, envs] == self.next_observations[times, envs]
+        same = equal.all(axis=tuple(range(1, equal.ndim)))
+        on: NDArray[np.bool_] = (following != self.pos) & ~self.dones[times, envs].astype(np.bool_) & same
+        return on

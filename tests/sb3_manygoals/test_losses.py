@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sb3_manygoals.losses import (
+    best_along_segments,
     n_step_td_targets,
     near_weights,
     pairwise_td_loss,
@@ -191,3 +192,31 @@ def test_one_step_is_a_case_of_n(seed, double_q, masks):
     rest = (terminated, 0.9, 0.25, -0.1, th.randn(4, 3, 5) if double_q else None, mask)
     one_step = pairwise_td_targets(next_q, achieved, *rest)
     th.testing.assert_close(n_step_td_targets(next_q, achieved.long(), th.ones(4, dtype=th.int64), *rest), one_step)
+
+
+def test_the_best_along_segments_by_hand():
+    # rows 0 to 2 are a way, and so are 3 and 4; the second goal is reached by row 1, the first by row 4
+    achieved = th.tensor([[False, False], [False, True], [False, False], [False, False], [True, False]])
+    targets = th.tensor([[-9.0, -9.0], [-2.0, 0.0], [-1.0, -0.5], [-0.05, -7.0], [0.0, -3.0]])
+    goes_on = th.tensor([True, True, False, True, False])
+    best = best_along_segments(targets, achieved, goes_on, 3, 0.5, -0.1)
+    # -1 comes to -0.6 one step earlier and to -0.4 two; what comes after a goal is no part of its way; -0.05 was more already
+    expected = th.tensor([[-0.4, -0.1], [-0.6, 0.0], [-1.0, -0.5], [-0.05, -1.6], [0.0, -3.0]])
+    th.testing.assert_close(best, expected)
+    assert th.equal(targets[0], th.tensor([-9.0, -9.0]))  # what was given is as it was
+    th.testing.assert_close(best_along_segments(targets, achieved, goes_on, 2, 0.5, -0.1)[0], th.tensor([-1.1, -0.1]))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 6))
+def test_the_best_along_segments_is_the_loop_over_rows(seed, length):
+    th.manual_seed(seed)
+    n_rows, gamma = 12, 0.9
+    targets, achieved = -th.rand(n_rows, 3), th.rand(n_rows, 3) < 0.2
+    goes_on = (th.rand(n_rows) < 0.7) & ((th.arange(n_rows) + 1) % length != 0)
+    goes_on[-1] = False
+    expected = targets.clone()
+    for row in reversed(range(n_rows - 1)):
+        for goal in range(3):
+            if goes_on[row] and not achieved[row, goal]:
+                expected[row, goal] = max(expected[row, goal], -0.1 + gamma * expected[row + 1, goal])
+    th.testing.assert_close(best_along_segments(targets, achieved, goes_on, length, gamma, -0.1), expected)

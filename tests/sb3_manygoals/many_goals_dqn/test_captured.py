@@ -307,10 +307,11 @@ def test_an_optimizer_that_cannot_be_captured_is_named(policy_kwargs, reason, im
     assert th.equal(parameters(model), parameters(make_model(policy_kwargs=policy_kwargs, cuda_graph=False).learn(60)))
 
 
-def test_ways_of_n_steps_are_followed_on_the_host(imitated):
-    with fails("with n_steps > 1 the ways of the world are followed on the host"):
-        model = make_model(n_steps=2).learn(60)
-    assert th.equal(parameters(model), parameters(make_model(n_steps=2, cuda_graph=False).learn(60)))
+@pytest.mark.parametrize("ways", [{"n_steps": 2}, {"segment_length": 3}])
+def test_ways_are_followed_on_the_host(ways, imitated):
+    with fails("with n_steps or segment_length the ways of the world are followed on the host"):
+        model = make_model(**ways).learn(60)
+    assert th.equal(parameters(model), parameters(make_model(**ways, cuda_graph=False).learn(60)))
 
 
 def test_memories_that_do_not_fit_are_named(imitated, monkeypatch):

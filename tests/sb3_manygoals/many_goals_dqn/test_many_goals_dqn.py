@@ -158,6 +158,40 @@ def test_n_steps_are_the_brute_force_loop_over_pairs_and_steps(head):
     th.testing.assert_close(losses.detach(), th.tensor(expected), rtol=1e-4, atol=1e-5)
 
 
+def test_segments_have_the_best_return_of_their_way():
+    model = make_model(Corridor(length=6), segment_length=3, segment_share=1.0)
+    cells = np.stack([Corridor(length=6).observation_of(cell) for cell in range(6)])
+    model.goal_buffer.set_checkpoint_state({**model.goal_buffer.get_checkpoint_state(), "observations": cells.copy()})
+    here, there, goal = [0, 1, 2, 4], [1, 2, 3, 5], 3  # a way of three transitions to the goal, and another transition
+    batch = ManyGoalsSamples(
+        th.tensor(cells[here]),
+        th.ones(4, dtype=th.int64),
+        th.tensor(cells[there]),
+        th.tensor(there),
+        th.zeros(4, dtype=th.bool),
+        goes_on=th.tensor([True, True, False, False]),
+    )
+    with th.no_grad():  # every bootstrapped value is far too small
+        model.q_net_target.head.bias.fill_(-100.0)
+    loss = model.goal_losses(batch, th.tensor(cells[[goal]]), th.tensor([goal]))
+    q = model.q_net(th.tensor(cells[here]), th.tensor(cells[[goal] * 4]))[:, 1]
+    last = -0.1 + 0.99 * model.q_net_target(th.tensor(cells[[5]]), th.tensor(cells[[goal]])).max()
+    expected = (q - th.stack([th.tensor(-0.199), th.tensor(-0.1), th.tensor(0.0), last])).square().mean()
+    th.testing.assert_close(loss[0], expected)
+
+
+def test_segments_are_learnt_from():
+    model = make_model(Corridor(length=6), segment_length=4, learning_starts=10)
+    model.learn(60)
+    assert model.replay_buffer.sample(32).goes_on.sum() > 4
+    with pytest.raises(ValueError, match="n_steps and segment_length go apart, got 2 and 3"):
+        make_model(Corridor(length=6), n_steps=2, segment_length=3)
+    with pytest.raises(ValueError, match=r"segment_share must be a number in \[0, 1\], got 1.5"):
+        make_model(Corridor(length=6), segment_length=3, segment_share=1.5)
+    with pytest.raises(ValueError, match='goal_sampling="pursued" has no segment_length'):
+        make_model(Corridor(length=6), segment_length=2, goal_sampling="pursued")
+
+
 def test_n_steps_are_learnt_from():
     model = make_model(Corridor(length=6), n_steps=3, learning_starts=10)
     assert model.replay_buffer.n_steps == 3

@@ -1,0 +1,111 @@
+"""What an update descends: the loss of each goal, by one network or two and whatever options a model has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch as th
+
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.losses import (
+    best_along_segments,
+    n_step_td_targets,
+    near_weights,
+    pairwise_td_loss,
+    pairwise_td_targets,
+    widen_action_gap,
+)
+from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsSamples
+
+if TYPE_CHECKING:
+    from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN
+
+
+def pairwise_losses(
+    model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor, met: th.Tensor | None = None
+) -> th.Tensor:
+    """
+    Every transition with every goal.
+
+    :param model: whose networks and options
+    :param batch: S transitions
+    :param goals: observations, shape (G, *observation_space.shape)
+    :param goal_ids: their ids, shape (G,) int64
+    :param met: rows of the batch whose next observations the first M goals are, shape (M,) int64: they go through the target
+        network once for both; None: not known
+    :return: shape (G,)
+    """
+    net, target = model.q_net, model.q_net_target
+    n, n_met = len(batch.actions), 0 if met is None else len(met)
+    with th.no_grad():
+        features = target.trunk(th.cat([batch.next_observations, goals[n_met:]]))
+        goal_features = features[n:] if met is None else th.cat([features[met], features[n:]])
+        goal_embeddings = target.goal_embedding(goal_features)
+        next_q = target.pairwise(target.state_embedding(features[:n]), goal_embeddings)
+        current_q = None
+        if model.action_gap:
+            current_q = target.pairwise(target.state_embedding(target.trunk(batch.observations)), goal_embeddings)
+    features = net.trunk(th.cat([batch.observations, goals]))
+    goal_embeddings = net.goal_embedding(features[n:])
+    q = net.pairwise_taken(net.state_embedding(features[:n]), goal_embeddings, batch.actions)
+    next_q_online = None
+    if model.double_q:
+        with th.no_grad():
+            next_q_online = net.pairwise(net.state_embedding(net.trunk(batch.next_observations)), goal_embeddings)
+    targets = _targets(model, batch, goal_ids, next_q, next_q_online)
+    weights = None
+    if model.near_decay < 1.0:
+        rewards = (model.gamma, model.goal_reward, model.step_reward)
+        weights = near_weights(targets, model.near_decay, model.near_floor, *rewards)
+    if current_q is not None:
+        targets = widen_action_gap(targets, current_q, batch.actions, model.action_gap)
+    return pairwise_td_loss(q, targets, weights)
+
+
+def pursued_losses(model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
+    """
+    Each transition with one goal, its own.
+
+    :param model: whose networks and options
+    :param batch: S transitions
+    :param goals: the goal of each, shape (S, *observation_space.shape)
+    :param goal_ids: their ids, -1 where the goal is not known, shape (S,) int64
+    :return: shape (S,)
+    """
+    with th.no_grad():
+        next_q = model.q_net_target(batch.next_observations, goals)[:, None]
+        next_q_online = model.q_net(batch.next_observations, goals)[:, None] if model.double_q else None
+    q = model.q_net(batch.observations, goals).gather(1, batch.actions[:, None])
+    targets = pairwise_td_targets(
+        next_q,
+        (batch.next_ids == goal_ids)[:, None],
+        batch.terminated,
+        model.gamma,
+        model.goal_reward,
+        model.step_reward,
+        next_q_online,
+        batch.next_action_mask,
+    )
+    # as S goals with one transition each; those whose goal is not known have no part in the mean
+    known = goal_ids != UNKNOWN
+    return pairwise_td_loss(q.T, targets.T) * known * (len(known) / known.sum().clamp(min=1))
+
+
+def _targets(
+    model: ManyGoalsDQN,
+    batch: ManyGoalsSamples,
+    goal_ids: th.Tensor,
+    next_q: th.Tensor,
+    next_q_online: th.Tensor | None,
+) -> th.Tensor:
+    rest = (batch.terminated, model.gamma, model.goal_reward, model.step_reward, next_q_online, batch.next_action_mask)
+    if batch.path_ids is not None and batch.path_lengths is not None:
+        reached = batch.path_ids[:, :, None] == goal_ids
+        # the first of equal maxima
+        reached_after = th.where(reached.any(dim=1), reached.byte().argmax(dim=1) + 1, 0)
+        return n_step_td_targets(next_q, reached_after, batch.path_lengths, *rest)
+    achieved = batch.next_ids[:, None] == goal_ids
+    targets = pairwise_td_targets(next_q, achieved, *rest)
+    if batch.goes_on is None:
+        return targets
+    return best_along_segments(targets, achieved, batch.goes_on, model.segment_length, model.gamma, model.step_reward)
