@@ -24,8 +24,8 @@ class Trajectories(NamedTuple):
     """
     B pieces of episodes, each of n transitions in a row, or fewer where the episode had not as many.
 
-    :param observations: shape (B, n + 1, *observation_space.shape). What comes after a shorter piece is its last observation again,
-        so that the last one is at the end in any case
+    :param observations: shape (B, n + 1, *observation_space.shape). What comes after a shorter piece is its last observation
+        again, so that the last one is at the end in any case
     :param actions: int64, shape (B, n), zeros after a shorter piece
     :param rewards: as the learner saw them, float32, shape (B, n), zeros after a shorter piece
     :param lengths: number of transitions, int64, shape (B,)
@@ -41,8 +41,8 @@ class Trajectories(NamedTuple):
 
 class RewardExamples(NamedTuple):
     """
-    :param observations: the last three before a transition, oldest first, shape (B, 3, *observation_space.shape); before an episode's
-        beginning, its first observation
+    :param observations: the last three before a transition, oldest first, shape (B, 3, *observation_space.shape); before an
+        episode's beginning, its first observation
     :param rewards: of the transitions, float32, shape (B,)
     """
 
@@ -75,11 +75,11 @@ class _Ongoing:
 
 class EpisodeBuffer:
     """
-    The K episodes of highest return (section 5 of Veeriah et al. 2018); of those of equal return the oldest goes first. Episodes enter
-    whole, when they end, with the observation they ended with; those that go on are kept aside.
+    The K episodes of highest return (section 5 of Veeriah et al. 2018); of those of equal return the oldest goes first.
+    Episodes enter whole, when they end, with the observation they ended with; those that go on are kept aside.
 
-    Each frame is kept once: an observation that is a stack of four frames shares three with the one before. That the observations of
-    an episode are such stacks is checked as they come.
+    Each frame is kept once: an observation that is a stack of four frames shares three with the one before. That the
+    observations of an episode are such stacks is checked as they come.
 
     :param observation_space: of the learner: Box, Discrete, MultiDiscrete or MultiBinary
     :param capacity: K
@@ -88,7 +88,8 @@ class EpisodeBuffer:
     :param frame_store: where frames are kept, a store of its own for frames of this shape and dtype; None:
         :class:`~sb3_manygoals.auxiliary.frames.ArrayFrames`
     :raises TypeError: if observations are not single arrays of fixed shape
-    :raises ValueError: if ``capacity`` or ``n_stack`` is no positive whole number, or observations cannot be cut into so many frames
+    :raises ValueError: if ``capacity`` or ``n_stack`` is no positive whole number, or observations cannot be cut into so many
+        frames
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class EpisodeBuffer:
         self.capacity = int(capacity)
         self.stacks = FrameStacks(self.shape, n_stack, stack_axis)
         self.frames: FrameStorage = ArrayFrames(self.stacks.frame_shape, self.dtype) if frame_store is None else frame_store
-        self.recorder: tuple[int, int] | None = None
+        self.recorder: tuple[float | None, int] | None = None
         """Which training fills the buffer, and which of its callbacks: the only one of those that share it."""
         self._best: list[tuple[float, int, list[Segment]]] = []  # a heap: (return, number, segments)
         self._ended = 0
@@ -140,7 +141,8 @@ class EpisodeBuffer:
         Say from where the environments go on. Episodes that had not ended are forgotten.
 
         :param observations: the current ones, shape (n_envs, *observation_space.shape)
-        :param keep_ongoing: whether to go on with the episodes of those environments whose observation is the last that was added
+        :param keep_ongoing: whether to go on with the episodes of those environments whose observation is the last that was
+            added
         :raises ValueError: if shape or dtype are not the space's
         """
         observations = self._checked(observations, "observations")
@@ -164,18 +166,19 @@ class EpisodeBuffer:
         returns: Sequence[float | None],
     ) -> None:
         """
-        Take in one transition of each environment. An environment that is done goes on from ``observations``; its episode is whole if
-        it has a return, and is otherwise only cut there, as a game is where a life is lost.
+        Take in one transition of each environment. An environment that is done goes on from ``observations``; its episode is
+        whole if it has a return, and is otherwise only cut there, as a game is where a life is lost.
 
         :param actions: shape (n_envs,)
         :param rewards: as the learner sees them, shape (n_envs,)
         :param dones: whether the episode of the learner ended, shape (n_envs,)
-        :param observations: after the transition, of the next episode where one was done, shape (n_envs, *observation_space.shape)
+        :param observations: after the transition, of the next episode where one was done, shape (n_envs,
+            *observation_space.shape)
         :param terminal_observations: with which episodes ended; None where nothing was done
         :param truncated: whether an episode that is done was ended by a time limit
         :param returns: by which to rank the episodes that are whole, None for the others
-        :raises ValueError: if this is not the number of environments of :meth:`start`, something has another shape or dtype than the
-            space, observations are no stacks of frames, a terminal observation is missing, or a return is not finite
+        :raises ValueError: if this is not the number of environments of :meth:`start`, something has another shape or dtype
+            than the space, observations are no stacks of frames, a terminal observation is missing, or a return is not finite
         """
         observations = self._checked(observations, "observations")
         if len(observations) != len(self._ongoing):
@@ -205,10 +208,18 @@ class EpisodeBuffer:
                     self._end(ongoing, float(score), env)
                 self._begin(ongoing, observations[env])
 
+    def rewards_so_far(self, env: int) -> float:
+        """
+        :param env: index of an environment
+        :return: sum of the rewards of its episode that goes on
+        """
+        ongoing = self._ongoing[env]
+        return sum(float(segment.rewards.sum()) for segment in ongoing.segments) + math.fsum(ongoing.rewards)
+
     def sample(self, batch_size: int, n_steps: int, rng: np.random.Generator) -> Trajectories:
         """
-        Draw pieces of episodes uniformly, with replacement: any transition from which on there are ``n_steps`` is as likely to be the
-        first. Where there are not as many, as between two lost lives, all of them are drawn, as one piece.
+        Draw pieces of episodes uniformly, with replacement: any transition from which on there are ``n_steps`` is as likely
+        to be the first. Where there are not as many, as between two lost lives, all of them are drawn, as one piece.
 
         :param batch_size: B, how many pieces
         :param n_steps: n, their length
@@ -231,8 +242,8 @@ class EpisodeBuffer:
 
     def sample_rewards(self, batch_size: int, rng: np.random.Generator) -> RewardExamples:
         """
-        Draw transitions whose reward is to be predicted, half of them with a reward and half without (Jaderberg et al. 2017), or all
-        of one kind while there is no other.
+        Draw transitions whose reward is to be predicted, half of them with a reward and half without (Jaderberg et al. 2017),
+        or all of one kind while there is no other.
 
         :param batch_size: B, how many; of an odd number, one more is without
         :param rng: for the draws

@@ -1,4 +1,4 @@
-"""Where the frames of an episode buffer are: as they came, in arrays. Another store with the same methods can compress them."""
+"""Where the frames of an episode buffer are kept: as they came, in arrays. Another store of the same methods can compress."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
 The losses of the auxiliary tasks, as pure functions of tensors.
 
-Each gives one number a transition; :func:`reduce` makes one loss of them. Whether that is their sum or their mean is said by whoever
-asks: a weight of 0.02 for the mean over 80 transitions is one of 0.00025 for their sum.
+Each gives one number a transition; :func:`reduce` makes one loss of them. Whether that is their sum or their mean is said by
+whoever asks: a weight of 0.02 for the mean over 80 transitions is one of 0.00025 for their sum.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def many_goals_losses(
 
     .. math:: \mathcal{L}^Q = \mathbb{E} \bigl[r_g + \gamma_g \max_{a'} Q_{\theta^-}(s', a', g) - Q_\theta(s, a, g)\bigr]^2
 
-    is the mean of, where trajectories of length n give both the transitions and, each by its last observation, the goal (section 5 of
-    Veeriah et al. 2018). Targets are of one step, by the target network, and no gradient passes through them. Where a trajectory meets
-    its goal, on its last transition at the latest, the target is ``goal_reward`` alone.
+    is the mean of, where trajectories of length n give both the transitions and, each by its last observation, the goal
+    (section 5 of Veeriah et al. 2018). Targets are of one step, by the target network, and no gradient passes through them.
+    Where a trajectory meets its goal, on its last transition at the latest, the target is ``goal_reward`` alone.
 
     :param q: the learning network's values of all actions for the trajectory's goal, shape (B, n, A)
     :param next_q: the target network's of the observations that follow, shape (B, n, A)
@@ -82,12 +82,12 @@ def many_goals_losses(
 
 def pixel_changes(images: th.Tensor, crop: int, cell: int) -> th.Tensor:
     """
-    The pseudo-rewards of pixel control (Jaderberg et al. 2017): for each square cell of the middle of the picture, by how much its
-    pixels change from one observation to the next, as the mean of the absolute differences over pixels and channels.
+    The pseudo-rewards of pixel control (Jaderberg et al. 2017): for each square cell of the middle of the picture, by how
+    much its pixels change from one observation to the next, as the mean of the absolute differences over pixels and channels.
 
     :param images: in [0, 1] if pixels are to be compared as in the source, shape (..., n + 1, C, H, W)
-    :param crop: side of the square in the middle that is looked at, in pixels; where it cannot be in the middle, it is a pixel further up
-        or left
+    :param crop: side of the square in the middle that is looked at, in pixels; where it cannot be in the middle, it is a
+        pixel further up or left
     :param cell: side of a cell, in pixels, a divisor of ``crop``
     :return: shape (..., n, crop / cell, crop / cell)
     :raises ValueError: if the square is larger than the picture, or the cells do not fill it
@@ -98,7 +98,7 @@ def pixel_changes(images: th.Tensor, crop: int, cell: int) -> th.Tensor:
     images = images[..., top : top + crop, left : left + crop]
     changes = (images[..., 1:, :, :, :] - images[..., :-1, :, :, :]).abs().mean(dim=-3)  # (..., n, crop, crop)
     cells = crop // cell
-    return changes.unflatten(-1, (cells, cell)).unflatten(-3, (cells, cell)).mean(dim=(-3, -1))
+    return changes.reshape(*changes.shape[:-2], cells, cell, cells, cell).mean(dim=(-3, -1))
 
 
 def check_cells(size: tuple[int, int], crop: int, cell: int) -> None:
@@ -137,7 +137,8 @@ def pixel_control_losses(
     q: th.Tensor, actions: th.Tensor, changes: th.Tensor, terminated: th.Tensor, valid: th.Tensor, gamma: float
 ) -> th.Tensor:
     r"""
-    n-step Q-learning of how to change each cell of the picture, for each transition the *sum* over cells c of (Jaderberg et al. 2017)
+    n-step Q-learning of how to change each cell of the picture, for each transition the *sum* over cells c of (Jaderberg et
+    al. 2017)
 
     .. math:: \frac{1}{2} \Bigl(\sum_{k=t}^{n-1} \gamma^{k-t} r^c_k + \gamma^{n-t} \max_a Q^c(s_n, a) - Q^c(s_t, a_t)\Bigr)^2
 
@@ -147,7 +148,8 @@ def pixel_control_losses(
     :param actions: actions taken, int64, shape (B, n)
     :param changes: as :func:`pixel_changes` gives them, shape (B, n, h, w)
     :param terminated: whether the last real transition of a trajectory ended the episode, bool, shape (B,)
-    :param valid: which transitions are real, from the first on, bool, shape (B, n). What follows the last is its last observation again
+    :param valid: which transitions are real, from the first on, bool, shape (B, n). What follows the last is its last
+        observation again
     :param gamma: discount factor
     :return: shape (B, n); 0 where there is no transition
     """

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 class Segment(NamedTuple):
     """
-    Transitions in a row, with nothing but the world's own steps between them: an episode, or a life of a game that has several.
+    Transitions in a row, with nothing but the world's own steps between them: an episode, or a life of a game that has
+    several.
 
     :param frames: ids of the frames, those of the first observation, then one a transition, int64
     :param actions: int64, shape (T,)

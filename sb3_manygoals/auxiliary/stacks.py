@@ -72,6 +72,6 @@ class FrameStacks:
         older, newer = self.split(before[None])[0], self.split(after[None])[0]
         if older[1:].tobytes() != newer[:-1].tobytes():
             raise ValueError(
-                f"n_stack={self.n_stack} along axis {self.axis}, but an observation of environment {env} does not begin with the "
-                "newest frames of the one before"
+                f"n_stack={self.n_stack} along axis {self.axis}, but an observation of environment {env} does not begin with "
+                "the newest frames of the one before"
             )
