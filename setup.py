@@ -21,6 +21,8 @@ BENCHMARKS = [
 # Gymnasium takes its `pygame` module from pygame-ce too; pygame, of the same module name, cannot be installed beside it.
 RENDER = ["pygame-ce>=2.5"]
 ATARI = ["ale-py>=0.12.1"]
+# For tests only: losses are compared with it. It brings JAX, some 600 MB.
+RLAX = ["rlax>=0.1.9; python_version >= '3.11'"]
 
 setup(
     name="sb3-manygoals",
@@ -46,6 +48,7 @@ setup(
         "atari": ATARI,
         "render": RENDER,
         "ray": ["ray>=2.40"],
+        "rlax": RLAX,
         "docs": ["myst-parser>=3.0", "sphinx>=7.0", "furo"],
         "benchmarks": BENCHMARKS,
         "dev": [
