@@ -13,7 +13,7 @@ from typing import Any
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 N_ENVS = 16
-"""Baselines (num_env of run_atari). With n = 5 steps of each these are the 80 transitions of an update, as the paper has it."""
+"""Baselines (num_env of run_atari). With n = 5 steps of each these are the 80 transitions of the paper's updates."""
 
 A2C_SETTINGS: Mapping[str, Any] = MappingProxyType(
     {
