@@ -153,7 +153,7 @@ class EpisodeBuffer:
             if not keep_ongoing or ongoing.last is None or not np.array_equal(ongoing.last, observation):
                 self.frames.free(ongoing.frame_ids)
                 self._ongoing[env] = _Ongoing()
-                self._begin(self._ongoing[env], observation)
+                self._begin(env, observation)
 
     def add(
         self,
@@ -195,7 +195,8 @@ class EpisodeBuffer:
             for env, ongoing in enumerate(self._ongoing):
                 assert ongoing.last is not None
                 self.stacks.check_follows(ongoing.last, reached[env], env)
-        places = self.frames.append(np.ascontiguousarray(self.stacks.newest(reached))).tolist()
+        newest = np.ascontiguousarray(self.stacks.newest(reached))
+        places = self.frames.append(newest, range(len(newest))).tolist()
         for env, (ongoing, place) in enumerate(zip(self._ongoing, places, strict=True)):
             ongoing.frames.append(place)
             ongoing.actions.append(int(actions[env]))
@@ -206,7 +207,7 @@ class EpisodeBuffer:
                 score = returns[env]
                 if score is not None:
                     self._end(ongoing, float(score), env)
-                self._begin(ongoing, observations[env])
+                self._begin(env, observations[env])
 
     def rewards_so_far(self, env: int) -> float:
         """
@@ -316,12 +317,13 @@ class EpisodeBuffer:
             )
         return array
 
-    def _begin(self, ongoing: _Ongoing, observation: NDArray[Any]) -> None:
+    def _begin(self, env: int, observation: NDArray[Any]) -> None:
         """Of the frames of a first observation many are often the same, black or repeated: those are kept once."""
+        ongoing = self._ongoing[env]
         ongoing.last = observation.copy()
         stack = self.stacks.split(observation[None])[0]
         new = [row for row in range(len(stack)) if row == 0 or stack[row].tobytes() != stack[row - 1].tobytes()]
-        ids = self.frames.append(np.ascontiguousarray(stack[new]))
+        ids = self.frames.append(np.ascontiguousarray(stack[new]), [env] * len(new))
         ongoing.frames = ids[np.searchsorted(new, np.arange(len(stack)), side="right") - 1].tolist()
 
     def _end(self, ongoing: _Ongoing, score: float, env: int) -> None:

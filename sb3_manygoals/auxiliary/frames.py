@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,9 +20,11 @@ class FrameStorage(Protocol):
     def nbytes(self) -> int:
         """Bytes taken."""
 
-    def append(self, frames: NDArray[Any]) -> NDArray[np.int64]:
+    def append(self, frames: NDArray[Any], streams: Sequence[int]) -> NDArray[np.int64]:
         """
         :param frames: shape (n, *shape)
+        :param streams: numbers of the sequences that they go on with, shape (n,): frames of one follow each other, look alike,
+            and are mostly freed together
         :return: the id of each, shape (n,) int64, from which on nobody else has it until it is freed
         """
 
@@ -62,9 +65,10 @@ class ArrayFrames:
         """Bytes taken, also for frames to come."""
         return sum(block.nbytes for block in self._blocks)
 
-    def append(self, frames: NDArray[Any]) -> NDArray[np.int64]:
+    def append(self, frames: NDArray[Any], streams: Sequence[int] | None = None) -> NDArray[np.int64]:
         """
         :param frames: shape (n, *shape), the dtype of the store
+        :param streams: makes no difference here
         :return: their ids, shape (n,) int64
         :raises ValueError: if shape or dtype are others
         """

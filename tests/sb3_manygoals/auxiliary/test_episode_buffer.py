@@ -18,7 +18,8 @@ class Counting(ArrayFrames):
         self.kept = set()
         self.fetched = 0
 
-    def append(self, frames):
+    def append(self, frames, streams):
+        assert len(streams) == len(frames)
         ids = super().append(frames)
         assert self.kept.isdisjoint(ids.tolist())
         self.kept.update(ids.tolist())
