@@ -28,8 +28,8 @@ class AuxiliaryCallback(BaseCallback):
 
     .. math:: \mathcal{L} = \mathcal{L}^{AC} + \sum_i \beta_i \mathcal{L}_i
 
-    (section 5 of Veeriah et al. 2018): once A2C has its gradient, those of the auxiliary losses are added, and then one step is
-    taken, with one set of second moments. (Algorithm 2 there writes two steps, one after the other, of sizes :math:`\alpha` and
+    (section 5 of Veeriah et al. 2018): once A2C has its gradient, those of the auxiliary losses are added, and one step is
+    taken, with one set of second moments. (Algorithm 2 there has two steps, one after the other, of sizes :math:`\alpha` and
     :math:`\alpha\beta`. Were the second one RMSProp's with moments of its own, a factor of the loss would not matter.) A2C's
     gradient is clipped as ever, by its own length; that of each auxiliary loss, times its weight, by its own, to the same
     ``max_grad_norm``. With a weight of 0 nothing is computed, and A2C is SB3's to the last bit.
