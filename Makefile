@@ -6,27 +6,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
 
 .PHONY: mastery test format clean
 
 mastery: $(INSTALLED)
 	$(BIN)/python -m benchmarks mastery --preset small $(ARGS)
 
-test: $(INSTALLED)
+test: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-format: $(INSTALLED)
+format: $(INSTALLED_DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
 
-$(INSTALLED): setup.py constraints.txt
+$(INSTALLED) $(INSTALLED_DEV): setup.py constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or later is needed, this is " + sys.version) if sys.version_info < (3, 10) else None'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(if $(filter %-dev,$@),dev,benchmarks)]"
 	touch $@

@@ -22,6 +22,8 @@ BENCHMARKS = [
 # Gymnasium takes its `pygame` module from pygame-ce too; pygame, of the same module name, cannot be installed beside it.
 RENDER = ["pygame-ce>=2.5"]
 ATARI = ["ale-py>=0.12.1", "lz4>=4.3"]
+# For tests only: losses are compared with it. It brings JAX, some 600 MB.
+RLAX = ["rlax>=0.1.9; python_version >= '3.11'"]
 
 setup(
     name="sb3-manygoals",
@@ -47,6 +49,7 @@ setup(
         "atari": ATARI,
         "render": RENDER,
         "ray": ["ray>=2.40"],
+        "rlax": RLAX,
         "docs": ["myst-parser>=3.0", "sphinx>=7.0", "furo"],
         "benchmarks": BENCHMARKS,
         # Another's intervals, for a test of ours; what it needs does not go with pandas 3.
@@ -55,6 +58,7 @@ setup(
             *BENCHMARKS,
             *RENDER,
             *ATARI,
+            *RLAX,
             "build>=1.2",
             "hypothesis>=6.100",
             "minigrid>=3.0; python_version >= '3.11'",

@@ -1,5 +1,12 @@
 """Learners for many goals at once, on Stable-Baselines3."""
 
+from sb3_manygoals.auxiliary import (
+    AuxiliaryActorCriticPolicy,
+    EpisodeBuffer,
+    ManyGoalsCallback,
+    PixelControlCallback,
+    RewardPredictionCallback,
+)
 from sb3_manygoals.checkpoint.callback import ExactCheckpointCallback
 from sb3_manygoals.evaluation import MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
@@ -10,13 +17,18 @@ from sb3_manygoals.vec_env import GymnasiumVecEnv
 __version__ = "0.1.0"
 
 __all__ = [
+    "AuxiliaryActorCriticPolicy",
+    "EpisodeBuffer",
     "ExactCheckpointCallback",
     "GoalBuffer",
     "GoalBufferWrapper",
     "GymnasiumVecEnv",
+    "ManyGoalsCallback",
     "ManyGoalsDQN",
     "MasteryCallback",
     "MasteryResult",
+    "PixelControlCallback",
+    "RewardPredictionCallback",
     "TabularAllGoals",
     "VecGoalBufferWrapper",
     "evaluate_mastery",

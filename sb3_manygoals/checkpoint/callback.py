@@ -15,10 +15,17 @@ from typing import Any, Protocol, runtime_checkable
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.checkpoint.folder import checkpoints, read_newest, write_checkpoint
-from sb3_manygoals.checkpoint.learner import get_generators, get_pending_log, set_generators, set_pending_log
+from sb3_manygoals.checkpoint.learner import (
+    OnPolicyLearner,
+    get_generators,
+    get_pending_log,
+    set_generators,
+    set_pending_log,
+)
 from sb3_manygoals.checkpoint.tree import CheckpointError, encode
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -272,6 +279,8 @@ class ExactCheckpointCallback(BaseCallback):
 
 
 def _learner(model: BaseAlgorithm) -> Checkpointable:
+    if isinstance(model, OnPolicyAlgorithm) and not isinstance(model, Checkpointable):
+        return OnPolicyLearner(model)
     if not isinstance(model, Checkpointable):
         raise TypeError(f"model must have get_checkpoint_state and set_checkpoint_state, got {type(model).__name__}")
     return model

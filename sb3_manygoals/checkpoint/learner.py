@@ -9,6 +9,7 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_manygoals.checkpoint.tree import CheckpointError
 
@@ -64,6 +65,32 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
         setattr(model, name, value)
     if state["action_space"] is not None:
         model.action_space._np_random = state["action_space"]
+
+
+class OnPolicyLearner:
+    """
+    SB3's own on-policy algorithms (A2C, PPO) as something that has a checkpoint state. Where a rollout starts they have no
+    memory: what is common to all algorithms is all there is.
+
+    :param model: the algorithm
+    :raises CheckpointError: if it explores by gSDE, whose noise was drawn before a checkpoint can be written
+    """
+
+    def __init__(self, model: OnPolicyAlgorithm) -> None:
+        if model.use_sde:
+            raise CheckpointError("use_sde: the noise of generalized state-dependent exploration cannot be saved")
+        self.model = model
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: a plain tree, some of whose arrays are the algorithm's own: to be written before training goes on"""
+        return {"algorithm": get_algorithm_state(self.model)}
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of :meth:`get_checkpoint_state`
+        :raises CheckpointError: if the algorithm was built in another way
+        """
+        set_algorithm_state(self.model, state["algorithm"])
 
 
 def get_generators(model: BaseAlgorithm) -> dict[str, Any]:

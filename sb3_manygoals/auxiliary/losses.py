@@ -1,0 +1,189 @@
+"""
+The losses of the auxiliary tasks, as pure functions of tensors.
+
+Each gives one number a transition; :func:`reduce` makes one loss of them. Whether that is their sum or their mean is said by
+whoever asks: a weight of 0.02 for the mean over 80 transitions is one of 0.00025 for their sum.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch as th
+from torch.nn import functional
+
+from sb3_manygoals.losses import pairwise_td_targets
+
+Reduction = Literal["sum", "mean"]
+
+REWARD_CLASSES = 3
+"""Of a reward that is predicted: 0 is zero, 1 positive, 2 negative."""
+
+
+def check_reduction(reduction: str) -> None:
+    """
+    :param reduction: what was given for one
+    :raises ValueError: if it is neither "sum" nor "mean"
+    """
+    if reduction not in get_args(Reduction):
+        raise ValueError(f'reduction must be "sum" or "mean", got {reduction!r}')
+
+
+def reduce(losses: th.Tensor, reduction: Reduction, valid: th.Tensor | None = None) -> th.Tensor:
+    """
+    :param losses: one a transition, any shape
+    :param reduction: "sum" of them, or their "mean", the paper's expectation
+    :param valid: which of them are of real transitions and count at all, bool, the same shape; at least one. None: all
+    :return: the loss, shape ()
+    :raises ValueError: if ``reduction`` is neither
+    """
+    check_reduction(reduction)
+    if valid is None:
+        return losses.sum() if reduction == "sum" else losses.mean()
+    total = losses.masked_fill(~valid, 0.0).sum()
+    return total if reduction == "sum" else total / valid.sum()
+
+
+def many_goals_losses(
+    q: th.Tensor,
+    next_q: th.Tensor,
+    actions: th.Tensor,
+    achieved: th.Tensor,
+    gamma: float,
+    goal_reward: float,
+    step_reward: float,
+) -> th.Tensor:
+    r"""
+    The squared Bellman error of each transition for the goal of its own trajectory, what the paper's many-goals objective
+
+    .. math:: \mathcal{L}^Q = \mathbb{E} \bigl[r_g + \gamma_g \max_{a'} Q_{\theta^-}(s', a', g) - Q_\theta(s, a, g)\bigr]^2
+
+    is the mean of, where trajectories of length n give both the transitions and, each by its last observation, the goal
+    (section 5 of Veeriah et al. 2018). Targets are of one step, by the target network, and no gradient passes through them.
+    Where a trajectory meets its goal, on its last transition at the latest, the target is ``goal_reward`` alone.
+
+    :param q: the learning network's values of all actions for the trajectory's goal, shape (B, n, A)
+    :param next_q: the target network's of the observations that follow, shape (B, n, A)
+    :param actions: actions taken, int64, shape (B, n)
+    :param achieved: whether the observation that follows is the goal, bool, shape (B, n)
+    :param gamma: discount factor, in [0, 1)
+    :param goal_reward: reward of a transition that reaches the goal
+    :param step_reward: reward of every other transition
+    :return: squared errors, shape (B, n)
+    """
+    never = th.zeros_like(
+        achieved.flatten()
+    )  # within a trajectory nothing ends but by its last transition, which is at the goal
+    targets = pairwise_td_targets(
+        next_q.detach().flatten(0, 1)[:, None], achieved.flatten()[:, None], never, gamma, goal_reward, step_reward
+    )
+    return (_taken(q, actions) - targets.view_as(actions)).square()
+
+
+def pixel_changes(images: th.Tensor, crop: int, cell: int) -> th.Tensor:
+    """
+    The pseudo-rewards of pixel control (Jaderberg et al. 2017): for each square cell of the middle of the picture, by how
+    much its pixels change from one observation to the next, as the mean of the absolute differences over pixels and channels.
+
+    :param images: in [0, 1] if pixels are to be compared as in the source, shape (..., n + 1, C, H, W)
+    :param crop: side of the square in the middle that is looked at, in pixels; where it cannot be in the middle, it is a
+        pixel further up or left
+    :param cell: side of a cell, in pixels, a divisor of ``crop``
+    :return: shape (..., n, crop / cell, crop / cell)
+    :raises ValueError: if the square is larger than the picture, or the cells do not fill it
+    """
+    height, width = images.shape[-2:]
+    check_cells((height, width), crop, cell)
+    top, left = (height - crop) // 2, (width - crop) // 2
+    images = images[..., top : top + crop, left : left + crop]
+    changes = (images[..., 1:, :, :, :] - images[..., :-1, :, :, :]).abs().mean(dim=-3)  # (..., n, crop, crop)
+    cells = crop // cell
+    return changes.reshape(*changes.shape[:-2], cells, cell, cells, cell).mean(dim=(-3, -1))
+
+
+def check_cells(size: tuple[int, int], crop: int, cell: int) -> None:
+    """
+    :param size: height and width of a picture
+    :param crop: side of a square in its middle
+    :param cell: side of a cell
+    :raises ValueError: if the square is larger than the picture, or the cells do not fill it
+    """
+    if not 1 <= crop <= min(size):
+        raise ValueError(f"crop must be between 1 and the smaller side of the picture, {size[0]}x{size[1]}, got {crop!r}")
+    if cell < 1 or crop % cell:
+        raise ValueError(f"cell must be a divisor of crop, {crop}, got {cell!r}")
+
+
+def n_step_returns(rewards: th.Tensor, discounts: th.Tensor, bootstrap: th.Tensor) -> th.Tensor:
+    r"""
+    What follows each transition of a trajectory, up to its end and beyond it by the bootstrap value:
+    :math:`R_t = r_t + \gamma_t R_{t + 1}`, with :math:`R_n` the bootstrap value.
+
+    :param rewards: shape (B, n, ...)
+    :param discounts: of what comes after each transition, broadcastable to the same shape
+    :param bootstrap: value of the last observation, shape (B, ...)
+    :return: shape (B, n, ...)
+    """
+    discounts = discounts.expand_as(rewards)
+    returns = th.empty_like(rewards)
+    follows = bootstrap
+    for step in reversed(range(rewards.shape[1])):
+        follows = rewards[:, step] + discounts[:, step] * follows
+        returns[:, step] = follows
+    return returns
+
+
+def pixel_control_losses(
+    q: th.Tensor, actions: th.Tensor, changes: th.Tensor, terminated: th.Tensor, valid: th.Tensor, gamma: float
+) -> th.Tensor:
+    r"""
+    n-step Q-learning of how to change each cell of the picture, for each transition the *sum* over cells c of (Jaderberg et
+    al. 2017)
+
+    .. math:: \frac{1}{2} \Bigl(\sum_{k=t}^{n-1} \gamma^{k-t} r^c_k + \gamma^{n-t} \max_a Q^c(s_n, a) - Q^c(s_t, a_t)\Bigr)^2
+
+    with no gradient through what is in the sum and the maximum. An episode that ended has no value after its end.
+
+    :param q: values of all actions in each cell, shape (B, n + 1, A, h, w)
+    :param actions: actions taken, int64, shape (B, n)
+    :param changes: as :func:`pixel_changes` gives them, shape (B, n, h, w)
+    :param terminated: whether the last real transition of a trajectory ended the episode, bool, shape (B,)
+    :param valid: which transitions are real, from the first on, bool, shape (B, n). What follows the last is its last
+        observation again
+    :param gamma: discount factor
+    :return: shape (B, n); 0 where there is no transition
+    """
+    # Where nothing is real, nothing happens: no reward, no discount, until the value of the last observation.
+    discounts = th.ones_like(changes[:, :, 0, 0]).masked_fill(valid, gamma)
+    last = valid.sum(dim=1, keepdim=True) - 1
+    ended = discounts.gather(1, last).masked_fill(terminated[:, None], 0.0)
+    discounts = discounts.scatter(1, last, ended)[:, :, None, None]
+    rewards = changes * valid[:, :, None, None]
+    targets = n_step_returns(rewards, discounts, q[:, -1].detach().amax(dim=1))
+    index = actions[:, :, None, None, None].expand(-1, -1, 1, *q.shape[3:])
+    errors = targets - q[:, :-1].gather(2, index).squeeze(2)
+    return 0.5 * errors.square().sum(dim=(2, 3)) * valid
+
+
+def reward_classes(rewards: th.Tensor) -> th.Tensor:
+    """
+    :param rewards: any shape
+    :return: 0 for zero, 1 for positive, 2 for negative, int64, the same shape
+    """
+    return th.where(rewards > 0, 1, th.where(rewards < 0, 2, 0))
+
+
+def reward_prediction_losses(logits: th.Tensor, rewards: th.Tensor) -> th.Tensor:
+    """
+    Cross-entropy of the kind of reward that comes next: zero, positive or negative (Jaderberg et al. 2017).
+
+    :param logits: shape (B, 3)
+    :param rewards: shape (B,)
+    :return: shape (B,)
+    """
+    return functional.cross_entropy(logits, reward_classes(rewards), reduction="none")
+
+
+def _taken(q: th.Tensor, actions: th.Tensor) -> th.Tensor:
+    """Values of the actions taken, shape (B, n) from (B, n, A)."""
+    return q.gather(-1, actions[..., None]).squeeze(-1)

@@ -1,0 +1,201 @@
+"""An actor-critic policy whose features are shared with heads for auxiliary tasks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, MlpExtractor, NatureCNN
+from stable_baselines3.common.type_aliases import Schedule
+from torch import nn
+
+from sb3_manygoals.auxiliary.heads import GoalHead, PixelControlHead, RewardPredictionHead
+from sb3_manygoals.goals.buffer import check_goal_space
+from sb3_manygoals.networks import PaddedCNN
+
+Task = Literal["many_goals", "pixel_control", "reward_prediction"]
+
+_SMALLEST_NATURE_IMAGE = 36
+"""Pixels a side, below which the convolutions of NatureCNN do not fit."""
+
+
+class _Target(nn.Module):
+    """What a goal head is and what it is on; of a target network, copies of these."""
+
+    def __init__(self, features_extractor: BaseFeaturesExtractor, mlp_extractor: MlpExtractor | None, head: nn.Module) -> None:
+        super().__init__()
+        self.features_extractor = features_extractor
+        self.mlp_extractor = mlp_extractor
+        self.head = head
+
+
+class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
+    """
+    SB3's actor-critic policy, and a head for each auxiliary task on what its actor and its critic share. ::
+
+        model = A2C(AuxiliaryActorCriticPolicy, env)
+        model.learn(1_000_000, callback=ManyGoalsCallback(beta=0.02))
+
+    For images of at least 36 pixels a side it is SB3's "CnnPolicy" (convolutions 32-64-64, a layer of 512), for smaller ones
+    the same with :class:`~sb3_manygoals.networks.PaddedCNN`, for all else SB3's "MlpPolicy". There actor and critic have
+    nothing in common: the heads are on the last layers of both, side by side.
+
+    Without auxiliary losses it learns what SB3's policy does, to the last bit: the weights of the heads are drawn from random
+    numbers of their own, which depend on the seed too, and the optimizer leaves alone what has no gradient.
+
+    :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary; images with channels first, as SB3 gives them to
+        policies
+    :param action_space: Discrete
+    :param lr_schedule: learning rate, a function of the remaining progress
+    :param tasks: for which there are heads: "many_goals", "pixel_control", "reward_prediction"
+    :param embedding_dim: width of the embeddings of state and goal (the paper's 1024, of its gridworld)
+    :param crop: side of the square in the middle of the picture that pixel control looks at, in pixels
+    :param cell: side of its cells, in pixels
+    :param net_arch: as SB3's; None: no further layers after convolutions, else two of 64 for each, actor and critic
+    :param features_extractor_class: None: as said above
+    :param kwargs: further arguments of SB3's policy
+    :raises TypeError: if actions are not Discrete, observations are not single arrays, or pixel control has no images
+    :raises ValueError: if a task is not known or named twice, actor and critic share no features extractor, or the crop does
+        not fit
+
+    ``goal_target`` is the target network of the goal head, a copy of the trunk included; no optimizer has it.
+    """
+
+    action_space: spaces.Discrete
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule,
+        tasks: Sequence[Task] = ("many_goals",),
+        embedding_dim: int = 1024,
+        crop: int = 80,
+        cell: int = 4,
+        net_arch: list[int] | dict[str, list[int]] | None = None,
+        features_extractor_class: type[BaseFeaturesExtractor] | None = None,
+        share_features_extractor: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        unknown = [task for task in tasks if task not in get_args(Task)]
+        if isinstance(tasks, str) or unknown or len(set(tasks)) != len(tasks):
+            raise ValueError(f"tasks must be some of {', '.join(map(repr, get_args(Task)))}, each once, got {tasks!r}")
+        if not isinstance(action_space, spaces.Discrete):
+            raise TypeError(f"action_space must be Discrete, as auxiliary tasks learn values of actions, got {action_space}")
+        check_goal_space(observation_space)
+        if not share_features_extractor:
+            raise ValueError("share_features_extractor must be True: auxiliary tasks are for what actor and critic share")
+        if features_extractor_class is None:
+            features_extractor_class = _extractor_for(observation_space)
+            if net_arch is None and features_extractor_class is PaddedCNN:
+                net_arch = []  # as SB3 has it after NatureCNN
+        super().__init__(
+            observation_space,
+            action_space,
+            lr_schedule,
+            net_arch,
+            features_extractor_class=features_extractor_class,
+            **kwargs,
+        )
+        self.tasks = tuple(tasks)
+        self.embedding_dim, self.crop, self.cell = embedding_dim, crop, cell
+        # What has no weights cannot be shared.
+        self.heads_on_towers = not any(True for _ in self.features_extractor.parameters())
+        if self.heads_on_towers and not any(True for _ in self.mlp_extractor.parameters()):
+            raise ValueError("net_arch must have layers, or the features extractor weights: else there is nothing to share")
+        towers_dim = self.mlp_extractor.latent_dim_pi + self.mlp_extractor.latent_dim_vf
+        self.shared_dim = towers_dim if self.heads_on_towers else self.features_dim
+        with th.random.fork_rng(devices=[]):
+            # The learner's own random numbers stay as they were; heads are not made of those that its first actions come from.
+            th.default_generator.manual_seed(int(th.randint(2**62, ())))
+            self.heads = nn.ModuleDict({task: self._make_head(task) for task in self.tasks})
+        self.goal_target: _Target | None = None
+        if "many_goals" in self.tasks:
+            self.goal_target = copy.deepcopy(self._followed()).requires_grad_(False)
+        if len(self.heads):
+            self.optimizer.add_param_group({"params": list(self.heads.parameters())})
+
+    def shared_features(self, observations: th.Tensor, target: bool = False) -> th.Tensor:
+        """
+        :param observations: shape (B, *observation_space.shape), the dtype of the space
+        :param target: whether those of the target network
+        :return: shape (B, shared_dim)
+        """
+        followed = self._target if target else self
+        features = BasePolicy.extract_features(self, observations, followed.features_extractor)
+        if not self.heads_on_towers:
+            return features
+        assert followed.mlp_extractor is not None
+        return th.cat(followed.mlp_extractor(features), dim=1)
+
+    def goal_values(self, observations: th.Tensor, target: bool = False) -> th.Tensor:
+        """
+        Of trajectories, for the goal that each ends at. Every observation passes the trunk once, the goal too.
+
+        :param observations: shape (B, n + 1, *observation_space.shape), the last of each its goal
+        :param target: whether those of the target network
+        :return: values of all observations but the first (of the target network) or but the last, shape (B, n, A)
+        """
+        wanted = observations[:, 1:] if target else observations
+        features = self.shared_features(wanted.flatten(0, 1), target).view(*wanted.shape[:2], -1)
+        head = self._target.head if target else self.heads["many_goals"]
+        q: th.Tensor = head(features if target else features[:, :-1], features[:, -1])
+        return q
+
+    def cell_values(self, observations: th.Tensor) -> th.Tensor:
+        """
+        :param observations: shape (B, n, *observation_space.shape)
+        :return: values of all actions in each cell of the picture, shape (B, n, A, crop / cell, crop / cell)
+        """
+        q: th.Tensor = self.heads["pixel_control"](self.shared_features(observations.flatten(0, 1)))
+        return q.view(*observations.shape[:2], *q.shape[1:])
+
+    def reward_logits(self, observations: th.Tensor) -> th.Tensor:
+        """
+        :param observations: three in a row, oldest first, shape (B, 3, *observation_space.shape)
+        :return: of the classes of the reward that comes next, shape (B, 3)
+        """
+        features = self.shared_features(observations.flatten(0, 1)).view(*observations.shape[:2], -1)
+        logits: th.Tensor = self.heads["reward_prediction"](features)
+        return logits
+
+    def update_goal_target(self) -> None:
+        """Make the target network of the goal head equal to what it follows."""
+        self._target.load_state_dict(self._followed().state_dict())
+
+    @property
+    def _target(self) -> _Target:
+        assert self.goal_target is not None, "there is no goal head"
+        return self.goal_target
+
+    def _followed(self) -> _Target:
+        return _Target(self.features_extractor, self.mlp_extractor if self.heads_on_towers else None, self.heads["many_goals"])
+
+    def _make_head(self, task: Task) -> nn.Module:
+        n_actions = int(self.action_space.n)
+        if task == "many_goals":
+            return GoalHead(self.shared_dim, n_actions, self.embedding_dim)
+        if task == "reward_prediction":
+            return RewardPredictionHead(self.shared_dim)
+        if not is_image_space(self.observation_space):
+            needed = "a uint8 Box of three axes with values 0 to 255"
+            raise TypeError(f"pixel control needs images: {needed}, got {self.observation_space}")
+        assert self.observation_space.shape is not None
+        _, height, width = self.observation_space.shape
+        return PixelControlHead(self.shared_dim, n_actions, (height, width), self.crop, self.cell)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        data = super()._get_constructor_parameters()
+        return data | {"tasks": self.tasks, "embedding_dim": self.embedding_dim, "crop": self.crop, "cell": self.cell}
+
+
+def _extractor_for(observation_space: spaces.Space[Any]) -> type[BaseFeaturesExtractor]:
+    if not is_image_space(observation_space):
+        return FlattenExtractor
+    assert observation_space.shape is not None
+    return NatureCNN if min(observation_space.shape[1:]) >= _SMALLEST_NATURE_IMAGE else PaddedCNN

@@ -1,0 +1,349 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage
+
+from sb3_manygoals.auxiliary import (
+    AuxiliaryActorCriticPolicy,
+    EpisodeBuffer,
+    ManyGoalsCallback,
+    PixelControlCallback,
+    RewardPredictionCallback,
+)
+from tests.sb3_manygoals.auxiliary.story import Story, stories
+from tests.sb3_manygoals.worlds import Corridor
+
+ALL = ("many_goals", "pixel_control", "reward_prediction")
+SETTINGS = {"seed": 3, "device": "cpu", "ent_coef": 0.01, "vf_coef": 0.25}
+HEADS = {"tasks": ALL, "crop": 20, "cell": 4, "embedding_dim": 16}
+
+
+def build(env=None, policy_kwargs=None, **kwargs):
+    policy_kwargs = HEADS if policy_kwargs is None else policy_kwargs
+    env = stories(n_stack=4, limit=12) if env is None else env
+    return A2C(AuxiliaryActorCriticPolicy, env, policy_kwargs=policy_kwargs, **SETTINGS | kwargs)
+
+
+def learned(model):
+    return {name: value for name, value in model.policy.state_dict().items() if not name.startswith(("heads", "goal_target"))}
+
+
+def cart_poles():
+    return make_vec_env("CartPole-v1", 3, seed=1)
+
+
+class ManyGoalsOfNoWeight(ManyGoalsCallback):
+    """All is computed and added, and all of it is zero."""
+
+    def loss(self, policy, episodes, rng):
+        return 0.0 * super().loss(policy, episodes, rng)
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer"), [("CnnPolicy", {}), ("MlpPolicy", {}), ("MlpPolicy", {"optimizer_class": th.optim.Adam})]
+)
+@pytest.mark.parametrize(
+    "callback",
+    [
+        lambda: None,
+        lambda: ManyGoalsCallback(beta=0.0),
+        lambda: [ManyGoalsCallback(beta=0.0), RewardPredictionCallback(weight=0.0)],
+        lambda: [ManyGoalsOfNoWeight(1.0, batch_size=10), ManyGoalsOfNoWeight(2.0, batch_size=10, reduction="sum")],
+    ],
+)
+def test_without_auxiliary_losses_it_is_sb3s_a2c_to_the_last_bit(callback, kind, optimizer):
+    env = (lambda: stories(n_stack=4, limit=12)) if kind == "CnnPolicy" else cart_poles
+    plain = A2C(kind, env(), policy_kwargs=dict(optimizer), **SETTINGS).learn(200)
+    heads = {"tasks": ALL[::2], "embedding_dim": 16} | optimizer
+    ours = build(env(), heads).learn(200, callback())
+    before, after = plain.policy.state_dict(), learned(ours)
+    assert before.keys() == after.keys()
+    assert all(th.equal(before[name], after[name]) for name in before)
+    states = [model.policy.optimizer.state_dict()["state"] for model in (plain, ours)]
+    for number, state in states[0].items():  # the shared layers come first
+        assert all(th.equal(th.as_tensor(state[name]), th.as_tensor(states[1][number][name])) for name in state)
+
+
+def test_it_is_not_with_them():
+    plain = A2C("CnnPolicy", stories(n_stack=4, limit=12), **SETTINGS).learn(100)
+    ours = build().learn(100, ManyGoalsCallback(batch_size=20))
+    before, after = plain.policy.state_dict(), learned(ours)
+    assert not any(th.equal(before[name], after[name]) for name in before if name.startswith("features_extractor"))
+
+
+class Watch(BaseCallback):
+    """Notes the gradient with which the optimizer will step, before the callbacks after this one have added theirs."""
+
+    def __init__(self):
+        super().__init__()
+        self.gradients, self.weights = [], []
+
+    def _on_training_start(self):
+        self.hook = self.model.policy.optimizer.register_step_pre_hook(lambda *_: self.note())
+
+    def note(self):
+        self.gradients.append([None if p.grad is None else p.grad.clone() for p in self.model.policy.parameters()])
+        self.weights.append([p.detach().clone() for p in self.model.policy.parameters()])
+
+    def _on_training_end(self):
+        self.hook.remove()
+
+    def _on_step(self):
+        return True
+
+
+class Planned(ManyGoalsCallback):
+    """A loss whose gradient is known: the sum of all weights but those of the actor and the critic."""
+
+    size = 1.0
+
+    def loss(self, policy, episodes, rng):
+        return self.size * sum(p.sum() for m in (policy.features_extractor, policy.heads) for p in m.parameters())
+
+
+@pytest.mark.parametrize(("size", "clipped"), [(1e-4, False), (5.0, True)])
+def test_one_step_on_the_joint_gradient_each_part_clipped_alone(size, clipped):
+    model = build(policy_kwargs=HEADS | {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}, learning_rate=0.1)
+    task, watch = Planned(beta=0.5), Watch()
+    task.size = size
+    model.learn(200, [watch, task])
+    names = [name for name, _ in model.policy.named_parameters()]
+    touched = [name.startswith(("features_extractor", "heads")) for name in names]
+    count = sum(p.numel() for p, yes in zip(model.policy.parameters(), touched, strict=True) if yes)
+    length = 0.5 * size * count**0.5
+    expected = 0.5 / count**0.5 if clipped else 0.5 * size
+    assert clipped == (length > 0.5)
+    assert task.n_updates > 10
+    step = len(watch.weights) - task.n_updates + 3  # one with auxiliary loss
+    for name, yes, old, new, gradient in zip(
+        names, touched, watch.weights[step], watch.weights[step + 1], watch.gradients[step], strict=True
+    ):
+        if name.startswith("goal_target"):
+            continue
+        whole = (0.0 if gradient is None else gradient) + (expected if yes else 0.0)
+        th.testing.assert_close(new, old - 0.1 * whole, rtol=0, atol=5e-7, msg=name)
+
+
+def test_losses_and_their_gradients_of_every_task():
+    model = build()
+    callbacks = [ManyGoalsCallback(batch_size=20), PixelControlCallback(batch_size=20), RewardPredictionCallback(batch_size=8)]
+    model.learn(120, callbacks)
+    trunk = list(model.policy.features_extractor.parameters())
+    for callback in callbacks:
+        loss = callback.loss(model.policy, callback.episodes, np.random.default_rng(0))
+        assert loss.shape == ()
+        gradients = th.autograd.grad(loss, trunk)
+        assert all(gradient.abs().max() > 0 for gradient in gradients)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_many_goals_by_loops(reduction):
+    model = build(stories(limit=12, lives=True))
+    callback = ManyGoalsCallback(reduction=reduction, n_steps=5, batch_size=60, gamma=0.9, step_reward=-0.3, goal_reward=0.2)
+    model.learn(120, callback)
+    policy, episodes = model.policy, callback.episodes
+    loss = callback.loss(policy, episodes, np.random.default_rng(2))
+    batch = episodes.sample(12, 5, np.random.default_rng(2))
+    assert len(set(batch.lengths)) > 1
+    errors = []
+    for observations, actions, length in zip(batch.observations, batch.actions, batch.lengths, strict=True):
+        goal = observations[length]
+        for t in range(length):
+            pair = th.as_tensor(np.stack([observations[t], observations[t + 1], goal]))[None]
+            q = policy.goal_values(pair)[0, 0, actions[t]].item()
+            reached = (observations[t + 1] == goal).all()
+            target = 0.2 if reached else -0.3 + 0.9 * policy.goal_values(pair, target=True)[0, 0].max().item()
+            errors.append((target - q) ** 2)
+    expected = sum(errors) if reduction == "sum" else sum(errors) / len(errors)
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_goal_head_learns_the_way_to_goals():
+    env = make_vec_env(lambda: gym.wrappers.TimeLimit(Corridor(), 20), 4, seed=1)
+    model = build(env, {"embedding_dim": 64})
+    callback = ManyGoalsCallback(beta=0.0, batch_size=500, target_update_interval=40)
+    model.learn(1000, callback)
+    optimizer, rng = th.optim.Adam(model.policy.parameters(), 2e-3), np.random.default_rng(0)
+    for update in range(600):
+        callback.n_updates = update
+        optimizer.zero_grad()
+        callback.loss(model.policy, callback.episodes, rng).backward()
+        optimizer.step()
+    cells = th.eye(6, dtype=th.uint8)
+    pairs = [(cell, goal) for cell in range(6) for goal in range(6) if 0 < abs(cell - goal) < 3]
+    values = th.stack([model.policy.goal_values(cells[[cell, goal]][None])[0, 0] for cell, goal in pairs])
+    assert values.argmax(dim=1).tolist() == [int(goal > cell) for cell, goal in pairs]
+    exact = th.tensor([-0.1 * sum(0.99**step for step in range(abs(cell - goal) - 1)) for cell, goal in pairs])
+    th.testing.assert_close(values.amax(dim=1), exact, atol=0.04, rtol=0)
+
+
+def test_the_target_network_follows_now_and_then(monkeypatch):
+    updates = []
+    callback = ManyGoalsCallback(batch_size=5, target_update_interval=4)
+    monkeypatch.setattr(AuxiliaryActorCriticPolicy, "update_goal_target", lambda policy: updates.append(callback.n_updates))
+    build().learn(200, callback)
+    assert callback.n_updates > 10
+    assert updates == list(range(0, callback.n_updates, 4))
+
+
+def test_pixel_control_looks_at_the_newest_frame():
+    model = build()
+    callback = PixelControlCallback(n_steps=2, batch_size=20, gamma=0.0)
+    model.learn(120, callback)
+    with th.no_grad():
+        for parameter in model.policy.heads["pixel_control"].parameters():
+            parameter.zero_()  # all values are 0, so errors are the changes themselves
+    loss = callback.loss(model.policy, callback.episodes, np.random.default_rng(1))
+    batch = callback.episodes.sample(10, 2, np.random.default_rng(1))
+    newest = batch.observations[:, :, -1, 8:28, 8:28] / 255.0
+    changes = np.abs(np.diff(newest, axis=1)).reshape(10, 2, 5, 4, 5, 4).mean(axis=(3, 5))
+    assert changes.sum() > 0
+    count = batch.lengths.sum()
+    assert loss.item() == pytest.approx(0.5 * (changes**2).sum() / count, rel=1e-4)
+
+
+@pytest.mark.parametrize("n_stack", [1, 4])
+@pytest.mark.parametrize("lives", [False, True])
+def test_what_is_kept_is_what_the_world_showed(lives, n_stack):
+    """Every drawn trajectory is one that Story tells: numbers of its pictures follow each other to the very end."""
+    model = build(stories(3, n_stack, limit=12, lives=lives), n_steps=7)
+    callback = ManyGoalsCallback(beta=0.0)
+    model.learn(1200, callback)
+    episodes = callback.episodes
+    assert episodes.stacks.n_stack == n_stack
+    assert episodes.observation_space == model.observation_space
+    batch = episodes.sample(300, 4, np.random.default_rng(0))
+    pictures = batch.observations[:, :, -1]  # the newest frames
+    numbers = pictures[:, :, 0, :2].astype(int)
+    columns = (pictures[:, :, 10] == 255).argmax(axis=2)
+    for row, (length, rewards) in enumerate(zip(batch.lengths, batch.rewards, strict=True)):
+        assert length == 4 or (lives and length < 4) or numbers[row, 0, 1] == 0
+        assert (numbers[row, :, 0] == numbers[row, 0, 0]).all()
+        for t in range(length):
+            assert numbers[row, t + 1, 1] == numbers[row, t, 1] + 1
+            move = (-3, 3, 0)[batch.actions[row, t]]
+            cell = min(max(columns[row, t] + move, 0), 35)
+            assert columns[row, t + 1] == cell
+            assert rewards[t] == (1.0 if cell > 18 and move == 3 else -1.0 if cell == 0 else 0.0)
+        ended = columns[row, length] in (0, 35)
+        if not lives:
+            assert batch.terminated[row] == ended  # not by the time limit
+    ends = columns[np.arange(300), batch.lengths]
+    assert np.isin(ends, (0, 35)).any()  # terminal observations are the true ones
+    shown = {info["r"] for info in model.ep_info_buffer}
+    assert shown.issubset(set(np.round(episodes.returns, 6).tolist()))
+    assert len(episodes) <= 2000
+
+
+def test_a_game_of_several_lives_is_one_episode_ranked_by_its_score():
+    model = build(stories(1, limit=12, lives=True))
+    callback = ManyGoalsCallback(beta=0.0)
+    model.learn(300, callback)
+    scores = [info["r"] for info in model.ep_info_buffer]
+    lengths = [info["l"] for info in model.ep_info_buffer]
+    assert max(lengths) > 5
+    np.testing.assert_allclose(callback.episodes.returns, sorted(scores))
+    assert callback.episodes.n_transitions == sum(lengths)
+
+
+def test_without_a_monitor_the_learners_rewards_count():
+    venv = VecTransposeImage(DummyVecEnv([lambda: gym.wrappers.TimeLimit(Story(), 12)]))
+    model = build(venv)
+    rewards, returns = [], []
+
+    class Sum(BaseCallback):
+        def _on_step(self):
+            rewards.append(float(self.locals["rewards"][0]))
+            if self.locals["dones"][0]:
+                returns.append(sum(rewards))
+                rewards.clear()
+            return True
+
+    callback = ManyGoalsCallback(beta=0.0)
+    model.learn(300, [callback, Sum()])
+    np.testing.assert_allclose(callback.episodes.returns, sorted(returns))
+    assert len(returns) > 10
+
+
+def test_a_common_buffer_is_filled_once():
+    model = build()
+    episodes = EpisodeBuffer(model.observation_space, n_stack=4)
+    callbacks = [ManyGoalsCallback(episodes=episodes, batch_size=5), RewardPredictionCallback(episodes=episodes, batch_size=4)]
+    model.learn(300, callbacks)
+    assert {callback.n_updates for callback in callbacks} == {callbacks[0].n_updates}
+    assert callbacks[0].n_updates > 20
+    assert callbacks[0].episodes is callbacks[1].episodes
+    assert episodes.n_transitions <= 300
+    model.learn(200, callbacks[1])  # another training, another who fills it
+    assert 300 - 60 < episodes.n_transitions <= 500
+
+
+def test_several_trainings_and_exceptions():
+    class Fail(BaseCallback):
+        def _on_step(self):
+            if self.num_timesteps == 100:
+                raise KeyboardInterrupt
+            return True
+
+    model, callback = build(), ManyGoalsCallback(batch_size=5)
+    model.learn(200, callback)
+    first = callback.n_updates
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(200, [callback, Fail()])
+    updates = callback.n_updates
+    assert first < updates
+    model.learn(100)  # without it
+    assert callback.n_updates == updates
+    model.learn(100, ManyGoalsCallback(batch_size=5))
+    assert callback.n_updates == updates
+    model.learn(100, callback, reset_num_timesteps=False)
+    assert callback.n_updates == updates + 10
+    assert not model.policy.optimizer._optimizer_step_pre_hooks
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ManyGoalsCallback(beta=-0.1), "the weight must be a finite number, at least 0, got -0.1"),
+        (lambda: ManyGoalsCallback(beta=float("nan")), "the weight must be a finite number"),
+        (lambda: ManyGoalsCallback(reduction="none"), 'reduction must be "sum" or "mean", got \'none\''),
+        (lambda: ManyGoalsCallback(n_steps=0), "n_steps must be a whole number, at least 1, got 0"),
+        (lambda: ManyGoalsCallback(n_steps=7), "batch_size must be a multiple of n_steps, 7, got 80"),
+        (lambda: ManyGoalsCallback(gamma=1.0), r"gamma must be in \[0, 1\), got 1.0"),
+        (lambda: ManyGoalsCallback(target_update_interval=0), "target_update_interval must be"),
+        (lambda: PixelControlCallback(gamma=1.1), r"gamma must be in \[0, 1\], got 1.1"),
+        (lambda: PixelControlCallback(batch_size=81), "batch_size must be a multiple of n_steps, 20, got 81"),
+        (lambda: RewardPredictionCallback(batch_size=0.5), "batch_size must be a whole number"),
+    ],
+)
+def test_bad_arguments(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_models_that_do_not_fit():
+    with pytest.raises(
+        TypeError, match="ManyGoalsCallback needs an A2C with an AuxiliaryActorCriticPolicy, got A2C with Actor"
+    ):
+        A2C("MlpPolicy", cart_poles(), device="cpu").learn(10, ManyGoalsCallback())
+    with pytest.raises(TypeError, match="got PPO with AuxiliaryActorCriticPolicy"):
+        PPO(AuxiliaryActorCriticPolicy, cart_poles(), device="cpu").learn(10, ManyGoalsCallback())
+    with pytest.raises(ValueError, match="the policy has no head for it: pass policy_kwargs"):
+        A2C(AuxiliaryActorCriticPolicy, cart_poles(), device="cpu").learn(10, RewardPredictionCallback())
+    other = EpisodeBuffer(spaces.Box(0, 1, (3,), np.float32))
+    with pytest.raises(ValueError, match=r"episodes must be a buffer for Box.*, as the model sees it, got one for"):
+        build().learn(10, ManyGoalsCallback(episodes=other))
+    with pytest.raises(ValueError, match="is inside of EveryNTimesteps, and does not see every step"):
+        build().learn(10, EveryNTimesteps(5, ManyGoalsCallback()))
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_step():
+    model, callback = build(), ManyGoalsCallback(step_reward=float("inf"))
+    with pytest.raises(FloatingPointError, match="the loss of update 1"):
+        model.learn(400, callback)
+    assert all(th.isfinite(value).all() for value in model.policy.state_dict().values())

@@ -1,0 +1,292 @@
+"""The buffer against a plain record of everything that happened."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sb3_manygoals.auxiliary import ArrayFrames, EpisodeBuffer
+from sb3_manygoals.checkpoint import decode, encode
+
+
+class Counting(ArrayFrames):
+    """Knows which frames are kept, and refuses what nobody may ask for."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.kept = set()
+        self.fetched = 0
+
+    def append(self, frames, streams):
+        assert len(streams) == len(frames)
+        ids = super().append(frames)
+        assert self.kept.isdisjoint(ids.tolist())
+        self.kept.update(ids.tolist())
+        return ids
+
+    def get(self, ids):
+        assert self.kept.issuperset(ids.tolist())
+        self.fetched += len(ids)
+        return super().get(ids)
+
+    def free(self, ids):
+        assert len(set(ids.tolist())) == len(ids)
+        assert self.kept.issuperset(ids.tolist())
+        self.kept.difference_update(ids.tolist())
+        super().free(ids)
+
+
+class Player:
+    """Plays worlds of nothing but noise into a buffer, and remembers all of it."""
+
+    def __init__(self, rng, n_envs, space, n_stack=1, axis=0, capacity=2000, lives=False):
+        self.rng, self.n_envs, self.space, self.n_stack, self.axis, self.lives = rng, n_envs, space, n_stack, axis, lives
+        frame = list(space.shape)
+        if n_stack > 1:
+            frame[axis] //= n_stack
+        self.frame = tuple(frame)
+        store = Counting(self.frame, space.dtype)
+        self.buffer = EpisodeBuffer(space, capacity, n_stack, axis, store)
+        self.number = 0
+        self.frames = [[] for _ in range(n_envs)]
+        self.games = []  # (return, number, segments), of lists of (observation, action, reward, next observation, terminated)
+        self.pending = [[[]] for _ in range(n_envs)]
+        self.current = np.stack([self.first(env) for env in range(n_envs)])
+        self.buffer.start(self.current)
+
+    def first(self, env):
+        zero = np.zeros(self.frame, self.space.dtype)
+        self.frames[env] = [zero] * (self.n_stack - 1)
+        return self.following(env)
+
+    def following(self, env):
+        self.number += 1
+        frame = np.full(self.frame, self.number % 251 + 1, self.space.dtype)
+        self.frames[env] = [*self.frames[env], frame][-self.n_stack :]
+        return np.concatenate(self.frames[env], axis=self.axis) if self.n_stack > 1 else frame
+
+    def frames_now(self, env):
+        return self.frames[env] if self.n_stack > 1 else [self.current[env]]
+
+    def step(self, n=1):
+        for _ in range(n):
+            n_envs, rng = self.n_envs, self.rng
+            actions, rewards = rng.integers(4, size=n_envs), rng.integers(-1, 2, size=n_envs) * 0.5
+            dones, truncated = rng.random(n_envs) < 0.3, rng.random(n_envs) < 0.5
+            reached = np.stack([self.following(env) for env in range(n_envs)])
+            observations, terminal, returns = reached.copy(), [None] * n_envs, [None] * n_envs
+            for env in range(n_envs):
+                ended = bool(dones[env] and not truncated[env])
+                step = (self.current[env], actions[env], rewards[env], reached[env], ended)
+                self.pending[env][-1].append(step)
+                if dones[env]:
+                    terminal[env] = reached[env]
+                    if not self.lives or rng.random() < 0.5:
+                        returns[env] = float(rng.integers(5))
+                        self.games.append((returns[env], len(self.games), self.pending[env]))
+                        self.pending[env] = []
+                    self.pending[env].append([])
+                    observations[env] = self.first(env)
+            self.buffer.add(actions, rewards, dones, observations, terminal, truncated, returns)
+            self.current = observations
+
+    @property
+    def best(self):
+        return sorted(self.games, key=lambda game: game[:2])[-self.buffer.capacity :]
+
+    def pieces(self, n_steps):
+        """All that may be drawn, as bytes of observations and so on."""
+        for *_, segments in self.best:
+            for segment in segments:
+                for start in range(max(len(segment) - n_steps, 0) + 1):
+                    yield segment[start : start + n_steps]
+
+
+IMAGE, VECTOR = spaces.Box(0, 255, (4, 3, 2), np.uint8), spaces.Box(-1e9, 1e9, (6,), np.float32)
+
+
+def players():
+    return st.builds(
+        lambda seed, n_envs, kind, capacity, lives: Player(np.random.default_rng(seed), n_envs, *kind, capacity, lives),
+        st.integers(0, 2**31),
+        st.integers(1, 3),
+        st.sampled_from([(IMAGE, 4, 0), (IMAGE, 2, -1), (IMAGE, 1, 0), (VECTOR, 3, -1), (spaces.Discrete(300), 1, 0)]),
+        st.integers(1, 6),
+        st.booleans(),
+    )
+
+
+def key(piece, n_steps):
+    observations = [piece[0][0], *(step[3] for step in piece)]
+    observations += [observations[-1]] * (n_steps + 1 - len(observations))
+    actions, rewards = [int(step[1]) for step in piece], [float(step[2]) for step in piece]
+    return b"".join(o.tobytes() for o in observations), tuple(actions), tuple(rewards), piece[-1][4]
+
+
+@given(players(), st.integers(1, 60), st.integers(1, 6))
+def test_what_is_drawn_is_what_happened(player, steps, n_steps):
+    player.step(steps)
+    buffer = player.buffer
+    assert buffer.returns.tolist() == [score for score, *_ in player.best]
+    assert len(buffer) == len(player.best)
+    assert buffer.n_transitions == sum(len(segment) for *_, segments in player.best for segment in segments if segment)
+    if not len(buffer):
+        with pytest.raises(ValueError, match="before the first episode has ended"):
+            buffer.sample(1, n_steps, player.rng)
+        return
+    possible = {key(piece, n_steps) for piece in player.pieces(n_steps) if piece}
+    batch = buffer.sample(20, n_steps, player.rng)
+    assert batch.observations.shape == (20, n_steps + 1, *player.space.shape)
+    assert batch.observations.dtype == player.space.dtype
+    for row in range(20):
+        length = batch.lengths[row]
+        assert not batch.actions[row, length:].any()
+        assert not batch.rewards[row, length:].any()
+        drawn = (
+            batch.observations[row].tobytes(),
+            tuple(batch.actions[row, :length].tolist()),
+            tuple(batch.rewards[row, :length].tolist()),
+            bool(batch.terminated[row]),
+        )
+        assert drawn in possible
+
+
+@given(players(), st.integers(20, 60))
+def test_rewards_are_drawn_with_what_was_seen_before(player, steps):
+    player.step(steps)
+    if not len(player.buffer):
+        return
+    seen = set()
+    for *_, segments in player.best:
+        for segment in segments:
+            for t, step in enumerate(segment):
+                seen.add((b"".join(segment[max(t - back, 0)][0].tobytes() for back in (2, 1, 0)), float(step[2])))
+    batch = player.buffer.sample_rewards(21, player.rng)
+    for observations, reward in zip(batch.observations, batch.rewards.tolist(), strict=True):
+        assert (observations.tobytes(), reward) in seen
+    kinds = {reward != 0 for _, reward in seen}
+    nonzero = int((batch.rewards != 0).sum())
+    assert nonzero == (10 if len(kinds) == 2 else 21 if kinds == {True} else 0)
+
+
+@given(players(), st.integers(1, 60))
+def test_only_frames_of_kept_and_unfinished_episodes_are_kept(player, steps):
+    player.step(steps)
+    ongoing = [segment for pending in player.pending for segment in pending]
+    kept = [segment for *_, segments in player.best for segment in segments]
+    first = 1 if player.n_stack == 1 else 2  # black frames are the same one
+    assert len(player.buffer.frames.kept) == sum(first + len(segment) for segment in kept + ongoing)
+    player.buffer.start(player.current)  # forgets what is unfinished
+    first = sum(
+        len({frame.tobytes() for frame in frames[-player.n_stack :]})
+        for frames in map(player.frames_now, range(player.n_envs))
+    )
+    assert len(player.buffer.frames.kept) == first + sum((1 if player.n_stack == 1 else 2) + len(segment) for segment in kept)
+
+
+def test_a_shared_frame_is_fetched_once():
+    player = Player(np.random.default_rng(0), 1, IMAGE, 4, 0)
+    while not len(player.buffer):
+        player.step()
+    player.buffer.frames.fetched = 0
+    player.buffer.sample(50, 5, player.rng)
+    assert 0 < player.buffer.frames.fetched <= len(player.buffer.frames.kept)
+
+
+def test_every_place_is_as_likely():
+    player = Player(np.random.default_rng(0), 2, VECTOR)
+    player.step(40)
+    n_steps = 2
+    places = [key(piece, n_steps) for piece in player.pieces(n_steps)]
+    assert len(set(places)) == len(places)
+    batch = player.buffer.sample(100 * len(places), n_steps, player.rng)
+    firsts, counts = np.unique(batch.observations[:, 0, 0], return_counts=True)
+    assert len(firsts) == len(places)
+    assert counts.min() > 50
+    assert counts.max() < 150
+
+
+@given(players(), st.integers(1, 40))
+def test_going_on_from_a_checkpoint(player, steps):
+    player.step(steps)
+    state = decode(*encode(player.buffer.get_checkpoint_state()))
+    fresh = EpisodeBuffer(player.space, player.buffer.capacity, player.n_stack, player.axis)
+    fresh.set_checkpoint_state(state)
+    fresh.start(player.current, keep_ongoing=True)
+    player.buffer.start(player.current, keep_ongoing=True)
+    actions, zeros, nothing = np.ones(player.n_envs), np.zeros(player.n_envs), [None] * player.n_envs
+    last = [np.stack([player.following(env) for env in range(player.n_envs)]) for _ in range(2)]
+    end = [player.following(env) for env in range(player.n_envs)]
+    for buffer in (fresh, player.buffer):
+        for observations in last:
+            buffer.add(actions, zeros, zeros, observations, nothing, zeros, nothing)
+        buffer.add(actions, zeros, zeros + 1, player.current, end, [False] * player.n_envs, [7.0] * player.n_envs)
+    same = [buffer.sample(9, 4, np.random.default_rng(1)) for buffer in (fresh, player.buffer)]
+    for left, right in zip(*same, strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert fresh.returns.tolist() == player.buffer.returns.tolist()
+
+
+def test_an_environment_that_was_reset_begins_a_new_episode():
+    buffer = EpisodeBuffer(spaces.Box(0, 255, (2,), np.uint8))
+    first, second = np.array([[1, 1]], np.uint8), np.array([[2, 2]], np.uint8)
+    buffer.start(first)
+    buffer.add([0], [1.0], [False], second, [None], [False], [None])
+    assert buffer.rewards_so_far(0) == 1.0
+    buffer.start(first, keep_ongoing=True)  # not where it was
+    assert buffer.rewards_so_far(0) == 0.0
+    buffer.add([0], [1.0], [False], second, [None], [False], [None])
+    buffer.start(second, keep_ongoing=True)
+    assert buffer.rewards_so_far(0) == 1.0
+    buffer.start(second)
+    assert buffer.rewards_so_far(0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"capacity": 0}, ValueError, "capacity must be a whole number of episodes, at least 1, got 0"),
+        ({"capacity": 2.5}, ValueError, "capacity must be"),
+        ({"n_stack": 0}, ValueError, "n_stack must be a whole number, at least 1, got 0"),
+        ({"n_stack": 3}, ValueError, r"n_stack must divide axis 0 of observations of shape \(4, 3, 2\), got 3"),
+        ({"stack_axis": 1}, ValueError, "stack_axis must be 0 or -1, got 1"),
+        ({"observation_space": spaces.Dict({"a": VECTOR})}, TypeError, "observation_space cannot"),
+    ],
+)
+def test_bad_arguments(kwargs, error, message):
+    with pytest.raises(error, match=message):
+        EpisodeBuffer(**{"observation_space": IMAGE} | kwargs)
+
+
+def test_bad_transitions():
+    space = spaces.Box(0, 255, (4,), np.uint8)
+    buffer = EpisodeBuffer(space, n_stack=4)
+    begin, after = np.array([[0, 0, 0, 1]], np.uint8), np.array([[0, 0, 1, 2]], np.uint8)
+    buffer.start(begin)
+    no = [None]
+    with pytest.raises(ValueError, match=r"observations must be of 1 environments, as at start\(\), got 2"):
+        buffer.add([0, 0], [0, 0], [0, 0], after.repeat(2, 0), no * 2, no * 2, no * 2)
+    with pytest.raises(ValueError, match=r"observations must have shape \(n, \*\(4,\)\) and dtype uint8.*int64"):
+        buffer.add([0], [0], [0], after.astype(np.int64), no, no, no)
+    with pytest.raises(
+        ValueError, match=r"environment 0 is done, and its VecEnv gave no infos\[0\]\['terminal_observation'\]"
+    ):
+        buffer.add([0], [0], [1], begin, no, no, [1.0])
+    with pytest.raises(ValueError, match="n_stack=4 along axis 0, but an observation of environment 0 does not begin"):
+        buffer.add([0], [0], [0], np.array([[0, 1, 1, 2]], np.uint8), no, no, no)
+    with pytest.raises(ValueError, match="the return of an episode of environment 0 is nan"):
+        buffer.add([0], [0], [1], begin, [after[0]], no, [float("nan")])
+
+
+def test_a_state_of_another_buffer_is_refused():
+    state = EpisodeBuffer(IMAGE, capacity=3).get_checkpoint_state()
+    with pytest.raises(ValueError, match="the state is of an episode buffer with capacity=3, not 4"):
+        EpisodeBuffer(IMAGE, capacity=4).set_checkpoint_state(state)
+
+
+def test_frames_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"frames must have shape \(n, \*\(2,\)\) and dtype uint8, got \(1, 3\) and uint8"):
+        ArrayFrames((2,), np.uint8).append(np.zeros((1, 3), np.uint8))
+    with pytest.raises(ValueError, match="the state is of a store of frames of shape"):
+        ArrayFrames((2,), np.uint8).set_checkpoint_state(ArrayFrames((3,), np.uint8).get_checkpoint_state())

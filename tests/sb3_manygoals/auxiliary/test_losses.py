@@ -1,0 +1,181 @@
+import warnings
+
+import numpy as np
+import pytest
+import torch as th
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sb3_manygoals.auxiliary.losses import (
+    many_goals_losses,
+    n_step_returns,
+    pixel_changes,
+    pixel_control_losses,
+    reduce,
+    reward_classes,
+    reward_prediction_losses,
+)
+
+
+@pytest.fixture(scope="module")
+def rlax():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its dependencies' own
+        return pytest.importorskip("rlax")
+
+
+def test_many_goals_by_hand():
+    # one trajectory of three transitions, two actions; the second meets the goal too
+    q = th.tensor([[[1.0, 2.0], [0.5, 0.0], [-1.0, 4.0]]])
+    next_q = th.tensor([[[3.0, 5.0], [7.0, 8.0], [9.0, 1.0]]])
+    actions = th.tensor([[1, 0, 0]])
+    achieved = th.tensor([[False, True, True]])
+    losses = many_goals_losses(q, next_q, actions, achieved, 0.5, goal_reward=0.25, step_reward=-0.1)
+    # targets: -0.1 + 0.5 * 5, 0.25, 0.25
+    th.testing.assert_close(losses, th.tensor([[(2.4 - 2.0) ** 2, (0.25 - 0.5) ** 2, (0.25 + 1.0) ** 2]]))
+
+
+def test_no_gradient_passes_through_targets():
+    q = th.randn(2, 3, 4, requires_grad=True)
+    next_q = th.randn(2, 3, 4, requires_grad=True)
+    achieved = th.zeros(2, 3, dtype=th.bool)
+    many_goals_losses(q, next_q, th.zeros(2, 3, dtype=th.int64), achieved, 0.9, 0.0, -0.1).sum().backward()
+    assert next_q.grad is None
+    assert q.grad is not None and q.grad[..., 0].abs().min() > 0 and q.grad[..., 1:].abs().max() == 0  # noqa: PT018
+
+    cells = th.randn(2, 4, 3, 2, 2, requires_grad=True)
+    valid = th.ones(2, 3, dtype=th.bool)
+    changes, ended = th.rand(2, 3, 2, 2), th.zeros(2, dtype=th.bool)
+    pixel_control_losses(cells, th.zeros(2, 3, dtype=th.int64), changes, ended, valid, 0.9).sum().backward()
+    assert cells.grad is not None
+    assert cells.grad[:, -1].abs().max() == 0
+
+
+@pytest.mark.parametrize(("reduction", "expected"), [("sum", 3.0 + 5.0), ("mean", 4.0)])
+def test_only_real_transitions_count(reduction, expected):
+    losses = th.tensor([[3.0, 5.0], [th.nan, th.inf]])
+    valid = th.tensor([[True, True], [False, False]])
+    assert reduce(losses, reduction, valid).item() == expected
+    assert reduce(losses[:1], reduction).item() == expected
+
+
+def test_other_reductions_are_refused():
+    with pytest.raises(ValueError, match=r'reduction must be "sum" or "mean", got \'none\''):
+        reduce(th.ones(3), "none")
+
+
+def test_pixel_changes_by_hand():
+    images = th.zeros(2, 1, 6, 6)
+    images[1, 0, 1, 1] = 1.0  # the first pixel of the crop, top left
+    images[1, 0, 3:5, 3:5] = 0.5  # all of the cell at the bottom right
+    images[0, 0, 0, :] = 9.0  # outside
+    expected = th.tensor([[[0.25, 0.0], [0.0, 0.5]]])
+    th.testing.assert_close(pixel_changes(images, crop=4, cell=2), expected)
+
+
+def test_the_sources_cells():
+    assert pixel_changes(th.rand(3, 21, 1, 84, 84), crop=80, cell=4).shape == (3, 20, 20, 20)
+
+
+@pytest.mark.parametrize(("crop", "cell", "named"), [(5, 1, "crop"), (0, 1, "crop"), (4, 3, "cell"), (4, 0, "cell")])
+def test_cells_that_do_not_fit(crop, cell, named):
+    with pytest.raises(ValueError, match=f"{named} must be"):
+        pixel_changes(th.zeros(2, 1, 4, 6), crop, cell)
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(0, 2),
+    st.integers(0, 2**31),
+)
+def test_pixel_changes_against_loops(n, channels, cells, cell, height_more, width_more, seed):
+    crop = cells * cell
+    images = th.rand(n + 1, channels, crop + height_more, crop + width_more, generator=th.Generator().manual_seed(seed))
+    top, left = height_more // 2, width_more // 2
+    changes = pixel_changes(images, crop, cell)
+    for t in range(n):
+        for row in range(cells):
+            for column in range(cells):
+                total = 0.0
+                for channel in range(channels):
+                    for y in range(top + row * cell, top + (row + 1) * cell):
+                        for x in range(left + column * cell, left + (column + 1) * cell):
+                            total += abs(images[t + 1, channel, y, x].item() - images[t, channel, y, x].item())
+                assert changes[t, row, column].item() == pytest.approx(total / (channels * cell * cell), abs=1e-6)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), st.floats(0.0, 1.0), st.integers(0, 2**31))
+def test_pixel_control_against_loops(n_trajectories, n_steps, n_actions, gamma, seed):
+    rng = np.random.default_rng(seed)
+    q = rng.normal(size=(n_trajectories, n_steps + 1, n_actions, 2, 3))
+    changes = rng.random((n_trajectories, n_steps, 2, 3))
+    actions = rng.integers(n_actions, size=(n_trajectories, n_steps))
+    lengths = rng.integers(1, n_steps + 1, size=n_trajectories)
+    terminated = rng.random(n_trajectories) < 0.5
+    for b, length in enumerate(lengths):
+        q[b, length:] = q[b, length]  # what follows a short piece is its last observation again
+    valid = np.arange(n_steps) < lengths[:, None]
+    losses = pixel_control_losses(*(th.tensor(array) for array in (q, actions, changes, terminated, valid)), gamma)
+    for b, length in enumerate(lengths):
+        for t in range(n_steps):
+            expected = 0.0
+            for cell in np.ndindex(2, 3) if t < length else ():
+                target = sum(gamma ** (k - t) * changes[(b, k, *cell)] for k in range(t, length))
+                if not terminated[b]:
+                    target += gamma ** (length - t) * max(q[(b, length, action, *cell)] for action in range(n_actions))
+                expected += 0.5 * (target - q[(b, t, actions[b, t], *cell)]) ** 2
+            assert losses[b, t].item() == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_reward_prediction_by_hand():
+    rewards = th.tensor([0.0, 0.5, -3.0])
+    assert reward_classes(rewards).tolist() == [0, 1, 2]
+    logits = th.tensor([[1.0, 1.0, 1.0], [1.0, 2.0, 1.0], [1.0, 1.0, 6.0]]).log()
+    th.testing.assert_close(reward_prediction_losses(logits, rewards), -th.tensor([1 / 3, 2 / 4, 6 / 8]).log())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_goals_against_rlax(seed, rlax):
+    rng = np.random.default_rng(seed)
+    q, next_q = rng.normal(size=(2, 4, 5, 6)).astype(np.float32)
+    actions, achieved = rng.integers(6, size=(4, 5)), rng.random((4, 5)) < 0.3
+    losses = many_goals_losses(*(th.tensor(a) for a in (q, next_q, actions, achieved)), 0.99, 0.0, -0.1)
+    for index in np.ndindex(4, 5):
+        reward, discount = (0.0, 0.0) if achieved[index] else (-0.1, 0.99)
+        error = rlax.q_learning(q[index], int(actions[index]), reward, discount, next_q[index])
+        assert losses[index].item() == pytest.approx(float(error) ** 2, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pixel_control_against_rlax(seed, rlax):
+    rng = np.random.default_rng(seed)
+    images = rng.random((3, 21, 2, 14, 15)).astype(np.float32)
+    q = rng.normal(size=(3, 21, 6, 3, 3)).astype(np.float32)
+    actions = rng.integers(6, size=(3, 20))
+    changes = pixel_changes(th.tensor(images), crop=12, cell=4)
+    never, always = th.zeros(3, dtype=th.bool), th.ones(3, 20, dtype=th.bool)
+    losses = pixel_control_losses(th.tensor(q), th.tensor(actions), changes, never, always, 0.9)
+    for b in range(3):
+        cropped = images[b, :, :, 1:13, 1:13].transpose(0, 2, 3, 1)
+        np.testing.assert_allclose(changes[b], rlax.pixel_control_rewards(cropped, 4), atol=1e-5)
+        theirs = rlax.pixel_control_loss(cropped, actions[b], q[b].transpose(0, 2, 3, 1), 0.9, 4)
+        np.testing.assert_allclose(losses[b], np.asarray(theirs).sum(axis=(1, 2)), rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+@pytest.mark.parametrize("seed", range(5))
+def test_returns_and_cross_entropy_against_rlax(seed, rlax):
+    rng = np.random.default_rng(seed)
+    rewards, values = rng.normal(size=(2, 7)).astype(np.float32)
+    discounts = rng.random(7).astype(np.float32)
+    ours = n_step_returns(th.tensor(rewards)[None], th.tensor(discounts)[None], th.tensor(values[-1:]))
+    theirs = rlax.n_step_bootstrapped_returns(rewards, discounts, values, n=7)
+    np.testing.assert_allclose(ours[0], theirs, atol=1e-5)
+    logits, given_rewards = rng.normal(size=(9, 3)).astype(np.float32), rng.integers(-1, 2, size=9)
+    labels = np.eye(3, dtype=np.float32)[reward_classes(th.tensor(given_rewards))]
+    expected = [float(rlax.categorical_cross_entropy(label, row)) for label, row in zip(labels, logits, strict=True)]
+    np.testing.assert_allclose(reward_prediction_losses(th.tensor(logits), th.tensor(given_rewards)), expected, atol=1e-5)

@@ -1,0 +1,202 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import A2C
+from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
+from torch import nn
+
+from sb3_manygoals.auxiliary import AuxiliaryActorCriticPolicy, ManyGoalsCallback
+from sb3_manygoals.auxiliary.heads import GoalHead, PixelControlHead, RewardPredictionHead
+from sb3_manygoals.networks import PaddedCNN
+from tests.sb3_manygoals.auxiliary.story import stories
+
+ATARI = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+SMALL = spaces.Box(0, 255, (3, 10, 10), np.uint8)
+VECTOR = spaces.Box(-1.0, 1.0, (5,), np.float32)
+ALL = ("many_goals", "pixel_control", "reward_prediction")
+
+
+def policy(space, tasks=("many_goals",), actions=6, **kwargs):
+    return AuxiliaryActorCriticPolicy(space, spaces.Discrete(actions), lambda _: 1e-3, tasks=tasks, **kwargs)
+
+
+def test_the_papers_network():
+    net = policy(ATARI, ALL)
+    assert isinstance(net.features_extractor, NatureCNN)
+    shapes = [tuple(one.weight.shape) for one in net.features_extractor.modules() if hasattr(one, "weight")]
+    assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136)]
+    assert net.shared_dim == 512
+    observations = th.randint(256, (2, 4, *ATARI.shape), dtype=th.uint8)
+    assert net.goal_values(observations).shape == (2, 3, 6)
+    assert net.goal_values(observations, target=True).shape == (2, 3, 6)
+    assert net.cell_values(observations).shape == (2, 4, 6, 20, 20)
+    assert net.reward_logits(observations[:, :3]).shape == (2, 3)
+    goal_head, cells = net.heads["many_goals"], net.heads["pixel_control"]
+    assert goal_head.net.state_embedding.weight.shape == (1024, 512)
+    assert cells.spread[0].weight.shape == (32 * 9 * 9, 512)
+    assert net.heads["reward_prediction"].net[1].weight.shape == (128, 3 * 512)
+
+
+@pytest.mark.parametrize(
+    ("space", "extractor", "width"), [(ATARI, NatureCNN, 512), (SMALL, PaddedCNN, 512), (VECTOR, FlattenExtractor, 128)]
+)
+def test_what_is_shared(space, extractor, width):
+    net = policy(space)
+    assert type(net.features_extractor) is extractor
+    assert net.shared_dim == width
+    observations = th.as_tensor(np.stack([space.sample() for _ in range(3)]))
+    features = net.features_extractor(observations.float() / (255.0 if space is not VECTOR else 1.0))
+    expected = th.cat(net.mlp_extractor(features), dim=1) if space is VECTOR else features
+    th.testing.assert_close(net.shared_features(observations), expected)
+
+
+def test_values_of_trajectories_one_pair_at_a_time():
+    net = policy(SMALL)
+    observations = th.randint(256, (3, 5, *SMALL.shape), dtype=th.uint8)
+    with th.no_grad():
+        for parameter in net.goal_target.parameters():
+            parameter.add_(0.1 * th.randn(parameter.shape))
+    for target, followed, first in ((False, net, 0), (True, net.goal_target, 1)):
+        head = net.heads["many_goals"] if not target else followed.head
+        values = net.goal_values(observations, target)
+        for b in range(3):
+            goal = followed.features_extractor(observations[b, -1:].float() / 255)
+            for t in range(4):
+                state = followed.features_extractor(observations[b, t + first][None].float() / 255)
+                product = head.net.state_embedding(state) * head.net.goal_embedding(goal)
+                th.testing.assert_close(values[b, t], head.net.head(product)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_states_and_goals_are_embedded_apart():
+    head = GoalHead(8, 3, 16)
+    left, right = th.randn(2, 1, 8)
+    assert not th.allclose(head(left[:, None], right)[0], head(right[:, None], left)[0])
+
+
+def test_the_target_network_stays_until_it_is_told():
+    net = policy(SMALL)
+    observations = th.randint(256, (1, 3, *SMALL.shape), dtype=th.uint8)
+    before = net.goal_values(observations, target=True)
+    with th.no_grad():
+        net.heads["many_goals"].net.head.bias.add_(1.0)
+        next(net.features_extractor.parameters()).add_(0.1)
+    assert th.equal(net.goal_values(observations, target=True), before)
+    net.update_goal_target()
+    after = net.goal_values(observations, target=True)
+    assert not th.allclose(after, before)
+    shifted = th.cat([observations[:, 1:], observations[:, -1:]], dim=1)  # the learning network's of the same observations
+    th.testing.assert_close(net.goal_values(shifted), after)
+    assert not any(parameter.requires_grad for parameter in net.goal_target.parameters())
+
+
+@pytest.mark.parametrize("cells", [1, 2, 3, 4, 5, 8, 20])
+def test_advantages_have_no_mean_and_every_cell_learns(cells):
+    head = PixelControlHead(6, 3, (2 * cells, 2 * cells + 1), crop=2 * cells, cell=2)
+    features = th.randn(4, 6)
+    q = head(features)
+    assert q.shape == (4, 3, cells, cells)
+    values = head.values(head.spread(features))[:, 0, :cells, :cells]
+    th.testing.assert_close(q.mean(dim=1), values)
+    assert (q.std(dim=0) > 0).all()
+
+
+def test_reward_prediction_sees_the_order():
+    head, features = RewardPredictionHead(4), th.randn(1, 3, 4)
+    assert not th.allclose(head(features), head(features.flip(1)))
+
+
+@pytest.mark.parametrize("task", ALL)
+def test_the_loss_falls_on_a_fixed_batch_and_the_trunk_learns(task):
+    th.manual_seed(0)
+    net = policy(SMALL, ALL, crop=10, cell=2, embedding_dim=32)
+    observations = th.randint(256, (8, 3, *SMALL.shape), dtype=th.uint8)
+    optimizer = th.optim.Adam(net.parameters(), 1e-3)
+    wanted = th.randint(3, (8,))
+    start = [parameter.clone() for parameter in net.features_extractor.parameters()]
+
+    def loss():
+        if task == "many_goals":
+            return (net.goal_values(observations)[..., 0] + th.linspace(0, 1, 8)[:, None]).square().mean()
+        if task == "pixel_control":
+            return (net.cell_values(observations)[..., 0, :, :] - th.linspace(0, 1, 5)).square().mean()
+        return nn.functional.cross_entropy(net.reward_logits(observations), wanted)
+
+    first = loss().item()
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+    assert loss().item() < 0.2 * first
+    assert all(not th.equal(old, new) for old, new in zip(start, net.features_extractor.parameters(), strict=True))
+
+
+def test_heads_take_no_random_numbers_and_depend_on_the_seed():
+    def build(seed, tasks):
+        th.manual_seed(seed)
+        net = policy(SMALL, tasks, crop=10, cell=2)
+        return net, th.rand(1).item()
+
+    (one, after), (two, after_two), (three, _), (none, after_none) = (
+        build(0, ALL),
+        build(0, ALL),
+        build(1, ALL),
+        build(0, ()),
+    )
+    assert after == after_two == after_none
+    assert all(th.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert all(th.equal(none.state_dict()[name], one.state_dict()[name]) for name in none.state_dict())
+    assert not th.equal(one.heads["pixel_control"].values.weight, three.heads["pixel_control"].values.weight)
+
+
+def test_saved_and_loaded(tmp_path):
+    kwargs = {"tasks": ALL, "crop": 20, "cell": 4, "embedding_dim": 8}
+    model = A2C(AuxiliaryActorCriticPolicy, stories(limit=12), policy_kwargs=kwargs, seed=1, device="cpu")
+    model.learn(200, ManyGoalsCallback(target_update_interval=7, batch_size=10))
+    model.save(tmp_path / "model")
+    loaded = A2C.load(tmp_path / "model", device="cpu")
+    ours, theirs = model.policy.state_dict(), loaded.policy.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(th.equal(ours[name], theirs[name]) for name in ours)
+    left, right = model.policy.optimizer.state_dict(), loaded.policy.optimizer.state_dict()
+    assert left["param_groups"] == right["param_groups"]
+    assert all(th.equal(left["state"][i]["square_avg"], right["state"][i]["square_avg"]) for i in left["state"])
+    assert loaded.policy.tasks == ALL
+    loaded.set_env(stories())
+    loaded.learn(40, ManyGoalsCallback())  # goes on
+
+    model.policy.save(tmp_path / "policy")
+    alone = AuxiliaryActorCriticPolicy.load(tmp_path / "policy")
+    observation = model.env.reset()
+    assert (alone.predict(observation, deterministic=True)[0] == model.predict(observation, deterministic=True)[0]).all()
+    assert alone.crop == 20
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"tasks": ("many_goals", "goals")}, ValueError, "tasks must be some of 'many_goals', .*, each once, got"),
+        ({"tasks": ("many_goals", "many_goals")}, ValueError, "each once"),
+        ({"tasks": "many_goals"}, ValueError, "tasks must be some of"),
+        (
+            {"tasks": ("pixel_control",)},
+            ValueError,
+            "crop must be between 1 and the smaller side of the picture, 10x10, got 80",
+        ),
+        ({"tasks": ("pixel_control",), "crop": 10, "cell": 4}, ValueError, "cell must be a divisor of crop, 10, got 4"),
+        ({"tasks": ("pixel_control",), "space": VECTOR}, TypeError, "pixel control needs images"),
+        ({"embedding_dim": 0}, ValueError, "embedding_dim must be at least 1"),
+        ({"share_features_extractor": False}, ValueError, "share_features_extractor must be True"),
+        ({"net_arch": [], "space": VECTOR}, ValueError, "net_arch must have layers"),
+        ({"space": spaces.Dict({"a": VECTOR})}, TypeError, "observation_space cannot be"),
+    ],
+)
+def test_bad_arguments(kwargs, error, message):
+    with pytest.raises(error, match=message):
+        policy(**{"space": SMALL} | kwargs)
+
+
+def test_continuous_actions_are_refused():
+    with pytest.raises(TypeError, match="action_space must be Discrete"):
+        A2C(AuxiliaryActorCriticPolicy, gym.make("Pendulum-v1"))
