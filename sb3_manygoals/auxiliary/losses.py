@@ -71,9 +71,8 @@ def many_goals_losses(
     :param step_reward: reward of every other transition
     :return: squared errors, shape (B, n)
     """
-    never = th.zeros_like(
-        achieved.flatten()
-    )  # within a trajectory nothing ends but by its last transition, which is at the goal
+    # within a trajectory nothing ends but by its last transition, which is at the goal
+    never = th.zeros_like(achieved.flatten())
     targets = pairwise_td_targets(
         next_q.detach().flatten(0, 1)[:, None], achieved.flatten()[:, None], never, gamma, goal_reward, step_reward
     )

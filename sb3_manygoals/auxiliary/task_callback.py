@@ -152,9 +152,8 @@ class AuxiliaryCallback(BaseCallback):
         if stack is None:
             return EpisodeBuffer(space)
         assert isinstance(stack, VecFrameStack)
-        last = stack.stacked_obs.stack_dimension == -1 and not is_image_space(
-            space
-        )  # the channels of images come first by now
+        # the channels of images come first by now
+        last = stack.stacked_obs.stack_dimension == -1 and not is_image_space(space)
         return EpisodeBuffer(space, n_stack=stack.stacked_obs.n_stack, stack_axis=-1 if last else 0)
 
     def _on_training_start(self) -> None:
