@@ -26,7 +26,7 @@ from sb3_manygoals.goals import (
     UniformSelector,
     ValueDisagreementSelector,
 )
-from sb3_manygoals.optim import ForeachRMSprop
+from sb3_manygoals.optim import FusedRMSprop
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class AgentConfig:
         """
         rate = LinearSchedule(self.learning_rate, 0.0, 1.0) if self.decay else self.learning_rate
         optimizers: dict[str, tuple[type[th.optim.Optimizer], dict[str, Any]]] = {
-            "rmsprop": (ForeachRMSprop, {"alpha": 0.99, "eps": 1e-5}),
+            "rmsprop": (FusedRMSprop, {"alpha": 0.99, "eps": 1e-5}),
             "adam": (th.optim.Adam, {"fused": True}),
         }
         optimizer_class, optimizer_kwargs = optimizers[self.optimizer]

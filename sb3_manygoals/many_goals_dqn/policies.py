@@ -17,7 +17,7 @@ from torch import nn
 from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.linear import Linear
 from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, Preprocess, UniversalQNetwork
-from sb3_manygoals.optim import ForeachRMSprop
+from sb3_manygoals.optim import FusedRMSprop
 
 _HEADS: dict[str, type[UniversalQNetwork]] = {"product": UniversalQNetwork, "distance": DistanceQNetwork}
 
@@ -64,7 +64,7 @@ class ManyGoalsPolicy(BasePolicy):
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
-        optimizer_class: type[th.optim.Optimizer] = ForeachRMSprop,
+        optimizer_class: type[th.optim.Optimizer] = FusedRMSprop,
         optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
         if head not in _HEADS:

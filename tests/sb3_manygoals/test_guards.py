@@ -271,7 +271,7 @@ def test_a_loss_that_is_not_finite_changes_no_weights():
     assert model._n_updates == updates
     assert th.equal(parameters(model).nan_to_num(7), before.nan_to_num(7))
     for key, values in model.policy.optimizer.state_dict()["state"].items():
-        assert th.equal(values["square_avg"], state[key]["square_avg"])
+        assert th.equal(values["scaled"], state[key]["scaled"])
 
 
 def test_a_loss_may_overflow_with_finite_parameters():

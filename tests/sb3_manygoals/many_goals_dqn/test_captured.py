@@ -295,7 +295,7 @@ def fails(reason):
         ({**SMALL, "optimizer_class": th.optim.SGD}, "the optimizer SGD has no option capturable"),
         (
             {**SMALL, "optimizer_kwargs": {"momentum": 0.9}},
-            "ForeachRMSprop with momentum, weight decay or centered",
+            "FusedRMSprop with momentum, weight decay or centered",
         ),
     ],
 )
