@@ -62,7 +62,7 @@ class Charts:
     :ivar charts: those
     :ivar source: the file in which what they show is
     :ivar legend: names of lines, each with the CSS of a piece of it
-    :ivar size: "small", "medium" or "large"
+    :ivar size: "small" or "medium"
     :ivar folded: what to click on to see them; empty if they are in sight
     """
 
@@ -101,12 +101,14 @@ class Gallery:
     :ivar pictures: those
     :ivar title: said above them; may be empty
     :ivar size: "icons" are shown as large as they are, "medium" as wide as charts
+    :ivar folded: whether they are out of sight at first, below the title
     """
 
     kind: ClassVar[str] = "gallery"
     pictures: Sequence[Picture]
     title: Cell = ""
     size: str = "medium"
+    folded: bool = False
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,13 @@ _numbers = count(1)
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
-    """Figures that are made and saved within look as the page does."""
-    with mpl.rc_context(LOOK):  # type: ignore[arg-type]
+def drawing(grid: bool = True) -> Iterator[None]:
+    """
+    Figures that are made and saved within look as the page does.
+
+    :param grid: whether charts have lines at their ticks
+    """
+    with mpl.rc_context(LOOK | {"axes.grid": grid}):  # type: ignore[arg-type]
         yield
 
 

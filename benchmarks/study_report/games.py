@@ -165,7 +165,7 @@ def _printed(book: Book) -> Table:
     cells = [
         [
             Markup("{}, {}").format(sheet.text(i, "summary"), sheet.text(i, "agent")),
-            sheet.number(i, "median_printed", "percent"),
+            sheet.number(i, "median_printed", "percent1"),
             sheet.number(i, "median", "percent2"),
             sheet.number(i, "above_half_printed", "count"),
             sheet.number(i, "above_half", "count"),
@@ -213,7 +213,7 @@ def _by_game(
     known = [column for column in ("normalized", "paper", "random", "human") if any(row[column] for row in sheet.rows)]
     cells = []
     for i in range(len(rows)):
-        shown = [sheet.number(i, column, "percent" if column == "normalized" else "score") for column in known]
+        shown = [sheet.number(i, column, "percent1" if column == "normalized" else "score") for column in known]
         cells.append(
             [
                 sheet.text(i, "game"),

@@ -45,11 +45,11 @@ def _section(runs: Sequence[PastRun], book: Book, number: int, goals: int) -> Se
     labels = [row["label"] for row in table.rows]
     first = runs[0].settings
     env_id, held_out = str(first["env_id"]), float(first.get("held_out", 0.0))
-    of = Markup("{}, ").format(name(env_id))
+    steps = book.fact(f"{prefix}: environment steps of a run", float(first["total_steps"]))
     words = [
         Markup("{} goals; {} environment steps a run; a goal counts as reached within {} steps of a random start. ").format(
             book.fact(f"{prefix}: goals", mdp.n_states),
-            book.fact(f"{prefix}: environment steps of a run", float(first["total_steps"])),
+            steps,
             book.fact(f"{prefix}: steps allowed to reach a goal", float(first["eval_steps"])),
         ),
         Markup("Mastery is the share of goals reached by the greedy policy, or with {} random actions. ").format(
@@ -63,9 +63,11 @@ def _section(runs: Sequence[PastRun], book: Book, number: int, goals: int) -> Se
     if held_out:
         held = book.fact(f"{prefix}: share of goals held out", held_out, "percent")
         words.append(Markup(" {} of the goals were held out from training.").format(held))
-    title = Markup("Mastery: {}{}").format(of, "goals held out" if held_out else "all goals taught")
+    title = Markup("Mastery: {}, {}, {} steps").format(
+        name(env_id), "goals held out" if held_out else "all goals taught", steps
+    )
     blocks: list[Block] = [Words(Markup("").join(words)), _table(table, book, prefix)]
-    blocks += _paper(book, prefix, mdp.n_states)
+    blocks += _paper(book, prefix, mdp.n_states, int(first["total_steps"]))
     blocks.append(_curves(curves, labels, prefix))
     blocks += _maps(failures, mdp.layout, labels)
     blocks += _failing(runs, book, prefix, env_id)
@@ -88,9 +90,7 @@ def _table(table: Sheet, book: Book, prefix: str) -> Table:
     for i, row in enumerate(table.rows):
         seeds: Cell = table.number(i, "finished", "count")
         if row["finished"] != row["runs"]:
-            seeds = Markup("{} of {}, the others at step {} (median of all)").format(
-                seeds, table.number(i, "runs", "count"), table.number(i, "step", "count")
-            )
+            seeds = Markup("{} of {} begun").format(seeds, table.number(i, "runs", "count"))
         cells: list[Cell] = [table.text(i, "label"), seeds]
         cells += [table.interval(i, column) for column, _ in shown]
         cells += [table.number(i, f"steps_to_{level:g}", "count") for level in LEVELS]
@@ -103,7 +103,7 @@ def _table(table: Sheet, book: Book, prefix: str) -> Table:
     return Table(head, rows, [table], title)
 
 
-def _paper(book: Book, prefix: str, n_states: int) -> list[Block]:
+def _paper(book: Book, prefix: str, n_states: int, steps: int) -> list[Block]:
     paper = Sheet(DATA / "paper_mastery.csv")
     own = book.read(f"{prefix}-table")
     rows = []
@@ -115,11 +115,10 @@ def _paper(book: Book, prefix: str, n_states: int) -> list[Block]:
                 measure = "greedy" if part == "agents" else "held_out_greedy"
                 noisy = "epsilon" if part == "agents" else "held_out_epsilon"
                 values = {"greedy": own.rows[ours][measure], "random actions": own.rows[ours][noisy]}
-                step = own.rows[ours]["step"]
                 rows.append(
                     {"agent": agent, "paper": row[column], "paper_steps": row["steps"], "said": row["said"]}
                     | values
-                    | {"steps": step}
+                    | {"steps": steps}
                 )
     if not rows:
         return []
@@ -132,7 +131,7 @@ def _paper(book: Book, prefix: str, n_states: int) -> list[Block]:
             sheet.number(i, "steps", "count"),
             sheet.number(i, "paper", "share"),
             sheet.number(i, "paper_steps", "count"),
-            Markup("<q>{}</q>").format(sheet.text(i, "said")),
+            Markup("<q class="wide">{}</q>").format(sheet.text(i, "said")),
         ]
         for i in range(len(rows))
     ]
@@ -181,16 +180,16 @@ def _maps(failures: Sheet, layout: Layout, labels: Sequence[str]) -> list[Block]
                 rows = [row for row in failures.rows if (row["label"], row["goals"], row["measure"]) == (label, kind, measure)]
                 if not rows:
                     continue
-                with figures.drawing():
-                    figure = plt.figure(figsize=(6.5, 2.4))
+                with figures.drawing(grid=False):
+                    figure = plt.figure(figsize=(4.6, 2.3))
                     summary_plots.failure_map(figure, rows, layout)
                     alt = f"Map of failing goals of {label}, {kind} goals, {words}"
                     charts.append(Chart(Markup("{}, {} goals").format(name(label), kind), figures.svg(figure, alt)))
         if charts:
             folded = Markup(
-                "Mastery maps, {}: the share of starts from which goals were not reached, by what they show"
+                "Mastery maps, {}: the share of starts from which goals were not reached, by what they show; each with its own scale"
             ).format(words)
-            blocks.append(Charts(charts, failures, size="large", folded="" if measure == "greedy" else folded))
+            blocks.append(Charts(charts, failures, folded="" if measure == "greedy" else folded))
             if measure == "greedy":
                 blocks.insert(len(blocks) - 1, Words(Markup("<h3>{}</h3>").format(folded)))
     return blocks
@@ -228,7 +227,7 @@ def _failing(runs: Sequence[PastRun], book: Book, prefix: str, env_id: str) -> l
             totals.number(i, "goals", "count"),
             "; the worst, and from how many starts they were" if here else "",
         )
-        blocks.append(Gallery(pictures, title, "icons"))
+        blocks.append(Gallery(pictures, title, "icons", folded=bool(pictures)))
     return blocks
 
 

@@ -82,13 +82,15 @@ STATUS = {"finished": "finished", "unfinished": "unfinished", "missing": "not be
 
 
 def _gaps(gaps: Sequence[Run], games: int) -> Cell:
+    if not gaps:
+        return ""
     shown = 6
     parts = []
     for run in gaps[:shown]:
         which = f"{run.game}, seed {run.seed}" if games > 1 else f"seed {run.seed}"
         parts.append(Markup("{} ({})").format(name(which), run.status))
     more = Markup("; and more, in the list of every run") if len(gaps) > shown else Markup("")
-    return Markup("; ").join(parts) + more
+    return Markup('<div class="wide">{}</div>').format(Markup("; ").join(parts) + more)
 
 
 def _groups(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:

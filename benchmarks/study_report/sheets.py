@@ -12,12 +12,13 @@ from markupsafe import Markup
 
 from benchmarks.summary_tables import write
 
-Form: TypeAlias = Literal["share", "percent", "percent2", "count", "short", "score", "plain"]
+Form: TypeAlias = Literal["share", "percent", "percent1", "percent2", "count", "short", "score", "plain"]
 """How a number is shown; see :data:`FORMS`."""
 
 FORMS: Mapping[Form, Callable[[float], str]] = {
     "share": lambda value: f"{value:.3f}",
-    "percent": lambda value: f"{100 * value:.1f}%",
+    "percent": lambda value: f"{100 * value:.3g}%",
+    "percent1": lambda value: f"{100 * value:.1f}%",
     "percent2": lambda value: f"{100 * value:.2f}%",
     "count": lambda value: f"{value:,.0f}",
     "short": lambda value: f"{value:.2f}",
