@@ -131,7 +131,7 @@ def _paper(book: Book, prefix: str, n_states: int, steps: int) -> list[Block]:
             sheet.number(i, "steps", "count"),
             sheet.number(i, "paper", "share"),
             sheet.number(i, "paper_steps", "count"),
-            Markup("<q class="wide">{}</q>").format(sheet.text(i, "said")),
+            Markup('<q class="wide">{}</q>').format(sheet.text(i, "said")),
         ]
         for i in range(len(rows))
     ]
@@ -187,7 +187,7 @@ def _maps(failures: Sheet, layout: Layout, labels: Sequence[str]) -> list[Block]
                     charts.append(Chart(Markup("{}, {} goals").format(name(label), kind), figures.svg(figure, alt)))
         if charts:
             folded = Markup(
-                "Mastery maps, {}: the share of starts from which goals were not reached, by what they show; each with its own scale"
+                "Mastery maps, {}: the share of starts from which goals were not reached, by what they show; scales differ"
             ).format(words)
             blocks.append(Charts(charts, failures, folded="" if measure == "greedy" else folded))
             if measure == "greedy":
