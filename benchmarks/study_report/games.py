@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+from matplotlib.ticker import EngFormatter, PercentFormatter
 
 from benchmarks import paper_scores, scores
 from benchmarks.paper_scores import PRINTED
@@ -254,10 +255,16 @@ def _improvements(runs: Sequence[Run], agents: Sequence[str], book: Book, prefix
             axes.axvline(0, color=figures.INK, linewidth=0.8)
             axes.tick_params(axis="y", labelsize=7)
             axes.grid(visible=False, axis="y")
-            axes.set_xlabel("share of the better of human and other, over random")
+            axes.margins(y=0.01)
+            axes.set_xscale("symlog", linthresh=0.1)
+            axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
             alt = f"Relative improvement of {ours} over {other} by game"
             charts.append(Chart(Markup("{} over {}").format(name(ours), name(other)), figures.svg(figure, alt)))
-    return [Words(Markup("<h3>Relative improvement</h3>")), Charts(charts, sheet)]
+    words = (
+        "What is gained, by what the better of a human and the other agent has over random play. The scale is linear near "
+        "zero and logarithmic beyond. Of each pair of agents, games in which one lacks a seed are left out."
+    )
+    return [Words(Markup("<h3>Relative improvement</h3>")), Words(words), Charts(charts, sheet)]
 
 
 def episodes(folder: Path) -> list[tuple[float, float]]:
@@ -318,4 +325,5 @@ def _curve(sheet: Sheet, agents: Sequence[str], game: str) -> list[Chart]:
             if of_seed:
                 figures.seeds(axes, number, list(of_seed.values()))
         figures.steps_axis(axes)
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
         return [Chart(name(game), figures.svg(figure, f"Episode returns against steps in {game}"))]

@@ -60,9 +60,8 @@ def coverage(found: Findings, book: Book) -> Section:
         rows.append([sheet.text(i, "agent"), *numbers, _gaps(gaps, len({run.game for run in alike}))])
     totals = {status: sum(run.status == status for run in found.runs) for status in STATUS.values()}
     unfinished, not_begun = (book.fact(f"runs {status}", totals[status]) for status in ("unfinished", "not begun"))
-    words = Markup("{} runs have finished, {} are unfinished, {} were not begun.").format(
-        book.fact("runs finished", totals["finished"]), unfinished, not_begun
-    )
+    finished = book.fact("runs finished", totals["finished"])
+    words = Markup("Runs: {} finished, {} unfinished, {} not begun.").format(finished, unfinished, not_begun)
     if len(found.runs) > totals["finished"]:
         words += Markup(" <strong>This is not the whole study:</strong> what is shown below lacks what is missing here.")
     head = ["agent", "games", "runs wanted", "finished", "unfinished", "not begun", "which are not there"]

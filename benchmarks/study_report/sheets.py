@@ -21,7 +21,7 @@ FORMS: Mapping[Form, Callable[[float], str]] = {
     "percent1": lambda value: f"{100 * value:.1f}%",
     "percent2": lambda value: f"{100 * value:.2f}%",
     "count": lambda value: f"{value:,.0f}",
-    "short": lambda value: f"{value:.2f}",
+    "short": lambda value: f"{value:,.2f}",
     "score": lambda value: f"{value:,.1f}",
     "plain": lambda value: f"{value:g}",
 }
