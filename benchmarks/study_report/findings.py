@@ -103,7 +103,7 @@ def look(folders: Sequence[Path]) -> Findings:
         said = " ".join(str(folder) for folder in folders) or "no folders"
         raise PastRunError(f"runs must have at least one folder with spec.json, or config.json and mastery.csv, got {said}")
     runs += missing(runs)
-    return Findings(sorted(runs, key=lambda run: (run.study, run.agent, run.game, run.seed)), groups)
+    return Findings(sorted(runs, key=lambda run: (run.study, run.agent, run.steps, run.game, run.seed)), groups)
 
 
 def missing(runs: Sequence[Run]) -> list[Run]:

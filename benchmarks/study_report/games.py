@@ -18,6 +18,7 @@ from benchmarks.study_report import figures
 from benchmarks.study_report.blocks import Block, Cell, Chart, Charts, Section, Table, Words
 from benchmarks.study_report.findings import Findings, Run
 from benchmarks.study_report.sheets import Book, Form, Sheet, name
+from benchmarks.suite import SuiteError
 
 BASELINE = "a2c"
 """The agent that others are compared with, if it is there; else the first of them."""
@@ -45,13 +46,19 @@ def sections(found: Findings, book: Book) -> list[Section]:
     """
     :param found: runs
     :param book: to write to
-    :return: one for each study of which a run has finished with a "score" among its values
+    :return: one for each study of which a run has finished with a "score" among its values, and each length of its runs
+    :raises SuiteError: if there are two runs of one agent in one game with one seed
     """
-    studies: dict[str, list[Run]] = {}
+    studies: dict[tuple[str, int], list[Run]] = {}
     for run in found.runs:
         if run.finished and isinstance(run.values.get("score"), int | float):
-            studies.setdefault(run.study, []).append(run)
-    return [_section(study, runs, book, f"games{number}") for number, (study, runs) in enumerate(studies.items(), 1)]
+            alike = studies.setdefault((run.study, run.steps), [])
+            for other in alike:
+                if (other.agent, other.game, other.seed) == (run.agent, run.game, run.seed):
+                    what = f"two runs of {run.agent} in {run.game}, seed {run.seed}, {run.steps} steps"
+                    raise SuiteError(f"{what}, in {other.folder} and {run.folder}: report on them apart")
+            alike.append(run)
+    return [_section(study, runs, book, f"games{number}") for number, ((study, _), runs) in enumerate(studies.items(), 1)]
 
 
 def _section(study: str, runs: Sequence[Run], book: Book, prefix: str) -> Section:
@@ -67,7 +74,8 @@ def _section(study: str, runs: Sequence[Run], book: Book, prefix: str) -> Sectio
     blocks.append(_by_game(runs, agents, games, atari, book, prefix))
     blocks += _improvements([run for run in runs if run.game in atari], agents, book, prefix)
     blocks += _curves(runs, agents, games, book, prefix)
-    return Section(prefix, Markup("Scores: {}").format(name(study.split(":")[0].split(".")[-1])), blocks)
+    steps = book.fact(f"{prefix}: environment steps of a run", runs[0].steps)
+    return Section(prefix, Markup("Scores: {}, {} steps").format(name(study.split(":")[0].split(".")[-1]), steps), blocks)
 
 
 def _complete(runs: Sequence[Run], agents: Sequence[str]) -> tuple[list[str], dict[str, Scores]]:

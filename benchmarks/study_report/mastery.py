@@ -9,6 +9,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from markupsafe import Markup
+from matplotlib.ticker import EngFormatter
 from PIL import Image
 
 from benchmarks import report, summary, summary_plots
@@ -71,6 +72,8 @@ def _section(runs: Sequence[PastRun], book: Book, number: int, goals: int) -> Se
     blocks.append(_curves(curves, labels, prefix))
     blocks += _maps(failures, mdp.layout, labels)
     blocks += _failing(runs, book, prefix, env_id)
+    blocks += _updates(book.read(f"{prefix}-updates"))
+    blocks += _steps(book.read(f"{prefix}-steps"))
     blocks += _films(runs)
     return Section(prefix, title, blocks)
 
@@ -229,6 +232,38 @@ def _failing(runs: Sequence[PastRun], book: Book, prefix: str, env_id: str) -> l
         )
         blocks.append(Gallery(pictures, title, "icons", folded=bool(pictures)))
     return blocks
+
+
+def _updates(updates: Sheet) -> list[Block]:
+    """The paper's histogram."""
+    charts = []
+    for label in dict.fromkeys(row["label"] for row in updates.rows):
+        rows = [row for row in updates.rows if row["label"] == label]
+        low, high, share = (np.array([float(row[column]) for row in rows]) for column in ("low", "high", "share"))
+        with figures.drawing():
+            figure, axes = figures.chart(3.4, 2.2)
+            axes.bar(low, share, high - low, align="edge", color=figures.style(0)[0])
+            axes.set(xlabel="updates", ylabel="share of goals")
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+            charts.append(Chart(name(label), figures.svg(figure, f"How often goals were in an update of {label}")))
+    return [Charts(charts, updates, folded="How often each goal was in an update")] if charts else []
+
+
+def _steps(steps: Sheet) -> list[Block]:
+    charts = []
+    for label in dict.fromkeys(row["label"] for row in steps.rows):
+        rows = [row for row in steps.rows if row["label"] == label and row["epsilon"]]
+        if not rows:
+            continue
+        optimal, taken = (np.array([float(row[column]) for row in rows]) for column in ("optimal", "epsilon"))
+        with figures.drawing():
+            figure, axes = figures.chart(3.4, 2.6)
+            axes.plot([0, optimal.max()], [0, optimal.max()], color=figures.INK, linewidth=1, linestyle=(0, (6, 4)))
+            axes.plot(optimal, taken, ".", color=figures.style(0)[0], markersize=3, alpha=0.6)
+            axes.set(xlabel="steps of the best policy", ylabel="steps, some random actions", xlim=(0, None), ylim=(0, None))
+            charts.append(Chart(name(label), figures.svg(figure, f"Steps of {label} against those of the best policy")))
+    folded = "Steps to each goal, where it was reached, against those of the best policy (dashed: as many)"
+    return [Charts(charts, steps, folded=folded)] if charts else []
 
 
 def _films(runs: Sequence[PastRun]) -> list[Block]:

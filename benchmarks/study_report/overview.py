@@ -21,7 +21,7 @@ MOST_VIDEO_BYTES = 4 * 2**20
 """Videos up to this size are in the page; larger ones are only linked to."""
 
 RUNS = ["study", "agent", "game", "seed", "status", "step", "steps", "attempts", "training_seconds", "wall_seconds", "folder"]
-COVERAGE = ["study", "agent", "games", "finished", "unfinished", "missing", "planned"]
+COVERAGE = ["study", "agent", "steps", "games", "finished", "unfinished", "missing", "planned"]
 COST = ["study", "agent", "runs", "steps", "training_hours", "wall_hours", "steps_per_second"]
 
 
@@ -46,16 +46,17 @@ def coverage(found: Findings, book: Book) -> Section:
         {
             "study": study,
             "agent": agent,
+            "steps": steps,
             "games": len({run.game for run in alike}),
             "planned": len(alike),
             **{column: sum(run.status == status for run in alike) for column, status in STATUS.items()},
         }
-        for (study, agent), alike in groups.items()
+        for (study, agent, steps), alike in groups.items()
     ]
     sheet = book.add("coverage", COVERAGE, counted)
     rows: list[list[Cell]] = []
     for i, alike in enumerate(groups.values()):
-        numbers = [sheet.number(i, column, "count") for column in ("games", "planned", *STATUS)]
+        numbers = [sheet.number(i, column, "count") for column in ("steps", "games", "planned", *STATUS)]
         gaps = [run for run in alike if not run.finished]
         rows.append([sheet.text(i, "agent"), *numbers, _gaps(gaps, len({run.game for run in alike}))])
     totals = {status: sum(run.status == status for run in found.runs) for status in STATUS.values()}
@@ -64,7 +65,7 @@ def coverage(found: Findings, book: Book) -> Section:
     words = Markup("Runs: {} finished, {} unfinished, {} not begun.").format(finished, unfinished, not_begun)
     if len(found.runs) > totals["finished"]:
         words += Markup(" <strong>This is not the whole study:</strong> what is shown below lacks what is missing here.")
-    head = ["agent", "games", "runs wanted", "finished", "unfinished", "not begun", "which are not there"]
+    head = ["agent", "steps", "games", "runs wanted", "finished", "unfinished", "not begun", "which are not there"]
     each: list[list[Cell]] = []
     for i, run in enumerate(found.runs):
         where = (
@@ -92,10 +93,10 @@ def _gaps(gaps: Sequence[Run], games: int) -> Cell:
     return Markup('<div class="wide">{}</div>').format(Markup("; ").join(parts) + more)
 
 
-def _groups(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
-    groups: dict[tuple[str, str], list[Run]] = {}
+def _groups(runs: Iterable[Run]) -> dict[tuple[str, str, int], list[Run]]:
+    groups: dict[tuple[str, str, int], list[Run]] = {}
     for run in runs:
-        groups.setdefault((run.study, run.agent), []).append(run)
+        groups.setdefault((run.study, run.agent, run.steps), []).append(run)
     return groups
 
 
@@ -114,7 +115,7 @@ def cost(found: Findings, book: Book) -> Section:
     :return: hours and steps/s of each agent, of ``cost.csv``; those of unfinished runs count as far as they were measured
     """
     rows: list[dict[str, Any]] = []
-    for (study, agent), alike in _groups(found.runs).items():
+    for (study, agent, _), alike in _groups(found.runs).items():
         timed = [run for run in alike if run.training_seconds and run.at]
         walls = [run for run in alike if run.wall_seconds is not None]
         rates = [(run.at or 0) / run.training_seconds for run in timed if run.training_seconds]

@@ -334,6 +334,33 @@ def test_worlds_and_lengths_are_compared_apart(tmp_path):
     assert {group[0].label for group in groups} == {"a"}  # nothing that differs within a group
 
 
+def test_runs_of_different_lengths_are_scored_apart(tmp_path):
+    for steps, score in ((1000, 5.0), (2000, 7.0)):
+        play(tmp_path / "runs", "a2c", "Pong", 0, score, steps=steps)
+    page = ReportConfig((tmp_path / "runs",), tmp_path / "page.html").run()
+    scores = [rows_of(tmp_path / "page-data" / f"games{number}-scores.csv")[0]["score"] for number in (1, 2)]
+    assert scores == ["5.0", "7.0"]
+    assert "Scores: auxiliary, 2,000 steps" in text_of(page)
+    coverage = rows_of(tmp_path / "page-data" / "coverage.csv")
+    assert [(row["steps"], row["planned"]) for row in coverage] == [("1000", "1"), ("2000", "1")]
+
+
+def test_two_runs_of_the_same_are_refused(tmp_path):
+    play(tmp_path / "one", "a2c", "Pong", 0, 5.0)
+    play(tmp_path / "other", "a2c", "Pong", 0, 6.0)
+    with pytest.raises(SuiteError, match=r"two runs of a2c in Pong, seed 0, 1000 steps, in .*one.* and .*other.*: report on"):
+        ReportConfig((tmp_path,), tmp_path / "page.html").run()
+
+
+def test_runs_none_of_which_has_finished(tmp_path):
+    make_run(tmp_path / "many" / "run", 0, curve=[(0, 0.0, 0.25)])
+    page = ReportConfig((tmp_path / "many",), tmp_path / "page.html").run()
+    assert trouble(page) == []
+    assert "Runs: 0 finished, 1 unfinished, 0 not begun." in text_of(page)
+    assert 'aria-label="Mastery against steps, greedy"' in page.read_text()
+    assert "Films" not in page.read_text()
+
+
 def test_a_large_video_is_only_linked_to(tmp_path, monkeypatch):
     folder = play(tmp_path / "runs", "a2c", "Pong", 0, 1.0)
     (folder / "play.mp4").write_bytes(b"0123456789")
