@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import tyro
 
@@ -63,7 +64,7 @@ def run(config: ReportConfig) -> Path:
             date=name(datetime.now().astimezone().isoformat(timespec="minutes")),
             revision=name(run_folder.git_revision()),
             sections=[section for section in sections if section is not None],
-            data=f"{book.folder.name}/",
+            data=quote(f"{book.folder.name}/"),
         )
     )
     config.output.write_text(html, encoding="utf-8")

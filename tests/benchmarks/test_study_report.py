@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
@@ -129,6 +129,11 @@ def test_what_agrees():
         assert not agrees(shown, exact)
 
 
+def target(page, address):
+    """The file that a browser would open, for which "#" and "?" end the path."""
+    return page.parent / unquote(urlsplit(address).path)
+
+
 def test_nothing_is_loaded_and_all_links_lead_somewhere(page):
     found = Page(page.read_text())
     assert all(address.startswith(("data:", "#")) for address in found.loaded)
@@ -141,11 +146,11 @@ def test_nothing_is_loaded_and_all_links_lead_somewhere(page):
         if address.startswith("#"):
             assert address[1:] in identifiers
         else:
-            assert (page.parent / unquote(address)).exists(), address
+            assert target(page, address).exists(), address
 
 
 def test_each_raw_file_is_linked_to(page, runs):
-    linked = {os.path.normpath(page.parent / unquote(address)) for address in Page(page.read_text()).links}
+    linked = {os.path.normpath(target(page, address)) for address in Page(page.read_text()).links}
     raw = {str(path) for path in runs.rglob("*") if path.is_file() and path.name != "spec.json"}
     assert len(raw) > 40
     assert raw <= linked
