@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,7 @@ def _printed(book: Book) -> Table:
     return Table(head, cells, [sheet], title, folded=True)
 
 
+@cache
 def _of_paper(agent: str) -> ScoreTable | None:
     for file in (paper_scores.AUXILIARY, paper_scores.PRETRAINING):
         table = scores.read_table(DATA / f"{file}.csv")
@@ -204,6 +206,8 @@ def _by_game(
 ) -> Table:
     columns = ["game", "agent", "seeds", "score", "normalized", "paper", "random", "human"]
     rows = []
+    known_games = [game for game in games if game in atari]
+    references = dict(zip(known_games, zip(*scores.references(known_games), strict=True), strict=True))
     for game in sorted(games):
         for agent in agents:
             found = [float(run.values["score"]) for run in runs if (run.game, run.agent) == (game, agent)]
@@ -211,7 +215,7 @@ def _by_game(
             if found:
                 row["score"] = float(np.mean(found))
             if game in atari:
-                (row["random"],), (row["human"],) = (each.tolist() for each in scores.references([game]))
+                row["random"], row["human"] = map(float, references[game])
                 papers = _of_paper(agent)
                 if papers is not None:
                     row["paper"] = float(papers.select([game]).columns[_column(agent)][0])
