@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks mastery|tabular|hindsight|mastery-study|summary|throughput|faults|film --help``."""
+"""The command line: ``python -m benchmarks COMMAND --help``, and ``python -m benchmarks --help`` for all commands."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from benchmarks.mastery import PRESETS, MasteryConfig
 from benchmarks.mastery_study import MasteryStudyConfig
 from benchmarks.past_runs import PastRunError
 from benchmarks.study import StudyConfig
+from benchmarks.study_report import ReportConfig
 from benchmarks.suite import SuiteError
 from benchmarks.summary import SummaryConfig
 from benchmarks.tabular import TabularConfig
@@ -76,6 +77,9 @@ def main() -> None:
         "summary",
         description="Sum up runs of mastery, tabular and hindsight over their seeds: tables, figures, failing goals, values.",
     )
+    report = tyro.conf.subcommand(
+        "report", description="Write one HTML page about runs and suites: it opens without a network."
+    )
     throughput = tyro.conf.subcommand(
         "throughput",
         description="Time updates, ours and others, and their memory; instead with --world the world against its peers, with "
@@ -91,6 +95,7 @@ def main() -> None:
         | HindsightConfig
         | MasteryStudyConfig
         | SummaryConfig
+        | ReportConfig
         | ThroughputConfig
         | FaultsConfig
         | FilmConfig
@@ -100,6 +105,7 @@ def main() -> None:
         | Annotated[HindsightConfig, hindsight_command]
         | Annotated[MasteryStudyConfig, mastery_study]
         | Annotated[SummaryConfig, summary]
+        | Annotated[ReportConfig, report]
         | Annotated[ThroughputConfig, throughput]
         | Annotated[FaultsConfig, faults]
         | Annotated[FilmConfig, film],

@@ -111,11 +111,22 @@ def collect(folders: Sequence[Path]) -> list[PastRun]:
     :return: the runs, by label and seed
     :raises PastRunError: if a folder does not exist, there is no run, or they differ in what makes mastery comparable
     """
-    runs = _labelled(_read(_find(folders)))
+    found = read(find(folders))
+    if not found:
+        raise PastRunError("runs must have at least one folder with config.json and mastery.csv, got none")
     for name in SHARED:
-        values = sorted({str(run.settings[name]) for run in runs})
+        values = sorted({str(run.settings[name]) for run in found})
         if len(values) > 1:
             raise PastRunError(f"runs must agree in {name}, got {', '.join(values)}: summarise them apart")
+    return labelled(found)
+
+
+def labelled(found: Iterable[PastRun]) -> list[PastRun]:
+    """
+    :param found: runs that agree in what makes mastery comparable
+    :return: those that count, with their labels, by label and seed, as :func:`collect` says
+    """
+    runs = _labelled(found)
     kept: dict[tuple[str, int], PastRun] = {}
     for run in sorted(runs, key=lambda run: (run.is_finished, run.last_step, run.folder.name)):
         beaten = kept.get((run.label, run.seed))
@@ -125,7 +136,12 @@ def collect(folders: Sequence[Path]) -> list[PastRun]:
     return sorted(kept.values(), key=lambda run: (run.label, run.seed))
 
 
-def _find(folders: Iterable[Path]) -> list[Path]:
+def find(folders: Iterable[Path]) -> list[Path]:
+    """
+    :param folders: of runs, or folders somewhere below which runs are
+    :return: folders with a ``config.json``, each once
+    :raises PastRunError: if a folder does not exist
+    """
     found: dict[Path, None] = {}
     for folder in folders:
         if not folder.is_dir():
@@ -137,7 +153,11 @@ def _find(folders: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
-def _read(folders: Iterable[Path]) -> list[PastRun]:
+def read(folders: Iterable[Path]) -> list[PastRun]:
+    """
+    :param folders: those of :func:`find`
+    :return: the runs that have a measurement, without labels; of others it is printed that they are left out
+    """
     runs = []
     for folder in folders:
         if not (folder / "mastery.csv").is_file():
@@ -145,8 +165,6 @@ def _read(folders: Iterable[Path]) -> list[PastRun]:
             continue
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
         runs.append(PastRun(folder, _flat(settings), read_table(folder / "mastery.csv")))
-    if not runs:
-        raise PastRunError("runs must have at least one folder with config.json and mastery.csv, got none")
     return runs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,28 +79,13 @@ def run(config: SummaryConfig) -> Path:
     :raises PastRunError: if there are no runs, or runs that do not go together
     """
     runs = collect(config.runs)
-    settings = runs[0].settings
-    world = gym.make(settings["env_id"])
-    mdp: TwoRoomsMDP = world.unwrapped.mdp  # type: ignore[attr-defined]
-    world.close()
-    for one in runs:
-        if one.is_finished and len(one.outcomes.held_out) != mdp.n_states:
-            got = f"{len(one.outcomes.held_out)} rows"
-            raise PastRunError(f"goals.csv must have a row for each of {mdp.n_states} states, got {got} in {one.folder}")
-    epsilon = float(settings["eval_epsilon"])
+    epsilon = float(runs[0].settings["eval_epsilon"])
     table = summary_tables.table(runs, config.base)
-    exact = plan(mdp, config.goals, int(settings["eval_steps"]))
     folder = config.output
     folder.mkdir(parents=True, exist_ok=True)
-    summary_tables.write(folder / "curves.csv", summary_tables.CURVES, summary_tables.curves(runs))
-    summary_tables.write(folder / "finals.csv", summary_tables.FINALS, summary_tables.finals(runs))
-    summary_tables.write(folder / "table.csv", summary_tables.TABLE, table)
+    mdp, exact = write_tables(runs, folder, config.goals, config.base)
     text = summary_tables.markdown(table, epsilon, config.base)
     (folder / "table.md").write_text(_caption(runs, mdp, exact) + "\n" + text, encoding="utf-8")
-    summary_tables.write(folder / "updates.csv", goal_tables.UPDATES, goal_tables.updates(runs))
-    summary_tables.write(folder / "failures.csv", goal_tables.FAILURES, goal_tables.failures(runs, mdp))
-    optimal = exact.distances.mean(axis=0)
-    summary_tables.write(folder / "steps.csv", goal_tables.STEPS, goal_tables.steps(runs, exact.goals, optimal))
     summary_plots.mastery(folder / "curves.csv", folder / "mastery.png", epsilon, exact.ceiling)
     summary_plots.mastery(folder / "curves.csv", folder / "held_out.png", epsilon, exact.ceiling, held_out=True)
     summary_plots.updates(folder / "updates.csv", folder / "updates.png")
@@ -114,6 +100,42 @@ def run(config: SummaryConfig) -> Path:
     print(text)
     print(f"written to {folder}")
     return folder
+
+
+def write_tables(
+    runs: Sequence[PastRun], folder: Path, goals: int, base: str | None = None, prefix: str = ""
+) -> tuple[TwoRoomsMDP, Plan]:
+    """
+    Write ``curves.csv``, ``finals.csv``, ``table.csv``, ``updates.csv``, ``failures.csv`` and ``steps.csv``.
+
+    :param runs: that agree in what makes mastery comparable, at least one
+    :param folder: to write to, which is there
+    :param goals: most goals for which exact plans are made
+    :param base: what the time for a step is compared with, a label
+    :param prefix: of the files' names
+    :return: their world, and what was planned in it
+    :raises PastRunError: if there is no such label, or ``goals.csv`` of a run is of another world
+    """
+    settings = runs[0].settings
+    world = gym.make(settings["env_id"])
+    mdp: TwoRoomsMDP = world.unwrapped.mdp  # type: ignore[attr-defined]
+    world.close()
+    for one in runs:
+        if one.is_finished and len(one.outcomes.held_out) != mdp.n_states:
+            got = f"{len(one.outcomes.held_out)} rows"
+            raise PastRunError(f"goals.csv must have a row for each of {mdp.n_states} states, got {got} in {one.folder}")
+    exact = plan(mdp, goals, int(settings["eval_steps"]))
+    optimal = exact.distances.mean(axis=0)
+    for name, columns, rows in (
+        ("curves", summary_tables.CURVES, summary_tables.curves(runs)),
+        ("finals", summary_tables.FINALS, summary_tables.finals(runs)),
+        ("table", summary_tables.TABLE, summary_tables.table(runs, base)),
+        ("updates", goal_tables.UPDATES, goal_tables.updates(runs)),
+        ("failures", goal_tables.FAILURES, goal_tables.failures(runs, mdp)),
+        ("steps", goal_tables.STEPS, goal_tables.steps(runs, exact.goals, optimal)),
+    ):
+        summary_tables.write(folder / f"{prefix}{name}.csv", columns, rows)
+    return mdp, exact
 
 
 def _caption(runs: list[PastRun], mdp: TwoRoomsMDP, exact: Plan) -> str:

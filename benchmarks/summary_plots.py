@@ -211,11 +211,17 @@ def failures(table: Path, picture: Path, measure: str, layout: Layout, epsilon: 
         counts, shares = (np.array([float(row[name]) for row in agents]) for name in ("count", "failures"))
         overall = float((counts * shares).sum() / counts.sum())
         part.suptitle(f"{label}, {kind} goals: {overall:.1%} fail", fontsize=9)
-        _maps(part, found, layout)
+        failure_map(part, found, layout)
     _save(figure, picture)
 
 
-def _maps(figure: Any, rows: Sequence[dict[str, str]], layout: Layout) -> None:
+def failure_map(figure: Any, rows: Sequence[dict[str, str]], layout: Layout) -> None:
+    """
+    :param figure: an empty figure, or a part of one, to draw in: where goals fail, by the cell of the agent and of a block in
+        the goal, and by its doors
+    :param rows: of ``failures.csv``, of one label, measure and kind of goals
+    :param layout: of the world
+    """
     agent, block, scale, doors = figure.subplots(1, 4, width_ratios=[1, 1, 0.05, 0.7])
     figure.subplots_adjust(left=0.03, right=0.97, bottom=0.16, top=0.88, wspace=0.25)
     most = max([float(row["failures"]) for row in rows] + [0.01])

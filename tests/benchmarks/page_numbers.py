@@ -1,0 +1,106 @@
+"""Whether every number on a page is a cell of a CSV file: reads the page as a browser would, without one."""
+
+import csv
+import re
+from functools import cache
+from html.parser import HTMLParser
+
+NUMBER = re.compile(r"[-+\u2212]?\d[\d,]*(?:\.\d+)?")
+VOID = {"meta", "link", "img", "br", "source", "path", "use", "image", "input"}
+NAMES = {"code", "style", "script", "title"}
+"""Elements in which digits are no numbers, and neither are they in links to files."""
+
+
+@cache
+def rows_of(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+class Page(HTMLParser):
+    """
+    :ivar numbers: what is shown and the attributes of its element, of all that say which cell they are
+    :ivar loose: words with digits that say nothing of that kind
+    :ivar drawn: words with digits in figures, but for their axes, and the file that the figure says to show
+    :ivar links: addresses of links
+    :ivar loaded: addresses of what the page itself needs
+    """
+
+    def __init__(self, html):
+        super().__init__()
+        self.numbers, self.loose, self.drawn, self.links, self.loaded = [], [], [], [], []
+        self.open = []
+        self.feed(html)
+        assert not self.open, f"left open: {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        if tag == "a":
+            self.links.append(found["href"])
+        elif tag in ("link", "use", "image"):
+            self.loaded.append(found["href"])
+        self.loaded += [found[name] for name in ("src", "srcset", "data", "poster") if name in found and tag != "data"]
+        if tag not in VOID:
+            self.open.append((tag, found))
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop()[0] == tag, tag
+
+    def handle_data(self, text):
+        if not re.search(r"\d", text):
+            return
+        tags = [tag for tag, _ in self.open]
+        tag, attributes = self.open[-1]
+        if "svg" in tags:
+            ids = " ".join(found.get("id") or "" for _, found in self.open)
+            if not re.search(r"[xy]tick_", ids):
+                source = next(found["data-source"] for tag, found in self.open if tag == "figure")
+                self.drawn.append((text.strip(), source))
+        elif tag == "data":
+            self.numbers.append((text, attributes["value"], attributes["data-cell"]))
+        elif tag in NAMES or attributes.get("class") == "name" or (tag == "a" and not attributes["href"].startswith("#")):
+            return
+        else:
+            self.loose.append(text)
+
+
+def agrees(shown, exact):
+    """Whether what is shown is the number, rounded to the digits that are shown."""
+    match = NUMBER.fullmatch(shown.removesuffix("%"))
+    if match is None:
+        return False
+    digits = match[0].replace(",", "").replace("\u2212", "-")
+    decimals = len(digits.partition(".")[2])
+    scale = 100 if shown.endswith("%") else 1
+    return abs(float(digits) - scale * float(exact)) <= 0.5 * 10**-decimals * (1 + 1e-9)
+
+
+def trouble(path):
+    """What is wrong with the numbers of a page, in words; nothing, if nothing is."""
+    data = path.with_name(f"{path.stem}-data")
+    page = Page(path.read_text(encoding="utf-8"))
+    wrong = [f"says not where it comes from: {text!r}" for text in page.loose]
+    for shown, value, cell in page.numbers:
+        file, row, column = re.fullmatch(r"([\w.-]+)#(\d+)/(.+)", cell).groups()
+        exact = rows_of(data / file)[int(row) - 1][column]
+        if exact != value or not agrees(shown, exact):
+            wrong.append(f"shows {shown!r}, has {value!r}, and is {exact!r} in {cell}")
+    for text, file in page.drawn:
+        cells = {cell for row in rows_of(data / file) for cell in row.values()}
+        if text not in cells and not any(_is_number(cell) and agrees(text, cell) for cell in cells):
+            wrong.append(f"draws {text!r}, which is not in {file}")
+    return wrong
+
+
+def _is_number(cell):
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
