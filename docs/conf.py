@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from docutils.nodes import Node, TextElement
@@ -16,6 +17,8 @@ from sphinx.util.nodes import make_refnode
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import sb3_manygoals
+
+OURS = {"gym_twoRooms", "sb3_manygoals"}
 
 project = "sb3-manygoals"
 release = version = sb3_manygoals.__version__
@@ -53,11 +56,19 @@ def without_the_page(app: Sphinx, what: str, name: str, thing: Any, options: Any
         lines[:] = ["The world; its page says all of it.", "", *lines[first:last]]
 
 
+def without_others_methods(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
+    """Of what is inherited, leave what is ours: the methods of an SB3 algorithm or a torch module have pages elsewhere."""
+    method = getattr(thing, "fget", getattr(thing, "__func__", thing))  # of a property, of a class method
+    if isinstance(method, FunctionType) and method.__module__.split(".")[0] not in OURS:
+        return True
+    return None
+
+
 def without_emphasis(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     """Let the star of a shape such as (n, *shape) be a star, outside of literals."""
     for row, line in enumerate(lines):
         texts = line.split("``")
-        texts[::2] = [re.sub(r"(?<=, )\*(?=\w)", r"\*", text) for text in texts[::2]]
+        texts[::2] = [re.sub(r"(?<![\w*])\*(?=\w)(?![\w ]*\*)", r"\*", text) for text in texts[::2]]
         lines[row] = "``".join(texts)
 
 
@@ -74,7 +85,7 @@ def by_last_names(app: Sphinx, env: BuildEnvironment, node: pending_xref, conten
     """
     domain = env.get_domain("py")
     names = node.get("reftarget", "").split(".") if node.get("refdomain") == "py" else []
-    if len(names) > 2 and names[0] not in {"sb3_manygoals", "gym_twoRooms"}:
+    if len(names) > 2 and names[0] not in OURS:
         return None
     kinds = domain.objtypes_for_role(node.get("reftype"), [])
     documented = [entry for entry in domain.get_objects() if entry[2] in kinds]
@@ -90,5 +101,6 @@ def by_last_names(app: Sphinx, env: BuildEnvironment, node: pending_xref, conten
 def setup(app: Sphinx) -> None:
     """:param app: that makes the site"""
     app.connect("autodoc-process-docstring", without_the_page)
+    app.connect("autodoc-skip-member", without_others_methods)
     app.connect("autodoc-process-docstring", without_emphasis)
     app.connect("missing-reference", by_last_names)
