@@ -1,5 +1,6 @@
 """What docs/reproduce.md promises: its commands are commands, its prices follow from what was measured."""
 
+import ast
 import csv
 import dataclasses
 import importlib.util
@@ -58,3 +59,12 @@ def test_the_prices_follow_from_measured_rates():
         assert rate == measured[column]
         price = int(runs) * int(steps.replace(",", "")) / float(rate) / 3600
         assert hours == (f"{price:.1f}" if price < 100 else f"{price:,.0f}")
+    assert set(re.findall(r"([\d.,]+) h\b", PAGE)) == {row[-1] for row in rows}
+
+
+def test_the_python_of_the_page_runs(capsys):
+    (code,) = set(re.findall(r'`python -c "(.*?)"`', PAGE))
+    exec(code, {})
+    bars = ast.literal_eval(capsys.readouterr().out)
+    assert {len(games) for games in bars.values()} == {49}
+    assert len(bars) == 5  # figure 5, a to e
