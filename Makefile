@@ -1,6 +1,7 @@
-# Two commands for a fresh clone; each sets up .venv by itself.
+# Three commands for a fresh clone; each sets up .venv by itself.
 #   make mastery   train on the small map, measure, write a report (minutes, on two cores)
 #   make test      lint, type-check, run the test suite
+#   make docs      a site of the pages in docs/: build/docs/index.html
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: mastery test format clean
+.PHONY: mastery test docs format clean
 
 mastery: $(INSTALLED)
 	$(BIN)/python -m benchmarks mastery --preset small $(ARGS)
@@ -18,6 +19,9 @@ test: $(INSTALLED_DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+docs: $(INSTALLED_DEV)
+	$(BIN)/python -m sphinx --nitpicky --fail-on-warning --keep-going docs build/docs $(ARGS)
 
 format: $(INSTALLED_DEV)
 	$(BIN)/ruff check --fix .

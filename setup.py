@@ -24,6 +24,7 @@ RENDER = ["pygame-ce>=2.5"]
 ATARI = ["ale-py>=0.12.1", "lz4>=4.3"]
 # For tests only: losses are compared with it. It brings JAX, some 600 MB.
 RLAX = ["rlax>=0.1.9; python_version >= '3.11'"]
+DOCS = ["furo", "myst-parser>=3.0", "sphinx>=7.0"]
 
 setup(
     name="sb3-manygoals",
@@ -50,14 +51,15 @@ setup(
         "render": RENDER,
         "ray": ["ray>=2.40"],
         "rlax": RLAX,
-        "docs": ["myst-parser>=3.0", "sphinx>=7.0", "furo"],
+        "docs": [*ATARI, *DOCS],
         "benchmarks": BENCHMARKS,
         # Another's intervals, for a test of ours; what it needs does not go with pandas 3.
         "reference": ["pandas<3", "rliable>=1.2"],
         "dev": [
-            *BENCHMARKS,
-            *RENDER,
             *ATARI,
+            *BENCHMARKS,
+            *DOCS,
+            *RENDER,
             *RLAX,
             "build>=1.2",
             "hypothesis>=6.100",

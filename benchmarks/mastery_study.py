@@ -52,19 +52,33 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 """The preset "small" with one thing changed."""
 
+PAPER: dict[str, dict[str, Any]] = {
+    "uniform": {"preset": "paper"},
+    "learning-progress": {"preset": "paper-learning-progress"},
+    "on-policy": {"preset": "paper-on-policy"},
+}
+"""The paper's agents, with its settings."""
+
 HELD_OUT = 0.2
 """Share of goals held out in the second experiment, as in the paper."""
 
-Part = Literal["agents", "held-out", "ablations", "table"]
+Part = Literal["agents", "held-out", "ablations", "table", "paper", "generalization"]
 
-STEPS: dict[Part, int] = {"agents": 120_000, "held-out": 120_000, "ablations": 80_000, "table": 3_000_000}
+STEPS: dict[Part, int] = {
+    "agents": 120_000,
+    "held-out": 120_000,
+    "ablations": 80_000,
+    "table": 3_000_000,
+    "paper": 3_000_000,
+    "generalization": 3_000_000,
+}
 """Environment steps of a run; what the preset scales by them is scaled."""
 
 
 def specs(part: Part, seeds: int, steps: int | None = None) -> list[Spec]:
     """
     :param part: of the study: the agents on the small map; the same with goals held out; the small preset with one thing
-        changed; the lookup table on the paper's map
+        changed; the lookup table on the paper's map; the paper's two experiments there, without goals held out and with
     :param seeds: how many, from 0 on
     :param steps: environment steps of a run, None for those of the part
     :return: the runs, all agents of one seed before the next seed
@@ -78,8 +92,10 @@ def specs(part: Part, seeds: int, steps: int | None = None) -> list[Spec]:
         "held-out": {name: {**options, "held_out": HELD_OUT} for name, options in AGENTS.items()},
         "ablations": ABLATIONS,
         "table": {"table": {"study": "tabular"}},
+        "paper": PAPER | {"table": {"study": "tabular"}},
+        "generalization": {name: {**options, "held_out": HELD_OUT} for name, options in PAPER.items()},
     }[part]
-    world = "TwoRoomsSwitch-v0" if part == "table" else small
+    world = "TwoRoomsSwitch-v0" if part in ("table", "paper", "generalization") else small
     return [
         Spec(
             "benchmarks.mastery_study:carry_out",
@@ -113,7 +129,7 @@ def configuration(spec: Spec) -> StudyConfig:
     if study == "tabular":
         table = TabularConfig()
         return replace(table, **common, exploration_steps=_scaled(table.exploration_steps, table, spec), **options)
-    preset = PRESETS["small"]
+    preset = PRESETS[options.pop("preset", "small")]
     agent = replace(preset.agent, exploration_steps=_scaled(preset.agent.exploration_steps, preset, spec))
     return replace(preset, **common, agent=replace(agent, **options.pop("agent", {})), **options)
 
@@ -157,7 +173,7 @@ class MasteryStudyConfig:
     )
     part: Part = "agents"
     """The agents on the small map; the same with goals held out; the small preset with one thing changed; the lookup table on
-    the paper's map."""
+    the paper's map; the paper's two experiments there, without goals held out and with."""
     seeds: int = 6
     """Runs of each agent, with the seeds from 0 on."""
     steps: int | None = None

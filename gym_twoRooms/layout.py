@@ -115,7 +115,7 @@ class Layout:
 
     @cached_property
     def doors(self) -> tuple[tuple[Cell, ...], ...]:
-        """The cells of each door, in the order of :data:`DOORS`."""
+        """The cells of each door, in the order of ``DOORS``."""
         return tuple(cells for symbol in DOORS if (cells := self._cells(symbol)))
 
     @cached_property

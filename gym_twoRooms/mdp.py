@@ -177,7 +177,7 @@ class TwoRoomsMDP:
 
         :param states: State numbers, (N,)
         :param actions: Actions, (N,)
-        :param draw: Given the rows, (k,) ascending, in which something is left to :attr:`chance`, draws a uniform number from
+        :param draw: Given the rows, (k,) ascending, in which something is left to ``chance``, draws a uniform number from
             [0, 1) for each. It decides whether and where to the agent slips, and what of it that leaves open decides which
             doors close
         :return: Next states, (N,) int64
@@ -211,7 +211,7 @@ class TwoRoomsMDP:
 
         :param state: State number
         :param action: Action
-        :param draw: Draws a uniform number from [0, 1); called once where something is left to :attr:`chance`, else not
+        :param draw: Draws a uniform number from [0, 1); called once where something is left to ``chance``, else not
         :return: Next state
         """
         if not self._chance_at(state):

@@ -7,15 +7,24 @@ ROOT = Path(__file__).parents[1]
 SHORTER = {
     "README.md": {"model.learn(3e6, progress_bar=True)": "model.learn(60)", "2e6 - model": "40 - model"},
     "docs/checkpoints.md": {"2_000": "200"},
+    "docs/guide.md": {
+        "SMALL_WORLDS = {": 'SMALL_WORLDS = {"learning_starts": 50,',
+        "learn(120_000": "learn(200",
+        "learn(60_000": "learn(200",
+        "learn(2_000": "learn(200",
+        "30_000 - model": "200 - model",
+    },
 }
 
 
 @pytest.mark.parametrize("page", SHORTER)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     """All Python of it, one block after the other as a reader would, with less training."""
+    if page == "docs/guide.md":
+        pytest.importorskip("minigrid")  # from Python 3.11
     code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S))
     for long, short in SHORTER[page].items():
-        assert code.count(long) == 1
+        assert long in code
         code = code.replace(long, short)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, page, "exec"), {})

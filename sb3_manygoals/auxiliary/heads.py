@@ -15,7 +15,7 @@ class GoalHead(nn.Module):
     """
     Values of all actions for goals, from features of observation and goal: what
     :class:`~sb3_manygoals.networks.UniversalQNetwork` is without its trunk. Observations and goals have the trunk in common,
-        and an embedding each.
+    and an embedding each.
 
     :param features_dim: width of the features
     :param n_actions: number of actions

@@ -1,0 +1,70 @@
+"""The site of docs/, as ``make docs`` makes it."""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = (
+    "gym_twoRooms",
+    "sb3_manygoals",
+    "sb3_manygoals.auxiliary",
+    "sb3_manygoals.checkpoint",
+    "sb3_manygoals.goals",
+    "sb3_manygoals.many_goals_dqn",
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    for needed in ("ale_py", "furo", "lz4", "myst_parser", "sphinx"):  # in the extra "docs"
+        pytest.importorskip(needed)
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "sphinx", "--nitpicky", "--fail-on-warning", "--keep-going", "--quiet"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*build, ROOT / "docs", folder], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def documented(site):
+    """The names that have a place in the site."""
+    from sphinx.util.inventory import InventoryFile
+
+    with (site / "objects.inv").open("rb") as file:
+        inventory = InventoryFile.load(file, "", lambda base, uri: uri)
+    return {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
+
+
+def test_every_page_is_in_the_site(site):
+    pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
+    assert len(pages) > 10
+    assert [page for page in pages if not (site / page.with_suffix(".html")).is_file()] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_in_the_site(site, package):
+    last_names = {name.rpartition(".")[2] for name in documented(site) if name.startswith(package.partition(".")[0])}
+    assert set(importlib.import_module(package).__all__) - last_names == set()
+
+
+def test_the_packages_are_all_those_with_public_names():
+    found = set()
+    for top in ("gym_twoRooms", "sb3_manygoals"):
+        for init in (ROOT / top).rglob("__init__.py"):
+            if "__all__" in init.read_text(encoding="utf-8"):
+                found.add(".".join(init.parent.relative_to(ROOT).parts))
+    assert found == set(PACKAGES)
+
+
+def test_what_has_a_page_of_its_own_is_not_copied_from_others(site):
+    text = (site / "api" / "learners.html").read_text(encoding="utf-8")
+    assert 'id="sb3_manygoals.ManyGoalsDQN.save_goal_buffer"' in text  # inherited, and ours
+    assert "register_forward_hook" not in text  # of torch
+    world = (site / "api" / "gym_twoRooms.html").read_text(encoding="utf-8")
+    assert "slip_probability" in world
+    assert "## Description" not in world
