@@ -27,6 +27,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_copy_source = False
+html_show_copyright = False
 
 # The anchors that GitHub gives to headings, so that a link works there and here.
 myst_heading_anchors = 3
