@@ -19,37 +19,41 @@ PACKAGES = (
 )
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tmp_path):
+    """One test, as it takes half a minute to make the site."""
     for needed in ("ale_py", "furo", "lz4", "myst_parser", "sphinx"):  # in the extra "docs"
         pytest.importorskip(needed)
-    folder = tmp_path_factory.mktemp("site")
     build = [sys.executable, "-m", "sphinx", "--nitpicky", "--fail-on-warning", "--keep-going", "--quiet"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*build, ROOT / "docs", folder], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([*build, ROOT / "docs", tmp_path], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+
+    pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
+    assert len(pages) > 10
+    assert [page for page in pages if not (tmp_path / page.with_suffix(".html")).is_file()] == []
+
+    names = documented(tmp_path)
+    for package in PACKAGES:
+        found = {name.rpartition(".")[2] for name in names if name.startswith(package.partition(".")[0])}
+        assert set(importlib.import_module(package).__all__) - found == set(), package
+    learners = (tmp_path / "api" / "learners.html").read_text(encoding="utf-8")
+    assert 'id="sb3_manygoals.ManyGoalsDQN.save_goal_buffer"' in learners  # inherited, and ours
+    assert "register_forward_hook" not in learners  # inherited from torch
+    world = (tmp_path / "api" / "gym_twoRooms.html").read_text(encoding="utf-8")
+    assert "slip_probability" in world
+    assert "## Description" not in world  # that of the docstring, which is a page in Markdown
 
 
 def documented(site):
-    """The names that have a place in the site."""
+    """
+    :param site: its folder
+    :return: the names that have a place in it
+    """
     from sphinx.util.inventory import InventoryFile
 
     with (site / "objects.inv").open("rb") as file:
         inventory = InventoryFile.load(file, "", lambda base, uri: uri)
     return {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
-
-
-def test_every_page_is_in_the_site(site):
-    pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
-    assert len(pages) > 10
-    assert [page for page in pages if not (site / page.with_suffix(".html")).is_file()] == []
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_public_name_is_in_the_site(site, package):
-    last_names = {name.rpartition(".")[2] for name in documented(site) if name.startswith(package.partition(".")[0])}
-    assert set(importlib.import_module(package).__all__) - last_names == set()
 
 
 def test_the_packages_are_all_those_with_public_names():
@@ -59,12 +63,3 @@ def test_the_packages_are_all_those_with_public_names():
             if "__all__" in init.read_text(encoding="utf-8"):
                 found.add(".".join(init.parent.relative_to(ROOT).parts))
     assert found == set(PACKAGES)
-
-
-def test_what_has_a_page_of_its_own_is_not_copied_from_others(site):
-    text = (site / "api" / "learners.html").read_text(encoding="utf-8")
-    assert 'id="sb3_manygoals.ManyGoalsDQN.save_goal_buffer"' in text  # inherited, and ours
-    assert "register_forward_hook" not in text  # of torch
-    world = (site / "api" / "gym_twoRooms.html").read_text(encoding="utf-8")
-    assert "slip_probability" in world
-    assert "## Description" not in world
