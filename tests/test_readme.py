@@ -5,7 +5,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SHORTER = {
-    "README.md": {"model.learn(3e6, progress_bar=True)": "model.learn(60)", "2e6 - model": "40 - model", "learn(1e5": "learn(100"},
+    "README.md": {
+        "model.learn(3e6, progress_bar=True)": "model.learn(60)",
+        "2e6 - model": "40 - model",
+        "learn(1e5": "learn(100",
+    },
     "docs/checkpoints.md": {"2_000": "200"},
     "docs/guide.md": {
         "SMALL_WORLDS = {": 'SMALL_WORLDS = {"learning_starts": 50,',
