@@ -156,7 +156,7 @@ def test_the_papers_score():
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="agent must be one of many_goals, a2c, .* got 'ppo'"):
+    with pytest.raises(ValueError, match=r"agent must be one of many_goals, a2c, .* got 'ppo'"):
         AuxiliaryConfig(agent="ppo")
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         AuxiliaryConfig(steps=0)

@@ -25,12 +25,19 @@ def test_the_goal_is_worth_one_and_ends_the_episode():
     np.testing.assert_array_equal(observation, world.observation_of(goal))
 
 
-def test_no_episode_begins_at_the_goal():
-    env = FixedGoal(gym.make(SMALL), 0)
-    observation, info = env.reset(seed=0, options={"state": 0})
-    assert info["state"] != 0
-    starts = {env.reset()[1]["state"] for _ in range(2000)}
-    assert starts == set(range(1, 220))
+@pytest.mark.parametrize("goal", [0, 130])
+def test_episodes_begin_wherever_the_block_is_as_at_the_goal(goal):
+    """The map has 55 states for each of the four cells of its block, which is the only thing of its colour."""
+    env = FixedGoal(gym.make(SMALL), goal)
+    colour = gym.make(SMALL).unwrapped.observation_of(0)[5, 1]
+    observation, info = env.reset(seed=0)
+    again = FixedGoal(gym.make(SMALL), goal).reset(seed=0)[1]
+    assert info["state"] == again["state"]
+    begun = [env.reset() for _ in range(1000)]
+    assert len({info["state"] for _, info in begun}) == 54
+    assert goal not in {info["state"] for _, info in begun}
+    for observation, _ in begun:
+        np.testing.assert_array_equal((observation == colour).all(-1), (env.goal == colour).all(-1))
 
 
 def test_pictures_are_made_square():
