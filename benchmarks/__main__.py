@@ -13,6 +13,7 @@ import tyro
 from benchmarks import auxiliary, hindsight, mastery, tabular
 from benchmarks.atari_speed import AtariSpeedConfig
 from benchmarks.auxiliary import WORLDS, AuxiliaryConfig
+from benchmarks.auxiliary_speed import AuxiliarySpeedConfig
 from benchmarks.auxiliary_study import AuxiliaryStudyConfig
 from benchmarks.auxiliary_summary import AuxiliarySummaryConfig
 from benchmarks.changes import ChangesConfig
@@ -33,12 +34,15 @@ from benchmarks.world_speed import WorldSpeedConfig
 from gym_twoRooms.layout import LayoutError
 from sb3_manygoals.checkpoint import CheckpointError
 
-THROUGHPUT: dict[str, type[WorldSpeedConfig | CurvesConfig | ProfileConfig | ChangesConfig | AtariSpeedConfig]] = {
+THROUGHPUT: dict[
+    str, type[WorldSpeedConfig | CurvesConfig | ProfileConfig | ChangesConfig | AtariSpeedConfig | AuxiliarySpeedConfig]
+] = {
     "--world": WorldSpeedConfig,
     "--curves": CurvesConfig,
     "--profile": ProfileConfig,
     "--changes": ChangesConfig,
     "--atari": AtariSpeedConfig,
+    "--auxiliary": AuxiliarySpeedConfig,
 }
 """What else ``throughput`` does, each with settings of its own."""
 
@@ -100,8 +104,8 @@ def main() -> None:
         "throughput",
         description="Time updates, ours and others, and their memory; instead with --world the world against its peers, with "
         "--curves how soon goal embeddings and a head for each goal come to mastery, with --profile where the time of an "
-        "update goes, with --changes what each change for speed gave, with --atari Atari games against SB3's own set-up "
-        "(settings: throughput --world --help, and so on).",
+        "update goes, with --changes what each change for speed gave, with --atari Atari games against SB3's own set-up, "
+        "with --auxiliary what auxiliary tasks cost beside A2C (settings: throughput --world --help, and so on).",
     )
     film = tyro.conf.subcommand("film", description="Film the exact policy of a map pursuing goals.")
     faults = tyro.conf.subcommand("faults", description="Kill, damage and starve training runs, and count what comes of it.")

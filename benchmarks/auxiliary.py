@@ -112,7 +112,7 @@ WORLDS: dict[World, AuxiliaryConfig] = {
     "two_rooms": AuxiliaryConfig(
         world="two_rooms",
         game="TwoRoomsSwitchSmall-v0",
-        steps=200_000,
+        steps=300_000,
         features_dim=128,
         embedding_dim=128,
         max_episode_steps=50,
@@ -120,15 +120,19 @@ WORLDS: dict[World, AuxiliaryConfig] = {
     ),
     "minigrid": AuxiliaryConfig(
         world="minigrid",
-        game="MiniGrid-DoorKey-5x5-v0",
+        game="MiniGrid-Empty-Random-6x6-v0",
         steps=200_000,
+        learning_rate=2e-3,
         features_dim=128,
         embedding_dim=128,
-        max_episode_steps=250,
+        max_episode_steps=100,
         eval_freq=5_000,
     ),
 }
-"""The defaults of each world."""
+"""
+The defaults of each world. In the small ones the paper's settings hold but for narrower layers, and MiniGrid's step size: of 7e-4
+and 2e-3, tried for A2C alone with one seed, the one that learns sooner there; in TwoRooms they were about equal.
+"""
 
 
 def saved_config(folder: Path) -> AuxiliaryConfig:
