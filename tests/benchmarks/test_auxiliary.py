@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3 import A2C
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from benchmarks import __main__ as command_line
 from benchmarks import auxiliary
@@ -146,6 +147,16 @@ def test_the_weight_is_the_sources_unless_it_is_given():
             assert tasks[agent].weight == expected
             assert tasks[agent].episodes.capacity == 2000
             model.env.close()
+
+
+def test_the_optimizer_is_the_papers_or_sb3s():
+    for name, expected in (("baselines", RMSpropTFLike), ("sb3", th.optim.RMSprop)):
+        model, _ = auxiliary.make(replace(WORLDS["two_rooms"], agent="a2c", optimizer=name))
+        optimizer = model.policy.optimizer
+        assert type(optimizer) is expected
+        assert (optimizer.defaults["lr"], optimizer.defaults["alpha"], optimizer.defaults["eps"]) == (7e-4, 0.99, 1e-5)
+        model.env.close()
+    assert WORLDS["atari"].optimizer == "baselines"
 
 
 def test_the_papers_score():
