@@ -114,7 +114,7 @@ WORLDS: dict[World, AuxiliaryConfig] = {
     "two_rooms": AuxiliaryConfig(
         world="two_rooms",
         game="TwoRoomsSwitchSmall-v0",
-        steps=300_000,
+        steps=200_000,
         optimizer="sb3",
         features_dim=128,
         embedding_dim=128,
@@ -124,12 +124,12 @@ WORLDS: dict[World, AuxiliaryConfig] = {
     "minigrid": AuxiliaryConfig(
         world="minigrid",
         game="MiniGrid-Empty-Random-6x6-v0",
-        steps=200_000,
+        steps=100_000,
         optimizer="sb3",
         features_dim=128,
         embedding_dim=128,
         max_episode_steps=100,
-        eval_freq=5_000,
+        eval_freq=2_500,
     ),
 }
 """
