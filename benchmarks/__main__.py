@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks mastery|auxiliary|... --help``."""
+"""The command line: ``python -m benchmarks COMMAND --help``, and ``python -m benchmarks --help`` for all commands."""
 
 from __future__ import annotations
 
