@@ -56,7 +56,7 @@ def comparison(table: Path, picture: Path, world: str) -> None:
         if ends:
             axes.fill_between(*np.array(ends).T, color=colour, alpha=0.15, linewidth=0)
     seeds = max(int(row["seeds"]) for row in rows)
-    axes.set(title=f"{world}: interquartile means of {seeds} seeds")
+    axes.set(title=f"{world}: interquartile means of {seeds} seed{'s' if seeds > 1 else ''}")
     _finish(figure, axes, picture)
 
 
