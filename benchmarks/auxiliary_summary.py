@@ -203,8 +203,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
             ]
         )
     caption = (
-        "Returns of episodes while training: interquartile means over seeds, with 95% bootstrap intervals. The time is that of a "
-        "step of the runs as they were, beside whatever else the machine did."
+        "Returns of episodes while training: interquartile means over seeds, with 95% bootstrap intervals. The time is that "
+        "of a step of the runs as they were, beside whatever else the machine did."
     )
     return f"{caption}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
