@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from benchmarks import hindsight, mastery, tabular
+from benchmarks import auxiliary, hindsight, mastery, tabular
 from benchmarks.atari_speed import AtariSpeedConfig
+from benchmarks.auxiliary import WORLDS, AuxiliaryConfig
+from benchmarks.auxiliary_speed import AuxiliarySpeedConfig
+from benchmarks.auxiliary_study import AuxiliaryStudyConfig
+from benchmarks.auxiliary_summary import AuxiliarySummaryConfig
 from benchmarks.changes import ChangesConfig
 from benchmarks.curves import CurvesConfig
 from benchmarks.faults import FaultsConfig
@@ -30,16 +35,24 @@ from benchmarks.world_speed import WorldSpeedConfig
 from gym_twoRooms.layout import LayoutError
 from sb3_manygoals.checkpoint import CheckpointError
 
-THROUGHPUT: dict[str, type[WorldSpeedConfig | CurvesConfig | ProfileConfig | ChangesConfig | AtariSpeedConfig]] = {
+THROUGHPUT: dict[
+    str, type[WorldSpeedConfig | CurvesConfig | ProfileConfig | ChangesConfig | AtariSpeedConfig | AuxiliarySpeedConfig]
+] = {
     "--world": WorldSpeedConfig,
     "--curves": CurvesConfig,
     "--profile": ProfileConfig,
     "--changes": ChangesConfig,
     "--atari": AtariSpeedConfig,
+    "--auxiliary": AuxiliarySpeedConfig,
 }
 """What else ``throughput`` does, each with settings of its own."""
 
-SAVED = {"mastery": mastery.saved_config, "tabular": tabular.saved_config, "hindsight": hindsight.saved_config}
+SAVED: dict[str, Callable[[Path], StudyConfig | AuxiliaryConfig]] = {
+    "mastery": mastery.saved_config,
+    "tabular": tabular.saved_config,
+    "hindsight": hindsight.saved_config,
+    "auxiliary": auxiliary.saved_config,
+}
 """Studies whose runs can be gone on with, and how their settings are read."""
 
 
@@ -70,6 +83,17 @@ def main() -> None:
         default=defaults["hindsight"],
         description="Train SB3's DQN with HerReplayBuffer on TwoRoomsSwitch, measure its mastery, report.",
     )
+    auxiliary_command = tyro.conf.subcommand(
+        "auxiliary",
+        default=defaults["auxiliary"],
+        description="Train A2C with an auxiliary task, or without, in an Atari game or a small world with a rare reward.",
+    )
+    auxiliary_study = tyro.conf.subcommand(
+        "auxiliary-study", description="Many runs of auxiliary: carry out what has not finished of them."
+    )
+    auxiliary_summary = tyro.conf.subcommand(
+        "auxiliary-summary", description="Sum up runs of auxiliary over their seeds: returns against steps, a table, a figure."
+    )
     mastery_study = tyro.conf.subcommand(
         "mastery-study", description="Many runs of mastery, tabular and hindsight: carry out what has not finished of them."
     )
@@ -84,8 +108,8 @@ def main() -> None:
         "throughput",
         description="Time updates, ours and others, and their memory; instead with --world the world against its peers, with "
         "--curves how soon goal embeddings and a head for each goal come to mastery, with --profile where the time of an "
-        "update goes, with --changes what each change for speed gave, with --atari Atari games against SB3's own set-up "
-        "(settings: throughput --world --help, and so on).",
+        "update goes, with --changes what each change for speed gave, with --atari Atari games against SB3's own set-up, "
+        "with --auxiliary what auxiliary tasks cost beside A2C (settings: throughput --world --help, and so on).",
     )
     film = tyro.conf.subcommand("film", description="Film the exact policy of a map pursuing goals.")
     faults = tyro.conf.subcommand("faults", description="Kill, damage and starve training runs, and count what comes of it.")
@@ -93,6 +117,9 @@ def main() -> None:
         MasteryConfig
         | TabularConfig
         | HindsightConfig
+        | AuxiliaryConfig
+        | AuxiliaryStudyConfig
+        | AuxiliarySummaryConfig
         | MasteryStudyConfig
         | SummaryConfig
         | ReportConfig
@@ -103,6 +130,9 @@ def main() -> None:
         Annotated[MasteryConfig, mastery_command]
         | Annotated[TabularConfig, tabular_command]
         | Annotated[HindsightConfig, hindsight_command]
+        | Annotated[AuxiliaryConfig, auxiliary_command]
+        | Annotated[AuxiliaryStudyConfig, auxiliary_study]
+        | Annotated[AuxiliarySummaryConfig, auxiliary_summary]
         | Annotated[MasteryStudyConfig, mastery_study]
         | Annotated[SummaryConfig, summary]
         | Annotated[ReportConfig, report]
@@ -118,19 +148,21 @@ def main() -> None:
         sys.exit(f"error: {error}")
 
 
-def _defaults() -> dict[str, StudyConfig]:
+def _defaults() -> dict[str, StudyConfig | AuxiliaryConfig]:
     """
-    Of all options of the studies. A preset, or a run to go on with, gives them, and so must be known before they are read and
-    shown by --help.
+    Of all options of the studies. A preset, a world, or a run to go on with, gives them, and so must be known before they are
+    read and shown by --help.
     """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--preset", choices=list(PRESETS), default="small")
+    first.add_argument("--world", choices=list(WORLDS), default="atari")
     first.add_argument("--resume", type=Path)
     given = first.parse_known_args()[0]
-    defaults: dict[str, StudyConfig] = {
+    defaults: dict[str, StudyConfig | AuxiliaryConfig] = {
         "mastery": PRESETS[given.preset],
         "tabular": TabularConfig(),
         "hindsight": HindsightConfig(),
+        "auxiliary": WORLDS[given.world],
     }
     study = next(iter(sys.argv[1:2]), "")
     if given.resume is not None and study in SAVED:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -81,10 +82,23 @@ def saved_settings(folder: Path) -> dict[str, Any]:
     return settings | {"output": Path(settings["output"]), "resume": folder}
 
 
-def open_folder(config: StudyConfig, name: str) -> Path:
+class Resumable(Protocol):
+    """The options of whatever can be gone on with."""
+
+    @property
+    def output(self) -> Path:
+        """Folder in which the run's own folder is made."""
+
+    @property
+    def resume(self) -> Path | None:
+        """Folder of a run to go on with."""
+
+
+def open_folder(config: Resumable, name: str, packages: Sequence[str] = run_folder.PACKAGES) -> Path:
     """
-    :param config: of the study
+    :param config: a dataclass, all that is set
     :param name: of the run
+    :param packages: those whose versions matter
     :return: a new folder with ``config.json``, or the one of the run that goes on
     """
     if config.resume is not None:
@@ -92,7 +106,7 @@ def open_folder(config: StudyConfig, name: str) -> Path:
             run_folder.note_resumption(config.resume)
         return config.resume
     folder = run_folder.create(config.output, name)
-    run_folder.write_config(folder, config)
+    run_folder.write_config(folder, config, packages)
     return folder
 
 

@@ -1,0 +1,209 @@
+"""Runs of A2C with auxiliary tasks: each world and agent, and going on with a run."""
+
+import csv
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import A2C
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+
+from benchmarks import __main__ as command_line
+from benchmarks import auxiliary
+from benchmarks.auxiliary import CURVE, WORLDS, AuxiliaryConfig, paper_score, saved_config
+from benchmarks.auxiliary_presets import TASKS
+from benchmarks.episode_scores import ScoreCallback
+from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
+from tests.sb3_manygoals.auxiliary.story import stories
+from tests.sb3_manygoals.checkpoint.conftest import no_sync
+from tests.sb3_manygoals.checkpoint.test_resume import same
+
+__all__ = ["no_sync"]
+
+ROOT = Path(__file__).parents[2]
+AGENTS = ("a2c", *TASKS)
+NEEDED = {"atari": ("ale_py", "lz4"), "two_rooms": (), "minigrid": ("minigrid", "lz4")}
+TINY = {"steps": 480, "eval_freq": 160, "max_episode_steps": 10, "seed": 4, "progress_bar": False}
+
+pytestmark = pytest.mark.usefixtures("no_sync")
+
+
+def tiny(world, agent, output, **options):
+    for module in NEEDED[world]:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"needs {module}")
+    return replace(WORLDS[world], **TINY, agent=agent, output=output, features_dim=16, embedding_dim=8, **options)
+
+
+def rows(folder):
+    with (folder / "curve.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("world", ["two_rooms", "minigrid"])
+def test_a_run(world, agent, tmp_path):
+    config = tiny(world, agent, tmp_path)
+    folder = config.run()
+    files = {path.name for path in folder.iterdir()}
+    assert files >= {"config.json", "curve.csv", "curve.png", "score.json", "progress.csv", "model.zip", "checkpoints"}
+    assert any(name.startswith("events.out.tfevents") for name in files)
+    curve = rows(folder)
+    assert list(curve[0]) == CURVE
+    assert [int(row["step"]) for row in curve] == [160, 320, 480]
+    score = json.loads((folder / "score.json").read_text())
+    assert (score["step"], score["paper"]) == (480, None)
+    assert score["score"] == pytest.approx(float(curve[-1]["episode_return"]), rel=1e-5)
+    # 16 worlds, 30 steps of each, 10 at most an episode
+    assert score["episodes"] >= 48
+    assert score["checkpoint_bytes"] > 10_000
+    kept = [int(row["kept_episodes"]) for row in curve]
+    if agent == "a2c":
+        assert kept == [0, 0, 0]
+    else:
+        assert kept == [int(row["episodes"]) for row in curve]
+        # none is longer, and none is lost but those that go on
+        assert 320 < score["kept_transitions"] <= 480
+        assert score["kept_bytes"] > score["kept_transitions"]
+        with (folder / "progress.csv").open(newline="") as file:
+            assert any(row[f"auxiliary/{agent}_loss"] for row in csv.DictReader(file))
+    packages = json.loads((folder / "config.json").read_text())["versions"]
+    assert ("minigrid" in packages) == (world == "minigrid")
+    model = A2C.load(folder / "model.zip")
+    assert model.policy.tasks == (() if agent == "a2c" else (agent,))
+    assert model.policy.features_dim == 16
+
+
+@pytest.mark.parametrize("agent", ["a2c", "many_goals"])
+def test_a_game(agent, tmp_path):
+    folder = tiny("atari", agent, tmp_path, game="Breakout").run()
+    score = json.loads((folder / "score.json").read_text())
+    assert score["step"] == 480
+    assert score["paper"] == {"a2c": 359.7, "many_goals": 486.8}[agent]
+    assert json.loads((folder / "config.json").read_text())["versions"].keys() >= {"ale-py", "lz4"}
+    model = A2C.load(folder / "model.zip")
+    assert (model.policy.crop, model.policy.cell, model.n_steps, model.n_envs) == (80, 4, 5, 16)
+
+
+@pytest.mark.parametrize(
+    ("world", "agent", "steps", "game"),
+    [
+        ("two_rooms", "many_goals", 480, "TwoRoomsSwitchSmall-v0"),
+        ("minigrid", "reward_prediction", 480, "MiniGrid-Empty-Random-6x6-v0"),
+        ("atari", "many_goals", 3200, "Breakout"),
+    ],
+)
+def test_going_on_is_as_if_it_had_not_stopped(world, agent, steps, game, tmp_path):
+    whole = replace(tiny(world, agent, tmp_path / "whole", game=game), steps=steps).run()
+    stopped = replace(tiny(world, agent, tmp_path / "stopped", game=game), steps=steps - 320).run()
+    th.rand(3)  # the generators are elsewhere than they were
+    config = replace(saved_config(stopped), steps=steps)
+    assert config.run() == stopped
+    states = [read_checkpoint(checkpoints(folder / "checkpoints")[0]) for folder in (whole, stopped)]
+    for state in states:
+        for log in ("curve.csv", "progress.csv"):  # they have times; see below
+            del state["extras"][log]
+        state.pop("log")
+        if world == "atari":
+            state["env"]["tree"]["state"].pop("seconds")
+    same(*states)
+    assert states[0]["learner"]["algorithm"]["counters"]["num_timesteps"] == steps
+    assert states[0]["extras"][agent]["n_updates"] > 2
+    untimed = [[{**row, "training_seconds": None} for row in rows(folder)] for folder in (whole, stopped)]
+    assert untimed[0] == untimed[1]
+    assert len(json.loads((stopped / "config.json").read_text())["resumed"]) == 1
+    seconds = [float(row["training_seconds"]) for row in rows(stopped)]
+    assert sorted(seconds) == seconds
+
+
+def test_the_settings_come_back(tmp_path, monkeypatch):
+    config = tiny("two_rooms", "pixel_control", tmp_path, weight=0.5)
+    folder = config.run()
+    assert saved_config(folder) == replace(config, resume=folder)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "auxiliary", "--resume", str(folder)])
+    assert command_line._defaults()["auxiliary"] == replace(config, resume=folder)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "auxiliary", "--world", "minigrid"])
+    assert command_line._defaults()["auxiliary"] == WORLDS["minigrid"]
+
+
+def test_the_command_line(tmp_path):
+    arguments = "--world two_rooms --agent a2c --steps 160 --eval-freq 80 --seed 2 --max-episode-steps 5"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "auxiliary", *arguments.split(), "--output", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.iterdir()
+    assert folder.name.startswith("auxiliary-TwoRoomsSwitchSmall-v0-a2c-seed2-")
+    assert [int(row["step"]) for row in rows(folder)] == [80, 160]
+    assert "mean of the last 100 episodes" in done.stdout
+
+
+def test_the_weight_is_the_sources_unless_it_is_given():
+    for agent, settings in TASKS.items():
+        for given in (None, 0.25):
+            config = replace(WORLDS["two_rooms"], agent=agent, weight=given, features_dim=16, embedding_dim=8)
+            model, tasks = auxiliary.make(config)
+            expected = settings.get("beta", settings.get("weight")) if given is None else given
+            assert tasks[agent].weight == expected
+            assert tasks[agent].episodes.capacity == 2000
+            model.env.close()
+
+
+def test_the_optimizer_is_the_papers_or_sb3s():
+    for name, expected in (("baselines", RMSpropTFLike), ("sb3", th.optim.RMSprop)):
+        model, _ = auxiliary.make(replace(WORLDS["two_rooms"], agent="a2c", optimizer=name))
+        optimizer = model.policy.optimizer
+        assert type(optimizer) is expected
+        assert (optimizer.defaults["lr"], optimizer.defaults["alpha"], optimizer.defaults["eps"]) == (7e-4, 0.99, 1e-5)
+        model.env.close()
+    assert WORLDS["atari"].optimizer == "baselines"
+
+
+def test_the_papers_score():
+    assert paper_score(AuxiliaryConfig()) == 3372.1
+    assert paper_score(AuxiliaryConfig(agent="a2c")) == 1507.7
+    assert paper_score(AuxiliaryConfig(game="Adventure")) is None
+    assert paper_score(WORLDS["two_rooms"]) is None
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match=r"agent must be one of many_goals, a2c, .* got 'ppo'"):
+        AuxiliaryConfig(agent="ppo")
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        AuxiliaryConfig(steps=0)
+    with pytest.raises(ValueError, match="eval_freq must be at least 1, got 0"):
+        ScoreCallback(0, print)
+
+
+def test_scores_are_of_the_last_hundred_episodes():
+    """Against a list of all of them."""
+    ended, points, expected = [], [], []
+
+    class Listed(ScoreCallback):
+        def _on_step(self):
+            ended.extend(info["episode"] for info in self.locals["infos"] if "episode" in info)
+            return super()._on_step()
+
+    def note(point):
+        points.append(point)
+        last = ended[-100:]
+        expected.append((len(ended), np.mean([one["r"] for one in last]), np.mean([one["l"] for one in last])))
+
+    callback = Listed(300, note)
+    A2C("MlpPolicy", stories(3, limit=6), seed=0, device="cpu").learn(1000, callback)
+    assert len(ended) > 150
+    assert [point.step for point in points] == [300, 600, 900, 1005]
+    found = [(point.episodes, point.episode_return, point.episode_length) for point in points]
+    np.testing.assert_allclose(found, expected)
+    assert len({score for _, score, _ in expected}) > 1
+    assert callback.score == points[-1].episode_return
