@@ -163,8 +163,8 @@ def frame_bytes(rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, n_st
     :return: bytes that :class:`FrameMemory` takes if no episode starts in them; each start adds a frame, or up to ``n_stack``
         if it shares none
     """
-    frame = math.prod(shape) * np.dtype(dtype).itemsize // n_stack
-    return (1 + n_envs * n_stack + rows) * frame + 2 * rows * n_stack * np.dtype(np.int32).itemsize
+    frame: int = math.prod(shape) * np.dtype(dtype).itemsize // n_stack
+    return (1 + n_envs * n_stack + rows) * frame + 2 * rows * n_stack * 4  # and the ids of the frames
 
 
 def _frames_of(buffer: ReplayBuffer, n_stack: int, stack_axis: Literal[0, -1]) -> FrameMemory:

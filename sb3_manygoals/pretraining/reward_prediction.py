@@ -109,18 +109,34 @@ class RewardPredictionPolicy(BasePolicy):
 
 
 class _CnnPolicy(RewardPredictionPolicy):
+    """For images. Arguments as in RewardPredictionPolicy."""
+
     def __init__(
         self,
-        *args: Any,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
         features_extractor_class: type[BaseFeaturesExtractor] = PaddedCNN,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+        super().__init__(
+            observation_space, action_space, lr_schedule, features_extractor_class=features_extractor_class, **kwargs
+        )
 
 
 class _MlpPolicy(RewardPredictionPolicy):
-    def __init__(self, *args: Any, net_arch: list[int] | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, net_arch=[256, 256] if net_arch is None else net_arch, **kwargs)
+    """For vectors, with two layers of 256 units. Arguments as in RewardPredictionPolicy."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        net_arch: list[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        net_arch = [256, 256] if net_arch is None else net_arch
+        super().__init__(observation_space, action_space, lr_schedule, net_arch=net_arch, **kwargs)
 
 
 class RewardPredictor(OffPolicyAlgorithm):
@@ -240,7 +256,7 @@ class RewardPredictor(OffPolicyAlgorithm):
             loss = reward_prediction_losses(self.policy(batch.observations), batch.rewards[:, 0]).mean()
             guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
             self.policy.optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             self.policy.optimizer.step()
             self._n_updates += 1
             self._loss = loss.detach()

@@ -122,9 +122,8 @@ def test_heads_of_auxiliary_tasks_stay_and_their_target_network_follows():
 @pytest.mark.parametrize("optimizer", [th.optim.Adam, RMSpropTFLike])
 def test_the_optimizer_forgets_moments_of_other_weights(optimizer):
     source = many_goals(Corridor(5), "MlpPolicy", net_arch=[16])
-    target = A2C(
-        "MlpPolicy", Corridor(5), **TOWERS | {"policy_kwargs": TOWERS["policy_kwargs"] | {"optimizer_class": optimizer}}
-    )
+    policy_kwargs = TOWERS | {"optimizer_class": optimizer}
+    target = A2C("MlpPolicy", Corridor(5), policy_kwargs=policy_kwargs, use_rms_prop=False, device="cpu")
     target.learn(20)
     assert len(target.policy.optimizer.state) > 0
     rate = target.policy.optimizer.param_groups[0]["lr"]
