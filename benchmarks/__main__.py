@@ -1,15 +1,16 @@
-"""The command line: ``python -m benchmarks mastery|tabular|hindsight|mastery-study|summary|throughput|faults|film --help``."""
+"""The command line: ``python -m benchmarks mastery|pretraining|... --help``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from benchmarks import hindsight, mastery, tabular
+from benchmarks import hindsight, mastery, pretraining, tabular
 from benchmarks.atari_speed import AtariSpeedConfig
 from benchmarks.changes import ChangesConfig
 from benchmarks.curves import CurvesConfig
@@ -19,6 +20,8 @@ from benchmarks.hindsight import HindsightConfig
 from benchmarks.mastery import PRESETS, MasteryConfig
 from benchmarks.mastery_study import MasteryStudyConfig
 from benchmarks.past_runs import PastRunError
+from benchmarks.pretraining import WORLDS, PretrainingConfig
+from benchmarks.pretraining_study import PretrainingStudyConfig
 from benchmarks.study import StudyConfig
 from benchmarks.suite import SuiteError
 from benchmarks.summary import SummaryConfig
@@ -38,7 +41,12 @@ THROUGHPUT: dict[str, type[WorldSpeedConfig | CurvesConfig | ProfileConfig | Cha
 }
 """What else ``throughput`` does, each with settings of its own."""
 
-SAVED = {"mastery": mastery.saved_config, "tabular": tabular.saved_config, "hindsight": hindsight.saved_config}
+SAVED: dict[str, Callable[[Path], StudyConfig | PretrainingConfig]] = {
+    "mastery": mastery.saved_config,
+    "tabular": tabular.saved_config,
+    "hindsight": hindsight.saved_config,
+    "pretraining": pretraining.saved_config,
+}
 """Studies whose runs can be gone on with, and how their settings are read."""
 
 
@@ -69,6 +77,14 @@ def main() -> None:
         default=defaults["hindsight"],
         description="Train SB3's DQN with HerReplayBuffer on TwoRoomsSwitch, measure its mastery, report.",
     )
+    pretraining_command = tyro.conf.subcommand(
+        "pretraining",
+        default=defaults["pretraining"],
+        description="Train A2C in an Atari game or in MiniGrid, from scratch or with a trunk that was pre-trained.",
+    )
+    pretraining_study = tyro.conf.subcommand(
+        "pretraining-study", description="Many runs of pretraining: carry out what has not finished of them, and compare."
+    )
     mastery_study = tyro.conf.subcommand(
         "mastery-study", description="Many runs of mastery, tabular and hindsight: carry out what has not finished of them."
     )
@@ -89,6 +105,8 @@ def main() -> None:
         MasteryConfig
         | TabularConfig
         | HindsightConfig
+        | PretrainingConfig
+        | PretrainingStudyConfig
         | MasteryStudyConfig
         | SummaryConfig
         | ThroughputConfig
@@ -98,6 +116,8 @@ def main() -> None:
         Annotated[MasteryConfig, mastery_command]
         | Annotated[TabularConfig, tabular_command]
         | Annotated[HindsightConfig, hindsight_command]
+        | Annotated[PretrainingConfig, pretraining_command]
+        | Annotated[PretrainingStudyConfig, pretraining_study]
         | Annotated[MasteryStudyConfig, mastery_study]
         | Annotated[SummaryConfig, summary]
         | Annotated[ThroughputConfig, throughput]
@@ -112,19 +132,21 @@ def main() -> None:
         sys.exit(f"error: {error}")
 
 
-def _defaults() -> dict[str, StudyConfig]:
+def _defaults() -> dict[str, StudyConfig | PretrainingConfig]:
     """
-    Of all options of the studies. A preset, or a run to go on with, gives them, and so must be known before they are read and
-    shown by --help.
+    Of all options of the studies. A preset, a world, or a run to go on with, gives them, and so must be known before they are
+    read and shown by --help.
     """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--preset", choices=list(PRESETS), default="small")
+    first.add_argument("--world", choices=list(WORLDS), default="atari")
     first.add_argument("--resume", type=Path)
     given = first.parse_known_args()[0]
-    defaults: dict[str, StudyConfig] = {
+    defaults: dict[str, StudyConfig | PretrainingConfig] = {
         "mastery": PRESETS[given.preset],
         "tabular": TabularConfig(),
         "hindsight": HindsightConfig(),
+        "pretraining": WORLDS[given.world],
     }
     study = next(iter(sys.argv[1:2]), "")
     if given.resume is not None and study in SAVED:
