@@ -22,6 +22,7 @@ from benchmarks.study import saved_settings
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import checkpoints
 from sb3_manygoals.checkpoint.callback import Checkpointable
+from sb3_manygoals.checkpoint.learner import get_generators, set_generators
 from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.optim import ForeachRMSprop
 from sb3_manygoals.pretraining import CopiedLayer, ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
@@ -254,14 +255,14 @@ def _open_folder(config: PretrainingConfig) -> Path:
 def _pretrain(config: PretrainingConfig, folder: Path, model: A2C) -> list[CopiedLayer]:
     """Pre-train, or go on with it, or only read what it led to; and give the trunk to ``model``."""
     folder.mkdir(exist_ok=True)
-    generators = th.get_rng_state()
+    generators = get_generators(model)
     learner = make_learner(config)
     began = time.perf_counter()
     _train(config, folder, learner, config.pretrain_steps, {}, [])
     print(f"pre-training took {time.perf_counter() - began:.0f} s")
     copied = transfer_trunk(learner, model)
-    # A2C goes on with the numbers that its seed gives, whatever came before
-    th.set_rng_state(generators)
+    # A2C goes on with the numbers that its seed gives, whether pre-training was done just now or only read
+    set_generators(generators)
     return copied
 
 

@@ -91,7 +91,7 @@ class Killed(BaseException):
 
 @pytest.mark.usefixtures("no_sync")
 @pytest.mark.parametrize("agent", AGENTS)
-@pytest.mark.parametrize("stop", [40, 200])
+@pytest.mark.parametrize("stop", [40, 100, 200])  # the second is before the first checkpoint of fine-tuning
 def test_a_run_killed_in_either_phase_ends_as_if_it_had_not_been(agent, stop, tmp_path, monkeypatch):
     pytest.importorskip("minigrid")
     whole = run(tiny(agent=agent, output=tmp_path / "whole"))

@@ -123,6 +123,16 @@ def test_a_transition_costs_a_frame_and_so_does_the_first_of_an_episode():
     check_counts(memory)
 
 
+def test_each_environment_goes_on_with_its_own_frames():
+    memory = FrameMemory(4, 2, (2, 1, 1), np.uint8, 2)
+    for number in range(1, 4):
+        pairs = [np.array([[number, number + 1], [100 + number, 101 + number]], np.uint8) + after for after in (0, 1)]
+        memory.put(0, number, pairs[0].reshape(2, 2, 1, 1))
+        memory.put(1, number, pairs[1].reshape(2, 2, 1, 1))
+    assert memory.n_frames == 1 + 2 * 5  # zeros, and of each the two first frames and one for each transition
+    check_counts(memory)
+
+
 def test_ten_thousand_transitions_of_a_game_take_an_eighth():
     space = goal_observation_space(spaces.Box(0, 255, (4, 84, 84), np.uint8))
     whole = ManyGoalsReplayBuffer.memory_needed(10_000, space, ACTIONS, 1, False)

@@ -166,6 +166,16 @@ def test_convolutions_that_pad_are_not_those_that_do_not():
         transfer_trunk(source, target)
 
 
+def test_convolutions_of_another_stride_are_not_the_same():
+    """Their weights are of the same shapes, and so is what follows them: the window fits once in either case."""
+    source, target = ({"features_extractor_kwargs": {"layers": [(4, 4, stride)], "features_dim": 9}} for stride in (4, 2))
+    target |= {"features_extractor_class": PaddedCNN}
+    with pytest.raises(TransferError, match=r"trunk\.1\.net\.0 of the source is Conv2d.*stride=\(4, 4\).*stride=\(2, 2\)"):
+        transfer_trunk(
+            many_goals(Screen((4, 4, 3)), **source), A2C("CnnPolicy", Screen((4, 4, 3)), policy_kwargs=target, device="cpu")
+        )
+
+
 def test_a_short_trunk_does_not_make_an_extractor():
     source = many_goals(Screen(), features_extractor_kwargs={"layers": [(32, 8, 4)], "features_dim": 9})
     with pytest.raises(TransferError, match=r"trunk\.1\.net\.3 of the source"):
