@@ -169,8 +169,8 @@ def frame_bytes(rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, n_st
 
 def _frames_of(buffer: ReplayBuffer, n_stack: int, stack_axis: Literal[0, -1]) -> FrameMemory:
     """Put a memory of frames in place of a buffer's arrays of observations, which have taken no memory yet."""
-    shape = buffer.observation_space.shape
-    assert shape is not None
+    shape = buffer.obs_shape  # of discrete observations (1,)
+    assert isinstance(shape, tuple)  # for mypy: no Dict
     memory = FrameMemory(buffer.buffer_size, buffer.n_envs, shape, buffer.observation_space.dtype, n_stack, stack_axis)
     buffer.observations = _Observations(memory, 0)  # type: ignore[assignment]
     buffer.next_observations = _Observations(memory, 1)  # type: ignore[assignment]

@@ -8,6 +8,7 @@ import pytest
 import torch as th
 from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
+from torch import nn
 
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
@@ -15,6 +16,7 @@ from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
+from tests.sb3_manygoals.worlds import NumberedCorridor
 
 NARROW = {"features_extractor_kwargs": {"features_dim": 32}}
 
@@ -73,6 +75,26 @@ def test_on_minigrid(pretraining):
     model.learn(45)
     assert model._n_updates == 25
     fine_tuned(model, make_vec_env(make, 2, seed=0))
+
+
+def test_on_observations_that_are_numbers():
+    settings = {"buffer_size": 40, "learning_starts": 20, "batch_size": 8, "seed": 1, "device": "cpu"}
+    policy = {"net_arch": [64]}
+    pretrained = [
+        ManyGoalsDQN(
+            "MlpPolicy",
+            NumberedCorridor(),
+            goals_in_replay=True,
+            replay_buffer_class=ManyGoalsFrameReplayBuffer,
+            policy_kwargs=policy | {"embedding_dim": 8},
+            **settings,
+        ),
+        RewardPredictor("MlpPolicy", NumberedCorridor(), policy_kwargs=policy, **settings),
+    ]
+    for model in pretrained:
+        model.learn(60)
+        towers = {"net_arch": [64], "activation_fn": nn.ReLU}
+        assert len(transfer_trunk(model, A2C("MlpPolicy", NumberedCorridor(), policy_kwargs=towers, device="cpu"))) == 2
 
 
 def learn(folder, stop=None):
