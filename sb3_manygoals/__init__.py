@@ -11,6 +11,7 @@ from sb3_manygoals.checkpoint.callback import ExactCheckpointCallback
 from sb3_manygoals.evaluation import MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.many_goals_dqn import ManyGoalsDQN
+from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 from sb3_manygoals.tabular import TabularAllGoals
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
@@ -25,11 +26,14 @@ __all__ = [
     "GymnasiumVecEnv",
     "ManyGoalsCallback",
     "ManyGoalsDQN",
+    "ManyGoalsFrameReplayBuffer",
     "MasteryCallback",
     "MasteryResult",
     "PixelControlCallback",
     "RewardPredictionCallback",
+    "RewardPredictor",
     "TabularAllGoals",
     "VecGoalBufferWrapper",
     "evaluate_mastery",
+    "transfer_trunk",
 ]

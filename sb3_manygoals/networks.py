@@ -139,6 +139,33 @@ def _missing(size: int, kernel: int, stride: int) -> int:
     return kernel - size if size < kernel else -(size - kernel) % stride
 
 
+def make_trunk(
+    preprocess: Preprocess,
+    features_extractor: BaseFeaturesExtractor,
+    net_arch: Sequence[int],
+    activation_fn: type[nn.Module],
+    layer_norm: bool = False,
+) -> tuple[nn.Sequential, int]:
+    """
+    What observations and goals share, or whoever else learns features.
+
+    :param preprocess: the first part
+    :param features_extractor: the second, made for ``preprocess.space``
+    :param net_arch: widths of the fully connected layers that follow
+    :param activation_fn: after each of them
+    :param layer_norm: whether layer normalization is the end
+    :return: from observations, shape (B, *observation_space.shape), to features, shape (B, features_dim); and ``features_dim``
+    """
+    layers: list[nn.Module] = []
+    features_dim = features_extractor.features_dim
+    for width in net_arch:
+        layers += [Linear(features_dim, width), activation_fn()]
+        features_dim = width
+    if layer_norm:
+        layers.append(nn.LayerNorm(features_dim))
+    return nn.Sequential(preprocess, features_extractor, *layers), features_dim
+
+
 class UniversalQNetwork(nn.Module):
     r"""
     A universal value function (Schaul et al. 2015): the values of all actions for any goal,

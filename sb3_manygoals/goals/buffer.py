@@ -146,6 +146,21 @@ class GoalBuffer:
             raise ValueError(f"n must be at least 1, got {n}")
         return rng.integers(len(self), size=n)
 
+    def sample_others(self, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """
+        Draw a goal for each environment uniformly, but not the one that is on show already: it would ask for nothing. Only
+        when it is the single known goal is it drawn.
+
+        :param current_ids: what each environment shows now, ``UNKNOWN`` if that is no goal, shape ``(n,)``
+        :return: ids, shape ``(n,)`` int64
+        """
+        n_goals = len(self)
+        avoid = (current_ids != UNKNOWN) & (n_goals > 1)
+        # a draw from one goal fewer, moved up past the goal to be avoided
+        ids: NDArray[np.int64] = rng.integers(n_goals - avoid, size=len(current_ids))
+        ids += avoid & (ids >= current_ids)
+        return ids
+
     def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
         """
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space

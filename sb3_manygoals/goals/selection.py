@@ -82,12 +82,7 @@ class UniformSelector(GoalSelector):
     """
 
     def select(self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        n_goals = len(goal_buffer)
-        avoid = (current_ids != UNKNOWN) & (n_goals > 1)
-        # a draw from one goal fewer, moved up past the goal to be avoided
-        ids: NDArray[np.int64] = rng.integers(n_goals - avoid, size=len(current_ids))
-        ids += avoid & (ids >= current_ids)
-        return ids
+        return goal_buffer.sample_others(current_ids, rng)
 
 
 class WeightedSelector(GoalSelector):

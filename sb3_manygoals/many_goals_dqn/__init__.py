@@ -3,5 +3,14 @@
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
+from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 
-__all__ = ["CnnPolicy", "ManyGoalsDQN", "ManyGoalsPolicy", "ManyGoalsReplayBuffer", "ManyGoalsSamples", "MlpPolicy"]
+__all__ = [
+    "CnnPolicy",
+    "ManyGoalsDQN",
+    "ManyGoalsPolicy",
+    "ManyGoalsReplayBuffer",
+    "ManyGoalsSamples",
+    "MlpPolicy",
+    "ReplayGoals",
+]

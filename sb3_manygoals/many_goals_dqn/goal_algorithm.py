@@ -25,12 +25,14 @@ from sb3_manygoals import guards
 from sb3_manygoals.action_masks import first_action_masks, next_action_masks
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.goals import GoalBuffer, GoalSelector
+from sb3_manygoals.goals import GoalBuffer, GoalSelector, UniformSelector
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_episodes, is_goal_wrapped, pursue_goals
+from sb3_manygoals.goals.episodes import GoalEpisodes
 from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.memory import check_memory
 
 SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalOffPolicyAlgorithm")
@@ -60,6 +62,7 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
     goal_sampling: str
     goal_wrapper_kwargs: dict[str, Any]
     goal_rules: dict[str, Any] | None
+    goals_in_replay: bool
     action_masks: bool
     exploration_rate: float
     rng: np.random.Generator
@@ -76,7 +79,8 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
     def _check_memory(self, env: VecEnv) -> None:
         assert isinstance(self.observation_space, spaces.Dict)
         assert isinstance(self.action_space, spaces.Discrete)
-        needed = ManyGoalsReplayBuffer.memory_needed(
+        assert self.replay_buffer_class is not None
+        needed = self.replay_buffer_class.memory_needed(  # type: ignore[attr-defined]
             self.buffer_size, self.observation_space, self.action_space, self.n_envs, **self.replay_buffer_kwargs
         )
         if self.replay_buffer is not None:  # what is filled is taken already
@@ -95,7 +99,9 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
                 f"a wrapper around the goal wrapper changes observations: goals are of {goal_space}, the environment shows "
                 f"{env.observation_space}. Put such wrappers below the goal wrapper"
             )
-        if self.goal_buffer is None:
+        if self.goals_in_replay:
+            self.goal_buffer = self._replay_goals(episodes)
+        elif self.goal_buffer is None:
             self.goal_buffer = episodes[0].goal_buffer
         if len(self._goal_updates) != self.goal_buffer.capacity:
             self._goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
@@ -104,6 +110,21 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
             pursuit.adopt(self.goal_buffer)
         self.goal_reward = episodes[0].goal_reward
         self.step_reward = episodes[0].step_reward
+
+    def _replay_goals(self, episodes: list[GoalEpisodes]) -> ReplayGoals:
+        theirs = episodes[0].goal_buffer
+        if not isinstance(theirs, ReplayGoals) and (len(theirs) > 0 or theirs.has_held_out):
+            raise ValueError("goals_in_replay: env's goal buffer has goals or held-out observations, which none would know of")
+        for pursuit in episodes:
+            if not isinstance(pursuit.selector, UniformSelector):
+                raise ValueError(
+                    f"goals_in_replay needs the UniformSelector, as goals are forgotten, got {type(pursuit.selector).__name__}"
+                )
+        goals = theirs if self.goal_buffer is None else self.goal_buffer
+        if not isinstance(goals, ReplayGoals):
+            goals = ReplayGoals(goals.observation_space)
+        goals.use(self.replay_buffer)
+        return goals
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -116,7 +137,10 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: if it comes with another goal buffer that is not empty
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
-        env = self._wrap_env(pursue_goals(env, copy.deepcopy(self.goal_wrapper_kwargs)))
+        settings = copy.deepcopy(self.goal_wrapper_kwargs)
+        if self.goals_in_replay and not is_goal_wrapped(env):
+            settings["goal_buffer"] = ReplayGoals(env.observation_space)
+        env = self._wrap_env(pursue_goals(env, settings))
         for theirs in (pursuit.goal_buffer for pursuit in goal_episodes(env)):
             known = self.goal_buffer is None or theirs is self.goal_buffer
             if not known and (len(theirs) > 0 or theirs.has_held_out):
@@ -178,7 +202,10 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
 
     @property
     def goal_updates(self) -> NDArray[np.int64]:
-        """How often each goal was in an update, by id, shape (capacity of the goal buffer,); fetched from the device now."""
+        """
+        How often each goal was in an update, by id, shape (capacity of the goal buffer,); fetched from the device now. Goals
+        in the replay memory are not counted.
+        """
         if self._captured is not None:
             self._captured.add_counts(self._goal_updates)
         return self._goal_updates
@@ -202,7 +229,10 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         Go on with goals written by :meth:`save_goal_buffer`.
 
         :param path: of the ``.npz`` file
+        :raises TypeError: if the goals are in the replay memory
         """
+        if self.goals_in_replay:
+            raise TypeError("the goals of this model are in its replay memory: use load_replay_buffer")
         assert isinstance(self.observation_space, spaces.Dict)
         self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"])
         self._drop_captured()
@@ -229,6 +259,8 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
             self.replay_buffer = before
             raise ValueError(f'goal_sampling is "{self.goal_sampling}", the replay memory was kept for another')
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
+        if isinstance(self.goal_buffer, ReplayGoals):
+            self.goal_buffer.use(self.replay_buffer)
         self.replay_buffer.identify(self.goal_buffer)
 
     def get_checkpoint_state(self) -> dict[str, Any]:

@@ -19,12 +19,14 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer, GoalSelector
+from sb3_manygoals.goals.buffer import check_goal_space
 from sb3_manygoals.goals.environments import is_goal_wrapped, pursue_goals
 from sb3_manygoals.many_goals_dqn import objective
 from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
 from sb3_manygoals.many_goals_dqn.goal_algorithm import GoalOffPolicyAlgorithm
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
+from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.memory import keep_freed_memory
 from sb3_manygoals.networks import UniversalQNetwork
 
@@ -84,6 +86,13 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
     :param exploration_steps: environment steps over which it falls, linearly
     :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` without goals: ``goal_buffer``,
         ``selector``, ``max_episode_steps``, ``goal_reward``, ``step_reward``, and for a VecEnv ``reset_worlds``
+    :param goals_in_replay: whether the goals are the next observations in the replay memory, drawn at random, in place of all
+        different observations ever met: for worlds that show too many, as games do. See
+        :class:`~sb3_manygoals.many_goals_dqn.replay_goals.ReplayGoals`. With "uniform" and "batch", and goals to pursue chosen
+        uniformly
+    :param replay_buffer_class: None: :class:`ManyGoalsReplayBuffer`; or a subclass, such as
+        :class:`~sb3_manygoals.pretraining.ManyGoalsFrameReplayBuffer`, which keeps frames once
+    :param replay_buffer_kwargs: its arguments beside those that follow from the others here
     :param action_masks: whether to act, and to look for the best next action, only among those that the environment's
         ``info["action_mask"]`` allows, at every reset and step; False: masks are not looked at
     :param stats_window_size: episodes averaged in the log
@@ -134,6 +143,9 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         exploration_final_eps: float = 0.1,
         exploration_steps: int = 1_000_000,
         goal_wrapper_kwargs: dict[str, Any] | None = None,
+        goals_in_replay: bool = False,
+        replay_buffer_class: type[ManyGoalsReplayBuffer] | None = None,
+        replay_buffer_kwargs: dict[str, Any] | None = None,
         action_masks: bool = False,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
@@ -158,7 +170,13 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         if env is not None:
             if goal_wrapper_kwargs and is_goal_wrapped(env):
                 raise ValueError(f"goal_wrapper_kwargs {sorted(goal_wrapper_kwargs)} given, but env pursues goals already")
-            env = pursue_goals(env, goal_wrapper_kwargs)
+            settings = dict(goal_wrapper_kwargs or {})
+            if goals_in_replay and not is_goal_wrapped(env):
+                if "goal_buffer" in settings:
+                    raise ValueError("goals_in_replay: the goals are in the replay memory, goal_buffer must not be given")
+                check_goal_space(env.observation_space)
+                settings["goal_buffer"] = ReplayGoals(env.observation_space)
+            env = pursue_goals(env, settings)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]
@@ -170,7 +188,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
             gamma,
             train_freq,
             gradient_steps,
-            replay_buffer_class=ManyGoalsReplayBuffer,
+            replay_buffer_class=ManyGoalsReplayBuffer if replay_buffer_class is None else replay_buffer_class,
+            replay_buffer_kwargs=replay_buffer_kwargs,
             policy_kwargs=policy_kwargs,
             stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log,
@@ -200,6 +219,7 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         settings = {name: value for name, value in (goal_wrapper_kwargs or {}).items() if name != "goal_buffer"}
         self.goal_wrapper_kwargs = copy.deepcopy(settings)
         self._selectors: list[GoalSelector] = []
+        self.goals_in_replay = goals_in_replay
         self.action_masks = action_masks
         self.cuda_graph = cuda_graph
         self.goal_buffer = None
@@ -245,11 +265,16 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         if self.goal_sampling not in get_args(GoalSampling):
             known = ", ".join(f'"{name}"' for name in get_args(GoalSampling))
             raise ValueError(f"goal_sampling must be one of {known}, got {self.goal_sampling!r}")
+        if self.goals_in_replay and self.goal_sampling not in ("uniform", "batch"):
+            raise ValueError(f'goals_in_replay needs goal_sampling "uniform" or "batch", got {self.goal_sampling!r}')
+        if not issubclass(self.replay_buffer_class or ManyGoalsReplayBuffer, ManyGoalsReplayBuffer):
+            raise TypeError(f"replay_buffer_class must be a ManyGoalsReplayBuffer, got {self.replay_buffer_class!r}")
 
     def _setup_model(self) -> None:
         self._check_numbers()
         keep_freed_memory()
         self.replay_buffer_kwargs = {
+            **self.replay_buffer_kwargs,
             "action_masks": self.action_masks,
             "pursued_goals": self.goal_sampling == "pursued",
             "n_steps": self.n_steps,
@@ -388,7 +413,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
             chosen = self.rng.permutation(np.flatnonzero(met != UNKNOWN))[:most]
             ids[: len(chosen)] = met[chosen]
             rows = th.as_tensor(first_rows[chosen], device=self.device)
-        np.add.at(self._goal_updates, ids[ids != UNKNOWN], 1)
+        if not self.goals_in_replay:  # where ids are no rows
+            np.add.at(self._goal_updates, ids[ids != UNKNOWN], 1)
         goals = th.as_tensor(self.goal_buffer[np.maximum(ids, 0)], device=self.device)
         return goals, th.as_tensor(ids, device=self.device), rows
 

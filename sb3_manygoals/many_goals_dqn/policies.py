@@ -15,8 +15,7 @@ from stable_baselines3.common.utils import polyak_update
 from torch import nn
 
 from sb3_manygoals.action_masks import check_action_masks
-from sb3_manygoals.linear import Linear
-from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, Preprocess, UniversalQNetwork
+from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, Preprocess, UniversalQNetwork, make_trunk
 from sb3_manygoals.optim import FusedRMSprop
 
 _HEADS: dict[str, type[UniversalQNetwork]] = {"product": UniversalQNetwork, "distance": DistanceQNetwork}
@@ -103,16 +102,14 @@ class ManyGoalsPolicy(BasePolicy):
         assert isinstance(self.observation_space, spaces.Dict)
         preprocess = Preprocess(self.observation_space["observation"], self.normalize_images, self.standardize)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
-        layers: list[nn.Module] = []
-        features_dim = extractor.features_dim
-        for width in self.net_arch:
-            layers += [Linear(features_dim, width), self.activation_fn()]
-            features_dim = width
-        if self.layer_norm:
-            layers.append(nn.LayerNorm(features_dim))
-        trunk = nn.Sequential(preprocess, extractor, *layers)
+        trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, self.activation_fn, self.layer_norm)
         n_actions = int(self.action_space.n)
         return _HEADS[self.head](trunk, features_dim, n_actions, self.embedding_dim).to(self.device)
+
+    @property
+    def trunk(self) -> nn.Module:
+        """What observations and goals share, of the network that learns."""
+        return self.q_net.trunk
 
     def _follower(self) -> UniversalQNetwork:
         """A network that is not trained but follows the one that is, and starts equal to it."""

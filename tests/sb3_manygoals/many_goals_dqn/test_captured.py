@@ -471,6 +471,13 @@ def test_updates_about_all_goals_are_not_captured(imitated):
     assert model.goal_updates.sum() > 0
 
 
+def test_updates_about_goals_in_the_replay_memory_are_not_captured(imitated):
+    model = make_model(goals_in_replay=True)
+    with fails("with goals_in_replay goals are looked up on the host"):
+        model.learn(60)
+    assert model._n_updates > 0
+
+
 def test_updates_of_each_goal_are_counted_whether_captured_or_not(imitated):
     model = make_model()
     model.learn(60)

@@ -1,0 +1,309 @@
+"""The paper's other way to pre-train: predict the sign of the reward, in random behaviour."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, PyTorchObs, Schedule
+from torch import nn
+
+from sb3_manygoals import guards
+from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, reward_prediction_losses
+from sb3_manygoals.auxiliary.task_callback import check_positive
+from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
+from sb3_manygoals.memory import check_memory
+from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
+from sb3_manygoals.optim import ForeachRMSprop
+from sb3_manygoals.pretraining.frame_memory import FrameReplayBuffer, frame_bytes
+
+SelfRewardPredictor = TypeVar("SelfRewardPredictor", bound="RewardPredictor")
+
+_LEARNER_STREAM = 6
+
+
+class RewardPredictionPolicy(BasePolicy):
+    """
+    A trunk as ManyGoalsDQN's, and the logits of three kinds of reward, by one layer, from its features. It acts at random.
+
+    :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary
+    :param action_space: Discrete
+    :param lr_schedule: learning rate, a function of the remaining progress
+    :param net_arch: widths of the layers after the features extractor
+    :param activation_fn: activation of those layers
+    :param features_extractor_class: SB3 features extractor, the first part of the trunk
+    :param features_extractor_kwargs: its further arguments
+    :param normalize_images: whether to divide images by 255
+    :param optimizer_class: RMSProp in TensorFlow's form, as ManyGoalsDQN's
+    :param optimizer_kwargs: its arguments other than the learning rate
+    """
+
+    action_space: spaces.Discrete
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        net_arch: list[int] | None = None,
+        activation_fn: type[nn.Module] = nn.ReLU,
+        features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
+        features_extractor_kwargs: dict[str, Any] | None = None,
+        normalize_images: bool = True,
+        optimizer_class: type[th.optim.Optimizer] = ForeachRMSprop,
+        optimizer_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        if optimizer_kwargs is None and optimizer_class is ForeachRMSprop:
+            optimizer_kwargs = {"alpha": 0.99, "eps": 1e-5}
+        super().__init__(
+            observation_space,
+            action_space,
+            features_extractor_class,
+            features_extractor_kwargs,
+            normalize_images=normalize_images,
+            optimizer_class=optimizer_class,
+            optimizer_kwargs=optimizer_kwargs,
+        )
+        self.net_arch = [] if net_arch is None else net_arch
+        self.activation_fn = activation_fn
+        preprocess = Preprocess(observation_space, normalize_images)
+        extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
+        self.trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, activation_fn)
+        self.head = nn.Linear(features_dim, REWARD_CLASSES)
+        self.optimizer = self.optimizer_class(
+            self.parameters(),
+            lr=lr_schedule(1),  # type: ignore[call-arg]
+            **self.optimizer_kwargs,
+        )
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        """
+        :param observations: shape (B, *observation_space.shape)
+        :return: logits of a reward of zero, a positive and a negative one, shape (B, 3)
+        """
+        logits: th.Tensor = self.head(self.trunk(observations))
+        return logits
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> th.Tensor:
+        assert isinstance(observation, th.Tensor)
+        return th.randint(int(self.action_space.n), (len(observation),), device=self.device)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {
+            **super()._get_constructor_parameters(),
+            "net_arch": self.net_arch,
+            "activation_fn": self.activation_fn,
+            "lr_schedule": self._dummy_schedule,
+            "features_extractor_class": self.features_extractor_class,
+            "features_extractor_kwargs": self.features_extractor_kwargs,
+            "optimizer_class": self.optimizer_class,
+            "optimizer_kwargs": self.optimizer_kwargs,
+        }
+
+
+class _CnnPolicy(RewardPredictionPolicy):
+    """For images. Arguments as in RewardPredictionPolicy."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        features_extractor_class: type[BaseFeaturesExtractor] = PaddedCNN,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            observation_space, action_space, lr_schedule, features_extractor_class=features_extractor_class, **kwargs
+        )
+
+
+class _MlpPolicy(RewardPredictionPolicy):
+    """For vectors, with two layers of 256 units. Arguments as in RewardPredictionPolicy."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        net_arch: list[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        net_arch = [256, 256] if net_arch is None else net_arch
+        super().__init__(observation_space, action_space, lr_schedule, net_arch=net_arch, **kwargs)
+
+
+class RewardPredictor(OffPolicyAlgorithm):
+    """
+    Learns which sign the reward of a transition (s, a, r, s') has from s alone, a stack of frames where s is one: zero,
+    positive or negative, by their cross-entropy. Actions are random, uniformly, whatever was learned. Transitions are drawn
+    uniformly from the replay memory, however rare rewards are.
+
+    The baseline of section 4 of Veeriah et al. (2018), after Shelhamer et al. (2017): 80 transitions at each step, replay of
+    10,000, RMSProp with 7e-4. There the history is that of the stack of four frames; of actions the source says nothing.
+    For :func:`~sb3_manygoals.pretraining.transfer_trunk` when it has learned. Exact checkpoints work.
+
+    The cost of a step: one of the environment, one update with 80 passes of the trunk forth and back. Memory: one frame a
+    transition, see :class:`~sb3_manygoals.pretraining.frame_memory.FrameMemory`; for Atari 71 MB.
+
+    :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of :class:`RewardPredictionPolicy`
+    :param env: an environment, its id, or a VecEnv, with discrete actions and single arrays for observations
+    :param learning_rate: step size, or a function of the remaining progress from 1 to 0
+    :param buffer_size: transitions in the replay memory
+    :param learning_starts: environment steps before the first update
+    :param batch_size: transitions in an update
+    :param train_freq: update every so many (vector) steps
+    :param gradient_steps: updates each time
+    :param n_stack: frames that an observation consists of, kept one by one; 1: it is kept whole
+    :param stack_axis: along which they are stacked: 0, or -1
+    :param stats_window_size: episodes averaged in the log
+    :param tensorboard_log: folder for TensorBoard, None for no such log
+    :param policy_kwargs: further arguments of the policy
+    :param verbose: 0 no output, 1 info, 2 debug
+    :param seed: of all pseudo-random generators
+    :param device: for the network
+    :param _init_setup_model: whether to build the network now
+    :raises ValueError: if a number makes no sense, or the policy is not known
+    :raises MemoryError: if the replay memory, once full, does not fit into the memory that is available
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": _CnnPolicy, "MlpPolicy": _MlpPolicy}
+    policy: RewardPredictionPolicy
+    replay_buffer: FrameReplayBuffer
+
+    def __init__(
+        self,
+        policy: str | type[RewardPredictionPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 7e-4,
+        buffer_size: int = 10_000,
+        learning_starts: int = 1_000,
+        batch_size: int = 80,
+        train_freq: int = 1,
+        gradient_steps: int = 1,
+        n_stack: int = 1,
+        stack_axis: Literal[0, -1] = 0,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+    ) -> None:
+        check_positive(buffer_size=buffer_size, batch_size=batch_size, train_freq=train_freq, gradient_steps=gradient_steps)
+        super().__init__(
+            policy,
+            env,  # type: ignore[arg-type]
+            learning_rate,
+            buffer_size,
+            learning_starts,
+            batch_size,
+            train_freq=train_freq,
+            gradient_steps=gradient_steps,
+            replay_buffer_class=FrameReplayBuffer,
+            replay_buffer_kwargs={"n_stack": n_stack, "stack_axis": stack_axis},
+            policy_kwargs=policy_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            seed=seed,
+            sde_support=False,
+            support_multi_env=True,
+            supported_action_spaces=(spaces.Discrete,),
+        )
+        self._loss = th.zeros(())
+        if _init_setup_model:
+            self._setup_model()
+
+    def _setup_model(self) -> None:
+        space = self.observation_space
+        assert space.shape is not None
+        size = frame_bytes(self.buffer_size, self.n_envs, space.shape, space.dtype, self.replay_buffer_kwargs["n_stack"])
+        check_memory("the replay memory", {"replay frames": size}, f"choose a smaller buffer_size than {self.buffer_size}")
+        super()._setup_model()
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """:param seed: of python, numpy, torch, the action space, the environments, and the actions"""
+        super().set_random_seed(seed)
+        # tagged: environments draw their own numbers with default_rng(seed)
+        self.rng = np.random.default_rng(None if seed is None else (seed, _LEARNER_STREAM))
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        assert isinstance(self.action_space, spaces.Discrete)
+        actions = self.rng.integers(int(self.action_space.n), size=n_envs)
+        return actions, actions
+
+    def train(self, gradient_steps: int, batch_size: int = 80) -> None:
+        """
+        :param gradient_steps: number of updates
+        :param batch_size: transitions in each
+        :raises FloatingPointError: if the loss of an update is not finite; the network is left as it was before it
+        """
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        for _ in range(gradient_steps):
+            batch = self.replay_buffer.sample(batch_size)
+            loss = reward_prediction_losses(self.policy(batch.observations), batch.rewards[:, 0]).mean()
+            guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
+            self.policy.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.policy.optimizer.step()
+            self._n_updates += 1
+            self._loss = loss.detach()
+
+    def dump_logs(self) -> None:
+        """Write log data; the loss is fetched from the device only now."""
+        if self._n_updates > 0:
+            self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+            self.logger.record("train/loss", self._loss.item())
+        super().dump_logs()
+
+    def learn(
+        self: SelfRewardPredictor,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 4,
+        tb_log_name: str = "RewardPredictor",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfRewardPredictor:
+        """As SB3's."""
+        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        :return: a plain tree, some of whose arrays are the model's own: to be written before training goes on; see
+            :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`
+        """
+        return {
+            "algorithm": get_algorithm_state(self),
+            "replay_buffer": self.replay_buffer.get_checkpoint_state(),
+            "rng": self.rng,
+            "loss": self._loss,
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of :meth:`get_checkpoint_state`, of a model that was built in the same way
+        :raises CheckpointError: if it was built in another way; this one may then be in part what the other was
+        """
+        set_algorithm_state(self, state["algorithm"])
+        self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
+        self.rng = state["rng"]
+        self._loss = state["loss"].to(self.device)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_loss"]
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "policy.optimizer"], []

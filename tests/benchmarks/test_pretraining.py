@@ -1,0 +1,235 @@
+"""Runs of pre-training and fine-tuning, and what is made of many."""
+
+import csv
+import json
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+import torch as th
+from stable_baselines3 import A2C
+
+from benchmarks import pretraining
+from benchmarks.__main__ import main
+from benchmarks.pretraining import WORLDS, Agent, PretrainingConfig, make_a2c, make_learner, run, saved_config
+from benchmarks.pretraining_study import PretrainingStudyConfig, carry_out, compare, configuration, mean_return, specs
+from benchmarks.suite import Result
+from benchmarks.suite.config import SuiteConfig
+from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
+from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
+from sb3_manygoals.optim import ForeachRMSprop
+from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor
+from tests.sb3_manygoals.checkpoint.conftest import no_sync
+from tests.sb3_manygoals.checkpoint.test_resume import same
+
+__all__ = ["no_sync"]
+
+AGENTS = get_args(Agent)
+
+
+def tiny(**changes):
+    """Episodes of at most 10 steps."""
+    settings = {"pretrain_steps": 60, "steps": 400, "learning_starts": 20, "buffer_size": 50, "features_dim": 16}
+    settings |= {"embedding_dim": 8, "max_episode_steps": 10, "eval_freq": 80, "progress_bar": False, "seed": 1}
+    return replace(WORLDS["minigrid"], **settings | changes)
+
+
+def curve(folder):
+    with (folder / "curve.csv").open(newline="") as file:
+        return [{name: value for name, value in row.items() if name != "training_seconds"} for row in csv.DictReader(file)]
+
+
+@pytest.mark.usefixtures("no_sync")
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_run_has_all_its_steps_and_files(agent, tmp_path, capsys):
+    pytest.importorskip("minigrid")
+    folder = run(tiny(agent=agent, output=tmp_path))
+    files = {path.name for path in folder.iterdir()}
+    assert files >= {"config.json", "curve.csv", "score.json", "model.zip", "progress.csv", "checkpoints"}
+    assert ("pretraining" in files) == (agent != "none")
+    first = 0 if agent == "none" else 60
+    # A2C takes 16 steps at once
+    assert [int(row["step"]) for row in curve(folder)][-1] == first + -(-(400 - first) // 80) * 80
+    assert all(int(row["step"]) > first for row in curve(folder))
+    score = json.loads((folder / "score.json").read_text())
+    assert score["pretrain_steps"] == first
+    assert score["step"] == int(curve(folder)[-1]["step"])
+    assert saved_config(folder) == replace(tiny(agent=agent, output=tmp_path), resume=folder)
+    model = A2C.load(folder / "model.zip", device="cpu")
+    assert model.num_timesteps == score["step"]
+    said = capsys.readouterr().out
+    assert ("copied trunk.1.net.0 to features_extractor.net.0, 16x3x2x2" in said) == (agent != "none")
+
+
+@pytest.mark.usefixtures("no_sync")
+@pytest.mark.parametrize("agent", ["many_goals", "reward_prediction"])
+def test_fine_tuning_begins_with_the_trunk_and_scratch_does_not(agent, tmp_path, monkeypatch):
+    pytest.importorskip("minigrid")
+    begun = {}
+    learn = A2C.learn
+
+    def look(self, *args, **kwargs):
+        begun["policy"] = {name: tensor.clone() for name, tensor in self.policy.state_dict().items()}
+        return learn(self, *args, **kwargs)
+
+    monkeypatch.setattr(A2C, "learn", look)
+    folder = run(tiny(agent=agent, output=tmp_path))
+    learner = {"many_goals": ManyGoalsDQN, "reward_prediction": RewardPredictor}[agent]
+    trunk = learner.load(folder / "pretraining" / "model.zip", device="cpu").policy.trunk
+    assert not th.equal(trunk[1].net[0].weight, make_learner(tiny(agent=agent)).policy.trunk[1].net[0].weight)
+    untrained = make_a2c(tiny()).policy.state_dict()
+    for name, tensor in begun["policy"].items():
+        if "features_extractor" in name:
+            assert th.equal(tensor, trunk[1].state_dict()[name.split(".", 1)[1]])
+        else:
+            assert th.equal(tensor, untrained[name])  # heads are those of A2C from scratch
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.usefixtures("no_sync")
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("stop", [40, 100, 200])  # the second is before the first checkpoint of fine-tuning
+def test_a_run_killed_in_either_phase_ends_as_if_it_had_not_been(agent, stop, tmp_path, monkeypatch):
+    pytest.importorskip("minigrid")
+    whole = run(tiny(agent=agent, output=tmp_path / "whole"))
+
+    def often(*args, every_seconds, **kwargs):
+        return ExactCheckpointCallback(*args, every_steps=20, **kwargs)
+
+    def kill(self):
+        if self.model.num_timesteps >= stop:
+            raise Killed
+        return True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pretraining, "ExactCheckpointCallback", often)
+        patched.setattr(ExactCheckpointCallback, "_on_step", kill)
+        with pytest.raises(Killed):
+            run(tiny(agent=agent, output=tmp_path / "killed"))
+    (killed,) = (tmp_path / "killed").iterdir()
+    assert not (killed / "score.json").exists()
+    assert (killed / "pretraining" / "model.zip").exists() == (agent != "none" and stop > 60)
+    assert run(saved_config(killed)) == killed
+    # A2C alone had no checkpoint yet at step 40, as its first update is at step 80, and began anew
+    assert ("resumed" in json.loads((killed / "config.json").read_text())) == (agent != "none" or stop > 80)
+    assert curve(killed) == curve(whole)
+    ends = [read_checkpoint(checkpoints(folder / "checkpoints")[0])["learner"] for folder in (whole, killed)]
+    same(*ends)
+
+
+def test_the_defaults_are_the_papers():
+    pytest.importorskip("ale_py")
+    config = replace(WORLDS["atari"], game="Pong")
+    assert (config.pretrain_steps, config.steps, config.buffer_size) == (1_000_000, 10_000_000, 10_000)
+    model = make_learner(config)
+    assert (model.batch_size, model.goal_batch_size, model.n_envs) == (16, 5, 1)
+    assert model.train_freq.frequency == model.gradient_steps == 1
+    assert (model.exploration_initial_eps, model.exploration_final_eps, model.exploration_steps) == (1.0, 0.1, 1_000_000)
+    assert isinstance(model.replay_buffer, ManyGoalsFrameReplayBuffer)
+    assert model.replay_buffer.memory.stacks.n_stack == 4
+    assert model.goals_in_replay
+    assert isinstance(model.policy.optimizer, ForeachRMSprop)
+    assert model.policy.optimizer.param_groups[0]["lr"] == 7e-4
+    shapes = [tuple(tensor.shape) for name, tensor in model.policy.trunk.named_parameters() if name.endswith("weight")]
+    assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136)]
+    assert make_learner(replace(config, agent="reward_prediction")).batch_size == 80
+
+
+@pytest.mark.usefixtures("no_sync")
+def test_a_run_on_a_game(tmp_path):
+    pytest.importorskip("ale_py")
+    folder = run(replace(tiny(), world="atari", game="Pong", pretrain_steps=30, steps=130, output=tmp_path))
+    assert json.loads((folder / "score.json").read_text())["step"] == 30 + 160
+    assert (folder / "pretraining" / "progress.csv").exists()
+
+
+def test_numbers_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="steps must be more than pretrain_steps, 100, got 100"):
+        PretrainingConfig(steps=100, pretrain_steps=100)
+    with pytest.raises(ValueError, match=r"learning_starts must be less than pretrain_steps, 100, .* got 100"):
+        PretrainingConfig(pretrain_steps=100, learning_starts=100)
+    with pytest.raises(ValueError, match="agent must be one of many_goals, reward_prediction, none, got 'a2c'"):
+        PretrainingConfig(agent="a2c")
+    with pytest.raises(ValueError, match="threads must be at least 1"):
+        PretrainingConfig(threads=0)
+
+
+def test_the_world_gives_the_defaults_on_the_command_line(monkeypatch):
+    seen = []
+    monkeypatch.setattr(PretrainingConfig, "run", lambda self: seen.append(self))
+    for arguments in (["--world", "minigrid", "--agent", "none", "--seed", "7"], ["--game", "Pong"]):
+        monkeypatch.setattr("sys.argv", ["benchmarks", "pretraining", *arguments])
+        main()
+    assert seen == [replace(WORLDS["minigrid"], agent="none", seed=7), replace(WORLDS["atari"], game="Pong")]
+
+
+def test_all_agents_have_the_same_total_steps():
+    suite = specs("minigrid", 10, 1_000, 100)
+    assert len(suite) == 30
+    configs = [configuration(spec) for spec in suite]
+    assert {config.steps for config in configs} == {1_000}
+    assert {(config.agent, config.seed) for config in configs} == {(agent, seed) for agent in AGENTS for seed in range(10)}
+    assert {config.pretrain_steps for config in configs if config.agent != "none"} == {100}
+    # the baseline is not run again for other pre-training
+    assert {spec for spec in specs("minigrid", 10, 1_000, 200) if spec in suite} == {
+        spec for spec in suite if spec.settings["agent"] == "none"
+    }
+    with pytest.raises(ValueError, match="seeds must be at least 1"):
+        specs("minigrid", 0)
+    with pytest.raises(ValueError, match="only must name agents"):
+        specs("minigrid", 1, only=("a2c",))
+
+
+def test_the_mean_return_counts_what_was_before_the_first_row_as_nothing(tmp_path):
+    path = tmp_path / "curve.csv"
+    assert mean_return(path) == 0.0
+    path.write_text("step,episodes,episode_return\n100,3,5.0\n150,4,1.0\n250,9,2.0\n")
+    assert mean_return(path) == (50 * 1.0 + 100 * 2.0) / 250
+
+
+def result(agent, seed, score):
+    (spec,) = (one for one in specs("minigrid", 9, only=(agent,)) if one.seed == seed)
+    return Result(spec, {"score": score, "mean_return": (score or 0.0) / 2}, 1.0, 1)
+
+
+def test_agents_are_compared_with_mastery():
+    finished = [
+        *(result("many_goals", seed, score) for seed, score in enumerate([0.5, 0.7, 0.9])),
+        *(result("none", seed, score) for seed, score in enumerate([None, 0.5, 0.8])),
+        result("reward_prediction", 0, 0.3),
+    ]
+    many, none, predicted = compare(finished)
+    assert (many["agent"], many["seeds"]) == ("many_goals", 3)
+    assert many["score"] == pytest.approx(0.7)
+    assert many["mean_return"] == pytest.approx(0.35)
+    assert many["score_low"] < 0.7 < many["score_high"]
+    assert "score_better" not in many
+    # 0.5 against 0, 0.5, 0.8: a win, a tie; 0.7: two wins; 0.9: three
+    assert none["score_better"] == pytest.approx((1.5 + 2 + 3) / 9)
+    assert none["score"] == pytest.approx(1.3 / 3)
+    assert predicted == {
+        "game": "MiniGrid-DoorKey-5x5-v0",
+        "agent": "reward_prediction",
+        "seeds": 1,
+        "score": 0.3,
+        "mean_return": 0.15,
+    }
+
+
+@pytest.mark.usefixtures("no_sync")
+def test_a_study_is_carried_out_and_compared(tmp_path):
+    pytest.importorskip("minigrid")
+    config = PretrainingStudyConfig(
+        SuiteConfig(root=tmp_path), seeds=1, steps=240, pretrain_steps=80, games=("MiniGrid-Empty-5x5-v0",)
+    )
+    outcome = config.run()
+    assert outcome.complete
+    with (tmp_path / "comparison.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["agent"] for row in rows] == ["many_goals", "none", "reward_prediction"]
+    assert {row["seeds"] for row in rows} == {"1"}
+    (spec,) = (one for one in specs("minigrid", 1, 240, 80, ("MiniGrid-Empty-5x5-v0",), ("none",)))
+    assert carry_out(spec, spec.folder(tmp_path))["step"] == 240  # finished, and not run again

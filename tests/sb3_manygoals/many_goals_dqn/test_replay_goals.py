@@ -1,0 +1,158 @@
+"""Goals that are the observations in the replay memory."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from stable_baselines3.common.env_util import make_vec_env
+
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN
+from sb3_manygoals.goals import LeastVisitedSelector
+from sb3_manygoals.goals.wrappers import goal_observation_space
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, ReplayGoals
+from tests.sb3_manygoals.worlds import Corridor
+
+SPACE = spaces.Box(0, 255, (2,), np.uint8)
+
+
+def filled(seed, n_added, n_envs):
+    """:return: goals, the replay memory, and the next observations in it, newest last, of which many are equal"""
+    rng = np.random.default_rng(seed)
+    goals = ReplayGoals(SPACE)
+    replay = ManyGoalsReplayBuffer(5 * n_envs, goal_observation_space(SPACE), spaces.Discrete(2), "cpu", n_envs)
+    goals.use(replay)
+    history = []
+    for _ in range(n_added):
+        there = rng.integers(0, 3, size=(n_envs, 2), dtype=np.uint8)
+        infos = [{"achieved_goal_id": number, "env_terminated": False} for number in goals.add(there)]
+        nothing = np.zeros(n_envs)
+        replay.add({"observation": there}, {"observation": there}, nothing.astype(int), nothing, nothing, infos)
+        history = [*history, *map(tuple, there)][-5 * n_envs :]
+    return goals, replay, history
+
+
+@given(st.integers(0, 10_000), st.integers(1, 20), st.integers(1, 3))
+def test_goals_are_those_of_the_transitions_and_no_others(seed, n_added, n_envs):
+    goals, _, history = filled(seed, n_added, n_envs)
+    rng = np.random.default_rng(seed)
+    assert len(goals) == len(history)
+    assert sorted(map(tuple, goals.observations)) == sorted(history)
+    drawn = goals.sample_ids(40, rng)
+    observations = goals[drawn]
+    assert {tuple(row) for row in observations} <= set(history)
+    np.testing.assert_array_equal(goals.ids(observations), drawn)
+    assert (drawn >= 0).all()
+    current = goals.ids(np.array(history[:3], np.uint8))
+    others = goals.sample_others(current, rng)
+    for here, other in zip(current, others, strict=True):
+        assert other != here or len(set(history)) == 1
+        assert tuple(goals[other]) in history
+    gone = np.array([[9, 9]], np.uint8)
+    with pytest.raises(IndexError, match="there is no goal with the id"):
+        goals[goals.ids(gone)]
+
+
+def test_equal_observations_have_equal_ids_and_different_ones_do_not():
+    goals = ReplayGoals(spaces.Box(-1, 1, (2,), np.float32))
+    pairs = np.array([[0.0, 1.0], [0.0, 1.0], [-0.0, 1.0], [1.0, 0.0]], np.float32)
+    first, again, minus, turned = goals.ids(pairs).tolist()
+    assert first == again
+    assert len({first, minus, turned}) == 3
+    assert first == ReplayGoals(spaces.Box(-1, 1, (2,), np.float32)).ids(pairs)[0]  # in another process too
+    everything = np.array(np.unravel_index(np.arange(2**16), (256, 256)), np.uint8).T
+    assert len(set(ReplayGoals(SPACE).ids(everything).tolist())) == 2**16
+
+
+def test_each_goal_is_drawn_as_often_as_it_is_there():
+    goals, _, history = filled(3, 9, 1)
+    drawn = [tuple(row) for row in goals[goals.sample_ids(6_000, np.random.default_rng(0))]]
+    for goal in set(history):
+        expected = 6_000 * history.count(goal) / len(history)
+        assert abs(drawn.count(goal) - expected) < 5 * expected**0.5
+
+
+def test_the_first_goals_are_the_first_observations():
+    goals = ReplayGoals(SPACE)
+    with pytest.raises(ValueError, match="empty goal buffer"):
+        goals.sample_ids(1, np.random.default_rng(0))
+    ids = goals.add(np.array([[1, 2], [3, 4]], np.uint8))
+    assert len(goals) == 2
+    np.testing.assert_array_equal(goals[ids], [[1, 2], [3, 4]])
+    for number in range(200):
+        goals.add(np.array([[number, 7]], np.uint8))
+    assert len(goals) == 100
+    other = ReplayGoals(SPACE)
+    other.set_checkpoint_state(goals.get_checkpoint_state())
+    np.testing.assert_array_equal(other.observations, goals.observations)
+    with pytest.raises(ValueError, match="capacity"):
+        other.set_checkpoint_state(GoalBuffer(SPACE, 7).get_checkpoint_state())
+
+
+def make(env=None, **kwargs):
+    defaults = {"buffer_size": 30, "learning_starts": 10, "batch_size": 8, "goal_batch_size": 4, "seed": 2, "device": "cpu"}
+    defaults |= {"policy_kwargs": {"net_arch": [8], "embedding_dim": 4}, "goals_in_replay": True}
+    return ManyGoalsDQN("MlpPolicy", make_vec_env(lambda: Corridor(9), 2, seed=3) if env is None else env, **defaults | kwargs)
+
+
+@pytest.mark.parametrize("goal_sampling", ["uniform", "batch"])
+def test_updates_are_about_goals_in_the_replay_memory(goal_sampling, monkeypatch):
+    model, seen = make(goal_sampling=goal_sampling), 0
+    losses = ManyGoalsDQN.goal_losses
+
+    def look(self, batch, goals, goal_ids, met=None):
+        nonlocal seen
+        kept = {row.tobytes() for row in self.replay_buffer.next_observations[: self.replay_buffer.size()].reshape(-1, 9)}
+        assert {goal.numpy().tobytes() for goal in goals} <= kept
+        # "is this the goal?" by ids is what it is by pictures
+        by_ids = batch.next_ids[:, None] == goal_ids
+        by_pictures = (batch.next_observations[:, None] == goals).all(dim=2)
+        assert (by_ids == by_pictures).all()
+        seen += int(by_ids.sum())
+        return losses(self, batch, goals, goal_ids, met)
+
+    monkeypatch.setattr(ManyGoalsDQN, "goal_losses", look)
+    model.learn(120)
+    assert seen > 100
+    assert len(model.goal_buffer) == 30
+    assert len(model.goal_updates) == 0
+
+
+def test_a_model_saved_and_loaded_has_its_goals_in_its_replay_memory(tmp_path):
+    model = make()
+    model.learn(60)
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "replay")
+    with pytest.raises(TypeError, match="save_replay_buffer"):
+        model.save_goal_buffer(tmp_path / "goals")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", make_vec_env(lambda: Corridor(9), 2, seed=3), device="cpu")
+    loaded.load_replay_buffer(tmp_path / "replay")
+    assert isinstance(loaded.goal_buffer, ReplayGoals)
+    np.testing.assert_array_equal(loaded.goal_buffer.observations, model.goal_buffer.observations)
+    np.testing.assert_array_equal(loaded.replay_buffer.next_ids, model.replay_buffer.next_ids)
+    loaded.learn(20, reset_num_timesteps=False)
+    loaded.set_env(make_vec_env(lambda: Corridor(9), 2, seed=4))
+    loaded.learn(20, reset_num_timesteps=False)
+    with pytest.raises(TypeError, match="load_replay_buffer"):
+        loaded.load_goal_buffer(tmp_path / "goals")
+
+
+def test_what_does_not_go_together_is_refused():
+    with pytest.raises(ValueError, match='goals_in_replay needs goal_sampling "uniform" or "batch", got \'pursued\''):
+        make(goal_sampling="pursued")
+    with pytest.raises(ValueError, match="needs the UniformSelector, as goals are forgotten, got LeastVisitedSelector"):
+        make(goal_wrapper_kwargs={"selector": LeastVisitedSelector()})
+    with pytest.raises(ValueError, match="goal_buffer must not be given"):
+        make(goal_wrapper_kwargs={"goal_buffer": GoalBuffer(Corridor(9).observation_space)})
+    held_out = GoalBuffer(Corridor(9).observation_space, held_out=Corridor(9).observation_of(3)[None])
+    with pytest.raises(ValueError, match="held-out"):
+        make(GoalBufferWrapper(Corridor(9), held_out))
+    with pytest.raises(TypeError, match="replay_buffer_class must be a ManyGoalsReplayBuffer"):
+        make(replay_buffer_class=dict)
+
+
+def test_an_empty_buffer_of_a_wrapper_gives_way():
+    model = make(GoalBufferWrapper(Corridor(9)))
+    model.learn(30)
+    assert isinstance(model.goal_buffer, ReplayGoals)
+    assert len(model.goal_buffer) == 30

@@ -1,0 +1,3 @@
+from tests.sb3_manygoals.checkpoint.conftest import no_sync
+
+__all__ = ["no_sync"]

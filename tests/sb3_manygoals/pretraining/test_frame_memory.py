@@ -1,0 +1,184 @@
+"""Frames kept once, against replay memories that keep whole observations."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stable_baselines3.common.buffers import ReplayBuffer
+
+from sb3_manygoals.checkpoint import CheckpointError
+from sb3_manygoals.goals.wrappers import goal_observation_space
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
+from sb3_manygoals.pretraining import FrameMemory, FrameReplayBuffer, ManyGoalsFrameReplayBuffer
+
+ACTIONS = spaces.Discrete(3)
+
+
+class Stream:
+    """Transitions of stacks of few different frames, with all that happens to stacks in games, and jumps besides."""
+
+    def __init__(self, rng, n_envs, n_stack, axis):
+        self.rng, self.n_envs, self.n_stack, self.axis = rng, n_envs, n_stack, axis
+        self.stacks = [self.first() for _ in range(n_envs)]
+
+    def frame(self):
+        return self.rng.integers(0, 3, size=(2, 2), dtype=np.uint8)
+
+    def first(self):
+        if self.rng.random() < 0.5:
+            return np.stack([*np.zeros((self.n_stack - 1, 2, 2), np.uint8), self.frame()])  # as VecFrameStack
+        return np.stack([self.frame()] * self.n_stack)  # as Gymnasium's FrameStackObservation
+
+    def step(self):
+        """:return: s and s', arrays of (n_envs, *shape)"""
+        here = [stack.copy() for stack in self.stacks]
+        there = [np.stack([*stack[1:], self.frame()]) for stack in here]
+        for env, stack in enumerate(there):
+            outcome = self.rng.choice(["on", "on", "on", "over", "life", "jump"])
+            if outcome == "over":
+                stack = self.first()
+            elif outcome == "life":  # the next episode begins with the frame of the last one's end
+                stack = np.stack([*np.zeros((self.n_stack - 1, 2, 2), np.uint8), stack[-1]])
+            elif outcome == "jump":
+                stack = np.stack([self.frame() for _ in range(self.n_stack)])
+            self.stacks[env] = stack
+        return self.joined(here), self.joined(there)
+
+    def joined(self, stacks):
+        """Along axis -1 frames lie side by side."""
+        return np.stack([stack if self.axis == 0 else np.concatenate(list(stack), axis=-1) for stack in stacks])
+
+
+def space_of(n_stack, axis):
+    return spaces.Box(0, 255, (n_stack, 2, 2) if axis == 0 else (2, 2 * n_stack), np.uint8)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 40), st.integers(1, 3), st.integers(1, 4), st.sampled_from([0, -1]))
+@settings(max_examples=60)
+def test_observations_are_those_that_were_put_in(seed, n_added, n_envs, n_stack, axis):
+    """Both buffers fed the same, round the ring several times: every row is equal, and batches drawn alike."""
+    rng = np.random.default_rng(seed)
+    space = space_of(n_stack, axis)
+    stream = Stream(rng, n_envs, n_stack, axis)
+    size = 7 * n_envs
+    whole = ManyGoalsReplayBuffer(size, goal_observation_space(space), ACTIONS, "cpu", n_envs)
+    ours = ManyGoalsFrameReplayBuffer(
+        size, goal_observation_space(space), ACTIONS, "cpu", n_envs, n_stack=n_stack, stack_axis=axis
+    )
+    plain = FrameReplayBuffer(size, space, ACTIONS, "cpu", n_envs, n_stack=n_stack, stack_axis=axis)
+    sb3 = ReplayBuffer(size, space, ACTIONS, "cpu", n_envs)
+    for number in range(n_added):
+        here, there = stream.step()
+        infos = [{"achieved_goal_id": number, "env_terminated": bool(rng.random() < 0.3)} for _ in range(n_envs)]
+        actions, zeros, done = rng.integers(3, size=n_envs), rng.normal(size=n_envs), rng.random(n_envs) < 0.2
+        for buffer in (whole, ours):
+            buffer.add({"observation": here}, {"observation": there}, actions, zeros, done, infos)
+        for buffer in (plain, sb3):
+            buffer.add(here, there, actions, zeros, done, infos)
+    for mine, theirs in ((ours, whole), (plain, sb3)):
+        used = slice(mine.size())
+        np.testing.assert_array_equal(mine.observations[used], theirs.observations[used])
+        np.testing.assert_array_equal(mine.next_observations[used], theirs.next_observations[used])
+        batches = []
+        for buffer in (mine, theirs):
+            np.random.seed(seed)  # noqa: NPY002 - the generator that SB3 draws from
+            batches.append(buffer.sample(20))
+        for left, right in zip(*batches, strict=True):
+            assert (left is None) == (right is None)
+            assert left is None or bool((left == right).all())
+    check_counts(ours.memory)
+
+
+def check_counts(memory):
+    """Frames are kept as long as somebody has them, and no longer."""
+    held = np.concatenate([memory.places.reshape(-1), memory.before.reshape(-1), [0]])
+    counts = np.bincount(held, minlength=len(memory.uses))
+    np.testing.assert_array_equal(counts, memory.uses)
+    assert memory.n_frames == len(set(held.tolist()))
+    assert memory.frames._used - len(memory.frames._free) == memory.n_frames
+
+
+def test_a_transition_costs_a_frame_and_so_does_the_first_of_an_episode():
+    """Counted by hand: pictures of one number each."""
+
+    def stack(*numbers):
+        return np.array(numbers, np.uint8).reshape(1, 4, 1, 1)
+
+    memory = FrameMemory(4, 1, (4, 1, 1), np.uint8, 4)
+    assert memory.n_frames == 1  # zeros
+    steps = [
+        (stack(0, 0, 0, 1), stack(0, 0, 1, 2), 3),  # zeros, 1, 2
+        (stack(0, 0, 1, 2), stack(0, 1, 2, 3), 4),
+        (stack(0, 0, 0, 3), stack(0, 0, 3, 4), 5),  # after a lost life: 3 is there already
+        (stack(0, 0, 0, 5), stack(0, 0, 5, 6), 7),  # another game
+        (stack(0, 0, 5, 6), stack(0, 5, 6, 7), 8),  # the first transition gives way, and the second still has 1 and 2
+        (stack(0, 5, 6, 7), stack(5, 6, 7, 8), 7),  # the second gives way: 1 and 2 go
+    ]
+    for number, (here, there, kept) in enumerate(steps):
+        memory.put(0, number % 4, here)
+        memory.put(1, number % 4, there)
+        assert memory.n_frames == kept, number
+    np.testing.assert_array_equal(memory.get(0, np.array([[2]]))[0, 0].reshape(-1), [0, 0, 0, 3])
+    check_counts(memory)
+
+
+def test_each_environment_goes_on_with_its_own_frames():
+    memory = FrameMemory(4, 2, (2, 1, 1), np.uint8, 2)
+    for number in range(1, 4):
+        pairs = [np.array([[number, number + 1], [100 + number, 101 + number]], np.uint8) + after for after in (0, 1)]
+        memory.put(0, number, pairs[0].reshape(2, 2, 1, 1))
+        memory.put(1, number, pairs[1].reshape(2, 2, 1, 1))
+    assert memory.n_frames == 1 + 2 * 5  # zeros, and of each the two first frames and one for each transition
+    check_counts(memory)
+
+
+def test_ten_thousand_transitions_of_a_game_take_an_eighth():
+    space = goal_observation_space(spaces.Box(0, 255, (4, 84, 84), np.uint8))
+    whole = ManyGoalsReplayBuffer.memory_needed(10_000, space, ACTIONS, 1, False)
+    frames = ManyGoalsFrameReplayBuffer.memory_needed(10_000, space, ACTIONS, 1, action_masks=False, n_stack=4)
+    observations = whole["replay observations"] + whole["replay next observations"]
+    assert observations == 2 * 10_000 * 4 * 84 * 84
+    assert frames["replay frames"] == 10_005 * 84 * 84 + 2 * 10_000 * 4 * 4  # frames, and 4 bytes for each that a stack has
+    assert frames["replay frames"] < 0.13 * observations
+    assert {name: size for name, size in frames.items() if name != "replay frames"} == {
+        name: size for name, size in whole.items() if not name.endswith("observations")
+    }
+
+
+@pytest.mark.parametrize("goals", [True, False])
+def test_a_memory_restored_goes_on_as_the_first_would(goals):
+    space = space_of(3, 0)
+
+    def make(**kwargs):
+        kwargs = {"n_stack": 3, **kwargs}
+        if goals:
+            return ManyGoalsFrameReplayBuffer(10, goal_observation_space(space), ACTIONS, "cpu", 2, **kwargs)
+        return FrameReplayBuffer(10, space, ACTIONS, "cpu", 2, **kwargs)
+
+    def add(buffer, stream):
+        here, there = stream.step()
+        infos = [{"achieved_goal_id": 3, "env_terminated": False}] * 2
+        here, there = ({"observation": here}, {"observation": there}) if goals else (here, there)
+        buffer.add(here, there, np.array([1, 2]), np.zeros(2), np.zeros(2, bool), infos)
+
+    first, second = make(), make()
+    stream = Stream(np.random.default_rng(4), 2, 3, 0)
+    for _ in range(8):
+        add(first, stream)
+    state = first.get_checkpoint_state()
+    second.set_checkpoint_state(state)
+    streams = [Stream(np.random.default_rng(5), 2, 3, 0) for _ in range(2)]
+    for _ in range(7):
+        for buffer, stream in zip((first, second), streams, strict=True):
+            add(buffer, stream)
+        np.testing.assert_array_equal(first.observations[:5], second.observations[:5])
+        np.testing.assert_array_equal(first.next_observations[:5], second.next_observations[:5])
+    check_counts(second.memory)
+    with pytest.raises(CheckpointError, match="n_stack"):
+        make(n_stack=1).set_checkpoint_state(state)
+
+
+def test_observations_that_cannot_be_cut_are_refused():
+    with pytest.raises(ValueError, match="n_stack must divide axis 0"):
+        FrameReplayBuffer(10, spaces.Box(0, 255, (3, 2, 2), np.uint8), ACTIONS, "cpu", n_stack=4)

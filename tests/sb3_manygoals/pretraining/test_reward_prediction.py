@@ -1,0 +1,145 @@
+"""Prediction of the sign of rewards."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import A2C
+from stable_baselines3.common.env_util import make_vec_env
+from torch import nn
+
+from sb3_manygoals import ExactCheckpointCallback
+from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
+from sb3_manygoals.optim import ForeachRMSprop
+from sb3_manygoals.pretraining import RewardPredictor, transfer_trunk
+from tests.sb3_manygoals.auxiliary.story import stories
+from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
+from tests.sb3_manygoals.worlds import Corridor
+
+
+class Signs(Corridor):
+    """The reward is that of the cell that is left: -3, 0 or 2, whatever is done there."""
+
+    def step(self, action):
+        reward = (-3.0, 0.0, 0.0, 2.0, 2.0, -3.0)[self.cell]
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated, truncated, info
+
+
+def make(env=None, **kwargs):
+    defaults = {"buffer_size": 200, "learning_starts": 50, "batch_size": 20, "seed": 3, "device": "cpu"}
+    return RewardPredictor("MlpPolicy", Signs() if env is None else env, **defaults | kwargs)
+
+
+def test_the_signs_of_rewards_are_learned_from_what_is_seen_before():
+    model = make(buffer_size=800, learning_rate=0.01, policy_kwargs={"net_arch": [32]})
+    model.learn(800)
+    cells = th.as_tensor(np.eye(6, dtype=np.uint8))
+    with th.no_grad():
+        kinds = model.policy(cells).argmax(dim=1)
+    assert kinds.tolist() == [2, 0, 0, 1, 1, 2]  # 0 for zero, 1 for positive, 2 for negative
+
+
+def test_an_update_descends_the_cross_entropy_of_the_batch():
+    """One step of the optimizer against one put together here."""
+    model, other = (
+        make(policy_kwargs={"net_arch": [5], "optimizer_class": th.optim.SGD}, learning_rate=0.1) for _ in range(2)
+    )
+    model.learn(50, log_interval=None)
+    other.policy.load_state_dict(model.policy.state_dict())
+    np.random.seed(7)  # noqa: NPY002 - the generator that SB3 draws from
+    batch = model.replay_buffer.sample(20)
+    np.random.seed(7)  # noqa: NPY002
+    model.train(1, 20)
+    logs = nn.functional.log_softmax(other.policy.head(other.policy.trunk(batch.observations)), dim=1)
+    kinds = [{0.0: 0, 2.0: 1, -3.0: 2}[reward] for reward in batch.rewards[:, 0].tolist()]
+    assert len(set(kinds)) == 3
+    loss = -sum(logs[row, kind] for row, kind in enumerate(kinds)) / 20
+    loss.backward()
+    for ours, theirs in zip(model.policy.parameters(), other.policy.parameters(), strict=True):
+        th.testing.assert_close(ours, theirs - 0.1 * theirs.grad)
+
+
+def test_actions_are_random_whatever_was_learned():
+    taken = []
+    for rate in (0.0, 0.1):
+        model = make(buffer_size=900, learning_rate=rate)
+        model.learn(900)
+        taken.append(model.replay_buffer.actions.reshape(-1).copy())
+    np.testing.assert_array_equal(*taken)
+    assert (np.bincount(taken[0]) > 250).all()  # 300 are expected of each, with a deviation of 14
+    assert set(model.predict(np.eye(6, dtype=np.uint8))[0].tolist()) <= {0, 1, 2}
+
+
+def test_the_defaults_are_the_papers():
+    model = RewardPredictor("MlpPolicy", Signs(), device="cpu")
+    assert (model.batch_size, model.buffer_size, model.learning_rate) == (80, 10_000, 7e-4)
+    assert (model.train_freq.frequency, model.gradient_steps) == (1, 1)
+    assert isinstance(model.policy.optimizer, ForeachRMSprop)
+
+
+def test_its_trunk_begins_an_actor_critic(tmp_path):
+    env = stories(2, 4)  # channels last, which SB3 turns
+    model = RewardPredictor("CnnPolicy", env, learning_starts=20, buffer_size=50, n_stack=4, seed=1, device="cpu")
+    model.learn(60)
+    model.save(tmp_path / "model")
+    loaded = RewardPredictor.load(tmp_path / "model", device="cpu")
+    target = A2C(
+        "CnnPolicy", stories(2, 4), policy_kwargs={"features_extractor_class": type(model.policy.trunk[1])}, device="cpu"
+    )
+    assert len(transfer_trunk(loaded, target)) == 4
+    for ours, theirs in zip(model.policy.trunk[1].parameters(), target.policy.features_extractor.parameters(), strict=True):
+        assert th.equal(ours, theirs)
+    target.learn(20)
+
+
+def learn(folder, stop=None):
+    model = RewardPredictor(
+        "CnnPolicy",
+        stories(2, 4, limit=9),
+        learning_starts=20,
+        buffer_size=50,
+        batch_size=8,
+        n_stack=4,
+        seed=1,
+        device="cpu",
+        policy_kwargs={"features_extractor_kwargs": {"features_dim": 16}},
+    )
+    checkpointing = ExactCheckpointCallback(folder, every_steps=20)
+    resumed = checkpointing.resume(model)
+    with contextlib.suppress(KeyboardInterrupt):
+        steps = 120 - model.num_timesteps
+        model.learn(steps, [checkpointing, *([Stop(stop)] if stop else [])], reset_num_timesteps=not resumed)
+    return resumed
+
+
+@pytest.mark.usefixtures("no_sync")
+@pytest.mark.parametrize("stop", [35, 81])
+def test_the_end_is_the_same_when_it_was_stopped(stop, tmp_path):
+    assert learn(tmp_path / "whole") is False
+    assert learn(tmp_path / "stopped", stop) is False
+    np.random.rand(5), th.rand(3)  # noqa: NPY002 - the generators are elsewhere than they were
+    assert learn(tmp_path / "stopped") is True
+    whole, ends = (read_checkpoint(checkpoints(tmp_path / run)[0]) for run in ("whole", "stopped"))
+    same(whole, ends)
+    assert whole["learner"]["algorithm"]["counters"]["_n_updates"] > 20
+
+
+@pytest.mark.parametrize("name", ["buffer_size", "batch_size", "train_freq", "gradient_steps"])
+def test_numbers_that_make_no_sense_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number, at least 1, got 0"):
+        make(**{name: 0})
+
+
+def test_what_does_not_fit_into_memory_is_refused():
+    with pytest.raises(MemoryError, match="replay frames"):
+        make(make_vec_env(Signs, 2), buffer_size=10**15)
+
+
+def test_actions_that_are_not_discrete_are_refused():
+    env = Signs()
+    env.action_space = spaces.Box(-1, 1, (1,))
+    with pytest.raises(AssertionError, match="Discrete"):
+        make(env)

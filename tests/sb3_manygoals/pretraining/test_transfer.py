@@ -1,0 +1,198 @@
+"""The trunk of one network at the beginning of another."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import A2C, DQN
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from torch import nn
+
+from sb3_manygoals import AuxiliaryActorCriticPolicy, ManyGoalsDQN
+from sb3_manygoals.networks import PaddedCNN
+from sb3_manygoals.pretraining import CopiedLayer, TransferError, transfer_trunk
+from tests.sb3_manygoals.worlds import Corridor
+
+TOWERS = {"net_arch": [16, 12], "activation_fn": nn.ReLU}
+
+
+class Screen(gym.Env):
+    """Pictures of a game's size, of nothing."""
+
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, shape=(4, 84, 84)):
+        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+def many_goals(env, policy="CnnPolicy", **kwargs):
+    return ManyGoalsDQN(policy, env, buffer_size=10, seed=1, device="cpu", policy_kwargs={"embedding_dim": 8, **kwargs})
+
+
+def weights(module):
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def test_the_trunk_of_an_atari_agent_becomes_the_extractor_of_a2c():
+    source, target = many_goals(Screen()), A2C("CnnPolicy", Screen(), seed=2, device="cpu")
+    before = weights(target.policy)
+    copied = transfer_trunk(source, target)
+    assert copied == [
+        CopiedLayer("trunk.1.net.0", "features_extractor.cnn.0", (32, 4, 8, 8)),
+        CopiedLayer("trunk.1.net.2", "features_extractor.cnn.2", (64, 32, 4, 4)),
+        CopiedLayer("trunk.1.net.4", "features_extractor.cnn.4", (64, 64, 3, 3)),
+        CopiedLayer("trunk.1.net.7", "features_extractor.linear.0", (512, 3136)),
+    ]
+    ours, theirs = source.policy.trunk.state_dict(), weights(target.policy)
+    for layer in copied:
+        for kind in ("weight", "bias"):
+            name = f"{layer.target}.{kind}"
+            assert th.equal(ours[f"{layer.source.removeprefix('trunk.')}.{kind}"], theirs[name])
+            assert not th.equal(before[name], theirs[name])
+    for name in before:  # heads are as they were
+        if not name.split(".")[0].endswith("extractor"):
+            assert th.equal(before[name], theirs[name])
+    assert all(not name.startswith("mlp_extractor") for name in before)
+
+
+def test_features_are_those_of_the_source():
+    source, target = many_goals(Screen()), A2C("CnnPolicy", Screen(), seed=2, device="cpu")
+    transfer_trunk(source, target)
+    pictures = th.as_tensor(np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84), dtype=np.uint8))
+    with th.no_grad():
+        # our Linear may multiply by another library than torch's
+        th.testing.assert_close(target.policy.extract_features(pictures), source.policy.trunk(pictures))
+
+
+def test_channels_last_on_the_one_side_are_channels_first_on_the_other():
+    """ManyGoalsDQN sees (H, W, C) and turns them itself, SB3 does so in a wrapper."""
+    source = many_goals(Screen((40, 40, 3)))
+    target = A2C("CnnPolicy", Screen((40, 40, 3)), policy_kwargs={"features_extractor_class": PaddedCNN}, device="cpu")
+    assert len(transfer_trunk(source.policy, target.policy)) == 4
+    picture = np.random.default_rng(0).integers(0, 256, (1, 40, 40, 3), dtype=np.uint8)
+    with th.no_grad():
+        ours = source.policy.trunk(th.as_tensor(picture))
+        theirs = target.policy.extract_features(th.as_tensor(picture.transpose(0, 3, 1, 2).copy()))
+    th.testing.assert_close(ours, theirs)
+
+
+def test_a_trunk_of_fully_connected_layers_becomes_the_beginning_of_actor_and_critic():
+    source = many_goals(Corridor(5), "MlpPolicy", net_arch=[16])
+    target = A2C("MlpPolicy", Corridor(5), seed=2, policy_kwargs={**TOWERS}, device="cpu")
+    before = weights(target.policy)
+    copied = transfer_trunk(source, target)
+    assert copied == [
+        CopiedLayer("trunk.2", "mlp_extractor.policy_net.0", (16, 5)),
+        CopiedLayer("trunk.2", "mlp_extractor.value_net.0", (16, 5)),
+    ]
+    after, trunk = weights(target.policy), source.policy.trunk[2]
+    for tower in ("policy_net", "value_net"):
+        assert th.equal(after[f"mlp_extractor.{tower}.0.weight"], trunk.weight)
+        assert th.equal(after[f"mlp_extractor.{tower}.0.bias"], trunk.bias)
+        assert th.equal(after[f"mlp_extractor.{tower}.2.weight"], before[f"mlp_extractor.{tower}.2.weight"])
+
+
+def test_extractors_that_are_not_shared_are_both_filled():
+    source = many_goals(Screen())
+    target = A2C("CnnPolicy", Screen(), policy_kwargs={"share_features_extractor": False}, device="cpu")
+    copied = transfer_trunk(source, target)
+    assert len(copied) == 8
+    for extractor in (target.policy.pi_features_extractor, target.policy.vf_features_extractor):
+        assert th.equal(extractor.linear[0].weight, source.policy.trunk[1].net[7].weight)
+
+
+def test_heads_of_auxiliary_tasks_stay_and_their_target_network_follows():
+    source, target = many_goals(Screen()), A2C(AuxiliaryActorCriticPolicy, Screen(), seed=2, device="cpu")
+    heads = weights(target.policy.heads)
+    transfer_trunk(source, target)
+    assert all(th.equal(heads[name], tensor) for name, tensor in target.policy.heads.state_dict().items())
+    trunk = source.policy.trunk[1].net[0].weight
+    assert th.equal(target.policy.features_extractor.cnn[0].weight, trunk)
+    assert th.equal(target.policy.goal_target.features_extractor.cnn[0].weight, trunk)
+
+
+@pytest.mark.parametrize("optimizer", [th.optim.Adam, RMSpropTFLike])
+def test_the_optimizer_forgets_moments_of_other_weights(optimizer):
+    source = many_goals(Corridor(5), "MlpPolicy", net_arch=[16])
+    policy_kwargs = TOWERS | {"optimizer_class": optimizer}
+    target = A2C("MlpPolicy", Corridor(5), policy_kwargs=policy_kwargs, use_rms_prop=False, device="cpu")
+    target.learn(20)
+    assert len(target.policy.optimizer.state) > 0
+    rate = target.policy.optimizer.param_groups[0]["lr"]
+    transfer_trunk(source, target)
+    assert len(target.policy.optimizer.state) == 0
+    assert target.policy.optimizer.param_groups[0]["lr"] == rate
+    before = target.policy.mlp_extractor.policy_net[0].weight.clone()
+    target.learn(20)  # it goes on, and from the trunk: the optimizer has the same parameters as before
+    assert not th.equal(target.policy.mlp_extractor.policy_net[0].weight, before)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (
+            {"net_arch": [16, 13]},
+            {},
+            r"trunk\.4 of the source is Linear.*policy_net\.2 of the target is Linear",
+        ),
+        ({"net_arch": [16, 12, 9]}, {}, r"trunk\.6 of the source.*has no counterpart in the target"),
+        ({"net_arch": [16], "activation_fn": nn.Tanh}, {}, r"trunk\.3 of the source is Tanh\(\).*policy_net\.1 .*ReLU\(\)"),
+        ({"net_arch": [16], "layer_norm": True}, {}, r"trunk\.4 of the source is LayerNorm"),
+        ({"net_arch": [16], "standardize": True}, {}, "standardizes"),
+        ({"net_arch": [16]}, {"net_arch": {"pi": [16], "vf": [15]}}, r"mlp_extractor\.value_net\.0 of the target"),
+    ],
+)
+def test_networks_that_are_not_alike_are_refused_by_the_layers_name(source, target, message):
+    giver = many_goals(Corridor(5), "MlpPolicy", **source)
+    taker = A2C("MlpPolicy", Corridor(5), policy_kwargs=TOWERS | target, device="cpu")
+    before = weights(taker.policy)
+    with pytest.raises(TransferError, match=message):
+        transfer_trunk(giver, taker)
+    assert all(th.equal(before[name], tensor) for name, tensor in taker.policy.state_dict().items())
+
+
+def test_convolutions_that_pad_are_not_those_that_do_not():
+    """On 40 x 40 pixels NatureCNN leaves some unseen, where PaddedCNN adds zeros: the same weights would see other things."""
+    source, target = many_goals(Screen((3, 40, 40))), A2C("CnnPolicy", Screen((3, 40, 40)), device="cpu")
+    with pytest.raises(TransferError, match=r"trunk\.1\.net\.2 of the source is ZeroPad2d.*features_extractor\.cnn\.2"):
+        transfer_trunk(source, target)
+
+
+def test_convolutions_of_another_stride_are_not_the_same():
+    """Their weights are of the same shapes, and so is what follows them: the window fits once in either case."""
+    source, target = ({"features_extractor_kwargs": {"layers": [(4, 4, stride)], "features_dim": 9}} for stride in (4, 2))
+    target |= {"features_extractor_class": PaddedCNN}
+    with pytest.raises(TransferError, match=r"trunk\.1\.net\.0 of the source is Conv2d.*stride=\(4, 4\).*stride=\(2, 2\)"):
+        transfer_trunk(
+            many_goals(Screen((4, 4, 3)), **source), A2C("CnnPolicy", Screen((4, 4, 3)), policy_kwargs=target, device="cpu")
+        )
+
+
+def test_a_short_trunk_does_not_make_an_extractor():
+    source = many_goals(Screen(), features_extractor_kwargs={"layers": [(32, 8, 4)], "features_dim": 9})
+    with pytest.raises(TransferError, match=r"trunk\.1\.net\.3 of the source"):
+        transfer_trunk(source, A2C("CnnPolicy", Screen(), device="cpu"))
+
+
+def test_other_observations_and_scales_are_refused():
+    with pytest.raises(TransferError, match=r"sees Box\(0, 1, \(5,\).*the target sees Box\(0, 1, \(6,\)"):
+        transfer_trunk(many_goals(Corridor(5), "MlpPolicy"), A2C("MlpPolicy", Corridor(6), device="cpu"))
+    target = A2C("CnnPolicy", Screen(), policy_kwargs={"normalize_images": False}, device="cpu")
+    with pytest.raises(TransferError, match="normalize_images=True"):
+        transfer_trunk(many_goals(Screen()), target)
+
+
+def test_only_a_trunk_is_given_and_only_actor_critics_take_it():
+    source, target = many_goals(Corridor(5), "MlpPolicy"), A2C("MlpPolicy", Corridor(5), device="cpu")
+    with pytest.raises(TypeError, match=r"source must be .* got A2C with ActorCriticPolicy"):
+        transfer_trunk(target, target)
+    with pytest.raises(TypeError, match=r"target must .* got DQN with DQNPolicy"):
+        transfer_trunk(source, DQN("MlpPolicy", Corridor(5), buffer_size=10, device="cpu"))
