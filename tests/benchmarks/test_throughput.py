@@ -318,5 +318,8 @@ def test_curves_of_both_learners_are_measured_alike(tmp_path, monkeypatch, capsy
 
 def test_one_thing_at_a_time(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmarks", "throughput", "--curves", "--world"])
-    with pytest.raises(SystemExit, match="one of --world, --curves, --profile, --changes at a time, got --curves --world"):
+    with pytest.raises(
+        SystemExit,
+        match="one of --world, --curves, --profile, --changes, --atari, --auxiliary at a time, got --curves --world",
+    ):
         main()
