@@ -16,6 +16,7 @@ PACKAGES = (
     "sb3_manygoals.checkpoint",
     "sb3_manygoals.goals",
     "sb3_manygoals.many_goals_dqn",
+    "sb3_manygoals.pretraining",
 )
 
 

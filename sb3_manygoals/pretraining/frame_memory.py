@@ -275,7 +275,7 @@ class ManyGoalsFrameReplayBuffer(ManyGoalsReplayBuffer):
         :param n_stack: see the class
         :param stack_axis: takes no memory
         :param kwargs: see the class
-        :return: bytes of its arrays, by what they are of; a frame more for each start of an episode, see :func:`frame_bytes`
+        :return: bytes of its arrays, by what they are of; a frame more for each start of an episode, see ``frame_bytes``
         """
         needed = ManyGoalsReplayBuffer.memory_needed(buffer_size, observation_space, action_space, n_envs, **kwargs)
         space = observation_space["observation"]
