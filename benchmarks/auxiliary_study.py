@@ -1,9 +1,9 @@
-"""A2C with each auxiliary task and without, over seeds, as a suite: who is compared with whom, where, for how long."""
+"""A2C with each auxiliary task and without in small worlds, over seeds, as a suite: who is compared with whom, where."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args
@@ -18,25 +18,25 @@ from benchmarks.suite.drive import Outcome
 
 AGENTS: tuple[Agent, ...] = get_args(Agent)
 
-Part = Literal["two-rooms", "minigrid", "atari"]
+Part = Literal["two-rooms", "minigrid"]
 
-PARTS: dict[Part, World] = {"two-rooms": "two_rooms", "minigrid": "minigrid", "atari": "atari"}
-"""Worlds by the names that parts of the study have."""
+PARTS: dict[Part, World] = {"two-rooms": "two_rooms", "minigrid": "minigrid"}
+"""Worlds by the names that parts of the study have. Games have a study of their own, ``games_study``."""
 
 ROWS = 40
 """Of ``curve.csv`` of a run."""
 
 
 def specs(
-    part: Part, seeds: int, steps: int | None = None, games: tuple[str, ...] = (), only: tuple[str, ...] = ()
+    part: Part, seeds: int, steps: int | None = None, games: Sequence[str] = (), only: Sequence[Agent] = ()
 ) -> list[Spec]:
     """
     :param part: of the study
     :param seeds: how many, from 0 on
-    :param steps: environment steps of a run, None for those of the world
-    :param games: in which; none for that of the world
+    :param steps: environment steps of a run, None for those of the part
+    :param games: ids of environments; none for that of the part
     :param only: agents to run; none for all
-    :return: the runs, all agents in all games with one seed before the next seed
+    :return: the runs, all agents in all environments with one seed before the next seed
     :raises ValueError: if there are no seeds, or there is no such agent
     """
     if seeds < 1:
@@ -86,11 +86,8 @@ def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
     :return: what is in ``score.json``: the score after training, and what the run took
     """
     own = folder / spec.agent / "run"
-    config = replace(configuration(spec), output=own.parent)
-    if not (own / "config.json").exists():
-        own.mkdir(parents=True, exist_ok=True)
-        run_folder.write_config(own, config, (*run_folder.PACKAGES, *PACKAGES[config.world]))
-    replace(config, resume=own).run()
+    config = configuration(spec)
+    run_folder.carry_out(config, own, (*run_folder.PACKAGES, *PACKAGES[config.world]))
     found: dict[str, Any] = json.loads((own / "score.json").read_text(encoding="utf-8"))
     return found
 
@@ -103,13 +100,13 @@ class AuxiliaryStudyConfig:
         default_factory=lambda: SuiteConfig(root=Path("runs/auxiliary-study"))
     )
     part: Part = "two-rooms"
-    """The small map with one state to reach; MiniGrid; Atari games."""
+    """The small map with one state to reach; MiniGrid."""
     seeds: int = 10
-    """Runs of each agent in each game, with the seeds from 0 on."""
+    """Runs of each agent in each environment, with the seeds from 0 on."""
     steps: int | None = None
-    """Environment steps of a run; by default those of the world."""
+    """Environment steps of a run; by default those of the part."""
     games: tuple[str, ...] = ()
-    """In which; by default that of the world."""
+    """Ids of environments; by default that of the part."""
     only: tuple[Agent, ...] = ()
     """Agents to run; by default all."""
 

@@ -147,12 +147,7 @@ def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
     :return: mastery after training, greedy and with random actions, of all goals and of those held out
     """
     own = folder / spec.agent / "run"
-    config = replace(configuration(spec), output=own.parent)
-    if not (own / "config.json").exists():
-        own.mkdir(parents=True, exist_ok=True)
-        run_folder.write_config(own, config)
-    study: Any = replace(config, resume=own)
-    study.run()
+    run_folder.carry_out(configuration(spec), own)
     with (own / "goals.csv").open(newline="", encoding="utf-8") as file:
         goals = list(csv.DictReader(file))
     chosen = {"all": goals, "held_out": [goal for goal in goals if int(goal["held_out"])]}

@@ -59,6 +59,8 @@ class PretrainingConfig:
     """Of everything random."""
     learning_rate: float = 7e-4
     """Step size of RMSProp, in both phases."""
+    optimizer: Literal["baselines", "sb3"] = "baselines"
+    """A2C's RMSProp as OpenAI's baselines have it, or as is SB3's default."""
     ent_coef: float = A2C_SETTINGS["ent_coef"]
     """Weight of the entropy in A2C's loss."""
     buffer_size: int = 10_000
@@ -120,6 +122,7 @@ WORLDS: dict[World, PretrainingConfig] = {
         game="MiniGrid-DoorKey-5x5-v0",
         pretrain_steps=20_000,
         steps=200_000,
+        optimizer="sb3",  # see benchmarks.auxiliary.WORLDS
         features_dim=128,
         embedding_dim=128,
         eval_freq=5_000,
@@ -198,7 +201,7 @@ def make_a2c(config: PretrainingConfig) -> A2C:
         "CnnPolicy",
         make_env(config, N_ENVS),
         policy_kwargs={
-            **OPTIMIZER,
+            **(OPTIMIZER if config.optimizer == "baselines" else {}),
             "features_extractor_class": PaddedCNN,  # which for games is SB3's own
             "net_arch": [],  # no more layers, as SB3 has it after its own
             "features_extractor_kwargs": {"features_dim": config.features_dim},

@@ -1,4 +1,4 @@
-"""A2C with each way of pre-training and without, at equal total steps, over seeds, as a suite; and what came of it."""
+"""A2C in MiniGrid with each way of pre-training and without, at equal total steps, over seeds, as a suite; what came of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import tyro
@@ -21,6 +21,9 @@ from benchmarks.suite.config import SuiteConfig
 from benchmarks.suite.drive import Outcome
 
 AGENTS: tuple[Agent, ...] = get_args(Agent)
+
+WORLD: World = "minigrid"
+"""Games have a study of their own, ``games_study``."""
 
 ROWS = 40
 """Of ``curve.csv`` of a run."""
@@ -36,29 +39,27 @@ one of this agent, with intervals of 95% (bootstrap over seeds)."""
 
 
 def specs(
-    world: World,
     seeds: int,
     steps: int | None = None,
     pretrain_steps: int | None = None,
-    games: tuple[str, ...] = (),
-    only: tuple[str, ...] = (),
+    games: Sequence[str] = (),
+    only: Sequence[str] = (),
 ) -> list[Spec]:
     """
-    :param world: Atari games or MiniGrid
     :param seeds: how many, from 0 on
-    :param steps: environment steps of a run altogether, None for those of the world
-    :param pretrain_steps: of these, those of pre-training, None for those of the world
-    :param games: in which; none for that of the world
+    :param steps: environment steps of a run altogether, None for 200,000
+    :param pretrain_steps: of these, those of pre-training, None for 20,000
+    :param games: ids of environments; none for the default one
     :param only: agents to run; none for all
-    :return: the runs, all agents in all games with one seed before the next seed
+    :return: the runs, all agents in all environments with one seed before the next seed
     :raises ValueError: if there are no seeds, or there is no such agent
     """
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     if not set(AGENTS).issuperset(only):
         raise ValueError(f"only must name agents of {', '.join(AGENTS)}, got {' '.join(only)}")
-    default = WORLDS[world]
-    settings = {"pretrain_steps": default.pretrain_steps if pretrain_steps is None else pretrain_steps, "world": world}
+    default = WORLDS[WORLD]
+    settings = {"pretrain_steps": default.pretrain_steps if pretrain_steps is None else pretrain_steps}
     return [
         Spec(
             "benchmarks.pretraining_study:carry_out",
@@ -67,7 +68,7 @@ def specs(
             seed,
             default.steps if steps is None else steps,
             # A2C from scratch is the same run however many steps the others would train before
-            {**settings, "agent": agent} if agent != "none" else {"agent": agent, "world": world},
+            {**settings, "agent": agent} if agent != "none" else {"agent": agent},
         )
         for seed in range(seeds)
         for game in games or (default.game,)
@@ -81,7 +82,7 @@ def configuration(spec: Spec) -> PretrainingConfig:
     :param spec: of a run
     :return: its settings
     """
-    default = WORLDS[cast(World, spec.settings["world"])]
+    default = WORLDS[WORLD]
     pretrain_steps = spec.settings.get("pretrain_steps", 1)
     return replace(
         default,
@@ -106,11 +107,7 @@ def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
         pre-training count 0, as nothing was earned
     """
     own = folder / spec.agent / "run"
-    config = replace(configuration(spec), output=own.parent)
-    if not (own / "config.json").exists():
-        own.mkdir(parents=True, exist_ok=True)
-        run_folder.write_config(own, config, (*run_folder.PACKAGES, *PACKAGES[config.world]))
-    replace(config, resume=own).run()
+    run_folder.carry_out(configuration(spec), own, (*run_folder.PACKAGES, *PACKAGES[WORLD]))
     found: dict[str, Any] = json.loads((own / "score.json").read_text(encoding="utf-8"))
     return {**found, "mean_return": mean_return(own / "curve.csv")}
 
@@ -183,16 +180,14 @@ class PretrainingStudyConfig:
     suite: Annotated[SuiteConfig, tyro.conf.arg(name="")] = field(
         default_factory=lambda: SuiteConfig(root=Path("runs/pretraining-study"))
     )
-    world: World = "minigrid"
-    """MiniGrid or Atari games."""
     seeds: int = 10
-    """Runs of each agent in each game, with the seeds from 0 on."""
+    """Runs of each agent in each environment, with the seeds from 0 on."""
     steps: int | None = None
-    """Environment steps of a run altogether; by default those of the world."""
+    """Environment steps of a run altogether; by default 200,000."""
     pretrain_steps: int | None = None
-    """Of these, those of pre-training; by default those of the world."""
+    """Of these, those of pre-training; by default 20,000."""
     games: tuple[str, ...] = ()
-    """In which; by default that of the world."""
+    """Ids of environments of MiniGrid; by default one."""
     only: tuple[Agent, ...] = ()
     """Agents to run; by default all."""
 
@@ -201,7 +196,7 @@ class PretrainingStudyConfig:
         :return: what became of the runs; None where they are only listed
         :raises ValueError: if an option makes no sense
         """
-        suite = specs(self.world, self.seeds, self.steps, self.pretrain_steps, self.games, self.only)
+        suite = specs(self.seeds, self.steps, self.pretrain_steps, self.games, self.only)
         outcome = self.suite.run(suite)
         finished = results(suite, self.suite.root).values()
         if finished:

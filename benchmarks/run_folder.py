@@ -50,6 +50,21 @@ def write_config(folder: Path, config: Any, packages: Sequence[str] = PACKAGES) 
     return record
 
 
+def carry_out(config: Any, folder: Path, packages: Sequence[str] = PACKAGES) -> None:
+    """
+    Do a run in a folder that is known before, as suites do, or go on with it there.
+
+    :param config: a dataclass with ``output``, ``resume`` and ``run``, as that of each command that makes one run
+    :param folder: of the run
+    :param packages: those whose versions matter
+    """
+    config = dataclasses.replace(config, output=folder.parent)
+    if not (folder / "config.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_config(folder, config, packages)
+    dataclasses.replace(config, resume=folder).run()
+
+
 def note_resumption(folder: Path) -> None:
     """
     Add to ``config.json`` that the run goes on, when, where and with which versions.

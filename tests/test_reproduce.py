@@ -29,9 +29,10 @@ def test_the_command_line_knows_the_command(command, monkeypatch):
         assert importlib.util.find_spec(module) is not None
         return
     ran = []
-    tables = (command_line.STUDIES, command_line.OTHERS)
-    for config_class in [kind for table in tables for kind, _ in table.values()] + list(command_line.THROUGHPUT.values()):
-        monkeypatch.setattr(config_class, "run", lambda config: ran.append(config))
+    others = [argument for argument in arguments if argument in command_line.THROUGHPUT]
+    paths = {name: path for name, (path, _) in (command_line.RUNS | command_line.OTHERS).items()} | command_line.THROUGHPUT
+    path = paths[others[0] if others else arguments[0]]
+    monkeypatch.setattr(command_line.load(path), "run", lambda config: ran.append(config))
     monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
     command_line.main()
     assert len(ran) == 1
@@ -67,3 +68,23 @@ def test_the_python_of_the_page_runs(capsys):
     bars = ast.literal_eval(capsys.readouterr().out)
     assert {len(games) for games in bars.values()} == {49}
     assert len(bars) == 5  # figure 5, a to e
+
+
+@pytest.mark.parametrize("command", [*command_line.RUNS, *command_line.OTHERS])
+def test_every_command_explains_itself(command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", command, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    assert ended.value.code == 0
+    assert f"benchmarks {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), ([], 2), (["mistake"], 2)])
+def test_commands_are_named_where_none_is_given(arguments, code, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    assert ended.value.code == code
+    said = capsys.readouterr()
+    assert all(command in said.out for command in command_line.OTHERS) or code == 2
+    assert "mistake" in said.err or arguments != ["mistake"]

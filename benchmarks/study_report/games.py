@@ -24,7 +24,9 @@ from benchmarks.suite import SuiteError
 BASELINE = "a2c"
 """The agent that others are compared with, if it is there; else the first of them."""
 OURS = "many-goals"
-"""How the name of the agent begins whose improvement over the others is drawn, as in the paper."""
+"""How the names of the agents begin whose improvement over the others is drawn, as in the paper."""
+PRETRAINED = "-pretraining"
+"""How the names of agents end whose rivals are each other and the baseline."""
 BINS = 50
 """Points of a learning curve, each the mean of the episodes that ended since the point before."""
 MOST_GAMES = 12
@@ -242,13 +244,10 @@ def _by_game(
 
 
 def _improvements(runs: Sequence[Run], agents: Sequence[str], book: Book, prefix: str) -> list[Block]:
-    ours = next((agent for agent in agents if agent.startswith(OURS)), None)
-    if ours is None:
-        return []
     rows: list[dict[str, Any]] = []
-    for other in agents:
+    for ours, other in rivals(agents):
         games, raw = _complete([run for run in runs if run.agent in (ours, other)], (ours, other))
-        if other == ours or not games:
+        if not games:
             continue
         bars = scores.relative_improvement(raw[ours], raw[other], games).tolist()
         rows += [
@@ -259,8 +258,9 @@ def _improvements(runs: Sequence[Run], agents: Sequence[str], book: Book, prefix
     sheet = book.add(f"{prefix}-improvements", ["agent", "over", "game", "improvement"], rows)
     charts = []
     with figures.drawing():
-        for other in dict.fromkeys(row["over"] for row in sheet.rows):
-            bars = sorted((float(row["improvement"]), row["game"]) for row in sheet.rows if row["over"] == other)
+        for ours, other in dict.fromkeys((row["agent"], row["over"]) for row in sheet.rows):
+            alike = [row for row in sheet.rows if (row["agent"], row["over"]) == (ours, other)]
+            bars = sorted((float(row["improvement"]), row["game"]) for row in alike)
             figure, axes = figures.chart(height=1.0 + 0.17 * len(bars))
             colours = [figures.style(0)[0] if value > 0 else figures.style(1)[0] for value, _ in bars]
             axes.barh([game for _, game in bars], [value for value, _ in bars], color=colours)
@@ -277,6 +277,21 @@ def _improvements(runs: Sequence[Run], agents: Sequence[str], book: Book, prefix
         "zero and logarithmic beyond. Of each pair of agents, games in which one lacks a seed are left out."
     )
     return [Words(Markup("<h3>Relative improvement</h3>")), Words(words), Charts(charts, sheet)]
+
+
+def rivals(agents: Sequence[str]) -> list[tuple[str, str]]:
+    """
+    :param agents: that there are
+    :return: pairs of one of ours and who it is compared with: the baseline, and others of its kind
+    """
+    return [
+        (ours, other)
+        for ours in agents
+        for other in agents
+        if ours.startswith(OURS)
+        and not other.startswith(OURS)
+        and (other == BASELINE or other.endswith(PRETRAINED) == ours.endswith(PRETRAINED))
+    ]
 
 
 def episodes(folder: Path) -> list[tuple[float, float]]:

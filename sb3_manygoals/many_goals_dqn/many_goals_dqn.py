@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +12,7 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TrainFreq
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_name, polyak_update
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -23,6 +23,7 @@ from sb3_manygoals.goals.buffer import check_goal_space
 from sb3_manygoals.goals.environments import is_goal_wrapped, pursue_goals
 from sb3_manygoals.many_goals_dqn import objective
 from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
+from sb3_manygoals.many_goals_dqn.checks import GoalSampling, check_settings
 from sb3_manygoals.many_goals_dqn.goal_algorithm import GoalOffPolicyAlgorithm
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
@@ -34,8 +35,6 @@ SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
 Taught = tuple[th.Tensor, th.Tensor, th.Tensor]
 """What an update gives: its loss, the ids of its goals, and the loss of each."""
-
-GoalSampling = Literal["uniform", "batch", "all", "pursued"]
 
 _LEARNER_STREAM = 3
 
@@ -232,46 +231,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         if _init_setup_model:
             self._setup_model()
 
-    def _check_numbers(self) -> None:
-        counts = ("n_steps", "segment_length", "target_update_interval", "exploration_steps")
-        for name in ("buffer_size", "batch_size", "goal_batch_size", *counts):
-            setattr(self, name, _whole(name, getattr(self, name), 1))
-        self.learning_starts = _whole("learning_starts", self.learning_starts, 0)
-        self.gradient_steps = _whole("gradient_steps", self.gradient_steps, -1)
-        if not isinstance(self.train_freq, TrainFreq):
-            _whole("train_freq", self.train_freq[0] if isinstance(self.train_freq, tuple) else self.train_freq, 1)
-        shares = ("tau", "batch_goal_share", "segment_share", "exploration_initial_eps", "exploration_final_eps")
-        for name in ("gamma", "action_gap", "near_decay", *shares):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float, np.number)) or not 0.0 <= value <= 1.0:
-                raise ValueError(f"{name} must be a number in [0, 1], got {value!r}")
-        if self.gamma == 1.0:
-            raise ValueError("gamma must be less than 1: a goal that is never reached would be worth minus infinity")
-        if self.action_gap == 1.0:
-            raise ValueError("action_gap must be less than 1: the gap would grow without end")
-        if self.near_decay == 0.0 or (self.near_decay < 1.0 and self.gamma == 0.0):
-            raise ValueError("near_decay must be more than 0, and 1 where gamma is 0: values say nothing of distance then")
-        if not isinstance(self.near_floor, (int, float, np.number)) or not 0.0 < self.near_floor < np.inf:
-            raise ValueError(f"near_floor must be a number, more than 0, got {self.near_floor!r}")
-        if self.goal_sampling == "pursued" and (self.action_gap or self.near_decay < 1.0):
-            raise ValueError('goal_sampling="pursued" has neither action_gap nor near_decay: both are about many goals')
-        for name in ("n_steps", "segment_length"):
-            if self.goal_sampling == "pursued" and getattr(self, name) > 1:
-                raise ValueError(
-                    f'goal_sampling="pursued" has no {name}, which is about many goals, got {getattr(self, name)}'
-                )
-        if self.n_steps > 1 and self.segment_length > 1:
-            raise ValueError(f"n_steps and segment_length go apart, got {self.n_steps} and {self.segment_length}")
-        if self.goal_sampling not in get_args(GoalSampling):
-            known = ", ".join(f'"{name}"' for name in get_args(GoalSampling))
-            raise ValueError(f"goal_sampling must be one of {known}, got {self.goal_sampling!r}")
-        if self.goals_in_replay and self.goal_sampling not in ("uniform", "batch"):
-            raise ValueError(f'goals_in_replay needs goal_sampling "uniform" or "batch", got {self.goal_sampling!r}')
-        if not issubclass(self.replay_buffer_class or ManyGoalsReplayBuffer, ManyGoalsReplayBuffer):
-            raise TypeError(f"replay_buffer_class must be a ManyGoalsReplayBuffer, got {self.replay_buffer_class!r}")
-
     def _setup_model(self) -> None:
-        self._check_numbers()
+        check_settings(self)
         keep_freed_memory()
         self.replay_buffer_kwargs = {
             **self.replay_buffer_kwargs,
@@ -509,9 +470,3 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         except guards.Fault as fault:
             self._add_step(fault)
             raise
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, (int, float, np.number)) or not float(value).is_integer() or value < least:
-        raise ValueError(f"{name} must be a whole number, at least {least}, got {value!r}")
-    return int(value)

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -105,6 +106,14 @@ def test_going_on_is_as_if_it_had_not_stopped(world, agent, steps, game, tmp_pat
     th.rand(3)  # the generators are elsewhere than they were
     config = replace(saved_config(stopped), steps=steps)
     assert config.run() == stopped
+    assert_as_one(whole, stopped, world)
+    state = read_checkpoint(checkpoints(stopped / "checkpoints")[0])
+    assert state["learner"]["algorithm"]["counters"]["num_timesteps"] == steps
+    assert state["extras"][agent]["n_updates"] > 2
+
+
+def assert_as_one(whole, stopped, world):
+    """The newest checkpoints of two runs are equal, and their curves, but for times."""
     states = [read_checkpoint(checkpoints(folder / "checkpoints")[0]) for folder in (whole, stopped)]
     for state in states:
         for log in ("curve.csv", "progress.csv"):  # they have times; see below
@@ -113,8 +122,6 @@ def test_going_on_is_as_if_it_had_not_stopped(world, agent, steps, game, tmp_pat
         if world == "atari":
             state["env"]["tree"]["state"].pop("seconds")
     same(*states)
-    assert states[0]["learner"]["algorithm"]["counters"]["num_timesteps"] == steps
-    assert states[0]["extras"][agent]["n_updates"] > 2
     untimed = [[{**row, "training_seconds": None} for row in rows(folder)] for folder in (whole, stopped)]
     assert untimed[0] == untimed[1]
     assert len(json.loads((stopped / "config.json").read_text())["resumed"]) == 1
@@ -122,14 +129,42 @@ def test_going_on_is_as_if_it_had_not_stopped(world, agent, steps, game, tmp_pat
     assert sorted(seconds) == seconds
 
 
-def test_the_settings_come_back(tmp_path, monkeypatch):
+def test_a_run_that_is_told_to_end_goes_on(tmp_path, monkeypatch):
+    class Told(BaseException):
+        pass
+
+    def tell(number, frame):
+        raise Told
+
+    def note_and_tell(model, curve, point, buffers):
+        note(model, curve, point, buffers)
+        if point.step == 320:
+            signal.raise_signal(signal.SIGTERM)
+
+    note = auxiliary._note
+    config = tiny("two_rooms", "many_goals", tmp_path / "whole")
+    whole = config.run()
+    before = signal.signal(signal.SIGTERM, tell)
+    try:
+        monkeypatch.setattr(auxiliary, "_note", note_and_tell)
+        with pytest.raises(Told):
+            replace(config, output=tmp_path / "stopped").run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        monkeypatch.setattr(auxiliary, "_note", note)
+    (stopped,) = (tmp_path / "stopped").iterdir()
+    assert not (stopped / "score.json").exists()
+    assert [path.name.split("step")[1] for path in checkpoints(stopped / "checkpoints")] == ["320"]
+    saved_config(stopped).run()
+    assert_as_one(whole, stopped, "two_rooms")
+
+
+def test_the_settings_come_back(tmp_path):
     config = tiny("two_rooms", "pixel_control", tmp_path, weight=0.5)
     folder = config.run()
     assert saved_config(folder) == replace(config, resume=folder)
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "auxiliary", "--resume", str(folder)])
-    assert command_line._defaults()["auxiliary"] == replace(config, resume=folder)
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "auxiliary", "--world", "minigrid"])
-    assert command_line._defaults()["auxiliary"] == WORLDS["minigrid"]
+    assert command_line.defaults("auxiliary", ["--resume", str(folder)]) == replace(config, resume=folder)
+    assert command_line.defaults("auxiliary", ["--world", "minigrid"]) == WORLDS["minigrid"]
 
 
 def test_the_command_line(tmp_path):

@@ -167,20 +167,20 @@ def test_the_world_gives_the_defaults_on_the_command_line(monkeypatch):
 
 
 def test_all_agents_have_the_same_total_steps():
-    suite = specs("minigrid", 10, 1_000, 100)
+    suite = specs(10, 1_000, 100)
     assert len(suite) == 30
     configs = [configuration(spec) for spec in suite]
     assert {config.steps for config in configs} == {1_000}
     assert {(config.agent, config.seed) for config in configs} == {(agent, seed) for agent in AGENTS for seed in range(10)}
     assert {config.pretrain_steps for config in configs if config.agent != "none"} == {100}
     # the baseline is not run again for other pre-training
-    assert {spec for spec in specs("minigrid", 10, 1_000, 200) if spec in suite} == {
+    assert {spec for spec in specs(10, 1_000, 200) if spec in suite} == {
         spec for spec in suite if spec.settings["agent"] == "none"
     }
     with pytest.raises(ValueError, match="seeds must be at least 1"):
-        specs("minigrid", 0)
+        specs(0)
     with pytest.raises(ValueError, match="only must name agents"):
-        specs("minigrid", 1, only=("a2c",))
+        specs(1, only=("a2c",))
 
 
 def test_the_mean_return_counts_what_was_before_the_first_row_as_nothing(tmp_path):
@@ -191,7 +191,7 @@ def test_the_mean_return_counts_what_was_before_the_first_row_as_nothing(tmp_pat
 
 
 def result(agent, seed, score):
-    (spec,) = (one for one in specs("minigrid", 9, only=(agent,)) if one.seed == seed)
+    (spec,) = (one for one in specs(9, only=(agent,)) if one.seed == seed)
     return Result(spec, {"score": score, "mean_return": (score or 0.0) / 2}, 1.0, 1)
 
 
@@ -231,5 +231,5 @@ def test_a_study_is_carried_out_and_compared(tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["agent"] for row in rows] == ["many_goals", "none", "reward_prediction"]
     assert {row["seeds"] for row in rows} == {"1"}
-    (spec,) = (one for one in specs("minigrid", 1, 240, 80, ("MiniGrid-Empty-5x5-v0",), ("none",)))
+    (spec,) = (one for one in specs(1, 240, 80, ("MiniGrid-Empty-5x5-v0",), ("none",)))
     assert carry_out(spec, spec.folder(tmp_path))["step"] == 240  # finished, and not run again

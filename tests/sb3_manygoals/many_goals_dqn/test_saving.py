@@ -1,0 +1,112 @@
+"""ManyGoalsDQN saved and loaded."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.env_util import make_vec_env
+
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN
+from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters
+from tests.sb3_manygoals.worlds import Corridor
+
+
+@pytest.mark.parametrize("policy", ["MlpPolicy", "CnnPolicy"])
+def test_save_and_load_round_trip(tmp_path, policy):
+    world = Corridor(image=policy == "CnnPolicy")
+    model = make_model(world, policy, goal_wrapper_kwargs={"max_episode_steps": 6}, goal_sampling="batch", double_q=True)
+    model.learn(100)
+    model.save(tmp_path / "model")
+    model.save_goal_buffer(tmp_path / "goals")
+    alone = ManyGoalsDQN.load(tmp_path / "model")
+    assert th.equal(parameters(model), parameters(alone))
+    for cell in range(6):
+        obs = goal_obs(world, cell, 5 - cell)
+        assert model.predict(obs, deterministic=True)[0] == alone.predict(obs, deterministic=True)[0]
+    again = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(image=policy == "CnnPolicy"))
+    assert again.env.get_attr("goal_episodes")[0].max_episode_steps == 6
+    assert (again.goal_sampling, again.double_q, again.num_timesteps) == ("batch", True, 100)
+    again.load_goal_buffer(tmp_path / "goals")
+    np.testing.assert_array_equal(again.goal_buffer.observations, model.goal_buffer.observations)
+    assert again.env.get_attr("goal_buffer")[0] is again.goal_buffer
+    state, loaded = model.policy.optimizer.state_dict(), again.policy.optimizer.state_dict()
+    th.testing.assert_close(state["state"], loaded["state"])
+    again.learn(60, reset_num_timesteps=False)
+    assert again.num_timesteps == 160
+    assert not th.equal(parameters(model), parameters(again))
+    # an env that pursues goals already is taken as it is
+    wrapped = GoalBufferWrapper(Corridor(image=policy == "CnnPolicy"), max_episode_steps=3)
+    assert ManyGoalsDQN.load(tmp_path / "model", env=wrapped).env.get_attr("goal_episodes")[0].max_episode_steps == 3
+
+
+def test_the_policy_alone_round_trips(tmp_path):
+    model = make_model().learn(40)
+    model.policy.save(tmp_path / "policy.pt")
+    policy = type(model.policy).load(tmp_path / "policy.pt")
+    obs = goal_obs(Corridor(), 2, 3)
+    assert policy.predict(obs)[0] == model.predict(obs, deterministic=True)[0]
+
+
+def test_the_replay_buffer_round_trips_with_the_right_ids(tmp_path):
+    model = make_model().learn(50)
+    model.save_replay_buffer(tmp_path / "replay")
+    model.save_goal_buffer(tmp_path / "goals")
+
+    def check(other):
+        memory = other.replay_buffer
+        assert memory.size() == 50
+        np.testing.assert_array_equal(memory.next_observations, model.replay_buffer.next_observations)
+        np.testing.assert_array_equal(other.goal_buffer[memory.next_ids[:50, 0]], memory.next_observations[:50, 0])
+
+    # whatever this one has met before, and in whichever order the two files come
+    alone = make_model(Corridor(start=5)).learn(5)
+    alone.load_replay_buffer(tmp_path / "replay")
+    check(alone)
+    alone.load_goal_buffer(tmp_path / "goals")
+    check(alone)
+    np.testing.assert_array_equal(alone.replay_buffer.next_ids, model.replay_buffer.next_ids)
+
+
+def test_a_new_environment_goes_on_with_the_goals_known():
+    model = make_model(Corridor(start=0)).learn(40)
+    ids = model.goal_buffer.ids(model.goal_buffer.observations)
+    model.set_env(Corridor(start=5))
+    assert model.env.get_attr("goal_buffer")[0] is model.goal_buffer
+    model.learn(40, reset_num_timesteps=False)
+    np.testing.assert_array_equal(model.goal_buffer.ids(model.goal_buffer.observations)[: len(ids)], ids)
+
+
+def test_held_out_goals_stay_held_out_in_a_loaded_model(tmp_path):
+    world = Corridor(length=6)
+    buffer = GoalBuffer(world.observation_space, capacity=50, held_out=world.observation_of(2)[None])
+    model = make_model(world, goal_wrapper_kwargs={"goal_buffer": buffer}).learn(40)
+    model.save(tmp_path / "model")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(length=6)).learn(200)
+    assert loaded.goal_buffer.capacity == 50
+    assert len(loaded.goal_buffer) == 5
+    assert world.observation_of(2) not in loaded.goal_buffer
+
+
+def test_what_is_changed_at_loading_is_changed_and_checked(tmp_path):
+    make_model(make_vec_env(Corridor, 2), goal_wrapper_kwargs={"reset_worlds": True}).save(tmp_path / "model")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(), goal_wrapper_kwargs={"max_episode_steps": 3})
+    assert loaded.env.get_attr("goal_episodes")[0].max_episode_steps == 3
+    assert ManyGoalsDQN.load(tmp_path / "model", env=Corridor()).learn(10).num_timesteps == 10
+    with pytest.raises(ValueError, match="gamma must be less than 1"):
+        ManyGoalsDQN.load(tmp_path / "model", gamma=1.0)
+
+
+def test_ids_of_goals_in_pursuit_follow_a_loaded_goal_buffer(tmp_path):
+    model = make_model().learn(60)
+    other = GoalBuffer(Corridor().observation_space)
+    other.add(model.goal_buffer.observations[::-1])
+    other.save(tmp_path / "goals")
+    model.load_goal_buffer(tmp_path / "goals")
+    (episodes,) = model.env.get_attr("goal_episodes")
+    np.testing.assert_array_equal(episodes.desired_ids, other.ids(episodes.desired_goals))
+
+
+def test_a_trained_model_can_be_copied():
+    model = make_model().learn(40)
+    assert th.equal(parameters(copy.deepcopy(model)), parameters(model))
