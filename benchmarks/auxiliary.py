@@ -31,6 +31,7 @@ from sb3_manygoals.auxiliary import (
 )
 from sb3_manygoals.checkpoint import checkpoints
 from sb3_manygoals.checkpoint.callback import Checkpointable
+from sb3_manygoals.networks import PaddedCNN
 
 World = Literal["atari", "two_rooms", "minigrid"]
 Agent = Literal["many_goals", "a2c", "pixel_control", "reward_prediction"]
@@ -188,6 +189,8 @@ def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
             **(OPTIMIZER if config.optimizer == "baselines" else {}),
             **heads,
             "tasks": tasks,
+            "features_extractor_class": PaddedCNN,  # the layers of SB3's own for games, with faster products
+            "net_arch": [],  # no more layers, as SB3 has it after its own
             "embedding_dim": config.embedding_dim,
             "features_extractor_kwargs": {"features_dim": config.features_dim},
         },

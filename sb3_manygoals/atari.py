@@ -41,6 +41,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecTransposeImage
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
+from sb3_manygoals.memory import keep_freed_memory
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
 try:
@@ -110,6 +111,7 @@ class AtariVecEnv(GymnasiumVecEnv):
             num_threads=num_threads,
         )
         super().__init__(games)
+        keep_freed_memory()  # a batch of 80 such observations, as floats, is 9 MB that each update takes and frees
         self.clip_reward = clip_reward
         self._scores = np.zeros(n_envs, dtype=np.int64)
         self._frames_of_episode = np.ones(n_envs, dtype=np.int64)

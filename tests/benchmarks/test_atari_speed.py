@@ -33,7 +33,13 @@ def test_the_command_measures_each_in_turn_and_what_it_prints_is_written(tmp_pat
     for row in read(folder / "atari-1-threads.csv"):
         assert row["unit"] == "steps/s"
         values.setdefault(row["contender"], []).append(float(row["value"]))
-    assert list(values) == ["games, native", "games, dummy", "training, native", "training, dummy"]
+    assert list(values) == [
+        "games, native",
+        "games, dummy",
+        "training, native",
+        "training, native, NatureCNN",
+        "training, dummy",
+    ]
     assert all(len(each) == 2 and min(each) > 0 for each in values.values())
     printed = capsys.readouterr().out
     ratio = np.array(values["training, native"]) / np.array(values["training, dummy"])

@@ -139,9 +139,10 @@ def test_a_run_that_is_told_to_end_goes_on(tmp_path, monkeypatch):
     def note_and_tell(model, curve, point, buffers):
         note(model, curve, point, buffers)
         if point.step == 320:
+            told.append(model)
             signal.raise_signal(signal.SIGTERM)
 
-    note = auxiliary._note
+    told, note = [], auxiliary._note
     config = tiny("two_rooms", "many_goals", tmp_path / "whole")
     whole = config.run()
     before = signal.signal(signal.SIGTERM, tell)
@@ -149,6 +150,7 @@ def test_a_run_that_is_told_to_end_goes_on(tmp_path, monkeypatch):
         monkeypatch.setattr(auxiliary, "_note", note_and_tell)
         with pytest.raises(Told):
             replace(config, output=tmp_path / "stopped").run()
+        told[0].logger.close()  # as the end of the process would
     finally:
         signal.signal(signal.SIGTERM, before)
         monkeypatch.setattr(auxiliary, "_note", note)
