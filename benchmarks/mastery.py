@@ -77,6 +77,10 @@ class AgentConfig:
     """Transitions in a row that a part of an update's are drawn by; targets are the best along the way. 1: none."""
     segment_share: float = 0.5
     """That part."""
+    plan_interval: int = 0
+    """Environment steps between value iterations in what the replay memory holds, which then gives the targets; 0: none."""
+    plan_sweeps: int = 16
+    """The most updates of all values each time."""
     gamma: float = 0.99
     """Discount factor."""
     tau: float = 1.0

@@ -32,6 +32,7 @@ _SETTINGS = (
     "n_steps",
     "segment_length",
     "segment_share",
+    "plan_interval",
     "gamma",
     "tau",
     "goal_reward",
@@ -150,6 +151,8 @@ class CapturedUpdate:
             obstacle = 'with goal_sampling="all" the number of goals in an update changes'
         if model.n_steps > 1 or model.segment_length > 1:
             obstacle = "with n_steps or segment_length the ways of the world are followed on the host"
+        if model.plan_interval:
+            obstacle = "with plan_interval values are planned and looked up on the host"
         if model.goals_in_replay:
             obstacle = "with goals_in_replay goals are looked up on the host"
         if obstacle is not None:

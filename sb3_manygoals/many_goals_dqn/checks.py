@@ -23,10 +23,11 @@ def check_settings(model: ManyGoalsDQN) -> None:
     :raises TypeError: if the replay memory cannot be one
     :raises ValueError: if a count, rate or choice makes no sense
     """
-    counts = ("n_steps", "segment_length", "target_update_interval", "exploration_steps")
+    counts = ("n_steps", "segment_length", "target_update_interval", "exploration_steps", "plan_sweeps", "plan_states")
     for name in ("buffer_size", "batch_size", "goal_batch_size", *counts):
         setattr(model, name, _whole(name, getattr(model, name), 1))
     model.learning_starts = _whole("learning_starts", model.learning_starts, 0)
+    model.plan_interval = _whole("plan_interval", model.plan_interval, 0)
     model.gradient_steps = _whole("gradient_steps", model.gradient_steps, -1)
     if not isinstance(model.train_freq, TrainFreq):
         _whole("train_freq", model.train_freq[0] if isinstance(model.train_freq, tuple) else model.train_freq, 1)
@@ -50,6 +51,13 @@ def check_settings(model: ManyGoalsDQN) -> None:
             raise ValueError(f'goal_sampling="pursued" has no {name}, which is about many goals, got {getattr(model, name)}')
     if model.n_steps > 1 and model.segment_length > 1:
         raise ValueError(f"n_steps and segment_length go apart, got {model.n_steps} and {model.segment_length}")
+    if model.plan_interval:
+        others = {"n_steps": 1, "segment_length": 1, "action_gap": 0.0, "double_q": False, "goals_in_replay": False}
+        for name, none in others.items():
+            if getattr(model, name) != none:
+                raise ValueError(f"plan_interval and {name} go apart, got {model.plan_interval} and {getattr(model, name)}")
+        if model.goal_sampling == "pursued":
+            raise ValueError('goal_sampling="pursued" has no plan_interval, which is about many goals')
     if model.goal_sampling not in get_args(GoalSampling):
         known = ", ".join(f'"{name}"' for name in get_args(GoalSampling))
         raise ValueError(f"goal_sampling must be one of {known}, got {model.goal_sampling!r}")

@@ -30,6 +30,7 @@ from sb3_manygoals.goals.environments import as_goal_vec_env, goal_episodes, is_
 from sb3_manygoals.goals.episodes import GoalEpisodes
 from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
+from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
@@ -46,6 +47,7 @@ _BUILT_ANEW = (
     "_loss",
     "_selectors",
     "_goal_updates",
+    "plan",
     "_captured",
 )
 """Attributes that :meth:`GoalOffPolicyAlgorithm.save` leaves out."""
@@ -63,6 +65,9 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
     goal_wrapper_kwargs: dict[str, Any]
     goal_rules: dict[str, Any] | None
     goals_in_replay: bool
+    gamma: float
+    plan_interval: int
+    plan: ReplayPlan | None
     action_masks: bool
     exploration_rate: float
     rng: np.random.Generator
@@ -110,6 +115,8 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
             pursuit.adopt(self.goal_buffer)
         self.goal_reward = episodes[0].goal_reward
         self.step_reward = episodes[0].step_reward
+        if self.plan_interval and self.plan is None:
+            self.plan = ReplayPlan(self.gamma, self.goal_reward, self.step_reward)
 
     def _replay_goals(self, episodes: list[GoalEpisodes]) -> ReplayGoals:
         theirs = episodes[0].goal_buffer
@@ -238,6 +245,7 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         self._drop_captured()
         self._goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         self.replay_buffer.identify(self.goal_buffer)
+        self.plan = None  # of other goals
         if self.env is not None:
             self._adopt_goals(self.env)
 
@@ -248,7 +256,7 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         :param path: of the pickle
         :param truncate_last_traj: not used; part of SB3's interface
         :raises ValueError: if it was written by a model with action masks and this one has none, or the reverse, or for
-            ``goal_sampling="pursued"`` and this one has another, or the reverse
+            ``goal_sampling="pursued"`` and this one has another, or the reverse, or with ``plan_interval``, or the reverse
         """
         before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
@@ -258,10 +266,16 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         if (self.replay_buffer.pursued_ids is not None) != (self.goal_sampling == "pursued"):
             self.replay_buffer = before
             raise ValueError(f'goal_sampling is "{self.goal_sampling}", the replay memory was kept for another')
+        if (self.replay_buffer.states is not None) != (self.plan_interval > 0):
+            self.replay_buffer = before
+            raise ValueError(f"plan_interval is {self.plan_interval}, the replay memory was kept for another")
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         if isinstance(self.goal_buffer, ReplayGoals):
             self.goal_buffer.use(self.replay_buffer)
         self.replay_buffer.identify(self.goal_buffer)
+        if self.plan_interval and self.env is not None:
+            self.plan = None  # of other states
+            self._adopt_goals(self.env)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """
@@ -280,6 +294,7 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
             "exploration_rate": self.exploration_rate,
             "loss": self._loss,
             "last_action_masks": self._last_action_masks,
+            "plan": None if self.plan is None else self.plan.get_checkpoint_state(),
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -301,6 +316,8 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         self.exploration_rate = state["exploration_rate"]
         self._loss = state["loss"].to(self.device)
         self._last_action_masks = state["last_action_masks"]
+        if self.plan is not None:
+            self.plan.set_checkpoint_state(state["plan"])
 
     @classmethod
     def load(

@@ -25,6 +25,7 @@ from sb3_manygoals.many_goals_dqn import objective
 from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
 from sb3_manygoals.many_goals_dqn.checks import GoalSampling, check_settings
 from sb3_manygoals.many_goals_dqn.goal_algorithm import GoalOffPolicyAlgorithm
+from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
@@ -75,6 +76,12 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         the largest return that the way taken gave, see :func:`~sb3_manygoals.losses.best_along_segments`; not with ``n_steps``
         or "pursued", nor in a captured graph; 1: none
     :param segment_share: the part of an update's transitions that are drawn so, in whole segments
+    :param plan_interval: environment steps between value iterations in the world as the replay memory knows it, by which
+        targets are then made in place of the target network, see :class:`~sb3_manygoals.many_goals_dqn.planning.ReplayPlan`:
+        for worlds of a few thousand observations. Not with ``n_steps``, segments, ``action_gap``, ``double_q``, "pursued" or
+        ``goals_in_replay``, nor in a captured graph; 0: none
+    :param plan_sweeps: the most updates of all values each time
+    :param plan_states: observations that are told apart as states, at most
     :param tau: share of the learning network taken over by the target network at each of its updates
     :param gamma: discount factor
     :param train_freq: update every so many (vector) steps, or ``(n, "episode")``
@@ -133,6 +140,9 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         n_steps: int = 1,
         segment_length: int = 1,
         segment_share: float = 0.5,
+        plan_interval: int = 0,
+        plan_sweeps: int = 16,
+        plan_states: int = 20_000,
         tau: float = 1.0,
         gamma: float = 0.99,
         train_freq: int | tuple[int, str] = 1,
@@ -210,6 +220,9 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         self.n_steps = n_steps
         self.segment_length = segment_length
         self.segment_share = segment_share
+        self.plan_interval = plan_interval
+        self.plan_sweeps = plan_sweeps
+        self.plan_states = plan_states
         self.target_update_interval = target_update_interval
         self.exploration_initial_eps = exploration_initial_eps
         self.exploration_final_eps = exploration_final_eps
@@ -227,6 +240,7 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         self.exploration_rate = exploration_initial_eps
         self._loss = th.zeros(())
         self._captured: CapturedUpdate | None = None
+        self.plan: ReplayPlan | None = None
         self._last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
         if _init_setup_model:
             self._setup_model()
@@ -241,6 +255,7 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
             "n_steps": self.n_steps,
             "segment_length": self.segment_length,
             "segment_share": self.segment_share,
+            "n_states": self.plan_states if self.plan_interval else 0,
         }
         if self.env is not None:  # without one it only predicts, and the replay memory stays untouched
             self._check_memory(self.env)
@@ -289,6 +304,9 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         if self._n_updates == 0 and self.policy.standardize:
             assert self.goal_buffer is not None
             self.policy.fit_standardization(th.as_tensor(self.goal_buffer.observations.copy(), device=self.device))
+        if self.plan is not None and self.plan.is_due(self.num_timesteps, self.plan_interval):
+            assert self.goal_buffer is not None
+            self.plan.refresh(self.replay_buffer, self.goal_buffer, self.plan_sweeps, self.num_timesteps)
         for _ in range(gradient_steps):
             self._loss, goal_ids, losses = self._update(batch_size)
             for selector in self._selectors:

@@ -35,16 +35,12 @@ def pairwise_losses(
         network once for both; None: not known
     :return: shape (G,)
     """
-    net, target = model.q_net, model.q_net_target
-    n, n_met = len(batch.actions), 0 if met is None else len(met)
+    net, n = model.q_net, len(batch.actions)
     with th.no_grad():
-        features = target.trunk(th.cat([batch.next_observations, goals[n_met:]]))
-        goal_features = features[n:] if met is None else th.cat([features[met], features[n:]])
-        goal_embeddings = target.goal_embedding(goal_features)
-        next_q = target.pairwise(target.state_embedding(features[:n]), goal_embeddings)
-        current_q = None
-        if model.action_gap:
-            current_q = target.pairwise(target.state_embedding(target.trunk(batch.observations)), goal_embeddings)
+        next_q, current_q = _planned(model, batch, goal_ids), None
+        if next_q is None or next_q.isnan().any():
+            of_network, current_q = _target_values(model, batch, goals, met)
+            next_q = of_network if next_q is None else th.where(next_q.isnan(), of_network.amax(dim=2, keepdim=True), next_q)
     features = net.trunk(th.cat([batch.observations, goals]))
     goal_embeddings = net.goal_embedding(features[n:])
     q = net.pairwise_taken(net.state_embedding(features[:n]), goal_embeddings, batch.actions)
@@ -60,6 +56,29 @@ def pairwise_losses(
     if current_q is not None:
         targets = widen_action_gap(targets, current_q, batch.actions, model.action_gap)
     return pairwise_td_loss(q, targets, weights)
+
+
+def _target_values(
+    model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, met: th.Tensor | None
+) -> tuple[th.Tensor, th.Tensor | None]:
+    """By the target network, of the observations after the transitions, and before them if the action gap needs these."""
+    target, n, n_met = model.q_net_target, len(batch.actions), 0 if met is None else len(met)
+    features = target.trunk(th.cat([batch.next_observations, goals[n_met:]]))
+    goal_features = features[n:] if met is None else th.cat([features[met], features[n:]])
+    goal_embeddings = target.goal_embedding(goal_features)
+    next_q = target.pairwise(target.state_embedding(features[:n]), goal_embeddings)
+    if not model.action_gap:
+        return next_q, None
+    return next_q, target.pairwise(target.state_embedding(target.trunk(batch.observations)), goal_embeddings)
+
+
+def _planned(model: ManyGoalsDQN, batch: ManyGoalsSamples, goal_ids: th.Tensor) -> th.Tensor | None:
+    """Of the observations after the transitions, as if of one action, shape (S, G, 1); NaN where it was not planned."""
+    if model.plan is None:
+        return None
+    assert batch.next_states is not None
+    found = model.plan.look_up(batch.next_states.cpu().numpy(), goal_ids.cpu().numpy())
+    return th.as_tensor(found, device=goal_ids.device)[:, :, None]
 
 
 def pursued_losses(model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:

@@ -43,6 +43,8 @@ class ManyGoalsSamples(NamedTuple):
     """With n steps: how many they are, from 1 to n; shape (S,) int64."""
     goes_on: th.Tensor | None = None
     """With segments: whether the next row is the transition that followed this one in the world; shape (S,) bool."""
+    next_states: th.Tensor | None = None
+    """Where states are kept: the number of s', -1 if it has none; shape (S,) int64."""
 
 
 class ManyGoalsReplayBuffer(ReplayBuffer):
@@ -62,6 +64,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         newest transition
     :param segment_length: transitions that follow each other in a part of a batch, the world having gone on between them
     :param segment_share: that part; what is left, and too little for a segment, is drawn one by one
+    :param n_states: how many different observations are told apart as states, as s and s' of each transition; 0: none
 
     For copies of it elsewhere, ``added`` counts the calls of :meth:`add`, and ``rewrites`` how often what was there became
     something else.
@@ -80,6 +83,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         n_steps: int = 1,
         segment_length: int = 1,
         segment_share: float = 0.5,
+        n_states: int = 0,
     ) -> None:
         super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
         self.n_steps = n_steps
@@ -93,6 +97,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.pursued_ids: NDArray[np.int64] | None = None
         if pursued_goals:
             self.pursued_ids = np.full((self.buffer_size, n_envs), UNKNOWN, dtype=np.int64)
+        self.states: GoalBuffer | None = None
+        if n_states:
+            self.states = GoalBuffer(self.observation_space, n_states)
+            self.state_ids = np.full((self.buffer_size, n_envs), UNKNOWN, dtype=np.int64)
+            self.next_state_ids = self.state_ids.copy()
 
     @staticmethod
     def memory_needed(
@@ -105,6 +114,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         n_steps: int = 1,
         segment_length: int = 1,
         segment_share: float = 0.5,
+        n_states: int = 0,
     ) -> dict[str, int]:
         """
         :param buffer_size: see the class, as are the others
@@ -116,6 +126,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param n_steps: takes no memory, as does what follows
         :param segment_length: see the class
         :param segment_share: see the class
+        :param n_states: see the class; their observations are not counted
         :return: bytes of its arrays, by what they are of
         """
         rows = max(buffer_size // n_envs, 1) * n_envs
@@ -134,6 +145,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             needed["replay action masks"] = rows * int(action_space.n)
         if pursued_goals:
             needed["replay pursued goal ids"] = rows * np.dtype(np.int64).itemsize
+        if n_states:
+            needed["replay states"] = rows * 2 * np.dtype(np.int64).itemsize
         return needed
 
     def add(  # type: ignore[override]
@@ -163,6 +176,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.next_action_masks[self.pos] = read_action_masks(infos, self.next_action_masks.shape[2], ended)
         if self.pursued_ids is not None:
             self.pursued_ids[self.pos] = [info["desired_goal_id"] for info in infos]
+        if self.states is not None:
+            self.state_ids[self.pos] = self.states.add(obs["observation"])
+            self.next_state_ids[self.pos] = self.states.add(next_obs["observation"])
         super().add(obs["observation"], next_obs["observation"], action, reward, ended, infos)
         self.added += 1
 
@@ -174,6 +190,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             "buffer_size": self.buffer_size,
             "pos": self.pos,
             "full": self.full,
+            "states": None if self.states is None else self.states.get_checkpoint_state(),
             **{name: None if array is None else array[used] for name, array in self._arrays.items()},
         }
 
@@ -195,6 +212,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
                 raise CheckpointError(f"the replay memory was saved {'without' if saved is None else 'with'} {name}")
             if array is not None and saved is not None:
                 array[: len(saved)] = saved
+        if self.states is not None:
+            try:
+                self.states.set_checkpoint_state(state["states"])
+            except ValueError as error:
+                raise CheckpointError(f"the states of the replay memory: {error}") from error
         self.pos, self.full = state["pos"], state["full"]
 
     @property
@@ -209,8 +231,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             "next_ids",
             "next_action_masks",
             "pursued_ids",
+            "state_ids",
+            "next_state_ids",
         )
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name, None) for name in names}
 
     def identify(self, goal_buffer: GoalBuffer) -> None:
         """
@@ -256,6 +280,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             None if self.next_action_masks is None else self.to_torch(self.next_action_masks[last], copy=False),
             None if self.pursued_ids is None else self.to_torch(self.pursued_ids[rows], copy=False),
             **{name: self.to_torch(array, copy=False) for name, array in way.items()},
+            next_states=None if self.states is None else self.to_torch(self.next_state_ids[last], copy=False),
         )
 
     def _follow(self, times: _Indices, envs: _Indices) -> tuple[tuple[_Indices, _Indices], dict[str, NDArray[Any]]]:

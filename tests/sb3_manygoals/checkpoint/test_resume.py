@@ -45,6 +45,11 @@ BUILDS = {
         {"action_masks": True, "double_q": True, "learning_rate": lambda p: 1e-3 * p},
     ),
     "vectors": lambda: ("MlpPolicy", make_vec_env("CartPole-v1", 2, seed=1), {"train_freq": (1, "step"), "gradient_steps": 2}),
+    "planned": lambda: (
+        "CnnPolicy",
+        make_vec_env(SMALL, 2, seed=2),
+        {"plan_interval": 30, "plan_sweeps": 3, "plan_states": 90},
+    ),
     "episodes": lambda: ("CnnPolicy", GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7), {"train_freq": (2, "episode")}),
 }
 

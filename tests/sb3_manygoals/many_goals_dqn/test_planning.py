@@ -1,0 +1,231 @@
+"""Values planned in the replay memory, against loops over its transitions and against exact planning in the world itself."""
+
+import copy
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gym_twoRooms  # noqa: F401
+from gym_twoRooms.oracle import optimal_values, transition_matrices
+from sb3_manygoals import GoalBuffer
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
+from tests.sb3_manygoals.many_goals_dqn.models import SMALL, goal_obs, make_model
+from tests.sb3_manygoals.worlds import Corridor
+
+N, A, GAMMA, GOAL_REWARD, STEP_REWARD = 7, 3, 0.9, 0.5, -0.2
+NEVER = STEP_REWARD / (1 - GAMMA)
+CELLS = spaces.Discrete(100)
+SPACE = spaces.Dict({key: CELLS for key in ("observation", "achieved_goal", "desired_goal")})
+
+
+def filled(transitions, n_states=100, n_envs=1, space=SPACE, observation=np.int64):
+    """A memory of (cell, action, next cell, ended)."""
+    buffer = ManyGoalsReplayBuffer(len(transitions), space, spaces.Discrete(5), "cpu", n_envs, n_states=n_states)
+    for here, action, there, ended in transitions:
+        obs, next_obs = ({"observation": np.stack([observation(cell)])} for cell in (here, there))
+        infos = [{"achieved_goal_id": UNKNOWN, "env_terminated": ended}]
+        buffer.add(obs, next_obs, np.array([action]), np.zeros(1), np.zeros(1, bool), infos)
+    return buffer
+
+
+def looped(transitions, goals, sweeps):
+    """The class's equation, a pair at a time."""
+    values = {(s, g): NEVER for s in range(N) for g in goals}
+    for _ in range(sweeps):
+        worth = {}
+        for s, a, there, ended in transitions:
+            for g in goals:
+                later = NEVER if ended else STEP_REWARD + GAMMA * values[there, g]
+                worth.setdefault((s, g), {}).setdefault(a, []).append(GOAL_REWARD if there == g else later)
+        for pair, by_action in worth.items():
+            values[pair] = max(float(np.mean(each)) for each in by_action.values())
+    return values
+
+
+steps = st.tuples(st.integers(0, N - 1), st.integers(0, A - 1), st.integers(0, N - 1), st.booleans())
+
+
+@given(st.lists(steps, min_size=1, max_size=40), st.integers(1, 5))
+def test_planning_is_the_loop_over_transitions(transitions, sweeps):
+    buffer, goals = filled(transitions), GoalBuffer(CELLS)
+    goals.add(np.array(sorted({there for _, _, there, _ in transitions})))
+    plan = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD)
+    plan.refresh(buffer, goals, sweeps, step=5)
+    expected = looped(transitions, goals.observations.tolist(), sweeps)
+    met = buffer.states.observations
+    for state, cell in enumerate(met.tolist()):
+        for goal, wanted in enumerate(goals.observations.tolist()):
+            assert plan.values[state, goal] == pytest.approx(expected[cell, wanted], abs=1e-3)
+    assert plan.planned_at == 5
+
+
+def test_in_a_world_tried_out_everywhere_it_is_exact():
+    """Each action in each state, with outcomes in proportion: chances are whole numbers of four hundredths."""
+    mdp = gym.make("TwoRoomsSwitchSmall-v0").unwrapped.mdp
+    times, numbers = 400, spaces.Discrete(mdp.n_states)
+    space = spaces.Dict({key: numbers for key in SPACE})
+    buffer = ManyGoalsReplayBuffer(
+        mdp.n_states * mdp.n_actions * times, space, spaces.Discrete(mdp.n_actions), "cpu", times, n_states=mdp.n_states
+    )
+    infos = [{"achieved_goal_id": UNKNOWN, "env_terminated": False}] * times
+    for action, matrix in enumerate(transition_matrices(mdp)):
+        for state, shares in enumerate(matrix.toarray()):
+            there = np.repeat(np.arange(mdp.n_states), np.rint(times * shares).astype(int))
+            assert len(there) == times
+            obs, next_obs = {"observation": np.full(times, state)}, {"observation": there}
+            buffer.add(obs, next_obs, np.full(times, action), np.zeros(times), np.zeros(times, bool), infos)
+    goals = GoalBuffer(numbers)
+    goals.add(np.arange(0, mdp.n_states, 7))
+    plan = ReplayPlan(0.99, 0.0, -0.1)
+    plan.refresh(buffer, goals, 1_000, 0)
+    exact = optimal_values(mdp, goals.observations).max(axis=1)
+    np.testing.assert_allclose(plan.values, exact[buffer.states.observations], atol=0.02)  # it stops at changes of 1e-4
+
+
+def test_it_goes_on_from_what_it_knew_and_learns_of_new_states_and_goals():
+    chain = [(cell, 1, cell + 1, False) for cell in range(N - 1)]
+    once, twice = (ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD) for _ in range(2))
+    goals = GoalBuffer(CELLS)
+    goals.add(np.arange(1, N))
+    once.refresh(filled(chain), goals, 6, 0)
+    fewer = GoalBuffer(CELLS)
+    fewer.add(np.arange(1, 4))
+    twice.refresh(filled(chain[:3]), fewer, 3, 0)
+    assert twice.values.shape == (4, 3)
+    twice.refresh(filled(chain), goals, 3, 1)
+    np.testing.assert_allclose(twice.values[0, :3], once.values[0, :3])  # two times three sweeps
+    far = sum(STEP_REWARD * GAMMA**k for k in range(N - 2)) + GOAL_REWARD * GAMMA ** (N - 2)
+    assert once.values[0, N - 2] == pytest.approx(far)
+    assert twice.values[0, N - 2] < once.values[0, N - 2]  # five steps away, of which three sweeps come some way
+
+
+def test_what_was_not_planned_is_not_a_number():
+    plan = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD)
+    assert np.isnan(plan.look_up(np.array([0, -1]), np.array([0]))).all()
+    assert plan.is_due(0, 100)
+    goals = GoalBuffer(CELLS)
+    goals.add(np.array([1, 2]))
+    plan.refresh(filled([(0, 1, 1, False), (1, 1, 2, False)]), goals, 5, 30)
+    found = plan.look_up(np.array([1, UNKNOWN, 7]), np.array([1, UNKNOWN, 2, 0]))
+    assert np.isnan(found).tolist() == [[False, True, True, False], [True] * 4, [True] * 4]
+    assert found[0, 0] == GOAL_REWARD
+    assert not plan.is_due(129, 100)
+    assert plan.is_due(130, 100)
+
+
+def test_observations_that_there_is_no_room_for_are_no_states():
+    buffer = filled([(0, 1, 1, False), (1, 1, 2, False), (2, 1, 3, False)], n_states=2)
+    assert buffer.next_state_ids.ravel().tolist() == [1, UNKNOWN, UNKNOWN]
+    plan, goals = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD), GoalBuffer(CELLS)
+    goals.add(np.array([1, 3]))
+    plan.refresh(buffer, goals, 5, 0)
+    np.testing.assert_allclose(plan.values, [[GOAL_REWARD, NEVER], [NEVER, NEVER]])
+
+
+def test_targets_are_the_plans_and_the_networks_where_there_is_none():
+    model = make_model(Corridor(length=6), plan_interval=10, batch_size=20, learning_starts=10, near_decay=0.9)
+    model.learn(400)
+    model.plan.refresh(model.replay_buffer, model.goal_buffer, 100, 400)
+    cells = np.stack([Corridor(length=6).observation_of(cell) for cell in range(6)])
+    goals, ids = th.tensor(cells), th.tensor(model.goal_buffer.ids(cells))
+    batch = model.replay_buffer.sample(20)
+    planned = model.goal_losses(batch, goals, ids)
+    for parameter in model.q_net_target.parameters():
+        parameter.data.normal_()
+    th.testing.assert_close(model.goal_losses(batch, goals, ids), planned)  # all pairs are planned
+    forgotten = model.goal_losses(batch._replace(next_states=th.full_like(batch.next_states, UNKNOWN)), goals, ids)
+    model.plan, plan = None, model.plan
+    th.testing.assert_close(forgotten, model.goal_losses(batch, goals, ids))
+    model.plan = plan
+    # the value of a cell is by its distance, as Corridor has no chance
+    distance = np.abs(np.arange(6)[:, None] - np.arange(6))
+    state = model.replay_buffer.states.ids(cells)
+    exact = -0.1 * (1 - 0.99 ** np.maximum(distance - 1, 0)) / (1 - 0.99)
+    elsewhere = ~np.eye(6, dtype=bool)
+    np.testing.assert_allclose(plan.look_up(state, ids.numpy())[elsewhere], exact[elsewhere], atol=1e-3)
+
+
+def test_it_learns_every_goal_of_a_corridor():
+    world = Corridor(length=7)
+    model = make_model(
+        world,
+        plan_interval=100,
+        exploration_steps=1_500,
+        goal_sampling="batch",
+        goal_wrapper_kwargs={"max_episode_steps": 15},
+        policy_kwargs={**SMALL, "optimizer_class": th.optim.Adam},
+        target_update_interval=10**6,  # by which nothing could come from one network to the other
+    )
+    model.learn(3_000)
+    reached = 0
+    for start in range(7):
+        for goal in range(7):
+            cell = start
+            for _ in range(abs(goal - start)):
+                action = int(model.predict(goal_obs(world, cell, goal), deterministic=True)[0])
+                cell = min(max(cell + (-1, 1, 0)[action], 0), 6)
+            reached += cell == goal
+    assert reached >= 38  # of 49, each by a shortest path; a random policy manages some 20
+
+
+def test_goals_that_are_loaded_are_planned_anew(tmp_path):
+    model = make_model(plan_interval=20)
+    model.learn(60)
+    model.save_goal_buffer(tmp_path / "goals")
+    model.save_replay_buffer(tmp_path / "replay")
+    values = model.plan.values.copy()
+    model.load_goal_buffer(tmp_path / "goals.npz")
+    assert model.plan.planned_at is None
+    model.load_replay_buffer(tmp_path / "replay")
+    assert model.plan.planned_at is None
+    model.plan.refresh(model.replay_buffer, model.goal_buffer, 50, 60)
+    assert model.plan.values.shape == values.shape
+    without = make_model()
+    without.learn(30)
+    with pytest.raises(ValueError, match="plan_interval is 0, the replay memory was kept for another"):
+        without.load_replay_buffer(tmp_path / "replay")
+
+
+def test_a_saved_model_has_no_plan_and_makes_one(tmp_path):
+    model = make_model(plan_interval=20)
+    model.learn(60)
+    model.save(tmp_path / "model")
+    loaded = type(model).load(tmp_path / "model", Corridor())
+    assert loaded.plan.planned_at is None
+    loaded.learn(60)
+    assert loaded.plan.planned_at is not None
+    copied = copy.deepcopy(model.plan)
+    assert np.array_equal(copied.values, model.plan.values)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_steps": 3}, "plan_interval and n_steps go apart, got 10 and 3"),
+        ({"segment_length": 4}, "plan_interval and segment_length go apart"),
+        ({"action_gap": 0.5}, "plan_interval and action_gap go apart"),
+        ({"double_q": True}, "plan_interval and double_q go apart"),
+        ({"goals_in_replay": True}, "plan_interval and goals_in_replay go apart"),
+        ({"goal_sampling": "pursued"}, 'goal_sampling="pursued" has no plan_interval'),
+        ({"plan_sweeps": 0}, "plan_sweeps must be a whole number, at least 1, got 0"),
+        ({"plan_states": 0}, "plan_states must be a whole number, at least 1, got 0"),
+        ({"plan_interval": -1}, "plan_interval must be a whole number, at least 0, got -1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_model(**{"plan_interval": 10} | settings)
+
+
+def test_more_pairs_than_there_is_memory_for_are_refused(monkeypatch):
+    model = make_model(plan_interval=10)
+    monkeypatch.setattr("sb3_manygoals.memory.available_memory", lambda: 10)
+    with pytest.raises(MemoryError, match=r"planning would take .* plan_interval is for worlds of fewer observations"):
+        model.learn(40)
