@@ -85,7 +85,8 @@ def compare(finished: Iterable[Result]) -> list[dict[str, Any]]:
         game. Intervals are bootstrapped over seeds where there are several
     """
     score = {(each.spec.settings["beta"], each.spec.game, each.spec.seed): each.values["score"] for each in finished}
-    betas, names, seeds = sorted({key[0] for key in score}), sorted({key[1] for key in score}), sorted({key[2] for key in score})
+    betas, names = sorted({key[0] for key in score}), sorted({key[1] for key in score})
+    seeds = sorted({key[2] for key in score})
     # no score where no episode has ended
     games = [game for game in names if all(score.get((beta, game, seed)) is not None for beta in betas for seed in seeds)]
     if not games:
