@@ -38,9 +38,8 @@ def pairwise_losses(
     net, n = model.q_net, len(batch.actions)
     with th.no_grad():
         next_q, current_q = _planned(model, batch, goal_ids), None
-        if next_q is None or next_q.isnan().any():
-            of_network, current_q = _target_values(model, batch, goals, met)
-            next_q = of_network if next_q is None else th.where(next_q.isnan(), of_network.amax(dim=2, keepdim=True), next_q)
+        if next_q is None:
+            next_q, current_q = _target_values(model, batch, goals, met)
     features = net.trunk(th.cat([batch.observations, goals]))
     goal_embeddings = net.goal_embedding(features[n:])
     q = net.pairwise_taken(net.state_embedding(features[:n]), goal_embeddings, batch.actions)
@@ -49,6 +48,8 @@ def pairwise_losses(
         with th.no_grad():
             next_q_online = net.pairwise(net.state_embedding(net.trunk(batch.next_observations)), goal_embeddings)
     targets = _targets(model, batch, goal_ids, next_q, next_q_online)
+    if model.plan is not None:
+        targets = th.where(targets.isnan(), q.detach(), targets)  # what is not known teaches nothing
     weights = None
     if model.near_decay < 1.0:
         rewards = (model.gamma, model.goal_reward, model.step_reward)
@@ -73,7 +74,7 @@ def _target_values(
 
 
 def _planned(model: ManyGoalsDQN, batch: ManyGoalsSamples, goal_ids: th.Tensor) -> th.Tensor | None:
-    """Of the observations after the transitions, as if of one action, shape (S, G, 1); NaN where it was not planned."""
+    """Of the observations after the transitions, as if of one action, shape (S, G, 1); NaN where it is not known."""
     if model.plan is None:
         return None
     assert batch.next_states is not None

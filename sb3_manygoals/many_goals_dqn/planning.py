@@ -104,12 +104,16 @@ class ReplayPlan:
         """
         :param states: numbers of states, -1 where it has none, shape (S,)
         :param goal_ids: ids of goals, -1 where it is none, shape (G,)
-        :return: what a state is worth for a goal, NaN where that was not planned, shape (S, G)
+        :return: what a state is worth for a goal, shape (S, G); NaN where that is not known: where it was not planned, or no
+            way was found within the 1 / (1 - gamma) steps that the discount looks ahead. There may be one all the same, that
+            nobody has gone yet
         """
         n_states, n_goals = self.values.shape
         known_states, known_goals = (states >= 0) & (states < n_states), (goal_ids >= 0) & (goal_ids < n_goals)
         found = np.full((len(states), len(goal_ids)), np.nan, dtype=np.float32)
-        found[np.ix_(known_states, known_goals)] = self.values[np.ix_(states[known_states], goal_ids[known_goals])]
+        values = self.values[np.ix_(states[known_states], goal_ids[known_goals])]
+        horizon = self.never + (self.goal_reward - self.never) / np.e
+        found[np.ix_(known_states, known_goals)] = np.where(values < horizon, np.float32(np.nan), values)
         return found
 
     def get_checkpoint_state(self) -> dict[str, Any]:

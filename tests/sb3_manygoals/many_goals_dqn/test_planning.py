@@ -106,16 +106,21 @@ def test_it_goes_on_from_what_it_knew_and_learns_of_new_states_and_goals():
     assert twice.values[0, N - 2] < once.values[0, N - 2]  # five steps away, of which three sweeps come some way
 
 
-def test_what_was_not_planned_is_not_a_number():
+def test_what_is_not_known_is_not_a_number():
     plan = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD)
     assert np.isnan(plan.look_up(np.array([0, -1]), np.array([0]))).all()
     assert plan.is_due(0, 100)
     goals = GoalBuffer(CELLS)
-    goals.add(np.array([1, 2]))
-    plan.refresh(filled([(0, 1, 1, False), (1, 1, 2, False)]), goals, 5, 30)
-    found = plan.look_up(np.array([1, UNKNOWN, 7]), np.array([1, UNKNOWN, 2, 0]))
-    assert np.isnan(found).tolist() == [[False, True, True, False], [True] * 4, [True] * 4]
+    goals.add(np.arange(1, 16))
+    # a chain of 15 steps, from whose end no way leads back
+    plan.refresh(filled([(cell, 1, cell + 1, False) for cell in range(15)]), goals, 20, 30)
+    found = plan.look_up(np.array([1, UNKNOWN, 16]), np.array([1, UNKNOWN, 0, 15]))  # goals 2, -, 1 and none
+    assert np.isnan(found).tolist() == [[False, True, True, True], [True] * 4, [True] * 4]
     assert found[0, 0] == GOAL_REWARD
+    # as far as the discount looks ahead: GAMMA ** d >= 1 / e, of d steps after the next
+    known = ~np.isnan(plan.look_up(np.array([0]), np.arange(15)))[0]
+    assert known.tolist() == [GAMMA**d >= 1 / np.e for d in range(15)]
+    assert known.sum() == 10
     assert not plan.is_due(129, 100)
     assert plan.is_due(130, 100)
 
@@ -129,8 +134,8 @@ def test_observations_that_there_is_no_room_for_are_no_states():
     np.testing.assert_allclose(plan.values, [[GOAL_REWARD, NEVER], [NEVER, NEVER]])
 
 
-def test_targets_are_the_plans_and_the_networks_where_there_is_none():
-    model = make_model(Corridor(length=6), plan_interval=10, batch_size=20, learning_starts=10, near_decay=0.9)
+def test_targets_are_the_plans_and_what_is_not_known_teaches_nothing():
+    model = make_model(Corridor(length=6), plan_interval=10, batch_size=20, learning_starts=10)
     model.learn(400)
     model.plan.refresh(model.replay_buffer, model.goal_buffer, 100, 400)
     cells = np.stack([Corridor(length=6).observation_of(cell) for cell in range(6)])
@@ -140,16 +145,17 @@ def test_targets_are_the_plans_and_the_networks_where_there_is_none():
     for parameter in model.q_net_target.parameters():
         parameter.data.normal_()
     th.testing.assert_close(model.goal_losses(batch, goals, ids), planned)  # all pairs are planned
-    forgotten = model.goal_losses(batch._replace(next_states=th.full_like(batch.next_states, UNKNOWN)), goals, ids)
-    model.plan, plan = None, model.plan
-    th.testing.assert_close(forgotten, model.goal_losses(batch, goals, ids))
-    model.plan = plan
+    unknown = batch._replace(next_states=th.full_like(batch.next_states, UNKNOWN))
+    losses = model.goal_losses(unknown, goals, ids)
+    reached = batch.next_ids[:, None] == ids  # whose targets, 0, need no values
+    taken = th.stack([model.q_net(batch.observations, goal.expand(20, -1))[range(20), batch.actions] for goal in goals], dim=1)
+    th.testing.assert_close(losses, (taken.square() * reached).mean(dim=0), rtol=1e-4, atol=1e-6)
     # the value of a cell is by its distance, as Corridor has no chance
     distance = np.abs(np.arange(6)[:, None] - np.arange(6))
     state = model.replay_buffer.states.ids(cells)
     exact = -0.1 * (1 - 0.99 ** np.maximum(distance - 1, 0)) / (1 - 0.99)
     elsewhere = ~np.eye(6, dtype=bool)
-    np.testing.assert_allclose(plan.look_up(state, ids.numpy())[elsewhere], exact[elsewhere], atol=1e-3)
+    np.testing.assert_allclose(model.plan.look_up(state, ids.numpy())[elsewhere], exact[elsewhere], atol=1e-3)
 
 
 def test_it_learns_every_goal_of_a_corridor():
