@@ -81,6 +81,8 @@ class AgentConfig:
     """Environment steps between value iterations in what the replay memory holds, which then gives the targets; 0: none."""
     plan_sweeps: int = 16
     """The most updates of all values each time."""
+    plan_evenly: bool = False
+    """Draw transitions evenly over the actions tried in each state then."""
     gamma: float = 0.99
     """Discount factor."""
     tau: float = 1.0

@@ -81,6 +81,7 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         for worlds of a few thousand observations. Not with ``n_steps``, segments, ``action_gap``, ``double_q``, "pursued" or
         ``goals_in_replay``, nor in a captured graph; 0: none
     :param plan_sweeps: the most updates of all values each time
+    :param plan_evenly: whether transitions are then drawn evenly over the actions tried in each state, however often
     :param plan_states: observations that are told apart as states, at most
     :param tau: share of the learning network taken over by the target network at each of its updates
     :param gamma: discount factor
@@ -142,6 +143,7 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         segment_share: float = 0.5,
         plan_interval: int = 0,
         plan_sweeps: int = 16,
+        plan_evenly: bool = False,
         plan_states: int = 20_000,
         tau: float = 1.0,
         gamma: float = 0.99,
@@ -222,6 +224,7 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         self.segment_share = segment_share
         self.plan_interval = plan_interval
         self.plan_sweeps = plan_sweeps
+        self.plan_evenly = plan_evenly
         self.plan_states = plan_states
         self.target_update_interval = target_update_interval
         self.exploration_initial_eps = exploration_initial_eps
@@ -326,7 +329,11 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         return self.cuda_graph and self.device.type == "cuda"
 
     def _update_eagerly(self, batch_size: int) -> Taught:
-        batch: ManyGoalsSamples = self.replay_buffer.sample(batch_size)
+        batch: ManyGoalsSamples
+        if self.plan is not None and self.plan_evenly:
+            batch = self.plan.draw(batch_size, self.replay_buffer, self.rng)
+        else:
+            batch = self.replay_buffer.sample(batch_size)
         return self._descend(batch, *self._sample_goals(batch))
 
     def _descend(self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor, met: th.Tensor | None = None) -> Taught:

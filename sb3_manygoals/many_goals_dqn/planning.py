@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.memory import check_memory
 
 _BLOCK = 256  # goals planned together: their values of some thousand states stay in a processor's cache
@@ -43,6 +43,11 @@ class ReplayPlan:
         """Of the states by the goals known when it was last planned."""
         self.planned_at: int | None = None
         """Environment steps then; None: not planned yet."""
+        self.order: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """Places in the memory (row by row, environment by environment) of the transitions then, those of one action tried in
+        one state together."""
+        self.counts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """How many these are, of each such action."""
 
     def is_due(self, step: int, interval: int) -> bool:
         """
@@ -71,6 +76,7 @@ class ReplayPlan:
         self._grow(len(replay.states), len(goals))
         self.planned_at = step
         model = _Model(replay, self.never)
+        self.order, self.counts = model.order, model.counts
         goal_states = replay.states.ids(goals.observations)
         for begin in range(0, len(goals), _BLOCK):
             block = slice(begin, begin + _BLOCK)
@@ -116,13 +122,29 @@ class ReplayPlan:
         found[np.ix_(known_states, known_goals)] = np.where(values < horizon, np.float32(np.nan), values)
         return found
 
+    def draw(self, n: int, replay: ManyGoalsReplayBuffer, rng: np.random.Generator) -> ManyGoalsSamples:
+        """
+        Draw transitions evenly over what had been tried when it was planned, however often: an action in a state, then one of
+        the times.
+
+        :param n: how many, with replacement
+        :param replay: the memory that was planned in
+        :param rng: for the draws
+        :return: the batch
+        """
+        pairs = rng.integers(len(self.counts), size=n)
+        within = rng.integers(self.counts[pairs])
+        places = self.order[np.cumsum(self.counts)[pairs] - self.counts[pairs] + within]
+        return replay.at(places // replay.n_envs, places % replay.n_envs)
+
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree, whose array is the plan's own"""
-        return {"values": self.values, "planned_at": self.planned_at}
+        """:return: a plain tree, whose arrays are the plan's own"""
+        return {"values": self.values, "planned_at": self.planned_at, "order": self.order, "counts": self.counts}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: of :meth:`get_checkpoint_state`"""
         self.values, self.planned_at = state["values"], state["planned_at"]
+        self.order, self.counts = state["order"], state["counts"]
 
 
 class _Model:
@@ -132,6 +154,8 @@ class _Model:
     :param replay: the memory
     :param never: what it is worth never to get to a goal
     :ivar left_from: states from which something was tried, ascending
+    :ivar order: places of its transitions, see :class:`ReplayPlan`
+    :ivar counts: of each action tried in a state, by state and action
     """
 
     def __init__(self, replay: ManyGoalsReplayBuffer, never: float) -> None:
@@ -146,6 +170,7 @@ class _Model:
             states * (actions.max(initial=0) + 1) + actions, return_inverse=True, return_counts=True
         )
         owners = tried // (actions.max(initial=0) + 1)
+        self.counts, self.order = counts, np.flatnonzero(known)[np.argsort(row, kind="stable")]
         self._starts = np.flatnonzero(np.diff(owners, prepend=-1))
         self.left_from = owners[self._starts]
         shares = (1.0 / counts[row]).astype(np.float32)

@@ -261,8 +261,15 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     def _get_samples(  # type: ignore[override]
         self, batch_inds: NDArray[np.integer[Any]], env: VecNormalize | None = None
     ) -> ManyGoalsSamples:
-        rows: tuple[_Indices, _Indices]
-        rows = batch_inds, np.random.randint(self.n_envs, size=len(batch_inds))  # noqa: NPY002 - the generator that SB3 seeds
+        return self.at(batch_inds, np.random.randint(self.n_envs, size=len(batch_inds)))  # noqa: NPY002 - that SB3 seeds
+
+    def at(self, times: _Indices, envs: _Indices) -> ManyGoalsSamples:
+        """
+        :param times: rows of the memory, shape (S,)
+        :param envs: environments, shape (S,)
+        :return: the transitions there, in part in segments where the memory has such
+        """
+        rows: tuple[_Indices, _Indices] = (times, envs)
         way: dict[str, NDArray[Any]] = {}
         if self.segment_length > 1:
             rows, way["goes_on"] = self._in_segments(*rows)
@@ -270,7 +277,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         if self.n_steps > 1:
             last, way = self._follow(*rows)
         # SB3 keeps discrete observations with a last axis of one
-        shape = (len(batch_inds), *(self.observation_space.shape or ()))
+        shape = (len(times), *(self.observation_space.shape or ()))
         return ManyGoalsSamples(
             self.to_torch(self.observations[rows].reshape(shape), copy=False),
             self.to_torch(self.actions[rows].reshape(-1), copy=False),

@@ -125,6 +125,31 @@ def test_what_is_not_known_is_not_a_number():
     assert plan.is_due(130, 100)
 
 
+def test_transitions_are_drawn_evenly_over_what_was_tried():
+    """An action tried a hundred times is drawn as often as one tried once, and of a hundred times each as often."""
+    often = [(0, 0, 1 + time % 2, False) for time in range(100)]
+    transitions = [*often[:50], (0, 1, 5, False), *often[50:], (3, 0, 6, True)]
+    buffer, goals, plan = filled(transitions), GoalBuffer(CELLS), ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD)
+    goals.add(np.array([5]))
+    plan.refresh(buffer, goals, 2, 0)
+    batch = plan.draw(9_000, buffer, np.random.default_rng(0))
+    drawn = list(zip(batch.observations.tolist(), batch.actions.tolist(), batch.next_observations.tolist(), strict=True))
+    shares = {each: drawn.count(each) / 9_000 for each in set(drawn)}
+    expected = {(0, 0, 1): 1 / 6, (0, 0, 2): 1 / 6, (0, 1, 5): 1 / 3, (3, 0, 6): 1 / 3}
+    assert shares == pytest.approx(expected, abs=0.02)
+    assert batch.terminated.tolist() == [there == 6 for _, _, there in drawn]
+
+
+def test_a_model_draws_evenly_where_it_should():
+    model = make_model(Corridor(length=6), plan_interval=10, plan_evenly=True)
+    drawn = []
+    draw = model.replay_buffer.at
+    model.replay_buffer.at = lambda times, envs: drawn.append(len(times)) or draw(times, envs)
+    model.learn(50)
+    assert drawn == [32] * 30
+    assert len(model.plan.order) == model.plan.counts.sum() == model.plan.planned_at
+
+
 def test_observations_that_there_is_no_room_for_are_no_states():
     buffer = filled([(0, 1, 1, False), (1, 1, 2, False), (2, 1, 3, False)], n_states=2)
     assert buffer.next_state_ids.ravel().tolist() == [1, UNKNOWN, UNKNOWN]
