@@ -48,7 +48,7 @@ BUILDS = {
     "planned": lambda: (
         "CnnPolicy",
         make_vec_env(SMALL, 2, seed=2),
-        {"plan_interval": 30, "plan_sweeps": 3, "plan_states": 90},
+        {"plan_interval": 30, "plan_sweeps": 3, "plan_states": 90, "plan_evenly": True},
     ),
     "episodes": lambda: ("CnnPolicy", GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7), {"train_freq": (2, "episode")}),
 }
