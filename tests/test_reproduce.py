@@ -5,6 +5,7 @@ import csv
 import importlib.util
 import re
 import shlex
+import statistics
 import sys
 from pathlib import Path
 
@@ -53,6 +54,13 @@ def test_the_prices_follow_from_measured_rates():
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
     assert rows
     for _, runs, steps, rate, source, hours in rows:
+        if median := re.fullmatch(r"`(.+?)`: median of `(.+?)`", source):
+            with (ROOT / "docs" / "results" / median[1]).open(newline="", encoding="utf-8") as lines:
+                values = [float(row["value"]) for row in csv.DictReader(lines) if row["contender"] == median[2]]
+            assert rate == f"{statistics.median(values):.0f}"
+            price = int(runs) * int(steps.replace(",", "")) / float(rate) / 3600
+            assert hours == f"{price:,.0f}"
+            continue
         file, update, threads, column = re.fullmatch(r"`(.+?)`: `(.+?)`, (\d) threads?, `(.+?)`", source).groups()
         with (ROOT / "docs" / "results" / file).open(newline="", encoding="utf-8") as lines:
             (measured,) = [row for row in csv.DictReader(lines) if (row["update"], row["threads"]) == (update, threads)]

@@ -320,6 +320,6 @@ def test_one_thing_at_a_time(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmarks", "throughput", "--curves", "--world"])
     with pytest.raises(
         SystemExit,
-        match="one of --world, --curves, --profile, --changes, --atari, --auxiliary at a time, got --curves --world",
+        match="one of --world, --curves, --profile, --changes, --atari, --auxiliary, --selection at a time, got --curves --world",
     ):
         main()
