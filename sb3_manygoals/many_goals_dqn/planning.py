@@ -53,9 +53,9 @@ class ReplayPlan:
         """
         :param step: environment steps so far
         :param interval: of them, between plans
-        :return: whether it is time to plan
+        :return: whether it is time to plan; also where steps are counted anew, as by a second call of ``learn``
         """
-        return self.planned_at is None or step - self.planned_at >= interval
+        return self.planned_at is None or not 0 <= step - self.planned_at < interval
 
     @property
     def never(self) -> float:

@@ -123,6 +123,7 @@ def test_what_is_not_known_is_not_a_number():
     assert known.sum() == 10
     assert not plan.is_due(129, 100)
     assert plan.is_due(130, 100)
+    assert plan.is_due(29, 100)  # steps are counted anew
 
 
 def test_transitions_are_drawn_evenly_over_what_was_tried():
