@@ -62,13 +62,20 @@ PAPER: dict[str, dict[str, Any]] = {
 HELD_OUT = 0.2
 """Share of goals held out in the second experiment, as in the paper."""
 
-Part = Literal["agents", "held-out", "ablations", "table", "paper", "generalization"]
+FAST: dict[str, dict[str, Any]] = {
+    "all": {"preset": "fast", "eval_freq": 100_000},
+    "held-out": {"preset": "fast", "eval_freq": 100_000, "held_out": HELD_OUT},
+}
+"""Both experiments on the paper's map with what masters it soonest."""
+
+Part = Literal["agents", "held-out", "ablations", "table", "fast", "paper", "generalization"]
 
 STEPS: dict[Part, int] = {
     "agents": 120_000,
     "held-out": 120_000,
     "ablations": 80_000,
     "table": 3_000_000,
+    "fast": 500_000,
     "paper": 3_000_000,
     "generalization": 3_000_000,
 }
@@ -78,7 +85,8 @@ STEPS: dict[Part, int] = {
 def specs(part: Part, seeds: int, steps: int | None = None) -> list[Spec]:
     """
     :param part: of the study: the agents on the small map; the same with goals held out; the small preset with one thing
-        changed; the lookup table on the paper's map; the paper's two experiments there, without goals held out and with
+        changed; the lookup table on the paper's map; the preset "fast" there, without goals held out and with; the paper's
+        two experiments there, likewise
     :param seeds: how many, from 0 on
     :param steps: environment steps of a run, None for those of the part
     :return: the runs, all agents of one seed before the next seed
@@ -92,10 +100,11 @@ def specs(part: Part, seeds: int, steps: int | None = None) -> list[Spec]:
         "held-out": {name: {**options, "held_out": HELD_OUT} for name, options in AGENTS.items()},
         "ablations": ABLATIONS,
         "table": {"table": {"study": "tabular"}},
+        "fast": FAST,
         "paper": PAPER | {"table": {"study": "tabular"}},
         "generalization": {name: {**options, "held_out": HELD_OUT} for name, options in PAPER.items()},
     }[part]
-    world = "TwoRoomsSwitch-v0" if part in ("table", "paper", "generalization") else small
+    world = "TwoRoomsSwitch-v0" if part in ("table", "fast", "paper", "generalization") else small
     return [
         Spec(
             "benchmarks.mastery_study:carry_out",
@@ -125,13 +134,14 @@ def configuration(spec: Spec) -> StudyConfig:
         "progress_bar": False,
     }
     if study == "hindsight":
-        return replace(HindsightConfig(), **common, **options)
+        return replace(HindsightConfig(), **common | options)
     if study == "tabular":
         table = TabularConfig()
-        return replace(table, **common, exploration_steps=_scaled(table.exploration_steps, table, spec), **options)
+        return replace(table, **common | options, exploration_steps=_scaled(table.exploration_steps, table, spec))
     preset = PRESETS[options.pop("preset", "small")]
     agent = replace(preset.agent, exploration_steps=_scaled(preset.agent.exploration_steps, preset, spec))
-    return replace(preset, **common, agent=replace(agent, **options.pop("agent", {})), **options)
+    agent = replace(agent, **options.pop("agent", {}))
+    return replace(preset, **common | options, agent=agent)
 
 
 def _scaled(steps: int, default: StudyConfig, spec: Spec) -> int:
@@ -168,7 +178,7 @@ class MasteryStudyConfig:
     )
     part: Part = "agents"
     """The agents on the small map; the same with goals held out; the small preset with one thing changed; the lookup table on
-    the paper's map; the paper's two experiments there, without goals held out and with."""
+    the paper's map; the preset "fast" there, without goals held out and with; the paper's two experiments there, likewise."""
     seeds: int = 6
     """Runs of each agent, with the seeds from 0 on."""
     steps: int | None = None

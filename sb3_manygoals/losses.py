@@ -163,6 +163,27 @@ def near_weights(
     return weights / weights.mean()
 
 
+def large_margin_loss(q: th.Tensor, known: th.Tensor, best: th.Tensor, margin: float) -> th.Tensor:
+    r"""
+    How far the best actions are from leading all others by a margin: the supervised loss of deep Q-learning from
+    demonstrations (Hester et al. 2018), of every pair, with what a plan finds best in the place of what a demonstrator did,
+
+    .. math:: \max_a \bigl[ Q(s, a, g) + m \, [a \notin B_{sg}] \bigr] - \max_{b \in B_{sg}} Q(s, b, g)
+
+    A squared error spreads its effort over differences of whole journeys, and this one over the small ones between actions, by
+    which a greedy policy goes.
+
+    :param q: values of all actions, shape (S, G, A)
+    :param known: pairs of which it is known what is best, bool, shape (S, G): others lose nothing
+    :param best: the best actions, at least one of each known pair, bool, shape (S, G, A)
+    :param margin: m, in units of values, at least 0
+    :return: shape (S, G)
+    """
+    best = best | ~known[:, :, None]  # of nothing but -inf there is no maximum to descend
+    lead = q.masked_fill(~best, -th.inf).amax(dim=2)
+    return th.where(known, th.where(best, q, q + margin).amax(dim=2) - lead, 0.0)
+
+
 def pairwise_td_loss(q: th.Tensor, targets: th.Tensor, weights: th.Tensor | None = None) -> th.Tensor:
     r"""
     The paper's :math:`\mathcal{L}(g)` of each goal: the squared Bellman error, averaged over the transitions. Their mean

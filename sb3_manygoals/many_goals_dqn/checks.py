@@ -40,10 +40,13 @@ def check_settings(model: ManyGoalsDQN) -> None:
         raise ValueError("gamma must be less than 1: a goal that is never reached would be worth minus infinity")
     if model.action_gap == 1.0:
         raise ValueError("action_gap must be less than 1: the gap would grow without end")
+    for name in ("near_floor", "margin"):
+        _number(name, getattr(model, name), more_than=0.0)
+    _number("margin_weight", model.margin_weight)
+    if model.margin_weight and not model.plan_interval:
+        raise ValueError(f"margin_weight needs a plan_interval: a plan tells which actions lead, got {model.margin_weight!r}")
     if model.near_decay == 0.0 or (model.near_decay < 1.0 and model.gamma == 0.0):
         raise ValueError("near_decay must be more than 0, and 1 where gamma is 0: values say nothing of distance then")
-    if not isinstance(model.near_floor, (int, float, np.number)) or not 0.0 < model.near_floor < np.inf:
-        raise ValueError(f"near_floor must be a number, more than 0, got {model.near_floor!r}")
     if model.goal_sampling == "pursued" and (model.action_gap or model.near_decay < 1.0):
         raise ValueError('goal_sampling="pursued" has neither action_gap nor near_decay: both are about many goals')
     for name in ("n_steps", "segment_length"):
@@ -65,6 +68,13 @@ def check_settings(model: ManyGoalsDQN) -> None:
         raise ValueError(f'goals_in_replay needs goal_sampling "uniform" or "batch", got {model.goal_sampling!r}')
     if not issubclass(model.replay_buffer_class or ManyGoalsReplayBuffer, ManyGoalsReplayBuffer):
         raise TypeError(f"replay_buffer_class must be a ManyGoalsReplayBuffer, got {model.replay_buffer_class!r}")
+
+
+def _number(name: str, value: Any, more_than: float | None = None) -> None:
+    within = "at least 0" if more_than is None else f"more than {more_than:g}"
+    enough = isinstance(value, (int, float, np.number)) and 0.0 <= value < np.inf and value != more_than
+    if not enough:
+        raise ValueError(f"{name} must be a number, {within}, got {value!r}")
 
 
 def _whole(name: str, value: Any, least: int) -> int:

@@ -76,13 +76,16 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         the largest return that the way taken gave, see :func:`~sb3_manygoals.losses.best_along_segments`; not with ``n_steps``
         or "pursued", nor in a captured graph; 1: none
     :param segment_share: the part of an update's transitions that are drawn so, in whole segments
-    :param plan_interval: environment steps between value iterations in the world as the replay memory knows it, by which
-        targets are then made in place of the target network, see :class:`~sb3_manygoals.many_goals_dqn.planning.ReplayPlan`:
-        for worlds of a few thousand observations. Not with ``n_steps``, segments, ``action_gap``, ``double_q``, "pursued" or
-        ``goals_in_replay``, nor in a captured graph; 0: none
+    :param plan_interval: environment steps between value iterations in the world as the replay memory knows it, whose values
+        are then learned, those of all actions at once, in place of targets by the target network: for worlds of a few
+        thousand observations, see :class:`~sb3_manygoals.many_goals_dqn.planning.ReplayPlan`. Not with ``n_steps``,
+        segments, ``action_gap``, ``double_q``, "pursued" or ``goals_in_replay``, nor in a captured graph; 0: none
     :param plan_sweeps: the most updates of all values each time
-    :param plan_evenly: whether transitions are then drawn evenly over the actions tried in each state, however often
+    :param plan_evenly: whether transitions are then drawn evenly over the states, however often these were met
     :param plan_states: observations that are told apart as states, at most
+    :param margin_weight: with a plan, how much it counts that the actions it finds best do not lead all others by ``margin``,
+        beside the squared error of values, see :func:`~sb3_manygoals.losses.large_margin_loss`; 0.0: not at all
+    :param margin: that margin, in units of values
     :param tau: share of the learning network taken over by the target network at each of its updates
     :param gamma: discount factor
     :param train_freq: update every so many (vector) steps, or ``(n, "episode")``
@@ -145,6 +148,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         plan_sweeps: int = 16,
         plan_evenly: bool = False,
         plan_states: int = 20_000,
+        margin_weight: float = 0.0,
+        margin: float = 0.05,
         tau: float = 1.0,
         gamma: float = 0.99,
         train_freq: int | tuple[int, str] = 1,
@@ -226,6 +231,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         self.plan_sweeps = plan_sweeps
         self.plan_evenly = plan_evenly
         self.plan_states = plan_states
+        self.margin_weight = margin_weight
+        self.margin = margin
         self.target_update_interval = target_update_interval
         self.exploration_initial_eps = exploration_initial_eps
         self.exploration_final_eps = exploration_final_eps
@@ -366,6 +373,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         """
         if self.goal_sampling == "pursued":
             return objective.pursued_losses(self, batch, goals, goal_ids)
+        if self.plan is not None:
+            return objective.planned_losses(self, batch, goals, goal_ids)
         return objective.pairwise_losses(self, batch, goals, goal_ids, met)
 
     def goal_values(self, observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float32]:

@@ -9,6 +9,7 @@ import torch as th
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.losses import (
     best_along_segments,
+    large_margin_loss,
     n_step_td_targets,
     near_weights,
     pairwise_td_loss,
@@ -19,6 +20,9 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsSamples
 
 if TYPE_CHECKING:
     from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN
+
+_AS_GOOD = 0.02
+"""Actions whose values fall short of the best by no more than this share of a step's cost are as good."""
 
 
 def pairwise_losses(
@@ -37,9 +41,7 @@ def pairwise_losses(
     """
     net, n = model.q_net, len(batch.actions)
     with th.no_grad():
-        next_q, current_q = _planned(model, batch, goal_ids), None
-        if next_q is None:
-            next_q, current_q = _target_values(model, batch, goals, met)
+        next_q, current_q = _target_values(model, batch, goals, met)
     features = net.trunk(th.cat([batch.observations, goals]))
     goal_embeddings = net.goal_embedding(features[n:])
     q = net.pairwise_taken(net.state_embedding(features[:n]), goal_embeddings, batch.actions)
@@ -48,8 +50,6 @@ def pairwise_losses(
         with th.no_grad():
             next_q_online = net.pairwise(net.state_embedding(net.trunk(batch.next_observations)), goal_embeddings)
     targets = _targets(model, batch, goal_ids, next_q, next_q_online)
-    if model.plan is not None:
-        targets = th.where(targets.isnan(), q.detach(), targets)  # what is not known teaches nothing
     weights = None
     if model.near_decay < 1.0:
         rewards = (model.gamma, model.goal_reward, model.step_reward)
@@ -73,13 +73,35 @@ def _target_values(
     return next_q, target.pairwise(target.state_embedding(target.trunk(batch.observations)), goal_embeddings)
 
 
-def _planned(model: ManyGoalsDQN, batch: ManyGoalsSamples, goal_ids: th.Tensor) -> th.Tensor | None:
-    """Of the observations after the transitions, as if of one action, shape (S, G, 1); NaN where it is not known."""
-    if model.plan is None:
-        return None
-    assert batch.next_states is not None
-    found = model.plan.look_up(batch.next_states.cpu().numpy(), goal_ids.cpu().numpy())
-    return th.as_tensor(found, device=goal_ids.device)[:, :, None]
+def planned_losses(model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
+    """
+    Every state with every goal, all actions that were tried there, by the values of the model's plan; what these do not tell
+    teaches nothing. With a margin, the actions that the plan finds best must also lead all others by it.
+
+    :param model: whose network, plan and options
+    :param batch: S transitions, of which only the observations before them are used
+    :param goals: observations, shape (G, *observation_space.shape)
+    :param goal_ids: their ids, shape (G,) int64
+    :return: shape (G,)
+    """
+    assert model.plan is not None
+    assert batch.states is not None
+    net, n = model.q_net, len(batch.observations)
+    planned = th.as_tensor(model.plan.action_values(batch.states.cpu().numpy(), goal_ids.cpu().numpy()), device=goals.device)
+    features = net.trunk(th.cat([batch.observations, goals]))
+    q = net.pairwise(net.state_embedding(features[:n]), net.goal_embedding(features[n:]))
+    tried = ~planned.isnan()
+    known = tried.any(dim=2)
+    values = planned.nan_to_num(nan=-th.inf).amax(dim=2, keepdim=True)
+    weights = known.float()
+    if model.near_decay < 1.0:
+        rewards = (model.gamma, model.goal_reward, model.step_reward)
+        weights = weights * near_weights(values[:, :, 0], model.near_decay, model.near_floor, *rewards)
+    errors = th.where(tried, q - planned, 0.0).square().sum(dim=2) / tried.sum(dim=2).clamp(min=1)
+    if model.margin_weight:
+        best = planned >= values - _AS_GOOD * (model.goal_reward - model.step_reward)
+        errors = errors + model.margin_weight * large_margin_loss(q, known, best, model.margin)
+    return (weights * errors).mean(dim=0)
 
 
 def pursued_losses(model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:

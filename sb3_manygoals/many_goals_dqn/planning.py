@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -12,7 +15,7 @@ from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.memory import check_memory
 
-_BLOCK = 256  # goals planned together: their values of some thousand states stay in a processor's cache
+_BLOCK = 64  # goals planned together: their values of some thousand states stay in a processor's cache
 _TOLERANCE = 1e-4
 """No further sweep where the last one changed no value by more."""
 
@@ -43,11 +46,8 @@ class ReplayPlan:
         """Of the states by the goals known when it was last planned."""
         self.planned_at: int | None = None
         """Environment steps then; None: not planned yet."""
-        self.order: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        """Places in the memory (row by row, environment by environment) of the transitions then, those of one action tried in
-        one state together."""
-        self.counts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        """How many these are, of each such action."""
+        self._model: _Model | None = None
+        self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def is_due(self, step: int, interval: int) -> bool:
         """
@@ -75,27 +75,45 @@ class ReplayPlan:
         assert replay.states is not None
         self._grow(len(replay.states), len(goals))
         self.planned_at = step
-        model = _Model(replay, self.never)
-        self.order, self.counts = model.order, model.counts
-        goal_states = replay.states.ids(goals.observations)
+        self._model = _Model.of(replay)
+        self._goal_states = replay.states.ids(goals.observations)
         for begin in range(0, len(goals), _BLOCK):
             block = slice(begin, begin + _BLOCK)
             values = np.ascontiguousarray(self.values[:, block])
-            self._iterate(model, values, goal_states[block], sweeps)
+            self._iterate(self._model, values, self._goal_states[block], sweeps)
             self.values[:, block] = values
 
     def _iterate(self, model: _Model, values: NDArray[np.float32], goal_states: NDArray[np.int64], sweeps: int) -> None:
+        # of each state as many rows as there are actions, each time the first in the place of those not tried
+        left_from, padded = model.left_from, model.padded_rows
+        on = model.on[padded]
         columns = np.flatnonzero(goal_states != UNKNOWN)
-        rows = goal_states[columns]
-        of_ends = model.worth_of_ends(rows, columns, values.shape[1], self.goal_reward)
+        arrived = goal_states[columns], columns
+        from_ends = self._worth_of_ends(model.ends[padded], goal_states)
         for _ in range(sweeps):
-            arriving = self.step_reward + self.gamma * values
-            arriving[rows, columns] = self.goal_reward
-            best = model.best(arriving, of_ends)
-            change = np.abs(best - values[model.left_from]).max(initial=0.0)
-            values[model.left_from] = best
+            worth = on @ self._arriving(values, arrived)
+            if from_ends is not None:
+                worth += from_ends
+            best = functools.reduce(np.maximum, (worth[action :: model.n_actions] for action in range(model.n_actions)))
+            change = np.abs(best - values[left_from]).max(initial=0.0)
+            values[left_from] = best
             if change <= _TOLERANCE:
                 return
+
+    def _arriving(self, values: NDArray[np.float32], arrived: tuple[NDArray[Any], ...]) -> NDArray[np.float32]:
+        """What it is worth to come to states, whose own values these are, where (state, goal) is arrived."""
+        worth: NDArray[np.float32] = self.step_reward + self.gamma * values
+        worth[arrived] = self.goal_reward
+        return worth
+
+    def _worth_of_ends(self, ends: csr_array, goal_states: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        """What ends of the environment add to the worth of actions: those at the goal reach it, all others never will."""
+        if ends.nnz == 0:
+            return None
+        worth = np.repeat(np.float32(self.never) * ends.sum(axis=1)[:, None], len(goal_states), axis=1)
+        known = np.flatnonzero(goal_states != UNKNOWN)
+        worth[:, known] += np.float32(self.goal_reward - self.never) * ends[:, goal_states[known]].toarray()
+        return worth.astype(np.float32)
 
     def _grow(self, n_states: int, n_goals: int) -> None:
         before = self.values
@@ -106,105 +124,141 @@ class ReplayPlan:
         self.values = np.full((n_states, n_goals), self.never, dtype=np.float32)
         self.values[: len(before), : before.shape[1]] = before
 
-    def look_up(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    def action_values(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """
         :param states: numbers of states, -1 where it has none, shape (S,)
         :param goal_ids: ids of goals, -1 where it is none, shape (G,)
-        :return: what a state is worth for a goal, shape (S, G); NaN where that is not known: where it was not planned, or no
-            way was found within the 1 / (1 - gamma) steps that the discount looks ahead. There may be one all the same, that
-            nobody has gone yet
+        :return: what each action is worth in each state for each goal, shape (S, G, A); NaN where that is not known: where it
+            had not been tried when it was planned, or no way was found within the 1 / (1 - gamma) steps that the discount
+            looks ahead. There may be one all the same, that nobody has gone yet
         """
-        n_states, n_goals = self.values.shape
-        known_states, known_goals = (states >= 0) & (states < n_states), (goal_ids >= 0) & (goal_ids < n_goals)
-        found = np.full((len(states), len(goal_ids)), np.nan, dtype=np.float32)
-        values = self.values[np.ix_(states[known_states], goal_ids[known_goals])]
+        model = self._model
+        if model is None:
+            return np.full((len(states), len(goal_ids), 1), np.nan, dtype=np.float32)
+        found = np.full((len(states), model.n_actions, len(goal_ids)), np.nan, dtype=np.float32)
+        goals = np.flatnonzero((goal_ids >= 0) & (goal_ids < self.values.shape[1]))
+        goal_states = self._goal_states[goal_ids[goals]]
+        rows, tried = model.rows(states)
+        on = model.on[rows]
+        met, columns = np.unique(on.indices, return_inverse=True)
+        on = csr_array((on.data, columns, on.indptr), shape=(len(rows), len(met)))
+        arrived = np.nonzero(met[:, None] == goal_states)
+        worth = on @ self._arriving(self.values[np.ix_(met, goal_ids[goals])], arrived)
+        from_ends = self._worth_of_ends(model.ends[rows], goal_states)
+        if from_ends is not None:
+            worth += from_ends
         horizon = self.never + (self.goal_reward - self.never) / np.e
-        found[np.ix_(known_states, known_goals)] = np.where(values < horizon, np.float32(np.nan), values)
-        return found
+        worth[worth < horizon] = np.nan
+        found.reshape(-1, len(goal_ids))[np.ix_(tried, goals)] = worth
+        return found.swapaxes(1, 2)
 
     def draw(self, n: int, replay: ManyGoalsReplayBuffer, rng: np.random.Generator) -> ManyGoalsSamples:
         """
-        Draw transitions evenly over what had been tried when it was planned, however often: an action in a state, then one of
-        the times.
+        Draw transitions evenly over the states that it was planned in, however often something was tried there.
 
         :param n: how many, with replacement
         :param replay: the memory that was planned in
         :param rng: for the draws
         :return: the batch
         """
-        pairs = rng.integers(len(self.counts), size=n)
-        within = rng.integers(self.counts[pairs])
-        places = self.order[np.cumsum(self.counts)[pairs] - self.counts[pairs] + within]
+        assert self._model is not None
+        counts = self._model.counts
+        states = rng.integers(len(counts), size=n)
+        places = self._model.order[np.cumsum(counts)[states] - counts[states] + rng.integers(counts[states])]
         return replay.at(places // replay.n_envs, places % replay.n_envs)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree, whose arrays are the plan's own"""
-        return {"values": self.values, "planned_at": self.planned_at, "order": self.order, "counts": self.counts}
+        return {
+            "values": self.values,
+            "planned_at": self.planned_at,
+            "goal_states": self._goal_states,
+            "model": None if self._model is None else self._model.get_checkpoint_state(),
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: of :meth:`get_checkpoint_state`"""
-        self.values, self.planned_at = state["values"], state["planned_at"]
-        self.order, self.counts = state["order"], state["counts"]
+        self.values, self.planned_at, self._goal_states = state["values"], state["planned_at"], state["goal_states"]
+        self._model = None if state["model"] is None else _Model.from_checkpoint_state(state["model"])
 
 
+@dataclass
 class _Model:
-    """
-    Where actions led to, in the transitions of a memory.
+    """Where actions led to, in the transitions of a memory."""
 
-    :param replay: the memory
-    :param never: what it is worth never to get to a goal
-    :ivar left_from: states from which something was tried, ascending
-    :ivar order: places of its transitions, see :class:`ReplayPlan`
-    :ivar counts: of each action tried in a state, by state and action
-    """
+    n_actions: int
+    tried: NDArray[np.int64]
+    """State * n_actions + action of each action tried, ascending: the rows of what follows."""
+    on: csr_array
+    """How often it led on to each state, as a share, shape (n_tried, n_states)."""
+    ends: csr_array
+    """How often it led to each with an end of the environment."""
+    order: NDArray[np.int64]
+    """Places in the memory (row by row, environment by environment) of its transitions, those from one state together."""
+    counts: NDArray[np.int64]
+    """How many these are, of each state that was left."""
 
-    def __init__(self, replay: ManyGoalsReplayBuffer, never: float) -> None:
+    @classmethod
+    def of(cls, replay: ManyGoalsReplayBuffer) -> _Model:
+        """
+        :param replay: a memory that keeps the states of its transitions
+        :return: of all that is in it
+        """
         assert replay.states is not None
+        assert isinstance(replay.action_space, spaces.Discrete)
+        n_actions = int(replay.action_space.n)
         used = slice(replay.size())
         states, next_states = replay.state_ids[used].ravel(), replay.next_state_ids[used].ravel()
         known = (states != UNKNOWN) & (next_states != UNKNOWN)
         states, next_states = states[known], next_states[known]
         actions = replay.actions[used].reshape(-1)[known].astype(np.int64)
         ended = replay.dones[used].ravel()[known].astype(np.bool_)
-        tried, row, counts = np.unique(
-            states * (actions.max(initial=0) + 1) + actions, return_inverse=True, return_counts=True
-        )
-        owners = tried // (actions.max(initial=0) + 1)
-        self.counts, self.order = counts, np.flatnonzero(known)[np.argsort(row, kind="stable")]
-        self._starts = np.flatnonzero(np.diff(owners, prepend=-1))
-        self.left_from = owners[self._starts]
-        shares = (1.0 / counts[row]).astype(np.float32)
+        tried, row, times = np.unique(states * n_actions + actions, return_inverse=True, return_counts=True)
+        shares = (1.0 / times[row]).astype(np.float32)
         shape = (len(tried), len(replay.states))
-        self._on = csr_array((shares[~ended], (row[~ended], next_states[~ended])), shape=shape)
-        self._ends = csr_array((shares[ended], (row[ended], next_states[ended])), shape=shape)
-        self._never = np.float32(never)
+        on = csr_array((shares[~ended], (row[~ended], next_states[~ended])), shape=shape)
+        ends = csr_array((shares[ended], (row[ended], next_states[ended])), shape=shape)
+        order = np.flatnonzero(known)[np.argsort(row, kind="stable")]
+        return cls(n_actions, tried, on, ends, order, np.unique(states, return_counts=True)[1])
 
-    def worth_of_ends(
-        self, rows: NDArray[np.int64], columns: NDArray[np.int64], n_goals: int, goal_reward: float
-    ) -> NDArray[np.float32] | None:
-        """
-        What the ends of the environment add to the worth of actions: those at the goal reach it, all others never will.
+    @property
+    def left_from(self) -> NDArray[np.int64]:
+        """The states that were left, ascending."""
+        return np.unique(self.tried // self.n_actions)
 
-        :param rows: states that are goals
-        :param columns: of these goals
-        :param n_goals: of all columns
-        :param goal_reward: of reaching one
-        :return: shape (n_tried, n_goals), None if there are no ends
-        """
-        if self._ends.nnz == 0:
-            return None
-        worth = np.repeat(self._never * self._ends.sum(axis=1)[:, None], n_goals, axis=1).astype(np.float32)
-        worth[:, columns] += np.float32(goal_reward - self._never) * self._ends[:, rows].toarray()
-        return worth
+    @property
+    def padded_rows(self) -> NDArray[np.int64]:
+        """The rows of all actions in each of these, state by state; in the place of actions not tried, the first that was."""
+        states, first = np.unique(self.tried // self.n_actions, return_index=True)
+        padded = np.repeat(first, self.n_actions)
+        rows, places = self.rows(states)
+        padded[places] = rows
+        return padded
 
-    def best(self, arriving: NDArray[np.float32], of_ends: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    def rows(self, states: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
-        :param arriving: what it is worth to come to each state, shape (n_states, n_goals)
-        :param of_ends: of :meth:`worth_of_ends`
-        :return: what the best action tried in each of ``left_from`` is worth, shape (len(left_from), n_goals)
+        :param states: numbers of states, -1 where it has none, shape (S,)
+        :return: the rows of what was tried in them, and its places among all S * A actions, state by state
         """
-        worth = self._on @ arriving
-        if of_ends is not None:
-            worth += of_ends
-        best: NDArray[np.float32] = np.maximum.reduceat(worth, self._starts, axis=0)
-        return best
+        wanted = (states[:, None] * self.n_actions + np.arange(self.n_actions)).ravel()
+        rows = np.minimum(np.searchsorted(self.tried, wanted), max(len(self.tried) - 1, 0))
+        places = np.flatnonzero(self.tried[rows] == wanted) if len(self.tried) else rows[:0]
+        return rows[places], places
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: a plain tree"""
+        arrays = {name: getattr(self, name) for name in ("n_actions", "tried", "order", "counts")}
+        matrices = {
+            name: [matrix.data, matrix.indices, matrix.indptr] for name, matrix in (("on", self.on), ("ends", self.ends))
+        }
+        return {**arrays, **matrices, "n_states": self.on.shape[1]}
+
+    @classmethod
+    def from_checkpoint_state(cls, state: dict[str, Any]) -> _Model:
+        """
+        :param state: of :meth:`get_checkpoint_state`
+        :return: an equal one
+        """
+        shape = (len(state["tried"]), state["n_states"])
+        matrices = {name: csr_array(tuple(state[name]), shape=shape) for name in ("on", "ends")}
+        return cls(**{name: state[name] for name in ("n_actions", "tried", "order", "counts")}, **matrices)

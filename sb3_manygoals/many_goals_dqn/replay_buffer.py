@@ -43,8 +43,8 @@ class ManyGoalsSamples(NamedTuple):
     """With n steps: how many they are, from 1 to n; shape (S,) int64."""
     goes_on: th.Tensor | None = None
     """With segments: whether the next row is the transition that followed this one in the world; shape (S,) bool."""
-    next_states: th.Tensor | None = None
-    """Where states are kept: the number of s', -1 if it has none; shape (S,) int64."""
+    states: th.Tensor | None = None
+    """Where states are kept: the number of s, -1 if it has none; shape (S,) int64."""
 
 
 class ManyGoalsReplayBuffer(ReplayBuffer):
@@ -287,7 +287,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             None if self.next_action_masks is None else self.to_torch(self.next_action_masks[last], copy=False),
             None if self.pursued_ids is None else self.to_torch(self.pursued_ids[rows], copy=False),
             **{name: self.to_torch(array, copy=False) for name, array in way.items()},
-            next_states=None if self.states is None else self.to_torch(self.next_state_ids[last], copy=False),
+            states=None if self.states is None else self.to_torch(self.state_ids[rows], copy=False),
         )
 
     def _follow(self, times: _Indices, envs: _Indices) -> tuple[tuple[_Indices, _Indices], dict[str, NDArray[Any]]]:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from sb3_manygoals.losses import (
     best_along_segments,
+    large_margin_loss,
     n_step_td_targets,
     near_weights,
     pairwise_td_loss,
@@ -220,3 +221,28 @@ def test_the_best_along_segments_is_the_loop_over_rows(seed, length):
             if goes_on[row] and not achieved[row, goal]:
                 expected[row, goal] = max(expected[row, goal], -0.1 + gamma * expected[row + 1, goal])
     th.testing.assert_close(best_along_segments(targets, achieved, goes_on, length, gamma, -0.1), expected)
+
+
+def test_a_large_margin_by_hand():
+    q = th.tensor([[[1.0, 0.5, 2.0], [1.0, 0.5, 2.0], [1.0, 0.5, 2.0], [1.0, 0.5, 2.0]]], requires_grad=True)
+    best = th.tensor([[[True, False, False], [False, False, True], [True, False, True], [False, False, False]]])
+    losses = large_margin_loss(q, th.tensor([[True, True, True, False]]), best, margin=1.25)
+    # 2 + 1.25 - 1; 1 + 1.25 - 2; the better of two best leads the only other by enough; nothing known
+    th.testing.assert_close(losses, th.tensor([[2.25, 0.25, 0.0, 0.0]]))
+    losses.sum().backward()
+    none = [0.0, 0.0, 0.0]
+    th.testing.assert_close(q.grad, th.tensor([[[-1.0, 0.0, 1.0], [1.0, 0.0, -1.0], none, none]]))
+
+
+@given(st.integers(1, 4), st.integers(2, 5), st.floats(0.0, 2.0), st.integers(0, 2**32 - 1))
+def test_no_margin_is_lost_only_where_the_best_lead_by_it(n_goals, n_actions, margin, seed):
+    rng = np.random.default_rng(seed)
+    q = rng.normal(size=(3, n_goals, n_actions))
+    best = rng.random(q.shape) < 0.5
+    best[..., 0] |= ~best.any(axis=2)
+    known = np.ones(q.shape[:2], dtype=bool)
+    losses = large_margin_loss(*map(th.tensor, (q, known, best)), margin).numpy()
+    for pair in np.ndindex(known.shape):
+        others = [value for value, is_best in zip(q[pair], best[pair], strict=True) if not is_best]
+        lead = max(q[pair][best[pair]])
+        assert losses[pair] == pytest.approx(max([0.0] + [value + margin - lead for value in others]))
