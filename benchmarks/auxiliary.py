@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-import gymnasium as gym
 import torch as th
 from stable_baselines3 import A2C
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnv
 
-from benchmarks import auxiliary_plots, logs, run_folder, scores, sparse_worlds
-from benchmarks.auxiliary_presets import A2C_SETTINGS, HEADS, K_BEST_EPISODES, N_ENVS, OPTIMIZER, TASKS
+from benchmarks import a2c, auxiliary_plots, logs, run_folder, scores, sparse_worlds
+from benchmarks.a2c import A2CConfig, World
+from benchmarks.auxiliary_presets import HEADS, K_BEST_EPISODES, N_ENVS, TASKS
 from benchmarks.episode_scores import LAST, ScoreCallback, ScorePoint
 from benchmarks.study import open_folder, saved_settings
 from sb3_manygoals import ExactCheckpointCallback
@@ -31,9 +28,7 @@ from sb3_manygoals.auxiliary import (
 )
 from sb3_manygoals.checkpoint import checkpoints
 from sb3_manygoals.checkpoint.callback import Checkpointable
-from sb3_manygoals.networks import PaddedCNN
 
-World = Literal["atari", "two_rooms", "minigrid"]
 Agent = Literal["many_goals", "a2c", "pixel_control", "reward_prediction"]
 
 CALLBACKS: dict[str, Any] = {
@@ -51,59 +46,23 @@ CURVE = ["step", "episodes", "episode_return", "episode_length", "training_secon
 
 
 @dataclass(frozen=True)
-class AuxiliaryConfig:
+class AuxiliaryConfig(A2CConfig):
     """Train A2C with an auxiliary task, or without. The defaults are the paper's."""
 
     world: World = "atari"
     """Atari games, TwoRoomsSwitch with one state to reach, or MiniGrid; also where the defaults of all other options come
     from."""
-    game: str = "Assault"
-    """Which game, or id of an environment."""
     agent: Agent = "many_goals"
     """A2C alone, or with one auxiliary task."""
-    steps: int = 10_000_000
-    """Environment steps to train for."""
-    seed: int = 0
-    """Of everything random."""
-    learning_rate: float = A2C_SETTINGS["learning_rate"]
-    """Step size, constant."""
-    optimizer: Literal["baselines", "sb3"] = "baselines"
-    """RMSProp as OpenAI's baselines have it, or as is SB3's default for A2C."""
-    ent_coef: float = A2C_SETTINGS["ent_coef"]
-    """Weight of the entropy in A2C's loss."""
     weight: float | None = None
     """Of the auxiliary loss; by default that of its source."""
-    features_dim: int = 512
-    """Width of the layer that actor, critic and heads share."""
-    embedding_dim: int = HEADS["embedding_dim"]
-    """Width of the embeddings of state and goal."""
     capacity: int = K_BEST_EPISODES
     """Best episodes that are kept."""
-    max_episode_steps: int = 100
-    """Steps of an episode, of two_rooms and minigrid."""
     goal: int = 0
     """Number of the state that is to be reached, of two_rooms."""
-    eval_freq: int = 100_000
-    """Environment steps between rows of curve.csv."""
-    threads: int = 1
-    """Torch threads; the last bits of the results depend on them."""
-    output: Path = Path("runs")
-    """Folder in which the run's own folder is made."""
-    progress_bar: bool = True
-    """Show one while training."""
-    checkpoint_minutes: float = 10.0
-    """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
-    resume: Path | None = None
-    """Folder of a run to go on with, from its newest checkpoint, or from the start if it has none. The defaults of all other
-    options are then that run's."""
 
     def __post_init__(self) -> None:
-        for name, value, known in (("world", self.world, World), ("agent", self.agent, Agent)):
-            if value not in get_args(known):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
-        for name in ("steps", "eval_freq", "max_episode_steps", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self.check({"world": World, "agent": Agent}, "steps")
 
     def run(self) -> Path:
         """:return: the run's folder, with everything in it"""
@@ -149,55 +108,21 @@ def saved_config(folder: Path) -> AuxiliaryConfig:
     return AuxiliaryConfig(**saved_settings(folder))
 
 
-def make_env(config: AuxiliaryConfig) -> VecEnv:
-    """
-    :param config: what to run
-    :return: 16 copies of its world, with Monitors
-    :raises ImportError: if what it needs is not installed
-    :raises ValueError: if there is no such game or state
-    """
-    if config.world == "atari":
-        from sb3_manygoals.atari import make_atari_vec_env  # here, as the other worlds work without ale-py
-
-        return make_atari_vec_env(config.game, N_ENVS, config.seed)
-    make: partial[gym.Env[Any, Any]]
-    if config.world == "two_rooms":
-        make = partial(sparse_worlds.two_rooms, config.game, config.goal, config.max_episode_steps)
-    else:
-        make = partial(sparse_worlds.minigrid, config.game, config.max_episode_steps)
-    return make_vec_env(make, N_ENVS, seed=config.seed)
-
-
 def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
     """
     :param config: what to run
     :return: an untrained agent, and the callback of its auxiliary task, if it has one, by its name
     """
-    env = make_env(config)
+    env = a2c.make_env(config, config.world, N_ENVS, config.goal)
     assert env.observation_space.shape is not None
-    heads = {"crop": HEADS["crop"], "cell": HEADS["cell"]}
+    heads = {"crop": HEADS["crop"], "cell": HEADS["cell"], "embedding_dim": config.embedding_dim}
     if config.world != "atari":  # all of the picture, a cell of the world in each of pixel control's
-        heads = {
-            "crop": max(env.observation_space.shape),
-            "cell": 1 if config.world == "two_rooms" else sparse_worlds.TILE,
-        }
+        heads["crop"] = max(env.observation_space.shape)
+        heads["cell"] = 1 if config.world == "two_rooms" else sparse_worlds.TILE
     tasks = [] if config.agent == "a2c" else [config.agent]
-    model = A2C(
-        AuxiliaryActorCriticPolicy,
-        env,
-        policy_kwargs={
-            **(OPTIMIZER if config.optimizer == "baselines" else {}),
-            **heads,
-            "tasks": tasks,
-            "features_extractor_class": PaddedCNN,  # the layers of SB3's own for games, with faster products
-            "net_arch": [],  # no more layers, as SB3 has it after its own
-            "embedding_dim": config.embedding_dim,
-            "features_extractor_kwargs": {"features_dim": config.features_dim},
-        },
-        seed=config.seed,
-        device="cpu",
-        **{**A2C_SETTINGS, "learning_rate": config.learning_rate, "ent_coef": config.ent_coef},
-    )
+    settings = a2c.settings(config)
+    settings["policy_kwargs"] |= {**heads, "tasks": tasks}
+    model = A2C(AuxiliaryActorCriticPolicy, env, device="cpu", **settings)
     return model, {task: _callback(config, task, make_buffer(config, model)) for task in tasks}
 
 

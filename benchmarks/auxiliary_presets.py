@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from sb3_manygoals.optim import FusedRMSprop
 
 N_ENVS = 16
 """Baselines (num_env of run_atari). With n = 5 steps of each these are the 80 transitions of the paper's updates."""
@@ -31,7 +31,7 @@ A2C_SETTINGS: Mapping[str, Any] = MappingProxyType(
 
 OPTIMIZER: Mapping[str, Any] = MappingProxyType(
     {
-        "optimizer_class": RMSpropTFLike,  # paper: RMSProp; baselines': TensorFlow's, epsilon inside the root
+        "optimizer_class": FusedRMSprop,  # paper: RMSProp; baselines': TensorFlow's, epsilon inside the root
         "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5},  # baselines
     }
 )

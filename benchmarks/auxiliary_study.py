@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, cast, get_args
 import tyro
 
 from benchmarks import run_folder
-from benchmarks.auxiliary import PACKAGES, WORLDS, Agent, AuxiliaryConfig, World
+from benchmarks.a2c import World
+from benchmarks.auxiliary import PACKAGES, WORLDS, Agent, AuxiliaryConfig
 from benchmarks.suite import Spec
 from benchmarks.suite.config import SuiteConfig
 from benchmarks.suite.drive import Outcome

@@ -6,24 +6,21 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch as th
 from stable_baselines3 import A2C
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnv
 
-from benchmarks import logs, run_folder, sparse_worlds
-from benchmarks.auxiliary_presets import A2C_SETTINGS, N_ENVS, OPTIMIZER
+from benchmarks import a2c, logs, run_folder
+from benchmarks.a2c import A2CConfig
+from benchmarks.auxiliary_presets import N_ENVS, OPTIMIZER
 from benchmarks.episode_scores import LAST, ScoreCallback, ScorePoint
 from benchmarks.study import saved_settings
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import checkpoints
 from sb3_manygoals.checkpoint.callback import Checkpointable
 from sb3_manygoals.checkpoint.learner import get_generators, set_generators
-from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.optim import ForeachRMSprop
 from sb3_manygoals.pretraining import CopiedLayer, ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 
@@ -41,28 +38,16 @@ CURVE = ["step", "episodes", "episode_return", "episode_length", "training_secon
 
 
 @dataclass(frozen=True)
-class PretrainingConfig:
+class PretrainingConfig(A2CConfig):
     """Pre-train a trunk, then let A2C begin with it; or A2C from scratch. The defaults are the paper's."""
 
     world: World = "atari"
     """Atari games or MiniGrid; also where the defaults of all other options come from."""
-    game: str = "Assault"
-    """Which game, or id of an environment."""
     agent: Agent = "many_goals"
     """How the trunk is pre-trained: by mastery of many goals, by predicting the sign of rewards in random behaviour, or not at
     all."""
     pretrain_steps: int = 1_000_000
     """Environment steps of pre-training, over which epsilon falls from 1 to 0.1; without it these are A2C's too."""
-    steps: int = 10_000_000
-    """Environment steps altogether, pre-training included."""
-    seed: int = 0
-    """Of everything random."""
-    learning_rate: float = 7e-4
-    """Step size of RMSProp, in both phases."""
-    optimizer: Literal["baselines", "sb3"] = "baselines"
-    """A2C's RMSProp as OpenAI's baselines have it, or as is SB3's default."""
-    ent_coef: float = A2C_SETTINGS["ent_coef"]
-    """Weight of the entropy in A2C's loss."""
     buffer_size: int = 10_000
     """Transitions in the replay memory of pre-training."""
     learning_starts: int = 1_000
@@ -73,35 +58,13 @@ class PretrainingConfig:
     """Goals in an update, drawn from the replay memory."""
     goal_steps: int = 50
     """Steps that a goal is pursued for, at most."""
-    features_dim: int = 512
-    """Width of the trunk's fully connected layer."""
-    embedding_dim: int = 1024
-    """Width of the embeddings of state and goal."""
     max_episode_steps: int = 250
     """Steps of an episode, of minigrid."""
-    eval_freq: int = 100_000
-    """Environment steps between rows of curve.csv."""
     device: str = "cpu"
     """Where the networks live: cpu, cuda, auto."""
-    threads: int = 1
-    """Torch threads; the last bits of the results depend on them."""
-    output: Path = Path("runs")
-    """Folder in which the run's own folder is made."""
-    progress_bar: bool = True
-    """Show one while training."""
-    checkpoint_minutes: float = 10.0
-    """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
-    resume: Path | None = None
-    """Folder of a run to go on with, from its newest checkpoint, or from the start if it has none. The defaults of all other
-    options are then that run's."""
 
     def __post_init__(self) -> None:
-        for name, value, known in (("world", self.world, World), ("agent", self.agent, Agent)):
-            if value not in get_args(known):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
-        for name in ("pretrain_steps", "eval_freq", "max_episode_steps", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self.check({"world": World, "agent": Agent}, "pretrain_steps")
         if self.steps <= self.pretrain_steps:
             raise ValueError(f"steps must be more than pretrain_steps, {self.pretrain_steps}, got {self.steps}")
         if not 0 <= self.learning_starts < self.pretrain_steps:
@@ -140,22 +103,6 @@ def saved_config(folder: Path) -> PretrainingConfig:
     return PretrainingConfig(**saved_settings(folder))
 
 
-def make_env(config: PretrainingConfig, n_envs: int) -> VecEnv:
-    """
-    :param config: what to run
-    :param n_envs: how many copies of its world
-    :return: them, with Monitors
-    :raises ImportError: if what it needs is not installed
-    :raises ValueError: if there is no such game
-    """
-    if config.world == "atari":
-        from sb3_manygoals.atari import make_atari_vec_env  # here, as MiniGrid works without ale-py
-
-        return make_atari_vec_env(config.game, n_envs, config.seed)
-    world = partial(sparse_worlds.minigrid, config.game, config.max_episode_steps)
-    return make_vec_env(world, n_envs, seed=config.seed)
-
-
 def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
     """
     :param config: what to run
@@ -173,7 +120,7 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
         "seed": config.seed,
         "device": config.device,
     }
-    env, n_stack = make_env(config, 1), N_STACK[config.world]
+    env, n_stack = a2c.make_env(config, config.world, 1), N_STACK[config.world]
     if config.agent == "reward_prediction":
         pairs = config.batch_size * config.goal_batch_size
         return RewardPredictor("CnnPolicy", env, batch_size=pairs, n_stack=n_stack, policy_kwargs=policy, **common)
@@ -197,19 +144,7 @@ def make_a2c(config: PretrainingConfig) -> A2C:
     :param config: what to run
     :return: an untrained agent in 16 copies of the world
     """
-    return A2C(
-        "CnnPolicy",
-        make_env(config, N_ENVS),
-        policy_kwargs={
-            **(OPTIMIZER if config.optimizer == "baselines" else {}),
-            "features_extractor_class": PaddedCNN,  # which for games is SB3's own
-            "net_arch": [],  # no more layers, as SB3 has it after its own
-            "features_extractor_kwargs": {"features_dim": config.features_dim},
-        },
-        seed=config.seed,
-        device=config.device,
-        **{**A2C_SETTINGS, "learning_rate": config.learning_rate, "ent_coef": config.ent_coef},
-    )
+    return A2C("CnnPolicy", a2c.make_env(config, config.world, N_ENVS), device=config.device, **a2c.settings(config))
 
 
 def run(config: PretrainingConfig) -> Path:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3 import A2C
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from benchmarks import __main__ as command_line
 from benchmarks import auxiliary
@@ -21,6 +20,7 @@ from benchmarks.auxiliary import CURVE, WORLDS, AuxiliaryConfig, paper_score, sa
 from benchmarks.auxiliary_presets import TASKS
 from benchmarks.episode_scores import ScoreCallback
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
+from sb3_manygoals.optim import FusedRMSprop
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.conftest import no_sync
 from tests.sb3_manygoals.checkpoint.test_resume import same
@@ -197,7 +197,7 @@ def test_the_weight_is_the_sources_unless_it_is_given():
 
 
 def test_the_optimizer_is_the_papers_or_sb3s():
-    for name, expected in (("baselines", RMSpropTFLike), ("sb3", th.optim.RMSprop)):
+    for name, expected in (("baselines", FusedRMSprop), ("sb3", th.optim.RMSprop)):
         model, _ = auxiliary.make(replace(WORLDS["two_rooms"], agent="a2c", optimizer=name))
         optimizer = model.policy.optimizer
         assert type(optimizer) is expected

@@ -3,7 +3,6 @@ import inspect
 import numpy as np
 import torch as th
 from stable_baselines3 import A2C
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from benchmarks.auxiliary_presets import A2C_SETTINGS, HEADS, K_BEST_EPISODES, N_ENVS, OPTIMIZER, TASKS
 from sb3_manygoals.auxiliary import (
@@ -13,6 +12,7 @@ from sb3_manygoals.auxiliary import (
     PixelControlCallback,
     RewardPredictionCallback,
 )
+from sb3_manygoals.optim import FusedRMSprop
 from tests.sb3_manygoals.auxiliary.story import stories
 
 CALLBACKS = {
@@ -32,7 +32,7 @@ def test_what_is_built_of_them():
     callbacks = [CALLBACKS[name](episodes=episodes, **settings) for name, settings in TASKS.items()]
     model.learn(3 * 80, callbacks)
     assert model.n_envs * model.n_steps == 80
-    assert type(model.policy.optimizer) is RMSpropTFLike
+    assert type(model.policy.optimizer) is FusedRMSprop
     assert model.policy.optimizer.defaults["lr"] == 7e-4
     assert model.policy.optimizer.defaults["eps"] == 1e-5
     assert [callback.n_updates for callback in callbacks] == [2, 2, 2]

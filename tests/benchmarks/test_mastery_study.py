@@ -29,6 +29,13 @@ def test_the_papers_second_experiment_holds_a_fifth_of_the_goals_out_of_the_same
     assert second == {agent: replace(config, held_out=0.2) for agent, config in first.items()}
 
 
+def test_the_fast_preset_is_measured_in_both_experiments():
+    everything, held_out = (configuration(spec) for spec in specs("fast", seeds=1))
+    assert everything == replace(PRESETS["fast"], progress_bar=False)
+    assert held_out == replace(everything, held_out=0.2)
+    assert everything.total_steps == 500_000
+
+
 @pytest.mark.parametrize("part", ["agents", "held-out", "ablations"])
 def test_the_other_parts_are_on_the_small_map(part):
     configs = [configuration(spec) for spec in specs(part, seeds=1)]

@@ -1,0 +1,326 @@
+"""Environments of all kinds, what steps them, and how their doings are compared."""
+
+import copy
+import functools
+from collections import deque
+from enum import Enum
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from gymnasium.envs.toy_text import TaxiEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import (
+    DelayObservation,
+    FrameStackObservation,
+    NormalizeObservation,
+    NormalizeReward,
+    RecordEpisodeStatistics,
+    ReshapeObservation,
+    StickyAction,
+    TimeAwareObservation,
+    TimeLimit,
+)
+from gymnasium.wrappers.vector import NormalizeObservation as VectorNormalizeObservation
+from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
+from stable_baselines3.common.atari_wrappers import (
+    ClipRewardEnv,
+    EpisodicLifeEnv,
+    FireResetEnv,
+    MaxAndSkipEnv,
+    NoopResetEnv,
+    StickyActionEnv,
+)
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecCheckNan,
+    VecEnv,
+    VecExtractDictObs,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+    VecTransposeImage,
+)
+
+from sb3_manygoals import GoalBufferWrapper, GymnasiumVecEnv, VecGoalBufferWrapper
+from sb3_manygoals.checkpoint.envs import StatefulEnv
+from sb3_manygoals.goals import GoalSelector
+from sb3_manygoals.goals.wrappers import current_reset_infos
+from tests.sb3_manygoals.worlds import Corridor
+
+SMALL = "gym_twoRooms:TwoRoomsSwitchSmall-v0"
+MODES = list(AutoresetMode)
+
+
+class Lives(Corridor):
+    """What SB3's Atari wrappers ask of a game."""
+
+    def __init__(self, **kwargs):
+        super().__init__(length=9, deadly=True, **kwargs)
+        self.left = 3
+        self.ale = self
+
+    def get_action_meanings(self):
+        return ["NOOP", "FIRE", "UP"]
+
+    def lives(self):
+        return self.left
+
+    def reset(self, **kwargs):
+        self.left = 3
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        self.left -= terminated
+        return obs, reward, terminated and self.left == 0, truncated, info
+
+
+class Phase(Enum):
+    CALM = 1
+    STORM = 2
+
+
+class Tangle(gym.Env):
+    """Attributes of all kinds that share things with each other and with a space."""
+
+    def __init__(self):
+        self.observation_space = spaces.Box(-100, 100, (6,), np.float64)
+        self.action_space = spaces.Discrete(3)
+        self.history = deque(maxlen=3)
+        self.phase = Phase.CALM
+        self.weights = th.zeros(2)
+        self.old = np.random.RandomState(0)
+        self.seen = set()
+        self.rewards = [lambda action: float(action), float]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.rng = self.np_random
+        self.action_space._np_random = self.rng
+        self.body = np.zeros(6)
+        self.head, self.tail = self.body[:2], self.body[::-2]
+        self.bag = []
+        self.bags = {"mine": self.bag, 1: (self.bag, [self.bag])}
+        self.loop = [1]
+        self.loop.append(self.loop)
+        return self.body.copy(), {}
+
+    def step(self, action):
+        self.head += self.rng.normal(size=2)
+        self.tail -= self.np_random.normal(size=3) + self.old.rand()
+        self.weights += self.action_space.sample()
+        self.bags[1][1][0].append(int(action))
+        self.history.append(int(action))
+        self.seen.add((int(action), self.loop[1][1][0]))
+        self.phase = Phase.STORM if self.head[0] > 0 else Phase.CALM
+        info = {"bag": list(self.bag), "history": list(self.history), "phase": self.phase.name, "seen": sorted(self.seen)}
+        info["same"] = self.bag is self.bags["mine"] and self.loop[1] is self.loop and self.rng is self.np_random
+        info["weights"] = self.weights.numpy().copy()
+        return self.body.copy(), self.rewards[0](action), len(self.bag) >= 7, False, info
+
+
+class Recent(GoalSelector):
+    """A rule with a memory."""
+
+    def __init__(self):
+        self.chosen = [0]
+
+    def select(self, goal_buffer, current_ids, rng):
+        ids = (rng.integers(len(goal_buffer), size=len(current_ids)) + self.chosen[-1]) % len(goal_buffer)
+        self.chosen.append(int(ids[-1]))
+        return ids
+
+
+class DictObs(gym.ObservationWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = spaces.Dict({"image": env.observation_space})
+
+    def observation(self, observation):
+        return {"image": observation}
+
+
+def cartpole():
+    return gym.make("CartPole-v1", max_episode_steps=17)
+
+
+def small(**kwargs):
+    return gym.make(SMALL, max_episode_steps=9, **kwargs)
+
+
+def corridor(**kwargs):
+    return TimeLimit(Corridor(length=5, deadly=True, **kwargs), 7)
+
+
+def monitored():
+    return Monitor(small())
+
+
+def stateful():
+    return StatefulEnv(Monitor(corridor()))
+
+
+def atari():
+    env = NoopResetEnv(StickyActionEnv(Lives(image=True), 0.3), 3)
+    return ClipRewardEnv(FireResetEnv(EpisodicLifeEnv(MaxAndSkipEnv(env, 2))))
+
+
+def image_corridor():
+    return corridor(image=True)
+
+
+def reward_normalized():
+    return NormalizeReward(NormalizeObservation(cartpole()))
+
+
+def vector(make_env, kind=SyncVectorEnv, n=3, **kwargs):
+    return kind([make_env] * n, **kwargs)
+
+
+def goals(make_env=small):
+    return GoalBufferWrapper(make_env(), selector=Recent(), max_episode_steps=6)
+
+
+ENVIRONMENTS = {
+    "CartPole": cartpole,
+    "MountainCar": lambda: gym.make("MountainCar-v0", max_episode_steps=30),
+    "Pendulum": lambda: gym.make("Pendulum-v1", max_episode_steps=30),
+    "Acrobot": lambda: gym.make("Acrobot-v1", max_episode_steps=30),
+    "FrozenLake": lambda: gym.make("FrozenLake-v1"),
+    "CliffWalking": lambda: gym.make("CliffWalking-v1", is_slippery=True, max_episode_steps=30),
+    "Taxi": lambda: TimeLimit(TaxiEnv(), 30),
+    "Blackjack": lambda: gym.make("Blackjack-v1"),
+    "TwoRooms": small,
+    "Corridor": corridor,
+    "Tangle": Tangle,
+    "atari wrappers": atari,
+    "StatefulEnv": stateful,
+    "goals": goals,
+    "FrameStack": lambda: FrameStackObservation(small(), 3),
+    "statistics": lambda: RecordEpisodeStatistics(ReshapeObservation(cartpole(), (2, 2)), buffer_length=5),
+    "TimeAware, Delay": lambda: TimeAwareObservation(DelayObservation(cartpole(), 2)),
+    "Normalize": reward_normalized,
+    "StickyAction": lambda: StickyAction(cartpole(), 0.4, (1, 3)),
+    "Monitor": monitored,
+    "drawn": lambda: gym.make("CartPole-v1", render_mode="rgb_array"),
+    **{
+        f"MiniGrid {name}": functools.partial(gym.make, f"MiniGrid-{name}-v0", max_steps=40)
+        for name in ("DoorKey-5x5", "Dynamic-Obstacles-5x5", "KeyCorridorS3R2", "MultiRoom-N2-S4", "ObstructedMaze-1Dlhb")
+    },
+    "Dummy": lambda: DummyVecEnv([monitored] * 3),
+    "Dummy dict": lambda: VecExtractDictObs(DummyVecEnv([lambda: DictObs(small())] * 2), "image"),
+    "Dummy goals": lambda: DummyVecEnv([goals] * 2),
+    "VecMonitor": lambda: VecMonitor(DummyVecEnv([small] * 3)),
+    "VecFrameStack": lambda: VecFrameStack(VecTransposeImage(DummyVecEnv([image_corridor] * 3)), 2),
+    "VecFrameStack dict": lambda: VecFrameStack(DummyVecEnv([lambda: DictObs(image_corridor())] * 2), 3),
+    "VecNormalize": lambda: VecCheckNan(VecNormalize(DummyVecEnv([cartpole] * 3))),
+    "VecGoal": lambda: VecGoalBufferWrapper(DummyVecEnv([small] * 3), max_episode_steps=6),
+    "VecGoal worlds go on": lambda: VecGoalBufferWrapper(VecFrameStack(DummyVecEnv([small] * 2), 2), max_episode_steps=6),
+    "Subproc": lambda: SubprocVecEnv([stateful] * 2, start_method="fork"),
+    "Subproc goals": lambda: VecGoalBufferWrapper(SubprocVecEnv([stateful] * 2, start_method="fork"), max_episode_steps=6),
+    **{f"Sync {mode.name}": functools.partial(vector, cartpole, autoreset_mode=mode) for mode in MODES},
+    **{f"Async {mode.name}": functools.partial(vector, stateful, AsyncVectorEnv, 2, autoreset_mode=mode) for mode in MODES},
+    "Async without shared memory": lambda: AsyncVectorEnv([stateful] * 2, shared_memory=False),
+    "vector wrappers": lambda: VectorRecordEpisodeStatistics(VectorNormalizeObservation(vector(cartpole))),
+    "CartPole native": lambda: gym.make_vec("CartPole-v1", 3, "vector_entry_point"),
+    **{
+        f"GymnasiumVecEnv {mode.name} of {name}": functools.partial(lambda make, mode: GymnasiumVecEnv(make(mode)), make, mode)
+        for mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
+        for name, make in {
+            "Sync": lambda mode: vector(corridor, autoreset_mode=mode),
+            "Async": lambda mode: vector(stateful, AsyncVectorEnv, 2, autoreset_mode=mode),
+            "native": lambda mode: gym.make_vec(SMALL, 3, max_episode_steps=6, autoreset_mode=mode),
+        }.items()
+    },
+    "VecGoal native": lambda: VecGoalBufferWrapper(
+        GymnasiumVecEnv(gym.make_vec(SMALL, 3, max_episode_steps=9, autoreset_mode="Disabled")), max_episode_steps=6
+    ),
+}
+
+
+class Driver:
+    """Steps any kind of environment, and resets it wherever that is up to the caller."""
+
+    def __init__(self, env):
+        self.env = env
+
+    def reset(self, seed):
+        if isinstance(self.env, VecEnv):
+            self.env.seed(seed)
+            self.env.action_space.seed(seed)
+            return self.env.reset(), copy.deepcopy(current_reset_infos(self.env))
+        self.env.action_space.seed(seed)
+        return self.env.reset(seed=seed)
+
+    def step(self):
+        if isinstance(self.env, VecEnv):
+            actions = np.array([self.env.action_space.sample() for _ in range(self.env.num_envs)])
+            return actions, self.env.step(actions), copy.deepcopy(current_reset_infos(self.env))
+        actions = self.env.action_space.sample()
+        result = self.env.step(actions)
+        ended = np.logical_or(result[2], result[3])
+        if isinstance(self.env, VectorEnv):
+            if self.env.metadata["autoreset_mode"] is AutoresetMode.DISABLED and ended.any():
+                return actions, result, self.env.reset(options={"reset_mask": ended})
+            return actions, copy.deepcopy(result)
+        return actions, result, self.env.reset() if ended else None
+
+    def buffers(self):
+        env = self.env
+        if isinstance(env, VecGoalBufferWrapper):
+            return [env.goal_buffer]
+        if isinstance(env, DummyVecEnv) and all(env.env_is_wrapped(GoalBufferWrapper)):
+            return env.get_attr("goal_buffer")
+        return [env.goal_buffer] if isinstance(env, GoalBufferWrapper) else []
+
+
+def assert_same(left, right, where=""):
+    """Bit-equal, types included; but for the times in the statistics of episodes."""
+    assert type(left) is type(right), where
+    if isinstance(left, dict):
+        assert list(left) == list(right), where
+        for key in left:
+            if not (key in ("t", "_t") and "r" in left):
+                assert_same(left[key], right[key], f"{where}.{key}")
+    elif isinstance(left, (list, tuple, deque)):
+        assert len(left) == len(right), where
+        for index, (one, other) in enumerate(zip(left, right, strict=True)):
+            assert_same(one, other, f"{where}[{index}]")
+    elif isinstance(left, np.ndarray):
+        assert (left.dtype, left.shape) == (right.dtype, right.shape), where
+        if left.dtype.hasobject:
+            assert_same(left.tolist(), right.tolist(), where)
+        else:
+            assert left.tobytes() == right.tobytes(), where
+    elif isinstance(left, np.random.Generator):
+        assert_same(left.bit_generator.state, right.bit_generator.state, where)
+    elif isinstance(left, np.random.RandomState):
+        assert_same(left.get_state(), right.get_state(), where)
+    elif isinstance(left, th.Tensor):
+        assert_same(left.numpy(), right.numpy(), where)
+    else:
+        assert left == right or (left != left and right != right), where
+
+
+def leaves(tree):
+    """Everything in a tree that could be changed."""
+    if isinstance(tree, (dict, list, tuple, set, deque)):
+        yield tree
+        for one in tree.values() if isinstance(tree, dict) else tree:
+            yield from leaves(one)
+    elif isinstance(tree, (np.ndarray, np.random.Generator, np.random.RandomState, th.Tensor)):
+        yield tree
+
+
+def assert_plain(tree):
+    plain = (type(None), bool, int, float, str, bytes, list, tuple, dict, set, deque, np.ndarray, np.random.Generator)
+    for leaf in leaves(tree):
+        assert type(leaf) in (*plain, np.random.RandomState, th.Tensor), type(leaf)
+        if isinstance(leaf, (dict, list, tuple, set, deque)):
+            for one in leaf.values() if isinstance(leaf, dict) else leaf:
+                assert type(one) in (*plain, np.random.RandomState, th.Tensor) or isinstance(one, np.generic), type(one)
+        assert not (isinstance(leaf, np.ndarray) and leaf.dtype.hasobject)

@@ -1,0 +1,141 @@
+"""Environments that cannot be restored are refused by name."""
+
+import functools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.wrappers import (
+    TimeLimit,
+)
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+)
+
+from gym_twoRooms import TwoRoomsSwitchEnv, TwoRoomsSwitchVectorEnv
+from sb3_manygoals import GoalBufferWrapper, VecGoalBufferWrapper
+from sb3_manygoals.checkpoint.envs import StatefulEnv, get_env_state, set_env_state
+from sb3_manygoals.checkpoint.tree import CheckpointError
+from tests.sb3_manygoals.checkpoint.kinds import DictObs, Recent, cartpole, corridor, goals, small, stateful, vector
+from tests.sb3_manygoals.worlds import Corridor
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "message"),
+    [
+        (corridor, Corridor, r"state is of gymnasium.wrappers.common.TimeLimit \(.*Corridor\), and this is tests.*Corridor$"),
+        (lambda: Monitor(corridor()), lambda: TimeLimit(Monitor(Corridor()), 7), "built otherwise: .*Monitor"),
+        (lambda: DummyVecEnv([corridor] * 3), lambda: DummyVecEnv([corridor] * 2), r"DummyVecEnv of 3 .*DummyVecEnv of 2 "),
+        (lambda: vector(corridor, n=3), lambda: vector(corridor, n=2), r"SyncVectorEnv of 3 .*SyncVectorEnv of 2 "),
+        (lambda: DummyVecEnv([corridor]), lambda: DummyVecEnv([cartpole]), "Corridor.*, and this is .*CartPole"),
+        (
+            lambda: TwoRoomsSwitchEnv("small"),
+            lambda: TwoRoomsSwitchEnv("small", 0.1),
+            "does not fit TwoRoomsSwitchEnv: The state is of another world: its slip_probability is 0.5, here it is 0.1",
+        ),
+        (lambda: TwoRoomsSwitchEnv("small"), TwoRoomsSwitchEnv, r"its layout is \n[^ ]+\n, here it is \n[^ ]+\n\."),
+        (
+            lambda: TwoRoomsSwitchVectorEnv(2, "small", max_episode_steps=4),
+            lambda: TwoRoomsSwitchVectorEnv(2, "small"),
+            "its max_episode_steps is 4, here it is None",
+        ),
+        (goals, lambda: GoalBufferWrapper(small(), selector=Recent()), "max_episode_steps=6, not 50"),
+        (goals, lambda: GoalBufferWrapper(small(), max_episode_steps=6), "selector='Recent', not 'UniformSelector'"),
+        (
+            lambda: VecGoalBufferWrapper(DummyVecEnv([small])),
+            lambda: VecGoalBufferWrapper(DummyVecEnv([small]), reset_worlds=False),
+            "reset_worlds=True, not False",
+        ),
+        (
+            lambda: DictObs(corridor()),
+            lambda: Renamed(DictObs(corridor())).env,
+            "DictObs._observation_space was built otherwise",
+        ),
+    ],
+)
+def test_what_was_built_otherwise_is_refused(left, right, message):
+    first, other = left(), right()
+    first.reset()
+    with pytest.raises(CheckpointError, match=message):
+        set_env_state(other, get_env_state(first))
+
+
+class Renamed(gym.Wrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        env.observation_space = spaces.Dict({"picture": env.env.observation_space})
+
+
+class Window:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "message"),
+    [
+        (
+            "viewer",
+            Window(),
+            r"Corridor.viewer is a .*test_envs_refused.Window, .* give .* the methods get_checkpoint_state\(\) and set",
+        ),
+        ("things", {"a": [1, (Window(),)]}, r"Corridor.things\['a'\]\[1\]\[0\] is a .*Window"),
+        ("objects", np.array([None]), r"Corridor.objects is a numpy.ndarray"),
+        ("handle", open(__file__), r"Corridor.handle is a _io.TextIOWrapper"),  # noqa: SIM115
+        ("keyed", {Window: 1}, r"Corridor.keyed has a key of type type"),
+        ("chosen", {frozenset()}, r"an element of Corridor.chosen is a builtins.frozenset"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_by_name(attribute, value, message):
+    env = corridor()
+    setattr(env.unwrapped, attribute, value)
+    with pytest.raises(CheckpointError, match=message):
+        get_env_state(env)
+    venv = SubprocVecEnv([lambda: StatefulEnv(env)] * 2, start_method="fork")
+    with pytest.raises(CheckpointError, match=f"environment 0 of SubprocVecEnv: {message}"):
+        get_env_state(venv)
+    venv.reset()  # the workers live
+    venv.close()
+    if hasattr(value, "close"):
+        value.close()
+
+
+class Slotted(Corridor):
+    __slots__ = ("hidden",)
+
+
+def test_other_things_are_refused():
+    with pytest.raises(CheckpointError, match="Slotted has __slots__"):
+        get_env_state(Slotted())
+    with pytest.raises(CheckpointError, match="env must be an environment, got int"):
+        get_env_state(3)
+    with pytest.raises(CheckpointError, match="this is not the state of an environment"):
+        set_env_state(corridor(), {})
+
+
+def test_babyai_is_refused():
+    pytest.importorskip("minigrid")
+    env = gym.make("BabyAI-GoToRedBall-v0")
+    env.reset(seed=0)
+    with pytest.raises(CheckpointError, match=r"GoToRedBall.instrs.env is a .*GoToRedBall"):
+        get_env_state(env)
+
+
+@pytest.mark.parametrize("kind", [functools.partial(SubprocVecEnv, start_method="fork"), AsyncVectorEnv])
+@pytest.mark.parametrize("make_env", [corridor, Corridor, lambda: TimeLimit(stateful(), 3)])
+def test_workers_need_a_stateful_env_outermost(kind, make_env):
+    env = kind([make_env] * 2)
+    with pytest.raises(CheckpointError, match=r"put a StatefulEnv around each, outermost, as in .*\(\[lambda: StatefulEnv\("):
+        get_env_state(env)
+    env.reset()  # the workers live
+    env.close()
+
+
+def test_async_without_shared_memory_cannot_be_reset_by_hand():
+    env = AsyncVectorEnv([stateful], shared_memory=False, autoreset_mode=AutoresetMode.DISABLED)
+    with pytest.raises(CheckpointError, match="use shared_memory=True"):
+        get_env_state(env)
+    env.close()
