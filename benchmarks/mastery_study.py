@@ -68,7 +68,19 @@ FAST: dict[str, dict[str, Any]] = {
 }
 """Both experiments on the paper's map with what masters it soonest."""
 
-Part = Literal["agents", "held-out", "ablations", "table", "fast", "paper", "generalization"]
+FAST_ABLATIONS: dict[str, dict[str, Any]] = {
+    name: {"preset": "fast", "eval_freq": 100_000, "agent": changed}
+    for name, changed in {
+        "no-margin": {"margin_weight": 0.0},
+        "no-near-weights": {"near_decay": 1.0},
+        "no-margin-no-near-weights": {"margin_weight": 0.0, "near_decay": 1.0},
+        "as-they-came": {"plan_evenly": False},
+        "no-plan": {"plan_interval": 0, "plan_evenly": False, "margin_weight": 0.0},
+    }.items()
+}
+"""The preset "fast" with one thing changed, or, where one needs another, two; transitions drawn as they came, not evenly."""
+
+Part = Literal["agents", "held-out", "ablations", "table", "fast", "fast-ablations", "paper", "generalization"]
 
 STEPS: dict[Part, int] = {
     "agents": 120_000,
@@ -76,6 +88,7 @@ STEPS: dict[Part, int] = {
     "ablations": 80_000,
     "table": 3_000_000,
     "fast": 500_000,
+    "fast-ablations": 500_000,
     "paper": 3_000_000,
     "generalization": 3_000_000,
 }
@@ -85,8 +98,8 @@ STEPS: dict[Part, int] = {
 def specs(part: Part, seeds: int, steps: int | None = None) -> list[Spec]:
     """
     :param part: of the study: the agents on the small map; the same with goals held out; the small preset with one thing
-        changed; the lookup table on the paper's map; the preset "fast" there, without goals held out and with; the paper's
-        two experiments there, likewise
+        changed; the lookup table on the paper's map; the preset "fast" there, without goals held out and with; that with
+        one thing changed; the paper's two experiments there, likewise
     :param seeds: how many, from 0 on
     :param steps: environment steps of a run, None for those of the part
     :return: the runs, all agents of one seed before the next seed
@@ -101,10 +114,11 @@ def specs(part: Part, seeds: int, steps: int | None = None) -> list[Spec]:
         "ablations": ABLATIONS,
         "table": {"table": {"study": "tabular"}},
         "fast": FAST,
+        "fast-ablations": FAST_ABLATIONS,
         "paper": PAPER | {"table": {"study": "tabular"}},
         "generalization": {name: {**options, "held_out": HELD_OUT} for name, options in PAPER.items()},
     }[part]
-    world = "TwoRoomsSwitch-v0" if part in ("table", "fast", "paper", "generalization") else small
+    world = small if part in ("agents", "held-out", "ablations") else "TwoRoomsSwitch-v0"
     return [
         Spec(
             "benchmarks.mastery_study:carry_out",
@@ -178,7 +192,8 @@ class MasteryStudyConfig:
     )
     part: Part = "agents"
     """The agents on the small map; the same with goals held out; the small preset with one thing changed; the lookup table on
-    the paper's map; the preset "fast" there, without goals held out and with; the paper's two experiments there, likewise."""
+    the paper's map; the preset "fast" there, without goals held out and with; that with one thing changed; the paper's two
+    experiments there, likewise."""
     seeds: int = 6
     """Runs of each agent, with the seeds from 0 on."""
     steps: int | None = None

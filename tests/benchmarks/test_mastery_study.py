@@ -36,6 +36,16 @@ def test_the_fast_preset_is_measured_in_both_experiments():
     assert everything.total_steps == 500_000
 
 
+def test_the_ablations_of_the_fast_preset_change_its_agent_alone_each_otherwise():
+    fast = replace(PRESETS["fast"], progress_bar=False)
+    changed = [configuration(spec) for spec in specs("fast-ablations", seeds=1)]
+    assert [replace(config, agent=fast.agent) for config in changed] == [fast] * len(changed)
+    agents = [fast.agent, *(config.agent for config in changed)]
+    assert len({repr(agent) for agent in agents}) == 1 + len(changed) == 6
+    for config in changed:
+        config.agent.make(config.env_id, config.total_steps, 0, "cpu")  # whose settings go together
+
+
 @pytest.mark.parametrize("part", ["agents", "held-out", "ablations"])
 def test_the_other_parts_are_on_the_small_map(part):
     configs = [configuration(spec) for spec in specs(part, seeds=1)]
