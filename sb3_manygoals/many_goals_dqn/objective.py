@@ -90,14 +90,14 @@ def planned_losses(model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tenso
     planned = th.as_tensor(model.plan.action_values(batch.states.cpu().numpy(), goal_ids.cpu().numpy()), device=goals.device)
     features = net.trunk(th.cat([batch.observations, goals]))
     q = net.pairwise(net.state_embedding(features[:n]), net.goal_embedding(features[n:]))
-    tried = ~planned.isnan()
-    known = tried.any(dim=2)
+    told = ~planned.isnan()
+    known = told.any(dim=2)
     values = planned.nan_to_num(nan=-th.inf).amax(dim=2, keepdim=True)
     weights = known.float()
     if model.near_decay < 1.0:
         rewards = (model.gamma, model.goal_reward, model.step_reward)
         weights = weights * near_weights(values[:, :, 0], model.near_decay, model.near_floor, *rewards)
-    errors = th.where(tried, q - planned, 0.0).square().sum(dim=2) / tried.sum(dim=2).clamp(min=1)
+    errors = th.where(told, q - planned, 0.0).square().sum(dim=2) / told.sum(dim=2).clamp(min=1)
     if model.margin_weight:
         best = planned >= values - _AS_GOOD * (model.goal_reward - model.step_reward)
         errors = errors + model.margin_weight * large_margin_loss(q, known, best, model.margin)

@@ -154,7 +154,8 @@ class ReplayPlan:
 
     def draw(self, n: int, replay: ManyGoalsReplayBuffer, rng: np.random.Generator) -> ManyGoalsSamples:
         """
-        Draw transitions evenly over the states that it was planned in, however often something was tried there.
+        Draw transitions evenly over the states that it was planned in, however often something was tried there. Where the
+        memory has been written over since, they are those that have come to the places of the ones before.
 
         :param n: how many, with replacement
         :param replay: the memory that was planned in
