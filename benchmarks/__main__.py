@@ -78,7 +78,8 @@ OTHERS = {
         "Time updates, ours and others, and their memory; instead with --world the world against its peers, with --curves how "
         "soon goal embeddings and a head for each goal come to mastery, with --profile where the time of an update goes, with "
         "--changes what each change for speed gave, with --atari games beside SB3's set-ups, with --auxiliary what auxiliary "
-        "tasks cost, with --selection what rules for choosing goals cost (settings: throughput --world --help, and so on).",
+        "tasks cost, with --pretraining what pre-training costs, with --selection what rules for choosing goals cost "
+        "(settings: throughput --world --help, and so on).",
     ),
     "film": ("film:FilmConfig", "Film the exact policy of a map pursuing goals."),
     "faults": ("faults:FaultsConfig", "Kill, damage and starve training runs, and count what comes of it."),
@@ -92,6 +93,7 @@ THROUGHPUT = {
     "--changes": "changes:ChangesConfig",
     "--atari": "atari_speed:AtariSpeedConfig",
     "--auxiliary": "auxiliary_speed:AuxiliarySpeedConfig",
+    "--pretraining": "pretraining_speed:PretrainingSpeedConfig",
     "--selection": "selection_speed:SelectionSpeedConfig",
 }
 """What else ``throughput`` does, each with settings of its own."""

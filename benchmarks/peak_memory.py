@@ -6,10 +6,11 @@ import ctypes
 import gc
 import multiprocessing
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch as th
 
@@ -20,6 +21,10 @@ UPDATES = 3
 """In a measurement: while the second computes its loss, the gradients of the first are still there."""
 
 PROCESS = Path("/proc/self")
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class UnmeasuredError(RuntimeError):
@@ -39,9 +44,20 @@ def of_update(case: Case, threads: int) -> float:
         memory, on CUDA that of tensors
     :raises UnmeasuredError: if the machine does not tell, or has not enough memory
     """
+    return in_a_new_process(_measure, case, threads) / 1e6
+
+
+def in_a_new_process(measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """
+    :param measure: a function of a module
+    :param args: of it
+    :param kwargs: of it
+    :return: what it returns in a process of its own
+    :raises UnmeasuredError: if it needs more memory than there is
+    """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
-            return pool.submit(_measure, case, threads).result() / 1e6
+            return pool.submit(measure, *args, **kwargs).result()
         except BrokenProcessPool as error:
             raise UnmeasuredError("its process was ended, for want of memory perhaps") from error
         except (MemoryError, th.OutOfMemoryError) as error:
@@ -90,10 +106,17 @@ def reset_peak(process: Path = PROCESS) -> tuple[int, int]:
     :raises KeyError: if it does not tell the peak
     """
     (process / "clear_refs").write_text("5", encoding="ascii")  # 5: see proc_pid_clear_refs(5)
-    return _status("VmHWM", process), _status("VmRSS", process)
+    return status("VmHWM", process), status("VmRSS", process)
 
 
-def _status(name: str, process: Path = PROCESS) -> int:
+def status(name: str, process: Path = PROCESS) -> int:
+    """
+    :param name: VmHWM, the peak of resident memory, or VmRSS, what is resident now
+    :param process: folder in /proc
+    :return: bytes
+    :raises OSError: if the machine has no such folder
+    :raises KeyError: if it does not tell that
+    """
     lines = (process / "status").read_text(encoding="utf-8").splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     return 1_024 * int(fields[name].split()[0])
@@ -113,7 +136,7 @@ def _measure(case: Case, threads: int) -> int:
         raise UnmeasuredError(reason)
     _, at_rest = reset_peak()
     _run(update)
-    return _status("VmHWM") - at_rest
+    return status("VmHWM") - at_rest
 
 
 def _settle(update: Update) -> None:

@@ -32,7 +32,7 @@ def test_a_peak_is_told_after_the_memory_is_given_back():
     peak_memory.reset_peak()
     with mmap.mmap(-1, 160_000_000) as big:  # of the kernel, as an allocator may have as much left over
         np.frombuffer(big, np.uint8)[:] = 1
-    peak, resident = peak_memory._status("VmHWM"), peak_memory._status("VmRSS")
+    peak, resident = peak_memory.status("VmHWM"), peak_memory.status("VmRSS")
     assert 155e6 < peak - resident < 170e6
     assert peak_memory.why_not() is None  # which resets it
     peak, resident = peak_memory.reset_peak()

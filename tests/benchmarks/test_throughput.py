@@ -318,6 +318,6 @@ def test_curves_of_both_learners_are_measured_alike(tmp_path, monkeypatch, capsy
 
 def test_one_thing_at_a_time(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmarks", "throughput", "--curves", "--world"])
-    known = "--world, --curves, --profile, --changes, --atari, --auxiliary, --selection"
+    known = "--world, --curves, --profile, --changes, --atari, --auxiliary, --pretraining, --selection"
     with pytest.raises(SystemExit, match=f"one of {known} at a time, got --curves --world"):
         main()
