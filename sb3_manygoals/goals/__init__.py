@@ -6,7 +6,8 @@ from sb3_manygoals.goals.episodes import GoalEpisodes
 from sb3_manygoals.goals.experience import IntermediateDifficultySelector, LeastVisitedSelector
 from sb3_manygoals.goals.learning_progress import LearningProgressSelector, SmoothedProgressSelector
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector, WeightedSelector
-from sb3_manygoals.goals.wrappers import GoalBufferWrapper, VecGoalBufferWrapper, current_reset_infos
+from sb3_manygoals.goals.vec_wrapper import VecGoalBufferWrapper, current_reset_infos
+from sb3_manygoals.goals.wrappers import GoalBufferWrapper
 
 __all__ = [
     "UNKNOWN",

@@ -12,7 +12,8 @@ from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wrapper
 
 from sb3_manygoals.goals.episodes import GoalEpisodes
-from sb3_manygoals.goals.wrappers import GoalBufferWrapper, VecGoalBufferWrapper
+from sb3_manygoals.goals.vec_wrapper import VecGoalBufferWrapper
+from sb3_manygoals.goals.wrappers import GoalBufferWrapper
 
 
 def goal_episodes(env: VecEnv) -> list[GoalEpisodes]:

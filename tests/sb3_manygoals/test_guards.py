@@ -1,18 +1,14 @@
 """Hostile conditions end training early, with the culprit named."""
 
 import copy
-import os
 import pickle
 import subprocess
 import sys
-import tracemalloc
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
-import psutil
 import pytest
 import torch as th
 from gymnasium import spaces
@@ -20,8 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecExtractDictObs, VecFrameStack
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, guards, memory
-from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, guards
 from tests.sb3_manygoals.worlds import Corridor
 
 ROOT = Path(__file__).parents[2]
@@ -310,205 +305,3 @@ def test_a_cuda_device_stops_itself():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode != 0
     assert "the loss of update 2, after num_timesteps=6 is not finite" in done.stderr
-
-
-# --- workers ---------------------------------------------------------------------------------------------------------
-
-SCRIPT = """
-import multiprocessing, os, signal
-import numpy as np
-import psutil
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import SubprocVecEnv
-from sb3_manygoals import ManyGoalsDQN, VecGoalBufferWrapper
-from tests.sb3_manygoals.worlds import Corridor
-
-class Kills(BaseCallback):
-    def _on_step(self):
-        if self.num_timesteps == 60:
-            os.kill(self.training_env.unwrapped.processes[1].pid, signal.SIGKILL)
-        return True
-
-class Bad(Corridor):
-    def __init__(self, bad):
-        super().__init__()
-        self.left, self.bad = 20, bad
-
-    def step(self, action):
-        self.left -= 1
-        if self.left == 0 and self.bad is None:
-            os._exit(3)
-        observation, *rest = super().step(action)
-        return (observation if self.left else self.bad), *rest
-
-def run(start, last, callback=None):
-    base = SubprocVecEnv([Corridor, Corridor, last], start_method=start)
-    workers = [psutil.Process(process.pid) for process in base.processes]
-    model = ManyGoalsDQN("MlpPolicy", VecGoalBufferWrapper(base), learning_starts=30, policy_kwargs={"net_arch": [8]})
-    try:
-        model.learn(10_000, callback=callback)
-    except (RuntimeError, ValueError) as error:
-        print(type(error).__name__, error, sep=": ")
-    print(sum(worker.is_running() for worker in workers), model.num_timesteps, model.replay_buffer.size())
-    base.close()
-    assert not any(worker.is_running() for worker in workers)
-
-if __name__ == "__main__":
-    multiprocessing.set_forkserver_preload(["sb3_manygoals"])
-    run("fork", Corridor, Kills())  # the others hold the dead one's pipe open
-    run("forkserver", Corridor, Kills())
-    run("fork", lambda: Bad(None))
-    run("fork", lambda: Bad(np.zeros(1, np.uint8)))
-    run("fork", lambda: Bad(np.zeros(6, np.float64)))
-"""
-
-
-def test_dead_and_misfitting_workers_are_named_and_none_is_left(tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-W", "ignore", str(tmp_path / "train.py")]
-    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
-    session = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        out, err = session.communicate(timeout=90)
-    finally:
-        session.kill()
-    assert session.returncode == 0, err
-    killed = (
-        "WorkerDied: worker processes died: environment 1 (killed by SIGKILL); the others were ended, after num_timesteps=60"
-    )
-    misfit = (
-        "EnvironmentFault: environment 2 gave an observation of shape {}, its space has (6,) and uint8, after num_timesteps=57"
-    )
-    assert out.splitlines() == [
-        *[killed, "0 60 20"] * 2,
-        "WorkerDied: worker processes died: environment 2 (exit code 3); the others were ended, after num_timesteps=57",
-        "0 57 19",
-        *[misfit.format("(1,) and dtype uint8"), "3 57 19"],
-        *[misfit.format("(6,) and dtype float64"), "3 57 19"],
-    ]
-    # the server of the forks ends with its parent, a moment later
-    orphans = [process for process in psutil.process_iter() if _session(process) == session.pid]
-    assert psutil.wait_procs(orphans, timeout=10)[1] == []
-
-
-def _session(process):
-    try:
-        return os.getsid(process.pid)
-    except ProcessLookupError:
-        return None
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("action_masks", [False, True])
-@pytest.mark.parametrize("space", [spaces.Box(0, 255, (4, 5, 3), np.uint8), spaces.Box(0, 1, (7,)), spaces.Discrete(9)])
-def test_bytes_of_a_replay_memory_are_those_of_its_arrays(space, action_masks):
-    goals = spaces.Dict({key: space for key in ("observation", "achieved_goal", "desired_goal")})
-    arguments = (100, goals, spaces.Discrete(5))
-    replay = ManyGoalsReplayBuffer(*arguments, n_envs=3, action_masks=action_masks)
-    arrays = sum(array.nbytes for array in vars(replay).values() if isinstance(array, np.ndarray))
-    assert sum(ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks).values()) == arrays
-
-
-def test_a_goal_buffer_that_cannot_fit_is_refused():
-    message = (
-        r"^a goal buffer of capacity 1000000000000 would take 41\d\.\d TiB \(goals 272\.8 TiB, index of goals 145\.5 TiB\), "
-        r"\d+\.\d [MG]iB are available: choose a smaller capacity$"
-    )
-    with pytest.raises(MemoryError, match=message):
-        GoalBuffer(spaces.Box(0, 255, (10, 10, 3), np.uint8), capacity=10**12)
-
-
-def test_a_replay_memory_that_cannot_fit_is_refused():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # SB3 only warns, and not before it has allocated
-        message = (
-            r"^the replay memory and the goals would take .* \(replay observations 54\.6 TiB, .*index of goals .*available"
-        )
-        with pytest.raises(MemoryError, match=message):
-            make_model(Corridor(length=60), buffer_size=10**12)
-
-
-def test_both_together_are_counted(monkeypatch):
-    space = spaces.Box(0, 100, (10, 10, 3), np.uint8)
-    buffer = GoalBuffer(space, capacity=1_000)  # 0.44 MiB
-    env = GoalBufferWrapper(Hostile(shape=(10, 10, 3), dtype=np.uint8), goal_buffer=buffer)
-    replay = sum(ManyGoalsReplayBuffer.memory_needed(1_000, env.observation_space, env.action_space, 1, False).values())
-    both = replay + sum(buffer.memory_to_come.values())
-    monkeypatch.setattr(memory, "available_memory", lambda: both - 1)
-    with pytest.raises(MemoryError, match="choose a smaller buffer_size than 1000, or a goal buffer of smaller capacity"):
-        make_model(env, buffer_size=1_000)
-    monkeypatch.setattr(memory, "available_memory", lambda: both)
-    model = make_model(env, buffer_size=1_000).learn(500)
-    # what is filled is taken, and not counted again for another environment
-    monkeypatch.setattr(memory, "available_memory", lambda: both - replay // 2)
-    model.set_env(GoalBufferWrapper(Hostile(shape=(10, 10, 3), dtype=np.uint8), goal_buffer=buffer))
-    monkeypatch.setattr(memory, "available_memory", lambda: both - replay // 2 - 400_000)
-    with pytest.raises(MemoryError, match="the replay memory and the goals"):
-        model.set_env(GoalBufferWrapper(Hostile(shape=(10, 10, 3), dtype=np.uint8), goal_buffer=buffer))
-
-
-def test_a_model_that_only_predicts_loads_on_a_small_machine(tmp_path, monkeypatch):
-    make_model(Corridor()).save(tmp_path / "model")
-    monkeypatch.setattr(memory, "available_memory", lambda: 1_000)
-    model = ManyGoalsDQN.load(tmp_path / "model")
-    with pytest.raises(MemoryError, match=r"1000 B are available"):
-        model.set_env(Corridor())
-
-
-def test_the_index_of_goals_is_not_underestimated():
-    buffer = GoalBuffer(spaces.Discrete(10**6), capacity=5_500)
-    tracemalloc.start()
-    buffer.add(np.arange(5_500))
-    taken = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert taken / 5_500 < 160
-
-
-GROUPS = {
-    "none": ({}, None),
-    "v2": (
-        {
-            "proc/self/cgroup": "0::/a/b\n",
-            "sys/fs/cgroup/a/memory.max": "3000\n",
-            "sys/fs/cgroup/a/memory.current": "1000\n",
-            "sys/fs/cgroup/a/memory.stat": "anon 500\ninactive_file 300\nactive_file 100\n",
-            "sys/fs/cgroup/a/b/memory.max": "max\n",
-            "sys/fs/cgroup/a/b/memory.current": "700\n",
-        },
-        2400,
-    ),
-    "v2 in a container": (
-        {"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": "900", "sys/fs/cgroup/memory.current": "1000"},
-        0,
-    ),
-    "v1 in a container, with the host's path": (
-        {
-            "proc/self/cgroup": "5:cpu:/x\n4:memory:/docker/7\n0::/docker/7\n",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "5000\n",
-            "sys/fs/cgroup/memory/memory.usage_in_bytes": "4000\n",
-            "sys/fs/cgroup/memory/memory.stat": "inactive_file 9\ntotal_inactive_file 10\ntotal_active_file 20\n",
-        },
-        1030,
-    ),
-}
-
-
-@pytest.mark.parametrize(("files", "left"), GROUPS.values(), ids=GROUPS)
-def test_limits_of_control_groups(files, left, tmp_path, monkeypatch):
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    host = 10**6
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": host}))
-    assert memory.available_memory(tmp_path) == (host if left is None else left)
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**30, "1.0 GiB"), (10**24, "867361.7 EiB")]
-)
-def test_sizes_are_readable(size, text):
-    assert memory.readable(size) == text

@@ -14,7 +14,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor
 
 from sb3_manygoals import GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper
-from sb3_manygoals.goals.wrappers import can_reset_single_envs
+from sb3_manygoals.goals.vec_wrapper import can_reset_single_envs
 from sb3_manygoals.infos import info_list
 from tests.sb3_manygoals.worlds import Corridor
 

@@ -1,0 +1,95 @@
+"""Workers of a SubprocVecEnv that die or misfit are named, and none is left. In a process of its own, with its own workers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+
+SCRIPT = """
+import multiprocessing, os, signal
+import numpy as np
+import psutil
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import SubprocVecEnv
+from sb3_manygoals import ManyGoalsDQN, VecGoalBufferWrapper
+from tests.sb3_manygoals.worlds import Corridor
+
+class Kills(BaseCallback):
+    def _on_step(self):
+        if self.num_timesteps == 60:
+            os.kill(self.training_env.unwrapped.processes[1].pid, signal.SIGKILL)
+        return True
+
+class Bad(Corridor):
+    def __init__(self, bad):
+        super().__init__()
+        self.left, self.bad = 20, bad
+
+    def step(self, action):
+        self.left -= 1
+        if self.left == 0 and self.bad is None:
+            os._exit(3)
+        observation, *rest = super().step(action)
+        return (observation if self.left else self.bad), *rest
+
+def run(start, last, callback=None):
+    base = SubprocVecEnv([Corridor, Corridor, last], start_method=start)
+    workers = [psutil.Process(process.pid) for process in base.processes]
+    model = ManyGoalsDQN("MlpPolicy", VecGoalBufferWrapper(base), learning_starts=30, policy_kwargs={"net_arch": [8]})
+    try:
+        model.learn(10_000, callback=callback)
+    except (RuntimeError, ValueError) as error:
+        print(type(error).__name__, error, sep=": ")
+    print(sum(worker.is_running() for worker in workers), model.num_timesteps, model.replay_buffer.size())
+    base.close()
+    assert not any(worker.is_running() for worker in workers)
+
+if __name__ == "__main__":
+    multiprocessing.set_forkserver_preload(["sb3_manygoals"])
+    run("fork", Corridor, Kills())  # the others hold the dead one's pipe open
+    run("forkserver", Corridor, Kills())
+    run("fork", lambda: Bad(None))
+    run("fork", lambda: Bad(np.zeros(1, np.uint8)))
+    run("fork", lambda: Bad(np.zeros(6, np.float64)))
+"""
+
+
+def test_dead_and_misfitting_workers_are_named_and_none_is_left(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-W", "ignore", str(tmp_path / "train.py")]
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    session = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, err = session.communicate(timeout=90)
+    finally:
+        session.kill()
+    assert session.returncode == 0, err
+    killed = (
+        "WorkerDied: worker processes died: environment 1 (killed by SIGKILL); the others were ended, after num_timesteps=60"
+    )
+    misfit = (
+        "EnvironmentFault: environment 2 gave an observation of shape {}, its space has (6,) and uint8, after num_timesteps=57"
+    )
+    assert out.splitlines() == [
+        *[killed, "0 60 20"] * 2,
+        "WorkerDied: worker processes died: environment 2 (exit code 3); the others were ended, after num_timesteps=57",
+        "0 57 19",
+        *[misfit.format("(1,) and dtype uint8"), "3 57 19"],
+        *[misfit.format("(6,) and dtype float64"), "3 57 19"],
+    ]
+    # the server of the forks ends with its parent, a moment later
+    orphans = [process for process in psutil.process_iter() if _session(process) == session.pid]
+    assert psutil.wait_procs(orphans, timeout=10)[1] == []
+
+
+def _session(process):
+    try:
+        return os.getsid(process.pid)
+    except ProcessLookupError:
+        return None
