@@ -21,7 +21,6 @@ from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import checkpoints
 from sb3_manygoals.checkpoint.callback import Checkpointable
 from sb3_manygoals.checkpoint.learner import get_generators, set_generators
-from sb3_manygoals.optim import ForeachRMSprop
 from sb3_manygoals.pretraining import CopiedLayer, ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 
 World = Literal["atari", "minigrid"]
@@ -108,11 +107,7 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
     :param config: what to run
     :return: what pre-trains, in one copy of the world, untrained
     """
-    policy = {
-        "features_extractor_kwargs": {"features_dim": config.features_dim},
-        "optimizer_class": ForeachRMSprop,
-        "optimizer_kwargs": dict(OPTIMIZER["optimizer_kwargs"]),
-    }
+    policy = {**OPTIMIZER, "features_extractor_kwargs": {"features_dim": config.features_dim}}
     common: dict[str, Any] = {
         "learning_rate": config.learning_rate,
         "buffer_size": config.buffer_size,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, PyTorchObs, Schedule
 from torch import nn
@@ -21,7 +22,7 @@ from sb3_manygoals.auxiliary.task_callback import check_positive
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
-from sb3_manygoals.optim import ForeachRMSprop
+from sb3_manygoals.optim import FusedRMSprop
 from sb3_manygoals.pretraining.frame_memory import FrameReplayBuffer, frame_bytes
 
 SelfRewardPredictor = TypeVar("SelfRewardPredictor", bound="RewardPredictor")
@@ -57,10 +58,10 @@ class RewardPredictionPolicy(BasePolicy):
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
-        optimizer_class: type[th.optim.Optimizer] = ForeachRMSprop,
+        optimizer_class: type[th.optim.Optimizer] = FusedRMSprop,
         optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        if optimizer_kwargs is None and optimizer_class is ForeachRMSprop:
+        if optimizer_kwargs is None and issubclass(optimizer_class, RMSpropTFLike):
             optimizer_kwargs = {"alpha": 0.99, "eps": 1e-5}
         super().__init__(
             observation_space,

@@ -17,7 +17,7 @@ from benchmarks.suite import Result
 from benchmarks.suite.config import SuiteConfig
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
-from sb3_manygoals.optim import ForeachRMSprop
+from sb3_manygoals.optim import FusedRMSprop
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor
 from tests.sb3_manygoals.checkpoint.conftest import no_sync
 from tests.sb3_manygoals.checkpoint.test_resume import same
@@ -131,7 +131,7 @@ def test_the_defaults_are_the_papers():
     assert isinstance(model.replay_buffer, ManyGoalsFrameReplayBuffer)
     assert model.replay_buffer.memory.stacks.n_stack == 4
     assert model.goals_in_replay
-    assert isinstance(model.policy.optimizer, ForeachRMSprop)
+    assert isinstance(model.policy.optimizer, FusedRMSprop)
     assert model.policy.optimizer.param_groups[0]["lr"] == 7e-4
     shapes = [tuple(tensor.shape) for name, tensor in model.policy.trunk.named_parameters() if name.endswith("weight")]
     assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136)]

@@ -12,7 +12,7 @@ from torch import nn
 
 from sb3_manygoals import ExactCheckpointCallback
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
-from sb3_manygoals.optim import ForeachRMSprop
+from sb3_manygoals.optim import FusedRMSprop
 from sb3_manygoals.pretraining import RewardPredictor, transfer_trunk
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
@@ -77,7 +77,7 @@ def test_the_defaults_are_the_papers():
     model = RewardPredictor("MlpPolicy", Signs(), device="cpu")
     assert (model.batch_size, model.buffer_size, model.learning_rate) == (80, 10_000, 7e-4)
     assert (model.train_freq.frequency, model.gradient_steps) == (1, 1)
-    assert isinstance(model.policy.optimizer, ForeachRMSprop)
+    assert isinstance(model.policy.optimizer, FusedRMSprop)
 
 
 def test_its_trunk_begins_an_actor_critic(tmp_path):
