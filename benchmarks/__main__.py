@@ -69,6 +69,10 @@ OTHERS = {
         "auxiliary_summary:AuxiliarySummaryConfig",
         "Sum up runs of auxiliary over their seeds: returns against steps, a table, a figure.",
     ),
+    "compare": (
+        "suite.compare:CompareConfig",
+        "Say whether suites carried out more than once, by other engines or with interruptions, came to the same.",
+    ),
     "report": (
         "study_report:ReportConfig",
         "Write one page about many runs and suites, finished or not, that opens without a network.",
