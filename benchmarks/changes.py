@@ -18,9 +18,14 @@ from benchmarks.cases import Case
 from benchmarks.rounds import Contender, Figure
 from sb3_manygoals import ManyGoalsDQN, linear
 from sb3_manygoals.many_goals_dqn import many_goals_dqn
+from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.optim import ForeachRMSprop
 
-CASES = (Case("pairwise", 32, 16), Case("pairwise", 128, 128, "batch"))
+CASES = (
+    Case("pairwise", 32, 16),
+    Case("pairwise", 128, 128, "batch"),
+    Case("pairwise", 80, 16, "batch", world="frames"),
+)
 AS_IT_IS = "as it is"
 
 
@@ -67,11 +72,17 @@ def step_as_sb3() -> None:
     ForeachRMSprop.step = RMSpropTFLike.step  # type: ignore[method-assign]
 
 
+def convolve_as_they_come() -> None:
+    """Pictures go through convolutions in the layout that they have."""
+    PaddedCNN.forward = lambda self, observations: self.net(observations)  # type: ignore[method-assign]
+
+
 UNDONE: Mapping[str, Callable[[], None]] = {
     "freed memory given back": give_memory_back,
     "products by MKL": multiply_by_mkl,
     "no shared passes": share_no_passes,
     "RMSProp as SB3's": step_as_sb3,
+    "pictures in their own layout": convolve_as_they_come,
 }
 """How each change is undone, for the rest of a process."""
 

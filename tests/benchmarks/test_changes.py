@@ -7,6 +7,7 @@ from benchmarks.cases import Case
 from benchmarks.changes import AS_IT_IS, UNDONE, ChangesConfig
 from sb3_manygoals import ManyGoalsDQN, linear
 from sb3_manygoals.many_goals_dqn import many_goals_dqn
+from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.optim import ForeachRMSprop
 
 TINY = Case("pairwise", 4, 3, "batch", world="TwoRoomsSwitchSmall-v0")
@@ -20,6 +21,7 @@ def undo(monkeypatch):
         (linear, "BY_ONEDNN"),
         (ManyGoalsDQN, "goal_losses"),
         (ForeachRMSprop, "step"),
+        (PaddedCNN, "forward"),
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     return lambda name: UNDONE[name]()
@@ -43,6 +45,15 @@ def test_each_change_is_undone(undo):
     assert not linear.BY_ONEDNN
     undo("RMSProp as SB3's")
     assert ForeachRMSprop.step is RMSpropTFLike.step
+    layouts = []
+    cnn = model.q_net.trunk[1]
+    cnn.net[0].register_forward_hook(lambda _, inputs, __: layouts.append(inputs[0].stride()))
+    stacks = th.rand(2, *model.policy.q_net.trunk[0].space.shape)
+    found = cnn(stacks)
+    undo("pictures in their own layout")
+    th.testing.assert_close(cnn(stacks), found)
+    assert layouts[0][1] == 1
+    assert layouts[1] == stacks.stride()
     kept = many_goals_dqn.keep_freed_memory
     undo("freed memory given back")
     assert many_goals_dqn.keep_freed_memory is not kept
