@@ -145,7 +145,7 @@ def contenders(config: AtariSpeedConfig, envs: dict[str, VecEnv]) -> list[Conten
             if backend == "native":
                 title += ", our network and optimizer" if own else ", SB3's"
                 name += "" if own else ", NatureCNN"
-            found.append(Contender(name, title, "steps/s", training(model, config.training_steps)))
+            found.append(Contender(name, title, "steps/s", rounds.training(model, config.training_steps)))
     return found
 
 
@@ -165,20 +165,5 @@ def games(env: VecEnv, steps: int) -> Callable[[], float]:
         for action in actions:
             env.step(action)
         return turns * env.num_envs / (time.perf_counter() - begin)
-
-    return measure
-
-
-def training(model: A2C, steps: int) -> Callable[[], float]:
-    """
-    :param model: the learner
-    :param steps: in each measurement, all copies' together, at least
-    :return: measures steps a second of its ``learn``
-    """
-
-    def measure() -> float:
-        before, begin = model.num_timesteps, time.perf_counter()
-        model.learn(steps, reset_num_timesteps=False)
-        return (model.num_timesteps - before) / (time.perf_counter() - begin)
 
     return measure

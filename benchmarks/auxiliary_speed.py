@@ -170,7 +170,7 @@ def contenders(
         for callback in tasks.values():
             callback.episodes = episodes
         title = "A2C" if agent == "a2c" else f"A2C + {agent.replace('_', ' ')}"
-        found.append(Contender(agent, title, "steps/s", training(model, list(tasks.values()), config.training_steps)))
+        found.append(Contender(agent, title, "steps/s", rounds.training(model, config.training_steps, list(tasks.values()))))
     rng = np.random.default_rng(0)
     draws: dict[str, Callable[[], object]] = {
         "16 of 5": lambda: episodes.sample(16, 5, rng),
@@ -180,22 +180,6 @@ def contenders(
     for name, draw in draws.items():
         found.append(Contender(f"draw, {name}", f"draw of 80 transitions: {name}", "ms", _milliseconds(draw, config.draws)))
     return found
-
-
-def training(model: A2C, callbacks: list[AuxiliaryCallback], steps: int) -> Callable[[], float]:
-    """
-    :param model: the learner
-    :param callbacks: of its tasks
-    :param steps: in each measurement, all copies' together, at least
-    :return: measures steps a second of its ``learn``
-    """
-
-    def measure() -> float:
-        before, begin = model.num_timesteps, time.perf_counter()
-        model.learn(steps, [*callbacks], reset_num_timesteps=False)
-        return (model.num_timesteps - before) / (time.perf_counter() - begin)
-
-    return measure
 
 
 def _milliseconds(draw: Callable[[], object], times: int) -> Callable[[], float]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -124,26 +123,11 @@ def contenders(
     :param learners: by how they pre-train
     :return: the training of each
     """
-    found = [Contender("a2c", "A2C", "steps/s", training(a2c, config.a2c_steps))]
+    found = [Contender("a2c", "A2C", "steps/s", rounds.training(a2c, config.a2c_steps))]
     for agent, learner in learners.items():
         title = f"pre-training by {agent.replace('_', ' ')}"
-        found.append(Contender(agent, title, "steps/s", training(learner, config.pretraining_steps)))
+        found.append(Contender(agent, title, "steps/s", rounds.training(learner, config.pretraining_steps)))
     return found
-
-
-def training(model: A2C | ManyGoalsDQN | RewardPredictor, steps: int) -> Callable[[], float]:
-    """
-    :param model: the learner
-    :param steps: in each measurement, at least
-    :return: measures steps a second of its ``learn``
-    """
-
-    def measure() -> float:
-        before, begin = model.num_timesteps, time.perf_counter()
-        model.learn(steps, reset_num_timesteps=False)
-        return (model.num_timesteps - before) / (time.perf_counter() - begin)
-
-    return measure
 
 
 def memory(config: PretrainingConfig) -> dict[str, str | float]:

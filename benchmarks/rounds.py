@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.type_aliases import MaybeCallback
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,22 @@ def _values(side: str | Best, measured: Mapping[str, Sequence[float]]) -> NDArra
         best: NDArray[np.float64] = values.max(axis=0)
         return best
     return np.array(measured[side])
+
+
+def training(model: BaseAlgorithm, steps: int, callback: MaybeCallback = None) -> Callable[[], float]:
+    """
+    :param model: a learner
+    :param steps: in each measurement, of all its environments together, at least
+    :param callback: of its ``learn``
+    :return: measures steps a second of its ``learn``
+    """
+
+    def measure() -> float:
+        before, begin = model.num_timesteps, time.perf_counter()
+        model.learn(steps, callback, reset_num_timesteps=False)
+        return (model.num_timesteps - before) / (time.perf_counter() - begin)
+
+    return measure
 
 
 def measure(contenders: Sequence[Contender], rounds: int) -> dict[str, list[float]]:

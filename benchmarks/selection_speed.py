@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,7 +47,7 @@ def run(config: SelectionSpeedConfig) -> Path:
     folder = run_folder.create(config.output, "selection")
     run_folder.write_config(folder, config)
     contenders = [
-        Contender(rule, rule.replace("_", " "), "steps/s", training(learner(rule, config.env_id), config.steps))
+        Contender(rule, rule.replace("_", " "), "steps/s", rounds.training(learner(rule, config.env_id), config.steps))
         for rule in SELECTORS
     ]
     figures = [
@@ -75,18 +73,3 @@ def learner(rule: str, env_id: str) -> ManyGoalsDQN:
     assert model.goal_buffer is not None
     model.goal_buffer.add(all_goals(env_id))
     return model.learn(120)
-
-
-def training(model: ManyGoalsDQN, steps: int) -> Callable[[], float]:
-    """
-    :param model: the learner
-    :param steps: of each measurement
-    :return: measures steps a second of its ``learn``
-    """
-
-    def measure() -> float:
-        before, begin = model.num_timesteps, time.perf_counter()
-        model.learn(steps, reset_num_timesteps=False)
-        return (model.num_timesteps - before) / (time.perf_counter() - begin)
-
-    return measure

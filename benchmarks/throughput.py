@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch as th
-from stable_baselines3.common.base_class import BaseAlgorithm
 
 from benchmarks import floor, peak_memory, peers, plotting, rounds, run_folder, scaling, table, updates
 from benchmarks.cases import Case
@@ -134,18 +132,9 @@ def contenders(config: ThroughputConfig, cases: Sequence[Case]) -> list[Contende
     peer = peers.sb3_learner(32, relabel=False)
     for name, model in (("training, ours", training), ("training, SB3", peer)):
         model.learning_starts = 0
-        found.append(Contender(name, name, "steps/s", _training(model, config.training_steps)))
+        found.append(Contender(name, name, "steps/s", rounds.training(model, config.training_steps)))
     return found
 
 
 def _floor_speed(work: Work) -> float:
     return 1 / floor.seconds(work)
-
-
-def _training(model: BaseAlgorithm, steps: int) -> Callable[[], float]:
-    def measure() -> float:
-        begin = time.perf_counter()
-        model.learn(steps, reset_num_timesteps=False)
-        return steps / (time.perf_counter() - begin)
-
-    return measure

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("ale_py")
 
-from benchmarks import peak_memory, pretraining_speed
+from benchmarks import peak_memory, pretraining_speed, rounds
 from benchmarks.pretraining import make_learner
 from benchmarks.pretraining_speed import FIGURES, LEARNERS, MEMORY, PretrainingSpeedConfig, memory, show_memory, write_memory
 
@@ -47,7 +47,7 @@ def test_each_step_of_a_measurement_is_an_update_with_a_full_memory(agent):
     assert learner._n_updates == 0
     if agent == "many_goals":
         assert learner.exploration_rate == pytest.approx(0.55)
-    assert pretraining_speed.training(learner, 3)() > 0
+    assert rounds.training(learner, 3)() > 0
     assert learner._n_updates == 3
     learner.env.close()
 
