@@ -200,17 +200,19 @@ class ExactCheckpointCallback(BaseCallback):
     def _on_rollout_start(self) -> None:
         if self._signal is None:
             self._install_handlers()  # again, after a signal that has not ended the process
+        told = self._signal  # one that comes from here on is obeyed where the next rollout starts, after a checkpoint
         if self._resumed is not None:
             # Only now, as anything may have drawn random numbers or logged since resume().
             set_generators(self._resumed["generators"])
             set_pending_log(self.logger, self._resumed["log"])
             self._resumed = None
-        elif self._signal is not None or self._is_due():
+        elif told is not None or self._is_due():
             self._save_or_warn()
         elif not self._checked:
             encode(self._state())  # what cannot be saved is an error now, not after hours
         self._checked = self._within_rollout = True
-        self._obey_signal()
+        if told is not None:
+            self._obey_signal()
 
     def _on_step(self) -> bool:
         return True

@@ -131,6 +131,18 @@ def test_a_signal_while_the_last_checkpoint_is_written(tmp_path, told):
         told()
 
 
+def test_a_signal_while_a_rollout_starts_is_obeyed_at_the_next_one(tmp_path, told):
+    class Telling(ExactCheckpointCallback):
+        def _is_due(self):
+            if self.model.num_timesteps == 5:
+                told()
+            return super()._is_due()
+
+    with pytest.raises(Told):
+        build("one environment").learn(20, Telling(tmp_path))
+    assert steps(tmp_path) == [6]
+
+
 def test_signals_that_do_not_end_it(tmp_path, told):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of programs that a shell has put in the background
     noted = []
