@@ -11,7 +11,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
-from scipy import stats
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_manygoals.action_masks import random_allowed
@@ -189,6 +188,8 @@ def _probabilities(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArr
 def _bootstrap(rates: NDArray[np.float64], confidence: float, seed: int) -> tuple[float, float]:
     if len(rates) == 1 or np.ptp(rates) == 0.0:  # every resample is the sample
         return float(rates[0]), float(rates[0])
+    from scipy import stats  # importing it takes longer than all else of this package but torch
+
     found = stats.bootstrap(
         (rates,), np.mean, confidence_level=confidence, method="percentile", batch=100, rng=np.random.default_rng(seed)
     )

@@ -1,8 +1,13 @@
+import multiprocessing
+
 import torch as th
 from hypothesis import settings
 
 # The suite runs in several processes on few cores: more threads than cores make torch many times slower.
 th.set_num_threads(1)
+
+# What starts the workers of a SubprocVecEnv imports torch once for all of them, which else takes each of them seconds.
+multiprocessing.set_forkserver_preload(["sb3_manygoals"])
 
 # How long an example takes says nothing on a machine that is busy otherwise.
 settings.register_profile("project", deadline=None)

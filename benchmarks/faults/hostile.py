@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 from collections.abc import Callable
 from functools import partial
@@ -70,6 +71,7 @@ FAULTS: dict[str, Callable[[Any], tuple[Any, float]]] = {
 
 def hostile_trials() -> list[Trial]:
     """:return: each fault done once to each learner"""
+    multiprocessing.set_forkserver_preload([__name__])  # what workers import is imported once
     trials = []
     names = [subject.name for subject in SUBJECTS]
     with TemporaryDirectory() as folder:
@@ -89,7 +91,7 @@ def _train(
     make: Callable[[VecEnv], BaseAlgorithm],
     fault: str | None,
     callback: BaseCallback | None = None,
-    kind: type[DummyVecEnv] | type[SubprocVecEnv] = DummyVecEnv,
+    kind: Callable[..., VecEnv] = DummyVecEnv,
 ) -> dict[str, Any]:
     """Train, and say what came: the error, if there was one, and whether the weights were left finite."""
     model = make(kind([partial(Misbehaving, fault if index == WHERE else None) for index in range(N_ENVS)]))

@@ -4,10 +4,7 @@ import csv
 import importlib.util
 import json
 import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,13 +18,13 @@ from benchmarks.auxiliary_presets import TASKS
 from benchmarks.episode_scores import ScoreCallback
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
 from sb3_manygoals.optim import FusedRMSprop
+from tests.benchmarks.command_line import command
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.conftest import no_sync
 from tests.sb3_manygoals.checkpoint.test_resume import same
 
 __all__ = ["no_sync"]
 
-ROOT = Path(__file__).parents[2]
 AGENTS = ("a2c", *TASKS)
 NEEDED = {"atari": ("ale_py", "lz4"), "two_rooms": (), "minigrid": ("minigrid", "lz4")}
 TINY = {"steps": 480, "eval_freq": 160, "max_episode_steps": 10, "seed": 4, "progress_bar": False}
@@ -171,13 +168,7 @@ def test_the_settings_come_back(tmp_path):
 
 def test_the_command_line(tmp_path):
     arguments = "--world two_rooms --agent a2c --steps 160 --eval-freq 80 --seed 2 --max-episode-steps 5"
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "auxiliary", *arguments.split(), "--output", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = command("auxiliary", *arguments.split(), "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr
     (folder,) = tmp_path.iterdir()
     assert folder.name.startswith("auxiliary-TwoRoomsSwitchSmall-v0-a2c-seed2-")

@@ -1,7 +1,3 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,15 +6,9 @@ from benchmarks import film
 from benchmarks.film import FilmConfig
 from gym_twoRooms import LayoutError
 from gym_twoRooms.mdp import COLOURS
+from tests.benchmarks.command_line import command
 
-ROOT = Path(__file__).parents[2]
 CORNER = "S..#..S\n...D...\n...#...\n..W####\n"
-
-
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks", "film", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
 
 
 def frames(path):
@@ -30,7 +20,7 @@ def frames(path):
 
 def test_the_command_films_a_named_layout(tmp_path):
     output = tmp_path / "new" / "film.gif"
-    done = command("--layout", "small", "--goals", "3", "--seed", "1", "--cell-size", "10", "--output", str(output))
+    done = command("film", "--layout", "small", "--goals", "3", "--seed", "1", "--cell-size", "10", "--output", str(output))
     assert done.returncode == 0, done.stderr
     assert "3 goals reached" in done.stdout
     pictures = list(frames(output))
@@ -71,7 +61,7 @@ def test_a_map_in_a_file(tmp_path):
 
 
 def test_what_is_no_layout_is_a_message(tmp_path):
-    done = command("--layout", "nonsense", "--output", str(tmp_path / "film.gif"))
+    done = command("film", "--layout", "nonsense", "--output", str(tmp_path / "film.gif"))
     assert done.returncode == 1
     assert done.stderr.startswith("error: 'nonsense' is neither a file nor one of the layouts paper, small")
     path = tmp_path / "bad.txt"

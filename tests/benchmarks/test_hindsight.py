@@ -1,9 +1,6 @@
 import csv
 import dataclasses
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -18,6 +15,7 @@ from benchmarks.relabelling import HindsightDQN
 from benchmarks.study import choose_held_out
 from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
 from sb3_manygoals.checkpoint import CheckpointError
+from tests.benchmarks.command_line import command
 
 SMALL = "TwoRoomsSwitchSmall-v0"
 TINY = HindsightConfig(
@@ -99,8 +97,7 @@ def test_a_run_can_be_resumed_with_its_settings(folder):
     output = config.output
     assert config == dataclasses.replace(TINY, held_out=0.2, output=output, resume=folder)
     before = (folder / "goals.csv").read_text()
-    command = [sys.executable, "-m", "benchmarks", "hindsight", "--threads", "1", "--resume", str(folder)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    done = command("hindsight", "--threads", "1", "--resume", str(folder))
     assert done.returncode == 0, done.stderr
     assert "going on from" in done.stdout
     assert (folder / "goals.csv").read_text() == before

@@ -19,14 +19,9 @@ from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
 from gym_twoRooms.oracle import OraclePolicy
 from sb3_manygoals import ManyGoalsDQN, MasteryResult
+from tests.benchmarks.command_line import command
 
 ROOT = Path(__file__).parents[2]
-
-
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
 
 
 QUICK = shlex.split(

@@ -1,10 +1,6 @@
 import csv
 import dataclasses
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -24,8 +20,8 @@ from benchmarks.tabular import TabularConfig
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
 from gym_twoRooms.oracle import expected_steps, optimal_values
+from tests.benchmarks.command_line import command
 
-ROOT = Path(__file__).parents[2]
 SMALL = "TwoRoomsSwitchSmall-v0"
 MDP = compile_layout(Layout.named("small"))
 N = MDP.n_states
@@ -376,10 +372,8 @@ def test_real_runs_on_the_command_line(tmp_path):
         PRESETS["small"], output=tmp_path / "runs" / "held out", agent=agent, held_out=0.2, threads=1, **env
     )
     folder = held_out.run()
-    command = [sys.executable, "-m", "benchmarks", "summary", "--runs", str(tmp_path / "runs"), "--values", "--goals", "30"]
-    command += ["--output", str(tmp_path / "out"), "--base", "held out"]
-    alone = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
+    arguments = ["summary", "--runs", str(tmp_path / "runs"), "--values", "--goals", "30", "--output", str(tmp_path / "out")]
+    done = command(*arguments, "--base", "held out")
     assert done.returncode == 0, done.stderr
     assert "| held out | 1 |" in done.stdout
     out = tmp_path / "out"
@@ -393,6 +387,6 @@ def test_real_runs_on_the_command_line(tmp_path):
         ("table", "taught"),
     }
     assert len(read(out / "steps.csv")) == 2 * 30
-    wrong = subprocess.run([*command[:-1], "nobody"], cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
+    wrong = command(*arguments, "--base", "nobody")
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("error: base must be the label of a finished run, one of held out, table; got 'nobody'")

@@ -1,9 +1,6 @@
 import csv
 import dataclasses
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +10,7 @@ from stable_baselines3.common.utils import LinearSchedule
 import gym_twoRooms  # noqa: F401
 from benchmarks.tabular import ByPictures, StateNumbers, TabularConfig, saved_config
 from sb3_manygoals.tabular import TabularAllGoals
+from tests.benchmarks.command_line import command
 
 SMALL = "TwoRoomsSwitchSmall-v0"
 
@@ -56,19 +54,12 @@ def test_a_run_can_be_resumed_on_the_command_line(folder):
     before = (folder / "goals.csv").read_text()
     config = saved_config(folder)
     assert (config.env_id, config.resume) == (SMALL, folder)
-    command = [sys.executable, "-m", "benchmarks", "tabular", "--resume", str(folder)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    done = command("tabular", "--resume", str(folder))
     assert done.returncode == 0, done.stderr
     assert "going on from" in done.stdout
     assert (folder / "goals.csv").read_text() == before
     assert len(json.loads((folder / "config.json").read_text())["resumed"]) == 1
-    wrong = subprocess.run(
-        [part.replace("tabular", "mastery") if part == "tabular" else part for part in command],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    wrong = command("mastery", "--resume", str(folder))
     assert wrong.returncode != 0
     assert "is not the folder of a run" in wrong.stderr
 

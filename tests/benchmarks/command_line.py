@@ -1,0 +1,24 @@
+"""The command line of the benchmarks, in this process: a new one takes seconds to import torch."""
+
+import io
+import subprocess
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from unittest import mock
+
+from benchmarks.__main__ import main
+
+
+def command(*arguments):
+    """What ``python -m benchmarks`` does with them. Errors that are not the command line's own are raised."""
+    code, out, err = 0, io.StringIO(), io.StringIO()
+    argv = mock.patch("sys.argv", ["benchmarks", *arguments])
+    with argv, redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():
+        warnings.simplefilter("default")  # printed, no errors as in tests
+        try:
+            main()
+        except SystemExit as end:  # as the interpreter has it
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):
+                err.write(end.code)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
