@@ -69,6 +69,7 @@ def run(config: FaultsConfig) -> Path:
         trials.no_permission: config.others,
     }
     th.set_num_threads(1)
+    th.optim.SGD([th.zeros(1)], lr=1.0)  # for the first optimizer torch imports hundreds of modules: before all forks
     with TemporaryDirectory(prefix="faults-") as temporary:
         # Others must be able to write here once a trial has given up its rights.
         os.chmod(temporary, 0o777)
