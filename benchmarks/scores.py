@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 Scores: TypeAlias = NDArray[np.float64]
 Statistic: TypeAlias = Callable[..., Scores]
@@ -133,6 +132,8 @@ def interquartile_mean(scores: Scores) -> Scores:
     :param scores: shape (..., n_runs, n_games)
     :return: the mean of all runs of all games without the lowest and the highest quarter, shape (...)
     """
+    from scipy import stats  # importing it takes a second
+
     pooled = scores.reshape(*scores.shape[:-2], -1)
     return np.asarray(stats.trim_mean(pooled, 0.25, axis=-1))
 
@@ -228,6 +229,8 @@ def interval(statistic: Statistic, *scores: Scores, level: float = 0.95, resampl
         assert axis == -1  # where scipy puts runs; games come after them here, agent by agent
         parts = [columns[start:end] for start, end in zip([0, *ends], [*ends, len(columns)], strict=True)]
         return statistic(*(np.stack(part, axis=-1) for part in parts))
+
+    from scipy import stats  # importing it takes a second
 
     found = stats.bootstrap(
         [column for each in scores for column in each.T],  # each game of each agent is a sample of its own

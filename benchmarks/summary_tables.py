@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from benchmarks.past_runs import PastRun, PastRunError
 
@@ -29,6 +28,8 @@ def interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float]
     values = np.asarray(values, dtype=np.float64)
     if len(values) < 2:
         return None
+    from scipy import stats  # importing it takes a second
+
     half = stats.t.ppf(0.5 + confidence / 2, len(values) - 1) * stats.sem(values)
     return max(0.0, float(values.mean() - half)), min(1.0, float(values.mean() + half))
 
