@@ -91,7 +91,7 @@ def _train(
     make: Callable[[VecEnv], BaseAlgorithm],
     fault: str | None,
     callback: BaseCallback | None = None,
-    kind: Callable[..., VecEnv] = DummyVecEnv,
+    kind: type[DummyVecEnv] | type[SubprocVecEnv] = DummyVecEnv,
 ) -> dict[str, Any]:
     """Train, and say what came: the error, if there was one, and whether the weights were left finite."""
     model = make(kind([partial(Misbehaving, fault if index == WHERE else None) for index in range(N_ENVS)]))
