@@ -90,12 +90,14 @@ def look(folders: Sequence[Path]) -> Findings:
     :raises SuiteError: if a result is damaged
     """
     configured = past_runs.find(folders)
-    pasts = past_runs.read(configured)
+    inside = {
+        folder: next((path for path in configured if folder in path.parents or folder == path), None)
+        for folder in _suite_folders(folders)
+    }
+    # A run of a suite is in the report by its result, with mastery.csv or without.
+    pasts = past_runs.read(path for path in configured if path not in inside.values() or (path / "mastery.csv").is_file())
     measured = {past.folder: past for past in pasts}
-    runs = []
-    for folder in _suite_folders(folders):
-        inside = next((path for path in configured if folder in path.parents or folder == path), None)
-        runs.append(_of_suite(folder, inside, None if inside is None else measured.pop(inside, None)))
+    runs = [_of_suite(folder, path, None if path is None else measured.pop(path, None)) for folder, path in inside.items()]
     groups = [past_runs.labelled(group) for group in _comparable(pasts)]
     label = {past.folder: past.label for group in groups for past in group}
     runs += [_single(past, label[folder]) for folder, past in measured.items() if folder in label]
