@@ -12,7 +12,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import sparse_worlds
-from benchmarks.auxiliary_presets import A2C_SETTINGS, OPTIMIZER
+from benchmarks.auxiliary_presets import A2C_SETTINGS, N_ENVS, OPTIMIZER
 from sb3_manygoals.networks import PaddedCNN
 
 World = Literal["atari", "two_rooms", "minigrid"]
@@ -26,6 +26,8 @@ class A2CConfig:
     """Which game, or id of an environment."""
     steps: int = 10_000_000
     """Environment steps to train for, those of pre-training included."""
+    n_envs: int = N_ENVS
+    """Copies of the world in which A2C acts at once."""
     seed: int = 0
     """Of everything random."""
     learning_rate: float = A2C_SETTINGS["learning_rate"]
@@ -64,7 +66,7 @@ class A2CConfig:
             value = getattr(self, name)
             if value not in get_args(known):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
-        for name in (*counts, "eval_freq", "max_episode_steps", "threads"):
+        for name in (*counts, "n_envs", "eval_freq", "max_episode_steps", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 

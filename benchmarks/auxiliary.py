@@ -13,7 +13,7 @@ from stable_baselines3 import A2C
 
 from benchmarks import a2c, auxiliary_plots, logs, run_folder, scores, sparse_worlds
 from benchmarks.a2c import A2CConfig, World
-from benchmarks.auxiliary_presets import HEADS, K_BEST_EPISODES, N_ENVS, TASKS
+from benchmarks.auxiliary_presets import HEADS, K_BEST_EPISODES, TASKS
 from benchmarks.episode_scores import LAST, ScoreCallback, ScorePoint
 from benchmarks.study import open_folder, saved_settings
 from sb3_manygoals import ExactCheckpointCallback
@@ -113,7 +113,7 @@ def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
     :param config: what to run
     :return: an untrained agent, and the callback of its auxiliary task, if it has one, by its name
     """
-    env = a2c.make_env(config, config.world, N_ENVS, config.goal)
+    env = a2c.make_env(config, config.world, config.n_envs, config.goal)
     assert env.observation_space.shape is not None
     heads = {"crop": HEADS["crop"], "cell": HEADS["cell"], "embedding_dim": config.embedding_dim}
     if config.world != "atari":  # all of the picture, a cell of the world in each of pixel control's

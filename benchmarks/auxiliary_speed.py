@@ -6,7 +6,7 @@ import csv
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import auxiliary, rounds, run_folder
 from benchmarks.auxiliary import PACKAGES, AuxiliaryConfig
-from benchmarks.auxiliary_presets import K_BEST_EPISODES, TASKS
+from benchmarks.auxiliary_presets import K_BEST_EPISODES, N_ENVS, TASKS
 from benchmarks.rounds import Contender, Figure
 from sb3_manygoals.auxiliary import AuxiliaryCallback, EpisodeBuffer
 
@@ -48,7 +48,9 @@ class AuxiliarySpeedConfig:
     episodes: int = K_BEST_EPISODES
     """Episodes of random play in the buffer."""
     training_steps: int = 4_000
-    """Steps in each measurement of training, all 16 copies' together."""
+    """Steps in each measurement of training, all copies' together."""
+    n_envs: int = N_ENVS
+    """Copies of the game in which each acts at once."""
     draws: int = 50
     """Batches in each measurement of draws."""
     threads: tuple[int, ...] = tuple(dict.fromkeys((1, os.cpu_count() or 1)))
@@ -59,7 +61,7 @@ class AuxiliarySpeedConfig:
     def __post_init__(self) -> None:
         if not self.games:
             raise ValueError("games must name at least one game")
-        for name in ("rounds", "episodes", "training_steps", "draws"):
+        for name in ("rounds", "episodes", "training_steps", "n_envs", "draws"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
@@ -80,10 +82,11 @@ def run(config: AuxiliarySpeedConfig) -> Path:
     print(", ".join([record["machine"]["processor"], *(f"{name} {version}" for name, version in record["versions"].items())]))
     rows: list[dict[str, str | float]] = []
     for game in reversed(config.games):  # the first is needed for longer
-        episodes, row = filled(game, config.episodes)
+        episodes, row = filled(game, config.episodes, config.n_envs)
         rows.insert(0, row)
     write_buffers(folder / "buffer.csv", rows)
-    models = {agent: auxiliary.make(AuxiliaryConfig(agent=agent, game=config.games[0])) for agent in ("a2c", *TASKS)}  # type: ignore[arg-type]
+    base = AuxiliaryConfig(game=config.games[0], n_envs=config.n_envs)
+    models = {agent: auxiliary.make(replace(base, agent=agent)) for agent in ("a2c", *TASKS)}  # type: ignore[arg-type]
     try:
         entrants = contenders(config, models, episodes)
         for threads in config.threads:
@@ -101,13 +104,14 @@ def run(config: AuxiliarySpeedConfig) -> Path:
     return folder
 
 
-def filled(game: str, n_episodes: int) -> tuple[EpisodeBuffer, dict[str, str | float]]:
+def filled(game: str, n_episodes: int, n_envs: int) -> tuple[EpisodeBuffer, dict[str, str | float]]:
     """
     :param game: its name
     :param n_episodes: of random play
+    :param n_envs: copies of the game that are played at once
     :return: a buffer of so many, and a row of ``buffer.csv``
     """
-    model, tasks = auxiliary.make(AuxiliaryConfig(game=game, capacity=n_episodes))
+    model, tasks = auxiliary.make(AuxiliaryConfig(game=game, n_envs=n_envs, capacity=n_episodes))
     episodes = tasks["many_goals"].episodes
     assert model.env is not None
     assert episodes is not None

@@ -14,7 +14,7 @@ from stable_baselines3 import A2C
 
 from benchmarks import a2c, logs, run_folder
 from benchmarks.a2c import A2CConfig
-from benchmarks.auxiliary_presets import N_ENVS, OPTIMIZER
+from benchmarks.auxiliary_presets import OPTIMIZER
 from benchmarks.episode_scores import LAST, ScoreCallback, ScorePoint
 from benchmarks.study import saved_settings
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
@@ -137,9 +137,9 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
 def make_a2c(config: PretrainingConfig) -> A2C:
     """
     :param config: what to run
-    :return: an untrained agent in 16 copies of the world
+    :return: an untrained agent
     """
-    return A2C("CnnPolicy", a2c.make_env(config, config.world, N_ENVS), device=config.device, **a2c.settings(config))
+    return A2C("CnnPolicy", a2c.make_env(config, config.world, config.n_envs), device=config.device, **a2c.settings(config))
 
 
 def run(config: PretrainingConfig) -> Path:
@@ -219,7 +219,7 @@ def _train(
     saving.resume(model, fallback=True)
     model.set_logger(logs.logger(folder, table, model.num_timesteps))
     if model.num_timesteps < steps:
-        interval = max(1, config.eval_freq // (5 * N_ENVS)) if isinstance(model, A2C) else 20
+        interval = max(1, config.eval_freq // (model.n_steps * config.n_envs)) if isinstance(model, A2C) else 20
         learn: Callable[..., Any] = model.learn
         learn(
             steps - model.num_timesteps,

@@ -16,6 +16,7 @@ from rich.table import Table
 from stable_baselines3 import A2C
 
 from benchmarks import peak_memory, rounds, run_folder
+from benchmarks.auxiliary_presets import N_ENVS
 from benchmarks.pretraining import PACKAGES, Agent, PretrainingConfig, make_a2c, make_learner
 from benchmarks.rounds import Contender, Figure
 from sb3_manygoals import ManyGoalsDQN
@@ -51,14 +52,16 @@ class PretrainingSpeedConfig:
     """Steps in each measurement of pre-training, each with an update. About half of the actions are random then, as they are
     on average over the paper's million steps."""
     a2c_steps: int = 4_000
-    """Steps in each measurement of A2C, all 16 copies' together."""
+    """Steps in each measurement of A2C, all copies' together."""
+    n_envs: int = N_ENVS
+    """Copies of the game in which A2C acts at once."""
     threads: tuple[int, ...] = tuple(dict.fromkeys((1, os.cpu_count() or 1)))
     """Numbers of torch threads to measure with, one after the other."""
     output: Path = Path("runs")
     """Folder in which the run's own folder is made."""
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "transitions", "pretraining_steps", "a2c_steps"):
+        for name in ("rounds", "transitions", "pretraining_steps", "a2c_steps", "n_envs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
@@ -69,7 +72,13 @@ class PretrainingSpeedConfig:
         """
         full = self.transitions
         return PretrainingConfig(
-            agent=agent, game=self.game, buffer_size=full, learning_starts=full, pretrain_steps=2 * full, steps=4 * full
+            agent=agent,
+            game=self.game,
+            n_envs=self.n_envs,
+            buffer_size=full,
+            learning_starts=full,
+            pretrain_steps=2 * full,
+            steps=4 * full,
         )
 
     def run(self) -> Path:

@@ -90,16 +90,17 @@ def test_a_game(agent, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("world", "agent", "steps", "game"),
+    ("world", "agent", "steps", "stop", "game", "n_envs"),
     [
-        ("two_rooms", "many_goals", 480, "TwoRoomsSwitchSmall-v0"),
-        ("minigrid", "reward_prediction", 480, "MiniGrid-Empty-Random-6x6-v0"),
-        ("atari", "many_goals", 3200, "Breakout"),
+        ("two_rooms", "many_goals", 480, 160, "TwoRoomsSwitchSmall-v0", 16),
+        ("minigrid", "reward_prediction", 480, 160, "MiniGrid-Empty-Random-6x6-v0", 16),
+        ("atari", "many_goals", 800, 640, "Breakout", 4),
     ],
 )
-def test_going_on_is_as_if_it_had_not_stopped(world, agent, steps, game, tmp_path):
-    whole = replace(tiny(world, agent, tmp_path / "whole", game=game), steps=steps).run()
-    stopped = replace(tiny(world, agent, tmp_path / "stopped", game=game), steps=steps - 320).run()
+def test_going_on_is_as_if_it_had_not_stopped(world, agent, steps, stop, game, n_envs, tmp_path):
+    config = tiny(world, agent, tmp_path / "whole", game=game, n_envs=n_envs)
+    whole = replace(config, steps=steps).run()
+    stopped = replace(config, steps=stop, output=tmp_path / "stopped").run()
     th.rand(3)  # the generators are elsewhere than they were
     config = replace(saved_config(stopped), steps=steps)
     assert config.run() == stopped

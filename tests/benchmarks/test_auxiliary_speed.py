@@ -45,7 +45,7 @@ def test_a_buffer_is_filled_with_whole_games():
 
 def test_everything_is_measured(tmp_path, capsys):
     config = AuxiliarySpeedConfig(
-        rounds=1, games=("Breakout",), episodes=2, training_steps=80, draws=2, threads=(1,), output=tmp_path
+        rounds=1, games=("Breakout",), episodes=2, training_steps=20, n_envs=4, draws=2, threads=(1,), output=tmp_path
     )
     folder = config.run()
     with (folder / "auxiliary-1-threads.csv").open(newline="") as file:
@@ -67,15 +67,15 @@ def test_everything_is_measured(tmp_path, capsys):
 
 def test_the_auxiliary_losses_are_computed_in_it():
     """Each of them, at every step of the optimizer but none before: a full buffer is there from the beginning."""
-    config = AuxiliarySpeedConfig(games=("Pong",), training_steps=160)
-    episodes, _ = auxiliary_speed.filled("Breakout", 1)
+    config = AuxiliarySpeedConfig(games=("Pong",), training_steps=20, n_envs=2)
+    episodes, _ = auxiliary_speed.filled("Breakout", 1, 2)
     for agent in ("many_goals", "pixel_control", "reward_prediction"):
-        model, tasks = auxiliary.make(AuxiliaryConfig(agent=agent, game="Breakout"))
+        model, tasks = auxiliary.make(AuxiliaryConfig(agent=agent, game="Breakout", n_envs=2))
         found = auxiliary_speed.contenders(config, {agent: (model, tasks)}, episodes)
         assert found[0].measure() > 0
         assert found[0].measure() > 0
         assert tasks[agent].n_updates == 4
-        assert model.num_timesteps == 320
+        assert model.num_timesteps == 40
         model.env.close()
 
 

@@ -19,7 +19,8 @@ def test_ratios_are_of_times():
 
 
 def test_everything_is_measured(tmp_path, capsys):
-    config = PretrainingSpeedConfig(rounds=1, transitions=40, pretraining_steps=2, a2c_steps=80, threads=(1,), output=tmp_path)
+    few = {"rounds": 1, "transitions": 40, "pretraining_steps": 2, "a2c_steps": 20, "n_envs": 4}
+    config = PretrainingSpeedConfig(**few, threads=(1,), output=tmp_path)
     folder = config.run()
     with (folder / "pretraining-1-threads.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
