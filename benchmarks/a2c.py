@@ -36,6 +36,8 @@ class A2CConfig:
     """A2C's RMSProp as OpenAI's baselines have it, or as is SB3's default."""
     ent_coef: float = A2C_SETTINGS["ent_coef"]
     """Weight of the entropy in A2C's loss."""
+    ortho_init: bool = True
+    """Weights begin orthogonal, as SB3 has it for A2C, in pre-training too; else as torch has them."""
     features_dim: int = 512
     """Width of the layer that actor, critic and whatever else learns share."""
     embedding_dim: int = 1024
@@ -101,6 +103,7 @@ def settings(config: A2CConfig) -> dict[str, Any]:
     policy_kwargs = {
         **(OPTIMIZER if config.optimizer == "baselines" else {}),
         "features_extractor_class": PaddedCNN,  # the layers of SB3's own for games, with faster products
+        "ortho_init": config.ortho_init,
         "net_arch": [],  # no more layers, as SB3 has it after its own
         "features_extractor_kwargs": {"features_dim": config.features_dim},
     }

@@ -107,7 +107,7 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
     :param config: what to run
     :return: what pre-trains, in one copy of the world, untrained
     """
-    policy = {**OPTIMIZER, "features_extractor_kwargs": {"features_dim": config.features_dim}}
+    policy = {**OPTIMIZER, "ortho_init": config.ortho_init, "features_extractor_kwargs": {"features_dim": config.features_dim}}
     common: dict[str, Any] = {
         "learning_rate": config.learning_rate,
         "buffer_size": config.buffer_size,

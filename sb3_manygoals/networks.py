@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first, preprocess_obs
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
@@ -148,6 +150,7 @@ def make_trunk(
     net_arch: Sequence[int],
     activation_fn: type[nn.Module],
     layer_norm: bool = False,
+    ortho_init: bool = False,
 ) -> tuple[nn.Sequential, int]:
     """
     What observations and goals share, or whoever else learns features.
@@ -157,6 +160,8 @@ def make_trunk(
     :param net_arch: widths of the fully connected layers that follow
     :param activation_fn: after each of them
     :param layer_norm: whether layer normalization is the end
+    :param ortho_init: whether weights begin orthogonal, scaled by the square root of 2, and biases with 0, as those of SB3's
+        actor-critics; else as torch has them, much smaller
     :return: from observations, shape (B, *observation_space.shape), to features, shape (B, features_dim); and ``features_dim``
     """
     layers: list[nn.Module] = []
@@ -166,7 +171,10 @@ def make_trunk(
         features_dim = width
     if layer_norm:
         layers.append(nn.LayerNorm(features_dim))
-    return nn.Sequential(preprocess, features_extractor, *layers), features_dim
+    trunk = nn.Sequential(preprocess, features_extractor, *layers)
+    if ortho_init:
+        trunk.apply(partial(BasePolicy.init_weights, gain=np.sqrt(2)))
+    return trunk, features_dim
 
 
 class UniversalQNetwork(nn.Module):

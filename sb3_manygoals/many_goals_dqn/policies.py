@@ -32,6 +32,8 @@ class ManyGoalsPolicy(BasePolicy):
     :param embedding_dim: width of the state and the goal embedding
     :param activation_fn: activation of those layers
     :param layer_norm: whether to end the trunk with layer normalization
+    :param ortho_init: whether weights of the trunk begin orthogonal, as those of SB3's actor-critics do: for one that is to be
+        the beginning of such
     :param standardize: whether to standardize observations, element by element, by what is known when learning starts
     :param head: "product" of the embeddings, as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`), or
         "distance" between them (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
@@ -57,6 +59,7 @@ class ManyGoalsPolicy(BasePolicy):
         embedding_dim: int = 1024,
         activation_fn: type[nn.Module] = nn.ReLU,
         layer_norm: bool = False,
+        ortho_init: bool = False,
         standardize: bool = False,
         head: Literal["product", "distance"] = "product",
         averaging: float = 0.0,
@@ -85,6 +88,7 @@ class ManyGoalsPolicy(BasePolicy):
         self.embedding_dim = embedding_dim
         self.activation_fn = activation_fn
         self.layer_norm = layer_norm
+        self.ortho_init = ortho_init
         self.standardize = standardize
         self.head = head
         self.averaging = averaging
@@ -102,7 +106,9 @@ class ManyGoalsPolicy(BasePolicy):
         assert isinstance(self.observation_space, spaces.Dict)
         preprocess = Preprocess(self.observation_space["observation"], self.normalize_images, self.standardize)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
-        trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, self.activation_fn, self.layer_norm)
+        trunk, features_dim = make_trunk(
+            preprocess, extractor, self.net_arch, self.activation_fn, self.layer_norm, self.ortho_init
+        )
         n_actions = int(self.action_space.n)
         return _HEADS[self.head](trunk, features_dim, n_actions, self.embedding_dim).to(self.device)
 
@@ -194,6 +200,7 @@ class ManyGoalsPolicy(BasePolicy):
             "embedding_dim": self.embedding_dim,
             "activation_fn": self.activation_fn,
             "layer_norm": self.layer_norm,
+            "ortho_init": self.ortho_init,
             "standardize": self.standardize,
             "head": self.head,
             "averaging": self.averaging,

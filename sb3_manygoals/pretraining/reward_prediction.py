@@ -39,6 +39,8 @@ class RewardPredictionPolicy(BasePolicy):
     :param lr_schedule: learning rate, a function of the remaining progress
     :param net_arch: widths of the layers after the features extractor
     :param activation_fn: activation of those layers
+    :param ortho_init: whether weights of the trunk begin orthogonal, as those of SB3's actor-critics do: for one that is to be
+        the beginning of such
     :param features_extractor_class: SB3 features extractor, the first part of the trunk
     :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
@@ -55,6 +57,7 @@ class RewardPredictionPolicy(BasePolicy):
         lr_schedule: Schedule,
         net_arch: list[int] | None = None,
         activation_fn: type[nn.Module] = nn.ReLU,
+        ortho_init: bool = False,
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
@@ -74,9 +77,10 @@ class RewardPredictionPolicy(BasePolicy):
         )
         self.net_arch = [] if net_arch is None else net_arch
         self.activation_fn = activation_fn
+        self.ortho_init = ortho_init
         preprocess = Preprocess(observation_space, normalize_images)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
-        self.trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, activation_fn)
+        self.trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, activation_fn, ortho_init=ortho_init)
         self.head = nn.Linear(features_dim, REWARD_CLASSES)
         self.optimizer = self.optimizer_class(
             self.parameters(),
@@ -101,6 +105,7 @@ class RewardPredictionPolicy(BasePolicy):
             **super()._get_constructor_parameters(),
             "net_arch": self.net_arch,
             "activation_fn": self.activation_fn,
+            "ortho_init": self.ortho_init,
             "lr_schedule": self._dummy_schedule,
             "features_extractor_class": self.features_extractor_class,
             "features_extractor_kwargs": self.features_extractor_kwargs,

@@ -85,6 +85,19 @@ def test_fine_tuning_begins_with_the_trunk_and_scratch_does_not(agent, tmp_path,
             assert th.equal(tensor, untrained[name])  # heads are those of A2C from scratch
 
 
+@pytest.mark.parametrize("agent", ["many_goals", "reward_prediction"])
+def test_pre_training_begins_as_a2c_from_scratch_does(agent):
+    """Else the beginning would be compared, not what was learned: A2C hardly learns from weights as torch has them."""
+    pytest.importorskip("minigrid")
+    trunk, scratch = make_learner(tiny(agent=agent)).policy.trunk[1], make_a2c(tiny()).policy.features_extractor
+    other = make_a2c(tiny(ortho_init=False)).policy.features_extractor
+    assert not th.allclose(*(th.linalg.svdvals(each.net[0].weight.detach().flatten(1)) for each in (scratch, other)), atol=0.1)
+    for ours, theirs in zip(trunk.parameters(), scratch.parameters(), strict=True):
+        th.testing.assert_close(
+            *(th.linalg.svdvals(each.detach().flatten(1)) if each.dim() > 1 else each for each in (ours, theirs))
+        )
+
+
 class Killed(BaseException):
     pass
 

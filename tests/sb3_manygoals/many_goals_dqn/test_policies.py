@@ -2,11 +2,12 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import NatureCNN
 
-from sb3_manygoals import ManyGoalsDQN
+from sb3_manygoals import ManyGoalsDQN, RewardPredictor
 from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy
-from sb3_manygoals.networks import Preprocess
+from sb3_manygoals.networks import PaddedCNN, Preprocess
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -76,6 +77,30 @@ def test_layer_norm_ends_the_trunk():
     features = policy.q_net.trunk(th.randn(6, 4))
     th.testing.assert_close(features.mean(dim=1), th.zeros(6), atol=1e-5, rtol=0)
     th.testing.assert_close(features.std(dim=1, correction=0), th.ones(6), atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["q_net", "q_net_target", "reward_prediction"])
+def test_a_trunk_begins_as_that_of_an_actor_critic(kind):
+    """Compared with SB3's own, layer by layer: by singular values, as the weights are random."""
+    images, schedule = spaces.Box(0, 255, (3, 10, 10), np.uint8), lambda _: 1e-3
+    theirs = list(
+        ActorCriticCnnPolicy(images, spaces.Discrete(3), schedule, [], features_extractor_class=PaddedCNN).parameters()
+    )
+    for ortho_init in (True, False):
+        if kind == "reward_prediction":
+            trunk = RewardPredictor.policy_aliases["CnnPolicy"](
+                images, spaces.Discrete(3), schedule, ortho_init=ortho_init
+            ).trunk
+        else:
+            trunk = getattr(CnnPolicy(goal_space(images), spaces.Discrete(3), schedule, ortho_init=ortho_init), kind).trunk
+        ours = list(trunk.parameters())
+        assert len(ours) == 6
+        for one, other in zip(ours, theirs, strict=False):
+            assert one.shape == other.shape
+            values = [
+                th.linalg.svdvals(layer.detach().flatten(1)) if layer.dim() > 1 else layer.detach() for layer in (one, other)
+            ]
+            assert th.allclose(*values, atol=1e-4) == ortho_init
 
 
 def test_standardized_observations_by_hand():
