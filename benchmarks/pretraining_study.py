@@ -44,6 +44,7 @@ def specs(
     pretrain_steps: int | None = None,
     games: Sequence[str] = (),
     only: Sequence[str] = (),
+    ortho_init: bool = True,
 ) -> list[Spec]:
     """
     :param seeds: how many, from 0 on
@@ -51,6 +52,7 @@ def specs(
     :param pretrain_steps: of these, those of pre-training, None for 20,000
     :param games: ids of environments; none for the default one
     :param only: agents to run; none for all
+    :param ortho_init: whether weights begin orthogonal
     :return: the runs, all agents in all environments with one seed before the next seed
     :raises ValueError: if there are no seeds, or there is no such agent
     """
@@ -60,6 +62,7 @@ def specs(
         raise ValueError(f"only must name agents of {', '.join(AGENTS)}, got {' '.join(only)}")
     default = WORLDS[WORLD]
     settings = {"pretrain_steps": default.pretrain_steps if pretrain_steps is None else pretrain_steps}
+    beginning = {} if ortho_init else {"ortho_init": False}
     return [
         Spec(
             "benchmarks.pretraining_study:carry_out",
@@ -68,7 +71,7 @@ def specs(
             seed,
             default.steps if steps is None else steps,
             # A2C from scratch is the same run however many steps the others would train before
-            {**settings, "agent": agent} if agent != "none" else {"agent": agent},
+            {**settings, **beginning, "agent": agent} if agent != "none" else {**beginning, "agent": agent},
         )
         for seed in range(seeds)
         for game in games or (default.game,)
@@ -90,6 +93,7 @@ def configuration(spec: Spec) -> PretrainingConfig:
         game=spec.game,
         seed=spec.seed,
         steps=spec.steps,
+        ortho_init=spec.settings.get("ortho_init", True),
         pretrain_steps=pretrain_steps,
         learning_starts=min(default.learning_starts, pretrain_steps // 2),
         eval_freq=max(1, spec.steps // ROWS),
@@ -190,13 +194,16 @@ class PretrainingStudyConfig:
     """Ids of environments of MiniGrid; by default one."""
     only: tuple[Agent, ...] = ()
     """Agents to run; by default all."""
+    ortho_init: bool = True
+    """Weights begin orthogonal, as SB3 has it for A2C, in pre-training too; else as torch has them. A root has room for
+    the comparison of one of both."""
 
     def run(self) -> Outcome | None:
         """
         :return: what became of the runs; None where they are only listed
         :raises ValueError: if an option makes no sense
         """
-        suite = specs(self.seeds, self.steps, self.pretrain_steps, self.games, self.only)
+        suite = specs(self.seeds, self.steps, self.pretrain_steps, self.games, self.only, self.ortho_init)
         outcome = self.suite.run(suite)
         finished = results(suite, self.suite.root).values()
         if finished:

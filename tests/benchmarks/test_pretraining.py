@@ -190,6 +190,10 @@ def test_all_agents_have_the_same_total_steps():
     assert {spec for spec in specs(10, 1_000, 200) if spec in suite} == {
         spec for spec in suite if spec.settings["agent"] == "none"
     }
+    other = specs(10, 1_000, 100, ortho_init=False)
+    assert [replace(configuration(spec), ortho_init=True) for spec in other] == configs
+    assert not any(configuration(spec).ortho_init for spec in other)
+    assert {spec.name for spec in other}.isdisjoint(spec.name for spec in suite)
     with pytest.raises(ValueError, match="seeds must be at least 1"):
         specs(0)
     with pytest.raises(ValueError, match="only must name agents"):
