@@ -67,7 +67,7 @@ OTHERS = {
     ),
     "auxiliary-summary": (
         "auxiliary_summary:AuxiliarySummaryConfig",
-        "Sum up runs of auxiliary over their seeds: returns against steps, a table, a figure.",
+        "Sum up runs of auxiliary or pretraining over their seeds: returns against steps, a table, a figure.",
     ),
     "compare": (
         "suite.compare:CompareConfig",

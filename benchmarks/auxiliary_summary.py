@@ -1,4 +1,4 @@
-"""Runs of A2C with auxiliary tasks summed up over their seeds: interquartile means against steps, with intervals."""
+"""Runs of A2C, with auxiliary tasks or pre-training, over their seeds: interquartile means against steps, with intervals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class Run:
 
 @dataclass(frozen=True)
 class AuxiliarySummaryConfig:
-    """Sum up runs of auxiliary over their seeds, those that have not finished as far as all of them have come."""
+    """Sum up runs of auxiliary, or of pretraining, over their seeds, those that have not finished as far as all of them have
+    come. Steps of pre-training, at which some have no return, are in no mean.
+    """
 
     runs: tuple[Path, ...]
     """Folders of runs, or folders below which they are."""
@@ -112,7 +114,7 @@ def _read(folder: Path) -> Run:
             folder, settings["game"], settings["agent"], settings["seed"], steps, returns, float(rows[-1]["training_seconds"])
         )
     except (OSError, ValueError, KeyError, IndexError) as error:
-        raise PastRunError(f"{folder} is not the folder of a run of auxiliary: {error!r}") from error
+        raise PastRunError(f"{folder} is not the folder of a run of auxiliary or pretraining: {error!r}") from error
 
 
 def common_steps(runs: Sequence[Run]) -> NDArray[np.int64]:

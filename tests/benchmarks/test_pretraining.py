@@ -11,6 +11,7 @@ from stable_baselines3 import A2C
 
 from benchmarks import pretraining
 from benchmarks.__main__ import main
+from benchmarks.auxiliary_summary import collect
 from benchmarks.pretraining import WORLDS, Agent, PretrainingConfig, make_a2c, make_learner, run, saved_config
 from benchmarks.pretraining_study import PretrainingStudyConfig, carry_out, compare, configuration, mean_return, specs
 from benchmarks.suite import Result
@@ -57,6 +58,8 @@ def test_a_run_has_all_its_steps_and_files(agent, tmp_path, capsys):
     assert saved_config(folder) == replace(tiny(agent=agent, output=tmp_path), resume=folder)
     model = A2C.load(folder / "model.zip", device="cpu")
     assert model.num_timesteps == score["step"]
+    (one,) = collect([folder])
+    assert (one.agent, one.seed, one.steps.tolist()) == (agent, 1, [int(row["step"]) for row in curve(folder)])
     said = capsys.readouterr().out
     assert ("copied trunk.1.net.0 to features_extractor.net.0, 16x3x2x2" in said) == (agent != "none")
 
