@@ -53,6 +53,10 @@ OTHERS = {
         "pretraining_study:PretrainingStudyConfig",
         "Many runs of pretraining in MiniGrid: carry out what has not finished of them, and compare.",
     ),
+    "pretraining-features": (
+        "pretraining_features:PretrainingFeaturesConfig",
+        "Measure the features that A2C began with in runs of pretraining.",
+    ),
     "games-study": (
         "games_study:GamesStudyConfig",
         "Six agents, with auxiliary tasks and with pre-training, in 49 Atari games: carry out what has not finished.",
