@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch as th
 from stable_baselines3 import A2C
 
-from benchmarks import a2c, auxiliary_plots, logs, run_folder, scores, sparse_worlds
+from benchmarks import a2c, logs, run_folder, scores, sparse_worlds
 from benchmarks.a2c import A2CConfig, World
 from benchmarks.auxiliary_presets import HEADS, K_BEST_EPISODES, TASKS
 from benchmarks.episode_scores import LAST, ScoreCallback, ScorePoint
@@ -199,6 +199,8 @@ def run(config: AuxiliaryConfig) -> Path:
     }
     (folder / "score.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     if score.score is not None:
+        from benchmarks import auxiliary_plots  # here, as matplotlib takes a second to import, and studies only look at first
+
         auxiliary_plots.curve(folder / "curve.csv", folder / "curve.png", config.game, config.agent, paper)
     said = "no episode has ended" if score.score is None else f"score {score.score:.3f}, mean of the last {LAST} episodes"
     print(f"{said}{'' if paper is None else f'; the paper has {paper:g} after 10M steps'}; {score.training_seconds:.0f} s")

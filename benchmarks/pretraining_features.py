@@ -17,7 +17,10 @@ from benchmarks.pretraining import make_a2c, saved_config
 from sb3_manygoals import ManyGoalsDQN, RewardPredictor
 from sb3_manygoals.pretraining import transfer_trunk
 
-LEARNERS: dict[str, type[ManyGoalsDQN] | type[RewardPredictor]] = {"many_goals": ManyGoalsDQN, "reward_prediction": RewardPredictor}
+LEARNERS: dict[str, type[ManyGoalsDQN] | type[RewardPredictor]] = {
+    "many_goals": ManyGoalsDQN,
+    "reward_prediction": RewardPredictor,
+}
 
 COLUMNS = ["game", "agent", "seed", "observations", "silent", "rank", "norm", "varying"]
 """Of the table; the last four are those of :func:`measure`."""
