@@ -14,7 +14,7 @@ Pre-training without a task (section 4 of Veeriah et al. 2018), and how an actor
     model.learn(180_000)
 
 A game's observations are stacks of four frames: ``replay_buffer_kwargs={"n_stack": 4}``. ``ortho_init`` lets the trunk begin
-as SB3's actor-critics do, who learn much less from one that began with torch's smaller weights.
+as SB3's actor-critics do; in this world A2C learned far less from torch's smaller weights.
 
 What a step of pre-training takes besides that of the environment, with the paper's numbers. Many goals: 21 observations (16
 of transitions, 5 goals) pass the trunk forth and back, and 21 the target network's forth; one more pair passes to choose an
