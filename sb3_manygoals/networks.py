@@ -120,7 +120,7 @@ class PaddedCNN(BaseFeaturesExtractor):
             down, right = _missing(height, kernel, stride), _missing(width, kernel, stride)
             if down or right:
                 modules.append(nn.ZeroPad2d((0, right, 0, down)))
-            modules += [nn.Conv2d(channels, out_channels, kernel, stride), nn.ReLU()]
+            modules += [nn.Conv2d(channels, out_channels, kernel, stride), nn.ReLU(inplace=True)]
             channels = out_channels
             height = (height + down - kernel) // stride + 1
             width = (width + right - kernel) // stride + 1
@@ -132,8 +132,8 @@ class PaddedCNN(BaseFeaturesExtractor):
         :param observations: float32, shape (B, C, H, W)
         :return: features, shape (B, features_dim)
         """
-        if observations.device.type == "cpu":
-            # as pictures come from TwoRoomsSwitch: oneDNN is faster with all channels of a pixel side by side
+        if observations.device.type == "cpu" and th.is_grad_enabled():
+            # as pictures come from TwoRoomsSwitch: the way back is faster with all channels of a pixel side by side
             observations = observations.contiguous(memory_format=th.channels_last)
         features: th.Tensor = self.net(observations)
         return features
