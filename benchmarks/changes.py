@@ -117,7 +117,7 @@ def run(config: ChangesConfig) -> Path:
             contenders.append(Contender(name, name, "updates/s", measure))
             if undone != AS_IT_IS:
                 figures.append(Figure(f"time: {name} / {AS_IT_IS}", whole, name))
-    measured = rounds.measure(contenders, config.rounds)
+    measured = rounds.measure(contenders, config.rounds, warm_up=False)  # each is a new process, which warms up
     rounds.write(folder / "changes.csv", contenders, measured)
     rounds.show(contenders, figures, measured)
     print(f"written to {folder}")

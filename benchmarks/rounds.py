@@ -120,19 +120,20 @@ def training(model: BaseAlgorithm, steps: int, callback: MaybeCallback = None) -
     return measure
 
 
-def measure(contenders: Sequence[Contender], rounds: int) -> dict[str, list[float]]:
+def measure(contenders: Sequence[Contender], rounds: int, warm_up: bool = True) -> dict[str, list[float]]:
     """
     Measure each in turn, once a round, so that a machine that slows down for a while slows all of them.
 
     :param contenders: what to measure
-    :param rounds: how many, after one that is for warming up
+    :param rounds: how many
+    :param warm_up: whether one more comes first, which does not count
     :return: each one's values, one a round
     """
     measured: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    for round_ in range(rounds + 1):
+    for round_ in range(-warm_up, rounds):
         for contender in contenders:
             value = contender.measure()
-            if round_ > 0:
+            if round_ >= 0:
                 measured[contender.name].append(value)
     return measured
 

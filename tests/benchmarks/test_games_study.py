@@ -78,19 +78,17 @@ def test_each_engine_gives_the_same_results(tmp_path):
             seeds=1,
             steps=800,
             games=("Boxing",),
-            only=("many-goals", "many-goals-pretraining"),
+            only=("many-goals-pretraining",),
         )
         outcome = config.run()
         assert outcome is not None
         assert outcome.complete
-        suite = specs(1, 800, ("Boxing",), ("many-goals", "many-goals-pretraining"))
-        finished = results(suite, root)
-        assert len(finished) == 2
-        for spec, result in finished.items():
-            run = spec.folder(root) / spec.agent / "run"
-            assert result.values == json.loads((run / "score.json").read_text())
-            assert result.values["step"] == 800
-        found.append([A2C.load(next(spec.folder(root).rglob("run/model.zip"))).policy.state_dict() for spec in finished])
+        suite = specs(1, 800, ("Boxing",), ("many-goals-pretraining",))
+        ((spec, result),) = results(suite, root).items()
+        run = spec.folder(root) / spec.agent / "run"
+        assert result.values == json.loads((run / "score.json").read_text())
+        assert result.values["step"] == 800
+        found.append(A2C.load(run / "model.zip").policy.state_dict())
     same(*found)
 
 

@@ -252,6 +252,7 @@ def test_keep_must_be_whole(tmp_path):
 SCRIPT = """
     import sys
     sys.path[:0] = {path!r}
+    import multiprocessing
     import gymnasium as gym
     from stable_baselines3.common.vec_env import SubprocVecEnv
     from sb3_manygoals import ExactCheckpointCallback, GymnasiumVecEnv, ManyGoalsDQN
@@ -263,6 +264,7 @@ SCRIPT = """
 
     if __name__ == "__main__":
         if {kind!r} == "SubprocVecEnv":
+            multiprocessing.set_forkserver_preload(["sb3_manygoals"])  # imported once
             env = SubprocVecEnv([make] * 2)
         else:
             env = GymnasiumVecEnv(gym.vector.AsyncVectorEnv([make] * 2, autoreset_mode="Disabled"))

@@ -223,14 +223,14 @@ def test_it_learns_every_goal_of_a_corridor(margin_weight):
     model = make_model(
         world,
         plan_interval=100,
-        exploration_steps=1_500,
+        exploration_steps=500,
         goal_sampling="batch",
         margin_weight=margin_weight,
         goal_wrapper_kwargs={"max_episode_steps": 15},
         policy_kwargs={**SMALL, "optimizer_class": th.optim.Adam},
         target_update_interval=10**6,  # by which nothing could come from one network to the other
     )
-    model.learn(3_000)
+    model.learn(1_000)
     reached = 0
     for start in range(7):
         for goal in range(7):

@@ -184,14 +184,14 @@ def test_it_learns_every_goal_of_a_corridor():
     model = make_model(
         world,
         learning_rate=1e-3,
-        exploration_steps=1_500,
+        exploration_steps=500,
         target_update_interval=50,
         double_q=True,
         goal_sampling="batch",
         goal_wrapper_kwargs={"max_episode_steps": 15},
         policy_kwargs={**SMALL, "optimizer_class": th.optim.Adam},
     )
-    model.learn(3_000)
+    model.learn(1_000)
     reached = 0
     for start in range(7):
         for goal in range(7):
