@@ -18,7 +18,7 @@ test: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 docs: $(INSTALLED_DEV)
 	$(BIN)/python -m sphinx --nitpicky --fail-on-warning --keep-going docs build/docs $(ARGS)
