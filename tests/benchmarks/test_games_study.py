@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 from stable_baselines3 import A2C
 
+from benchmarks import run_folder
 from benchmarks.auxiliary import AuxiliaryConfig
 from benchmarks.beta_study import BETAS, BetaStudyConfig, compare
 from benchmarks.beta_study import configuration as beta_configuration
 from benchmarks.beta_study import specs as beta_specs
-from benchmarks.games_study import AGENTS, GamesStudyConfig, configuration, games, specs
+from benchmarks.games_study import AGENTS, GamesStudyConfig, carry_out, configuration, games, specs
 from benchmarks.pretraining import PretrainingConfig
 from benchmarks.scores import DATA, human_normalized, read_table
 from benchmarks.suite import Result, read_result, results
@@ -64,6 +65,20 @@ def test_a_tenth_of_the_steps_is_pre_training():
 def test_what_makes_no_sense_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         specs(*arguments)
+
+
+@pytest.mark.parametrize("agent", ["many-goals", "many-goals-pretraining"])
+def test_a_run_is_in_the_folder_of_its_agent(agent, tmp_path, monkeypatch):
+    def carry_out_config(config, own, packages):
+        assert config == configuration(spec)
+        assert "ale-py" in packages
+        own.mkdir(parents=True)
+        (own / "score.json").write_text('{"score": 7.0}')
+
+    (spec,) = specs(1, 800, ["Boxing"], [agent])
+    monkeypatch.setattr(run_folder, "carry_out", carry_out_config)
+    assert carry_out(spec, tmp_path) == {"score": 7.0}
+    assert [path.parent for path in tmp_path.rglob("score.json")] == [tmp_path / agent / "run"]
 
 
 @pytest.mark.usefixtures("no_sync")
