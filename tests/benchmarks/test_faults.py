@@ -12,16 +12,16 @@ from benchmarks.faults import Trial, table
 from benchmarks.faults.trials import GOOD
 
 ROOT = Path(__file__).parents[2]
-FEW = shlex.split("--kills 1 --truncations 4 --flips 4 --others 2 --memory-steps 0 --workers 2")
+FEW = shlex.split("--kills 2 --truncations 6 --flips 6 --others 3 --memory-steps 0 --workers 2")
 FAULTS = {
-    "kill -9 at a random moment of training": 1,
-    "kill -9 inside a save": 1,
-    "a file cut short": 4,
-    "a bit flipped": 4,
-    "parts of two saves mixed": 2,
-    "a hostile pickle planted": 2,
-    "disk full": 2,
-    "no permission to write": 2,
+    "kill -9 at a random moment of training": 2,
+    "kill -9 inside a save": 2,
+    "a file cut short": 6,
+    "a bit flipped": 6,
+    "parts of two saves mixed": 3,
+    "a hostile pickle planted": 3,
+    "disk full": 3,
+    "no permission to write": 3,
     "NaN in an observation": 1,
     "infinite reward": 1,
     "observation of another shape": 1,

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 from stable_baselines3 import A2C
 
-from benchmarks import run_folder
 from benchmarks.auxiliary import AuxiliaryConfig
 from benchmarks.beta_study import BETAS, BetaStudyConfig, compare
 from benchmarks.beta_study import configuration as beta_configuration
 from benchmarks.beta_study import specs as beta_specs
-from benchmarks.games_study import AGENTS, GamesStudyConfig, carry_out, configuration, games, specs
+from benchmarks.games_study import AGENTS, GamesStudyConfig, configuration, games, specs
 from benchmarks.pretraining import PretrainingConfig
 from benchmarks.scores import DATA, human_normalized, read_table
 from benchmarks.suite import Result, read_result, results
@@ -67,20 +66,6 @@ def test_what_makes_no_sense_is_refused(arguments, message):
         specs(*arguments)
 
 
-@pytest.mark.parametrize("agent", ["many-goals", "many-goals-pretraining"])
-def test_a_run_is_in_the_folder_of_its_agent(agent, tmp_path, monkeypatch):
-    def carry_out_config(config, own, packages):
-        assert config == configuration(spec)
-        assert "ale-py" in packages
-        own.mkdir(parents=True)
-        (own / "score.json").write_text('{"score": 7.0}')
-
-    (spec,) = specs(1, 800, ["Boxing"], [agent])
-    monkeypatch.setattr(run_folder, "carry_out", carry_out_config)
-    assert carry_out(spec, tmp_path) == {"score": 7.0}
-    assert [path.parent for path in tmp_path.rglob("score.json")] == [tmp_path / agent / "run"]
-
-
 @pytest.mark.usefixtures("no_sync")
 def test_each_engine_gives_the_same_results(tmp_path):
     pytest.importorskip("ale_py")
@@ -93,17 +78,19 @@ def test_each_engine_gives_the_same_results(tmp_path):
             seeds=1,
             steps=800,
             games=("Boxing",),
-            only=("many-goals-pretraining",),
+            only=("many-goals", "many-goals-pretraining"),
         )
         outcome = config.run()
         assert outcome is not None
         assert outcome.complete
-        suite = specs(1, 800, ("Boxing",), ("many-goals-pretraining",))
-        ((spec, result),) = results(suite, root).items()
-        run = spec.folder(root) / spec.agent / "run"
-        assert result.values == json.loads((run / "score.json").read_text())
-        assert result.values["step"] == 800
-        found.append(A2C.load(run / "model.zip").policy.state_dict())
+        suite = specs(1, 800, ("Boxing",), ("many-goals", "many-goals-pretraining"))
+        finished = results(suite, root)
+        assert len(finished) == 2
+        for spec, result in finished.items():
+            run = spec.folder(root) / spec.agent / "run"
+            assert result.values == json.loads((run / "score.json").read_text())
+            assert result.values["step"] == 800
+        found.append([A2C.load(next(spec.folder(root).rglob("run/model.zip"))).policy.state_dict() for spec in finished])
     same(*found)
 
 

@@ -80,7 +80,7 @@ def test_the_tables_agree_with_each_other(folder):
         goals = list(csv.DictReader(file))
     assert len(goals) == 220
     assert {row["held_out"] for row in goals} == {"0"}
-    # an update of 96 goals each 8 steps, 4 at a time, after the first thousand
+    # an update of 24 goals each 4 steps, after the first thousand
     assert sum(int(row["updates"]) for row in goals) == 24 * (2400 - 1000) // 4
     rate = np.mean([float(row["greedy_reached"]) for row in goals])
     assert f"{rate:.4f}" in (folder / "report.html").read_text()

@@ -120,6 +120,15 @@ def test_atari_layers_are_exactly_the_nature_cnn():
         th.testing.assert_close(ours(frames), nature(frames))
 
 
+def test_channels_are_last_only_where_there_is_a_way_back():
+    network, frames, strides = PaddedCNN(spaces.Box(0, 255, (4, 84, 84), np.uint8)), th.rand(2, 4, 84, 84), []
+    network.net[0].register_forward_hook(lambda _, inputs, __: strides.append(inputs[0].stride(1)))
+    network(frames)
+    with th.no_grad():
+        network(frames)
+    assert strides == [1, 84 * 84]
+
+
 @pytest.mark.parametrize("head", ["product", "distance"])
 def test_pairwise_values_are_those_of_every_pair_by_itself(head):
     network = mastery_network(head)
