@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -40,6 +41,7 @@ def get_algorithm_state(model: BaseAlgorithm) -> dict[str, Any]:
         "policy": dict(model.policy.state_dict()),
         "optimizer": None if optimizer is None else optimizer.state_dict(),
         "counters": {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)},
+        "layout": _strides(model._last_obs),
         "action_space": None if model.action_space._np_random is None else model.action_space.np_random,
     }
 
@@ -63,6 +65,8 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
         optimizer.load_state_dict(state["optimizer"])
     for name, value in state["counters"].items():
         setattr(model, name, value)
+    # transposed images stay so: the last bits of convolutions depend on it. Checkpoints of before have no layout
+    model._last_obs = _laid_out(model._last_obs, state.get("layout"))
     if state["action_space"] is not None:
         model.action_space._np_random = state["action_space"]
 
@@ -144,6 +148,34 @@ def _built(model: BaseAlgorithm) -> dict[str, Any]:
         "optimizer": type(_optimizer(model)).__qualname__,
         **{f"weights {name}, shape": list(tensor.shape) for name, tensor in model.policy.state_dict().items()},
     }
+
+
+def _strides(observations: Any) -> Any:
+    """Of an array that fills its memory with its axes in another order, or of each of a dict; else None."""
+    if isinstance(observations, dict):
+        return {name: _strides(array) for name, array in observations.items()}
+    if not isinstance(observations, np.ndarray) or min(observations.strides, default=0) < 0:
+        return None
+    last = sum((length - 1) * stride for length, stride in zip(observations.shape, observations.strides, strict=True))
+    fills = last + observations.itemsize == observations.nbytes
+    # not the flag c_contiguous: for that, where an axis of length 1 stands does not matter
+    return (
+        list(observations.strides)
+        if fills and observations.strides != np.empty_like(observations, order="C").strides
+        else None
+    )
+
+
+def _laid_out(observations: Any, strides: Any) -> Any:
+    """As they were in memory, by what :func:`_strides` told; else in the order of their axes."""
+    if isinstance(strides, dict):
+        return type(observations)((name, _laid_out(array, strides[name])) for name, array in observations.items())
+    if strides is None:
+        return observations
+    memory = np.empty(observations.nbytes, np.uint8)
+    laid_out: NDArray[Any] = np.ndarray(observations.shape, observations.dtype, memory, strides=strides)
+    laid_out[...] = observations
+    return laid_out
 
 
 def _optimizer(model: BaseAlgorithm) -> th.optim.Optimizer | None:

@@ -18,10 +18,12 @@ from sb3_manygoals.auxiliary import (
     RewardPredictionCallback,
 )
 from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
+from sb3_manygoals.networks import PaddedCNN
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
 
 SMALL = {"embedding_dim": 8, "crop": 20, "cell": 10}
+PADDED = {"features_extractor_class": PaddedCNN, "net_arch": []}
 
 
 def cart_poles():
@@ -56,6 +58,10 @@ BUILDS = {
             learning_rate=lambda p: 1e-3 * p,
         ),
         common,
+    ),
+    "channels last": lambda: (
+        A2C(AuxiliaryActorCriticPolicy, stories(limit=9), policy_kwargs=SMALL | PADDED, seed=2, device="cpu"),
+        own,
     ),
 }
 
@@ -111,3 +117,19 @@ def test_noise_that_cannot_be_saved_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="use_sde: the noise of generalized state-dependent exploration cannot be saved"):
         model.learn(10, ExactCheckpointCallback(tmp_path))
     assert model.num_timesteps == 0
+
+
+@pytest.mark.usefixtures("no_sync")
+@pytest.mark.parametrize("n_stack", [1, 2])
+def test_what_was_seen_last_lies_in_memory_as_it_did(n_stack, tmp_path):
+    """Channels last, as SB3 transposes pictures: the last bits of convolutions depend on it, even with one channel."""
+
+    def build():
+        return A2C("CnnPolicy", stories(n_stack=n_stack, limit=9), seed=2, device="cpu")
+
+    first, second = build(), build()
+    first.learn(20, ExactCheckpointCallback(tmp_path))
+    assert ExactCheckpointCallback(tmp_path).resume(second)
+    assert first._last_obs.strides[1:] == (1, 36 * n_stack, n_stack)
+    assert second._last_obs.strides == first._last_obs.strides
+    np.testing.assert_array_equal(second._last_obs, first._last_obs)
