@@ -42,6 +42,9 @@ class A2CConfig:
     """Width of the layer that actor, critic and whatever else learns share."""
     embedding_dim: int = 1024
     """Width of the embeddings of state and goal."""
+    reuse_rollout: bool = True
+    """What convolutions made of observations when actions were chosen is learned from, and not made again: the same but for
+    rounding."""
     max_episode_steps: int = 100
     """Steps of an episode, of all worlds but games."""
     eval_freq: int = 100_000
@@ -98,11 +101,12 @@ def make_env(config: A2CConfig, world: World, n_envs: int, goal: int = 0) -> Vec
 def settings(config: A2CConfig) -> dict[str, Any]:
     """
     :param config: what to run
-    :return: arguments of SB3's A2C, beside ``policy`` and ``env``
+    :return: arguments of SB3's A2C, beside ``policy``, a RolloutReusePolicy, and ``env``
     """
     policy_kwargs = {
         **(OPTIMIZER if config.optimizer == "baselines" else {}),
         "features_extractor_class": PaddedCNN,  # the layers of SB3's own for games, with faster products
+        "reuse_rollout": config.reuse_rollout,
         "ortho_init": config.ortho_init,
         "net_arch": [],  # no more layers, as SB3 has it after its own
         "features_extractor_kwargs": {"features_dim": config.features_dim},

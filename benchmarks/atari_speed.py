@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import frame_bytes, rounds, run_folder
 from benchmarks.rounds import Best, Contender, Figure
+from sb3_manygoals.auxiliary import AuxiliaryActorCriticPolicy
 from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.optim import FusedRMSprop
 
@@ -28,9 +29,15 @@ BACKENDS = {
 }
 """What is measured, by the name of the backend."""
 
-OURS: dict[str, Any] = {"features_extractor_class": PaddedCNN, "net_arch": [], "optimizer_class": FusedRMSprop}
-"""The layers of SB3's NatureCNN, its products by oneDNN where that is faster (``sb3_manygoals.linear``), and SB3's optimizer
-in fewer passes (``sb3_manygoals.optim``)."""
+OURS: dict[str, Any] = {
+    "tasks": (),
+    "features_extractor_class": PaddedCNN,
+    "net_arch": [],
+    "optimizer_class": FusedRMSprop,
+    "reuse_rollout": True,
+}
+"""The layers of SB3's NatureCNN, through which no picture goes twice (``sb3_manygoals.auxiliary.rollout_reuse``), its products
+by oneDNN where that is faster (``sb3_manygoals.linear``), and SB3's optimizer in fewer passes (``sb3_manygoals.optim``)."""
 
 A2C_SETTINGS: dict[str, Any] = {
     "learning_rate": 7e-4,
@@ -140,7 +147,8 @@ def contenders(config: AtariSpeedConfig, envs: dict[str, VecEnv]) -> list[Conten
     for backend, env in envs.items():
         for own in (OURS, {}) if backend == "native" else ({},):
             policy = {**A2C_SETTINGS["policy_kwargs"], **own}
-            model = A2C("CnnPolicy", env, seed=0, device="cpu", **{**A2C_SETTINGS, "policy_kwargs": policy})
+            kind = AuxiliaryActorCriticPolicy if own else "CnnPolicy"
+            model = A2C(kind, env, seed=0, device="cpu", **{**A2C_SETTINGS, "policy_kwargs": policy})
             name, title = f"training, {backend}", f"{BACKENDS[backend]}: A2C"
             if backend == "native":
                 title += ", our network and optimizer" if own else ", SB3's"

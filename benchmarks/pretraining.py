@@ -18,6 +18,7 @@ from benchmarks.auxiliary_presets import OPTIMIZER
 from benchmarks.episode_scores import LAST, ScoreCallback, ScorePoint
 from benchmarks.study import saved_settings
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
+from sb3_manygoals.auxiliary import RolloutReusePolicy
 from sb3_manygoals.checkpoint import checkpoints
 from sb3_manygoals.checkpoint.callback import Checkpointable
 from sb3_manygoals.checkpoint.learner import get_generators, set_generators
@@ -139,7 +140,8 @@ def make_a2c(config: PretrainingConfig) -> A2C:
     :param config: what to run
     :return: an untrained agent
     """
-    return A2C("CnnPolicy", a2c.make_env(config, config.world, config.n_envs), device=config.device, **a2c.settings(config))
+    env = a2c.make_env(config, config.world, config.n_envs)
+    return A2C(RolloutReusePolicy, env, device=config.device, **a2c.settings(config))
 
 
 def run(config: PretrainingConfig) -> Path:

@@ -124,19 +124,48 @@ class PaddedCNN(BaseFeaturesExtractor):
             channels = out_channels
             height = (height + down - kernel) // stride + 1
             width = (width + right - kernel) // stride + 1
-        modules += [nn.Flatten(), Linear(channels * height * width, features_dim), nn.ReLU()]
-        self.net = nn.Sequential(*modules)
+        connected = [nn.Flatten(), Linear(channels * height * width, features_dim), nn.ReLU()]
+        self._connected = len(connected)
+        self.net = nn.Sequential(*modules, *connected)
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         """
         :param observations: float32, shape (B, C, H, W)
         :return: features, shape (B, features_dim)
         """
-        if observations.device.type == "cpu" and th.is_grad_enabled():
-            # as pictures come from TwoRoomsSwitch: the way back is faster with all channels of a pixel side by side
-            observations = observations.contiguous(memory_format=th.channels_last)
-        features: th.Tensor = self.net(observations)
+        features: th.Tensor = self.net(_laid_out(observations))
         return features
+
+    def convolve(self, observations: th.Tensor) -> th.Tensor:
+        """
+        The first part of :meth:`forward`.
+
+        :param observations: float32, shape (B, C, H, W)
+        :return: what the convolutions make of them, shape (B, C', H', W')
+        """
+        maps = _laid_out(observations)
+        for part in list(self.net)[: -self._connected]:
+            maps = part(maps)
+        return maps
+
+    def connect(self, maps: th.Tensor) -> th.Tensor:
+        """
+        The rest of it.
+
+        :param maps: of :meth:`convolve`
+        :return: features, shape (B, features_dim)
+        """
+        features: th.Tensor = maps
+        for part in list(self.net)[-self._connected :]:
+            features = part(features)
+        return features
+
+
+def _laid_out(observations: th.Tensor) -> th.Tensor:
+    if observations.device.type == "cpu" and th.is_grad_enabled():
+        # as pictures come from TwoRoomsSwitch: the way back is faster with all channels of a pixel side by side
+        return observations.contiguous(memory_format=th.channels_last)
+    return observations
 
 
 def _missing(size: int, kernel: int, stride: int) -> int:

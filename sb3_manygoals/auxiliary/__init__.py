@@ -4,6 +4,7 @@ from sb3_manygoals.auxiliary.callbacks import ManyGoalsCallback, PixelControlCal
 from sb3_manygoals.auxiliary.episode_buffer import EpisodeBuffer, RewardExamples, Trajectories
 from sb3_manygoals.auxiliary.frames import ArrayFrames, FrameStorage
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy
+from sb3_manygoals.auxiliary.rollout_reuse import RolloutReusePolicy
 from sb3_manygoals.auxiliary.task_callback import AuxiliaryCallback
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "PixelControlCallback",
     "RewardExamples",
     "RewardPredictionCallback",
+    "RolloutReusePolicy",
     "Trajectories",
 ]

@@ -8,13 +8,14 @@ from typing import Any, Literal, get_args
 
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, MlpExtractor, NatureCNN
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
 from sb3_manygoals.auxiliary.heads import GoalHead, PixelControlHead, RewardPredictionHead
+from sb3_manygoals.auxiliary.rollout_reuse import RolloutReusePolicy
 from sb3_manygoals.goals.buffer import check_goal_space
 from sb3_manygoals.networks import PaddedCNN
 
@@ -34,7 +35,7 @@ class _Target(nn.Module):
         self.head = head
 
 
-class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
+class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
     """
     SB3's actor-critic policy, and a head for each auxiliary task on what its actor and its critic share. ::
 
@@ -58,7 +59,8 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
     :param cell: side of its cells, in pixels
     :param net_arch: as SB3's; None: no further layers after convolutions, else two of 64 for each, actor and critic
     :param features_extractor_class: None: as said above
-    :param kwargs: further arguments of SB3's policy
+    :param kwargs: further arguments of SB3's policy, and ``reuse_rollout`` of
+        :class:`~sb3_manygoals.auxiliary.RolloutReusePolicy`, which makes A2C faster
     :raises TypeError: if actions are not Discrete, observations are not single arrays, or pixel control has no images
     :raises ValueError: if a task is not known or named twice, actor and critic share no features extractor, or the crop does
         not fit

@@ -23,7 +23,7 @@ from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
 
 SMALL = {"embedding_dim": 8, "crop": 20, "cell": 10}
-PADDED = {"features_extractor_class": PaddedCNN, "net_arch": []}
+REUSE = {"features_extractor_class": PaddedCNN, "net_arch": [], "reuse_rollout": True}
 
 
 def cart_poles():
@@ -59,8 +59,8 @@ BUILDS = {
         ),
         common,
     ),
-    "channels last": lambda: (
-        A2C(AuxiliaryActorCriticPolicy, stories(limit=9), policy_kwargs=SMALL | PADDED, seed=2, device="cpu"),
+    "reused rollouts": lambda: (
+        A2C(AuxiliaryActorCriticPolicy, stories(limit=9), policy_kwargs=SMALL | REUSE, seed=2, device="cpu"),
         own,
     ),
 }
