@@ -59,8 +59,9 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
     :param cell: side of its cells, in pixels
     :param net_arch: as SB3's; None: no further layers after convolutions, else two of 64 for each, actor and critic
     :param features_extractor_class: None: as said above
-    :param kwargs: further arguments of SB3's policy, and ``reuse_rollout`` of
-        :class:`~sb3_manygoals.auxiliary.RolloutReusePolicy`, which makes A2C faster
+    :param reuse_rollout: see :class:`~sb3_manygoals.auxiliary.RolloutReusePolicy`: faster, and SB3's but for rounding; the
+        default for all images is PaddedCNN then
+    :param kwargs: further arguments of SB3's policy
     :raises TypeError: if actions are not Discrete, observations are not single arrays, or pixel control has no images
     :raises ValueError: if a task is not known or named twice, actor and critic share no features extractor, or the crop does
         not fit
@@ -82,6 +83,7 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
         net_arch: list[int] | dict[str, list[int]] | None = None,
         features_extractor_class: type[BaseFeaturesExtractor] | None = None,
         share_features_extractor: bool = True,
+        reuse_rollout: bool = False,
         **kwargs: Any,
     ) -> None:
         unknown = [task for task in tasks if task not in get_args(Task)]
@@ -93,7 +95,7 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
         if not share_features_extractor:
             raise ValueError("share_features_extractor must be True: auxiliary tasks are for what actor and critic share")
         if features_extractor_class is None:
-            features_extractor_class = _extractor_for(observation_space)
+            features_extractor_class = _extractor_for(observation_space, reuse_rollout)
             if net_arch is None and features_extractor_class is PaddedCNN:
                 net_arch = []  # as SB3 has it after NatureCNN
         super().__init__(
@@ -102,6 +104,7 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
             lr_schedule,
             net_arch,
             features_extractor_class=features_extractor_class,
+            reuse_rollout=reuse_rollout,
             **kwargs,
         )
         self.tasks = tuple(tasks)
@@ -196,8 +199,9 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
         return data | {"tasks": self.tasks, "embedding_dim": self.embedding_dim, "crop": self.crop, "cell": self.cell}
 
 
-def _extractor_for(observation_space: spaces.Space[Any]) -> type[BaseFeaturesExtractor]:
+def _extractor_for(observation_space: spaces.Space[Any], reuse_rollout: bool) -> type[BaseFeaturesExtractor]:
     if not is_image_space(observation_space):
         return FlattenExtractor
     assert observation_space.shape is not None
-    return NatureCNN if min(observation_space.shape[1:]) >= _SMALLEST_NATURE_IMAGE else PaddedCNN
+    is_small = min(observation_space.shape[1:]) < _SMALLEST_NATURE_IMAGE
+    return PaddedCNN if is_small or reuse_rollout else NatureCNN

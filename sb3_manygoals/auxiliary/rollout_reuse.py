@@ -87,7 +87,8 @@ class RolloutReusePolicy(ActorCriticPolicy):
 
     def __init__(self, *args: Any, reuse_rollout: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if reuse_rollout and not (self.share_features_extractor and isinstance(self.features_extractor, PaddedCNN)):
+        # not one of its subclasses, whose forward may be another
+        if reuse_rollout and not (self.share_features_extractor and type(self.features_extractor) is PaddedCNN):
             shared = "a shared" if self.share_features_extractor else "no shared"
             raise TypeError(f"reuse_rollout needs a shared PaddedCNN, got {shared} {type(self.features_extractor).__name__}")
         self.reuse_rollout = reuse_rollout

@@ -18,12 +18,11 @@ from sb3_manygoals.auxiliary import (
     RewardPredictionCallback,
 )
 from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
-from sb3_manygoals.networks import PaddedCNN
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
 
 SMALL = {"embedding_dim": 8, "crop": 20, "cell": 10}
-REUSE = {"features_extractor_class": PaddedCNN, "net_arch": [], "reuse_rollout": True}
+REUSE = {"reuse_rollout": True}
 
 
 def cart_poles():

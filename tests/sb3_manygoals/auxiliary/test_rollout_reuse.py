@@ -14,6 +14,13 @@ from sb3_manygoals.networks import PaddedCNN
 from tests.sb3_manygoals.auxiliary.story import stories
 
 PLAIN = {"tasks": (), "features_extractor_class": PaddedCNN, "net_arch": []}
+
+
+class OneMore(PaddedCNN):
+    def forward(self, observations):
+        return super().forward(observations) + 1.0
+
+
 STEPS, ENVS = 5, 2
 
 
@@ -212,11 +219,20 @@ def test_a_policy_with_something_kept_can_be_copied(tmp_path):
     assert AuxiliaryActorCriticPolicy.load(tmp_path / "policy").reuse_rollout is True
 
 
+@pytest.mark.parametrize("side", [10, 84])
+def test_images_of_any_size(side):
+    space = spaces.Box(0, 255, (4, side, side), np.uint8)
+    policy = AuxiliaryActorCriticPolicy(space, spaces.Discrete(2), lambda _: 1e-3, reuse_rollout=True)
+    assert type(policy.features_extractor) is PaddedCNN
+    assert list(policy.mlp_extractor.parameters()) == []
+
+
 @pytest.mark.parametrize(
     ("kwargs", "got"),
     [
         ({"observation_space": spaces.Box(-1.0, 1.0, (4,), np.float32)}, "a shared FlattenExtractor"),
         ({"features_extractor_class": NatureCNN}, "a shared NatureCNN"),
+        ({"features_extractor_class": OneMore}, "a shared OneMore"),
         ({"features_extractor_class": PaddedCNN, "share_features_extractor": False}, "no shared PaddedCNN"),
     ],
 )
