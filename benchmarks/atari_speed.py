@@ -36,8 +36,8 @@ OURS: dict[str, Any] = {
     "optimizer_class": FusedRMSprop,
     "reuse_rollout": True,
 }
-"""The layers of SB3's NatureCNN, through which no picture goes twice (``sb3_manygoals.auxiliary.rollout_reuse``), its products
-by oneDNN where that is faster (``sb3_manygoals.linear``), and SB3's optimizer in fewer passes (``sb3_manygoals.optim``)."""
+"""The layers of SB3's NatureCNN, which updates do not repeat (``sb3_manygoals.auxiliary.rollout_reuse``), its products by
+oneDNN where that is faster (``sb3_manygoals.linear``), and SB3's optimizer in fewer passes (``sb3_manygoals.optim``)."""
 
 A2C_SETTINGS: dict[str, Any] = {
     "learning_rate": 7e-4,

@@ -123,7 +123,8 @@ class Move(BaseCallback):
 def test_other_weights_than_those_that_acted(within):
     sb3s, ours = [train(build(reuse), 10, Move(within)) for reuse in (False, True)]
     assert ours.passes[-1:] == UPDATE
-    assert all(th.equal(mine, other) for mine, other in zip(ours.gradients[0], sb3s.gradients[0], strict=True))
+    # not to the last bit everywhere: acting, which gave the values, has another layout in memory
+    assert_close(ours.gradients[0], sb3s.gradients[0])
 
 
 class Predict(BaseCallback):
