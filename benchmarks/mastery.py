@@ -31,13 +31,15 @@ from sb3_manygoals.optim import FusedRMSprop
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """ManyGoalsDQN's settings. The defaults are the paper's."""
+    """ManyGoalsDQN's settings. The defaults are the paper's, where it gives them."""
 
     n_envs: int = 1
     """Environments that run side by side."""
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
     """The paper's RMSProp, or Adam."""
-    learning_rate: float = 1e-3
+    rmsprop_epsilon: float = 1e-10
+    """What RMSProp adds to second moments, inside the root."""
+    learning_rate: float = 1e-4
     """Step size."""
     decay: bool = False
     """Let the step size fall linearly to zero over the run."""
@@ -93,6 +95,8 @@ class AgentConfig:
     """Share of the learning network that the target network takes over each time."""
     target_update_interval: int = 250
     """Environment steps between target network updates."""
+    initial_value: float | None = None
+    """What all values begin near; None: that of a goal that is never reached."""
     train_freq: int = 1
     """Vector steps between updates."""
     gradient_steps: int = 1
@@ -105,7 +109,7 @@ class AgentConfig:
     """Width of state and goal embeddings."""
     layer_norm: bool = False
     """End the trunk with layer normalization."""
-    standardize: bool = False
+    standardize: bool = True
     """Standardize observations by what is known when learning starts."""
     head: Literal["product", "distance"] = "product"
     """The product of the embeddings, as in the paper, or the distance between them."""
@@ -140,7 +144,7 @@ class AgentConfig:
         """
         rate = LinearSchedule(self.learning_rate, 0.0, 1.0) if self.decay else self.learning_rate
         optimizers: dict[str, tuple[type[th.optim.Optimizer], dict[str, Any]]] = {
-            "rmsprop": (FusedRMSprop, {"alpha": 0.99, "eps": 1e-5}),
+            "rmsprop": (FusedRMSprop, {"alpha": 0.99, "eps": self.rmsprop_epsilon}),
             "adam": (th.optim.Adam, {"fused": True}),
         }
         optimizer_class, optimizer_kwargs = optimizers[self.optimizer]
@@ -149,7 +153,8 @@ class AgentConfig:
             "mlp": {"features_extractor_class": FlattenExtractor, "net_arch": [self.features_dim] * 2},
         }
         policy = {name: getattr(self, name) for name in ("embedding_dim", "layer_norm", "standardize", "head", "averaging")}
-        own = {"n_envs", "optimizer", "learning_rate", "decay", "trunk", "features_dim", "selection", "max_episode_steps"}
+        wrapped = {"n_envs", "selection", "max_episode_steps"}
+        own = {"optimizer", "rmsprop_epsilon", "learning_rate", "decay", "trunk", "features_dim"} | wrapped
         env = make_vec_env(env_id, self.n_envs, seed=seed)
         pursuit = {
             "max_episode_steps": self.max_episode_steps,
@@ -213,6 +218,7 @@ PRESETS = {
         agent=AgentConfig(
             n_envs=8,
             optimizer="adam",
+            learning_rate=1e-3,
             decay=True,
             buffer_size=50_000,
             batch_size=64,
@@ -220,10 +226,10 @@ PRESETS = {
             goal_sampling="batch",
             tau=0.05,
             target_update_interval=8,
+            initial_value=0.0,
             features_dim=256,
             embedding_dim=256,
             layer_norm=True,
-            standardize=True,
             exploration_steps=72_000,
         ),
         eval_freq=20_000,
@@ -234,6 +240,7 @@ PRESETS = {
         agent=AgentConfig(
             n_envs=8,
             optimizer="adam",
+            learning_rate=1e-3,
             decay=True,
             buffer_size=500_000,
             learning_starts=300_000,  # steps are cheap, and a plan is worth what it is made of
@@ -245,8 +252,8 @@ PRESETS = {
             plan_evenly=True,
             margin_weight=5.0,
             margin=0.1,
+            initial_value=0.0,
             trunk="mlp",
-            standardize=True,
             head="distance",
             embedding_dim=128,
             averaging=0.999,

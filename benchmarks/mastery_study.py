@@ -43,7 +43,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "uniform-goals": {"agent": {"goal_sampling": "uniform"}},
     "half-batch-goals": {"agent": {"batch_goal_share": 0.5}},
     "all-goals": {"agent": {"goal_sampling": "all"}},
-    "rmsprop": {"agent": {"optimizer": "rmsprop"}},
+    "rmsprop": {"agent": {"optimizer": "rmsprop", "rmsprop_epsilon": 1e-5}},
     "constant-step-size": {"agent": {"decay": False}},
     "near-weights": {"agent": {"near_decay": 0.9}},
     "action-gap": {"agent": {"action_gap": 0.5}},

@@ -129,6 +129,7 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
         replay_buffer_class=ManyGoalsFrameReplayBuffer,
         replay_buffer_kwargs={"n_stack": n_stack},
         goal_wrapper_kwargs={"max_episode_steps": config.goal_steps},
+        initial_value=0.0,
         exploration_steps=config.pretrain_steps,
         policy_kwargs={**policy, "embedding_dim": config.embedding_dim},
         **common,

@@ -271,6 +271,13 @@ class UniversalQNetwork(nn.Module):
         """
         return linear(goals, states * self.head.weight[actions], self.head.bias[actions]).T
 
+    @th.no_grad()
+    def shift_values(self, by: float) -> None:
+        """
+        :param by: what is added to all values
+        """
+        self.head.bias.add_(by)
+
 
 class DistanceQNetwork(UniversalQNetwork):
     r"""
@@ -325,6 +332,11 @@ class DistanceQNetwork(UniversalQNetwork):
         """
         points = self._points(states)[th.arange(len(states), device=states.device), actions]
         return self._values(_squared_distances(points, goals))
+
+    @th.no_grad()
+    def shift_values(self, by: float) -> None:
+        """See :class:`UniversalQNetwork`."""
+        self.offset.add_(by)
 
     def _points(self, states: th.Tensor) -> th.Tensor:
         return states.view(len(states), self.n_actions, -1)

@@ -43,6 +43,9 @@ def check_settings(model: ManyGoalsDQN) -> None:
     for name in ("near_floor", "margin"):
         _number(name, getattr(model, name), more_than=0.0)
     _number("margin_weight", model.margin_weight)
+    value = model.initial_value
+    if value is not None and not (isinstance(value, (int, float, np.number)) and np.isfinite(value)):
+        raise ValueError(f"initial_value must be a finite number, or None, got {value!r}")
     if model.margin_weight and not model.plan_interval:
         raise ValueError(f"margin_weight needs a plan_interval: a plan tells which actions lead, got {model.margin_weight!r}")
     if model.near_decay == 0.0 or (model.near_decay < 1.0 and model.gamma == 0.0):

@@ -91,6 +91,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
     :param train_freq: update every so many (vector) steps, or ``(n, "episode")``
     :param gradient_steps: updates each time; -1: one for each environment step taken
     :param target_update_interval: environment steps between updates of the target network
+    :param initial_value: what all values begin near, the output's bias; None: what a goal that is never reached is worth,
+        ``step_reward / (1 - gamma)``. From 0, with few goals reached in an update, all values first sink to there together
     :param exploration_initial_eps: probability of a random action at the start
     :param exploration_final_eps: the same at the end
     :param exploration_steps: environment steps over which it falls, linearly
@@ -130,7 +132,7 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         self,
         policy: str | type[ManyGoalsPolicy],
         env: GymEnv | str | None,
-        learning_rate: float | Schedule = 1e-3,
+        learning_rate: float | Schedule = 1e-4,
         buffer_size: int = 10_000,
         learning_starts: int = 1_000,
         batch_size: int = 32,
@@ -155,6 +157,7 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         train_freq: int | tuple[int, str] = 1,
         gradient_steps: int = 1,
         target_update_interval: int = 250,
+        initial_value: float | None = None,
         exploration_initial_eps: float = 1.0,
         exploration_final_eps: float = 0.1,
         exploration_steps: int = 1_000_000,
@@ -234,6 +237,7 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         self.margin_weight = margin_weight
         self.margin = margin
         self.target_update_interval = target_update_interval
+        self.initial_value = initial_value
         self.exploration_initial_eps = exploration_initial_eps
         self.exploration_final_eps = exploration_final_eps
         self.exploration_steps = exploration_steps
@@ -281,6 +285,8 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         self.exploration_schedule = LinearSchedule(self.exploration_initial_eps, self.exploration_final_eps, fraction)
         if self.env is not None:
             self._adopt_goals(self.env)
+            never_reached = self.step_reward / (1.0 - self.gamma)
+            self.policy.shift_values(never_reached if self.initial_value is None else self.initial_value)
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """:param seed: of python, numpy, torch, the action space, the environments, and the choice of update goals"""

@@ -74,7 +74,7 @@ class ManyGoalsPolicy(BasePolicy):
         if not 0.0 <= averaging < 1.0:
             raise ValueError(f"averaging must be a number in [0, 1), got {averaging!r}")
         if optimizer_kwargs is None and issubclass(optimizer_class, RMSpropTFLike):
-            optimizer_kwargs = {"alpha": 0.99, "eps": 1e-5}
+            optimizer_kwargs = {"alpha": 0.99, "eps": 1e-10}
         super().__init__(
             observation_space,
             action_space,
@@ -139,6 +139,13 @@ class ManyGoalsPolicy(BasePolicy):
             for network in filter(None, (self.q_net, self.q_net_target, self.q_net_average)):
                 preprocess = network.trunk[0]  # type: ignore[index]
                 preprocess.fit(observations)
+
+    def shift_values(self, by: float) -> None:
+        """
+        :param by: what is added to all values, of each network
+        """
+        for network in filter(None, (self.q_net, self.q_net_target, self.q_net_average)):
+            network.shift_values(by)
 
     def forward(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:
         """

@@ -139,7 +139,8 @@ def test_the_papers_preset_is_the_papers():
     paper = PRESETS["paper"]
     assert (paper.env_id, paper.total_steps, paper.eval_steps) == ("TwoRoomsSwitch-v0", 3_000_000, 200)
     model = paper.agent.make(paper.env_id, paper.total_steps, seed=0, device="cpu")
-    plain = ManyGoalsDQN("CnnPolicy", gym.make(paper.env_id))
+    # standardized input is all that the study has besides
+    plain = ManyGoalsDQN("CnnPolicy", gym.make(paper.env_id), policy_kwargs={"standardize": True})
     for name in (
         "learning_rate",
         "buffer_size",
@@ -153,6 +154,7 @@ def test_the_papers_preset_is_the_papers():
         "train_freq",
         "gradient_steps",
         "target_update_interval",
+        "initial_value",
         "exploration_final_eps",
         "exploration_steps",
     ):

@@ -186,6 +186,7 @@ def test_it_learns_every_goal_of_a_corridor():
         learning_rate=1e-3,
         exploration_steps=500,
         target_update_interval=50,
+        initial_value=0.0,
         double_q=True,
         goal_sampling="batch",
         goal_wrapper_kwargs={"max_episode_steps": 15},
@@ -203,6 +204,32 @@ def test_it_learns_every_goal_of_a_corridor():
                 cell = min(max(cell + (-1, 1, 0)[action], 0), 6)
             reached += cell == goal
     assert reached >= 45  # of 49, each by a shortest path; a random policy manages some 20
+
+
+@pytest.mark.parametrize("head", ["product", "distance"])
+def test_values_begin_as_of_goals_that_are_never_reached_or_as_told(head):
+    policy = {**SMALL, "head": head, "averaging": 0.9}
+    plain, told = (make_model(initial_value=value, policy_kwargs=policy) for value in (0.0, 3.0))
+    never = make_model(policy_kwargs=policy, gamma=0.9, goal_wrapper_kwargs={"step_reward": -0.5})
+    obs = th.as_tensor(np.stack([Corridor().observation_of(cell) for cell in range(4)]))
+    for model, value in ((told, 3.0), (never, -0.5 / 0.1)):
+        for name in ("q_net", "q_net_target", "q_net_average"):
+            networks = [getattr(one.policy, name) for one in (model, plain)]
+            values, without = (network(obs, obs.flip(0)) for network in networks)
+            th.testing.assert_close(values, without + value)
+            shifted = {
+                key for key, weights in networks[0].state_dict().items() if not th.equal(weights, networks[1].state_dict()[key])
+            }
+            assert shifted == {"head.bias" if head == "product" else "offset"}
+
+
+def test_a_loaded_models_values_are_not_moved_again(tmp_path):
+    model = make_model()
+    model.save(tmp_path / "model")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", Corridor())
+    assert loaded.initial_value is None
+    for name, weights in model.policy.state_dict().items():
+        assert th.equal(weights, loaded.policy.state_dict()[name]), name
 
 
 def test_target_network_follows_at_its_interval():
