@@ -55,6 +55,8 @@ def test_counts_must_be_positive(name, value):
         ({"action_gap": -0.1}, r"action_gap must be a number in \[0, 1\], got -0.1"),
         ({"near_decay": 0.0}, "near_decay must be more than 0"),
         ({"near_decay": 0.9, "gamma": 0.0}, "near_decay must be .* 1 where gamma is 0"),
+        ({"initial_value": float("nan")}, "initial_value must be a finite number, or None, got nan"),
+        ({"initial_value": "0"}, "initial_value must be a finite number, or None, got '0'"),
         ({"near_floor": 0.0}, "near_floor must be a number, more than 0, got 0.0"),
         ({"policy_kwargs": {"head": "sum"}}, "head must be one of 'product', 'distance', got 'sum'"),
         ({"policy_kwargs": {"averaging": 1.0}}, r"averaging must be a number in \[0, 1\), got 1.0"),

@@ -214,13 +214,10 @@ def test_values_begin_as_of_goals_that_are_never_reached_or_as_told(head):
     obs = th.as_tensor(np.stack([Corridor().observation_of(cell) for cell in range(4)]))
     for model, value in ((told, 3.0), (never, -0.5 / 0.1)):
         for name in ("q_net", "q_net_target", "q_net_average"):
-            networks = [getattr(one.policy, name) for one in (model, plain)]
-            values, without = (network(obs, obs.flip(0)) for network in networks)
-            th.testing.assert_close(values, without + value)
-            shifted = {
-                key for key, weights in networks[0].state_dict().items() if not th.equal(weights, networks[1].state_dict()[key])
-            }
-            assert shifted == {"head.bias" if head == "product" else "offset"}
+            network, without = (getattr(one.policy, name) for one in (model, plain))
+            th.testing.assert_close(network(obs, obs.flip(0)), without(obs, obs.flip(0)) + value)
+            moved = [key for key, weights in without.state_dict().items() if not th.equal(weights, network.state_dict()[key])]
+            assert moved == ["head.bias" if head == "product" else "offset"]
 
 
 def test_a_loaded_models_values_are_not_moved_again(tmp_path):
