@@ -57,6 +57,13 @@ class AllGoalsNetwork(nn.Module):
         bias = self.head.bias.view(self.n_goals, self.n_actions)[goal_ids]
         return th.baddbmm(bias[:, :, None], weight, self.trunk(observations)[:, :, None]).squeeze(2)
 
+    @th.no_grad()
+    def shift_values(self, by: float) -> None:
+        """
+        :param by: what is added to all values
+        """
+        self.head.bias.add_(by)
+
 
 class AllGoalsPolicy(CnnPolicy):
     """

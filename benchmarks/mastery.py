@@ -45,7 +45,7 @@ class AgentConfig:
     """Let the step size fall linearly to zero over the run."""
     buffer_size: int = 10_000
     """Transitions in the replay memory."""
-    learning_starts: int = 1_000
+    learning_starts: int = 10_000
     """Environment steps before the first update."""
     batch_size: int = 32
     """Transitions in an update."""
@@ -221,6 +221,7 @@ PRESETS = {
             learning_rate=1e-3,
             decay=True,
             buffer_size=50_000,
+            learning_starts=1_000,
             batch_size=64,
             goal_batch_size=96,
             goal_sampling="batch",

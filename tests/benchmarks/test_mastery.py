@@ -139,8 +139,8 @@ def test_the_papers_preset_is_the_papers():
     paper = PRESETS["paper"]
     assert (paper.env_id, paper.total_steps, paper.eval_steps) == ("TwoRoomsSwitch-v0", 3_000_000, 200)
     model = paper.agent.make(paper.env_id, paper.total_steps, seed=0, device="cpu")
-    # standardized input is all that the study has besides
-    plain = ManyGoalsDQN("CnnPolicy", gym.make(paper.env_id), policy_kwargs={"standardize": True})
+    # all that the study has besides: standardized input, by as many pictures as the replay memory holds
+    plain = ManyGoalsDQN("CnnPolicy", gym.make(paper.env_id), learning_starts=10_000, policy_kwargs={"standardize": True})
     for name in (
         "learning_rate",
         "buffer_size",
