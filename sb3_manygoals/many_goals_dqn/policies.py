@@ -42,9 +42,9 @@ class ManyGoalsPolicy(BasePolicy):
     :param features_extractor_class: SB3 features extractor, the first part of the shared trunk; sees images channels first
     :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
-    :param optimizer_class: RMSProp by default, as in the paper: TensorFlow's form, with epsilon inside the root. (Under
-        torch's own form the second moments of rarely used weights decay into denormal numbers, whose square roots are some
-        fifty times slower.)
+    :param optimizer_class: RMSProp by default, as in the paper: TensorFlow's form, with epsilon inside the root, 1e-10 as
+        there by default. (Under torch's own form the second moments of rarely used weights decay into denormal numbers, whose
+        square roots are some fifty times slower.)
     :param optimizer_kwargs: its arguments other than the learning rate
     """
 
