@@ -252,7 +252,8 @@ def test_a_masked_model_learns_its_world_and_is_measured_under_masks():
     goals = np.stack([Strict().observation_of(cell) for cell in range(6)])
     envs = gym.vector.SyncVectorEnv([Strict] * 6)
     optimizer = {"optimizer_class": th.optim.Adam}
-    model = make_model(Strict(), exploration_steps=800, goal_sampling="batch", policy_kwargs={**SMALL, **optimizer})
+    settings = {"learning_rate": 1e-3, "initial_value": 0.0, "exploration_steps": 800, "goal_sampling": "batch"}
+    model = make_model(Strict(), **settings, policy_kwargs={**SMALL, **optimizer})
     model.learn(1_000)
     # the world raises at a forbidden action, the exploring ones included
     result = evaluate_mastery(model, envs, goals, max_steps=10, epsilon=0.2, episodes_per_goal=5, action_masks=True)

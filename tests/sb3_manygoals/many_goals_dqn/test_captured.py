@@ -258,7 +258,7 @@ def test_the_optimizer_is_saved_as_it_is_without_graphs(imitated, tmp_path):
     for steps in (22, 2, 36):  # while it is warmed up, captured, and replayed
         model.learn(steps, reset_num_timesteps=False)
         (group,) = model.policy.optimizer.state_dict()["param_groups"]
-        assert (type(group["lr"]), group["lr"], group["capturable"]) == (float, 1e-3, False)
+        assert (type(group["lr"]), group["lr"], group["capturable"]) == (float, 1e-4, False)
     model.save(tmp_path / "model")
     loaded = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(), cuda_graph=False)
     assert loaded._captured is None

@@ -87,7 +87,8 @@ def test_the_replay_memory_keeps_which_goal_was_pursued():
 
 
 def test_it_learns_one_goal_at_a_time_too():
-    model = make_model(goal_sampling="pursued", batch_size=16, exploration_steps=2_000, target_update_interval=50)
+    settings = {"learning_rate": 1e-3, "batch_size": 16, "exploration_steps": 2_000, "target_update_interval": 50}
+    model = make_model(goal_sampling="pursued", initial_value=0.0, **settings)
     model.learn(3_000)
     cells, goals = np.divmod(np.arange(36), 6)
     actions, _ = model.predict({"observation": CELLS[cells], "desired_goal": CELLS[goals]}, deterministic=True)

@@ -222,7 +222,9 @@ def test_it_learns_every_goal_of_a_corridor(margin_weight):
     world = Corridor(length=7)
     model = make_model(
         world,
+        learning_rate=1e-3,
         plan_interval=100,
+        initial_value=0.0,
         exploration_steps=500,
         goal_sampling="batch",
         margin_weight=margin_weight,
