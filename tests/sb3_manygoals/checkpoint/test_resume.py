@@ -237,7 +237,8 @@ def test_where_nothing_can_be_written_training_stops_or_goes_on(go_on, tmp_path,
 
 
 SCRIPT = """
-    import sys, time
+    import signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
     sys.path[:0] = {path!r}
     import torch
     torch.set_num_threads(1)  # as the tests have
@@ -267,7 +268,10 @@ def test_told_to_end_it_saves_first(number, tmp_path):
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        rest, _ = process.communicate(timeout=30)
+        try:
+            rest, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()  # if it has not ended, the test must
     if number == signal.SIGINT:
         assert (rest, process.returncode) == ("interrupted\n", 0)
     else:
