@@ -111,6 +111,8 @@ class AgentConfig:
     """End the trunk with layer normalization."""
     standardize: bool = True
     """Standardize observations by what is known when learning starts."""
+    deviation_floor: float = 0.01
+    """What is added to the deviations that observations are divided by then."""
     head: Literal["product", "distance"] = "product"
     """The product of the embeddings, as in the paper, or the distance between them."""
     averaging: float = 0.0
@@ -152,7 +154,8 @@ class AgentConfig:
             "cnn": {"features_extractor_kwargs": {"features_dim": self.features_dim}},
             "mlp": {"features_extractor_class": FlattenExtractor, "net_arch": [self.features_dim] * 2},
         }
-        policy = {name: getattr(self, name) for name in ("embedding_dim", "layer_norm", "standardize", "head", "averaging")}
+        of_the_policy = ("embedding_dim", "layer_norm", "standardize", "deviation_floor", "head", "averaging")
+        policy = {name: getattr(self, name) for name in of_the_policy}
         wrapped = {"n_envs", "selection", "max_episode_steps"}
         own = {"optimizer", "rmsprop_epsilon", "learning_rate", "decay", "trunk", "features_dim"} | wrapped
         env = make_vec_env(env_id, self.n_envs, seed=seed)
@@ -231,6 +234,7 @@ PRESETS = {
             features_dim=256,
             embedding_dim=256,
             layer_norm=True,
+            deviation_floor=0.0,
             exploration_steps=72_000,
         ),
         eval_freq=20_000,
@@ -257,6 +261,7 @@ PRESETS = {
             trunk="mlp",
             head="distance",
             embedding_dim=128,
+            deviation_floor=0.0,
             averaging=0.999,
             exploration_steps=100_000,
             exploration_final_eps=0.2,
