@@ -32,9 +32,6 @@ class Preprocess(nn.Module):
     :param observation_space: of a batch's rows, as the environment has it
     :param normalize_images: whether to divide images by 255
     :param standardize: whether to standardize; nothing is changed until :meth:`fit` is called
-    :param deviation_floor: what is added to deviations, so that elements that rarely change do not come out huge when they
-        do: one that differs in one picture of 5,000 does by some seventy deviations
-    :raises ValueError: if ``deviation_floor`` is negative or not finite
 
     ``space`` is the space of what comes before scaling: the same, with image channels first.
     """
@@ -42,15 +39,7 @@ class Preprocess(nn.Module):
     mean: th.Tensor
     scale: th.Tensor
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        normalize_images: bool = True,
-        standardize: bool = False,
-        deviation_floor: float = 0.0,
-    ) -> None:
-        if not 0.0 <= deviation_floor < np.inf:
-            raise ValueError(f"deviation_floor must be a number of at least 0, got {deviation_floor!r}")
+    def __init__(self, observation_space: spaces.Space[Any], normalize_images: bool = True, standardize: bool = False) -> None:
         super().__init__()
         self.normalize_images = normalize_images
         self.channels_last = False
@@ -64,7 +53,6 @@ class Preprocess(nn.Module):
                 low, high = observation_space.low.transpose(2, 0, 1), observation_space.high.transpose(2, 0, 1)
                 self.space = spaces.Box(low, high, dtype=np.uint8)
         self.standardize = standardize
-        self.deviation_floor = deviation_floor
         if standardize:
             shape = self._scaled(th.as_tensor(np.array(observation_space.sample()))[None]).shape[1:]
             self.register_buffer("mean", th.zeros(shape))
@@ -79,7 +67,7 @@ class Preprocess(nn.Module):
         scaled = self._scaled(observations)
         deviation = scaled.std(dim=0, correction=0)
         self.mean.copy_(scaled.mean(dim=0))
-        self.scale.copy_(th.where(deviation > 1e-4, 1.0 / (deviation.clamp(min=1e-4) + self.deviation_floor), 1.0))
+        self.scale.copy_(th.where(deviation > 1e-4, 1.0 / deviation.clamp(min=1e-4), 1.0))
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         """

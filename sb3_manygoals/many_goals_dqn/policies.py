@@ -35,8 +35,6 @@ class ManyGoalsPolicy(BasePolicy):
     :param ortho_init: whether weights of the trunk begin orthogonal, as those of SB3's actor-critics do: for one that is to be
         the beginning of such
     :param standardize: whether to standardize observations, element by element, by what is known when learning starts
-    :param deviation_floor: what is added to their deviations then, so that elements that rarely change do not come out huge
-        when they do
     :param head: "product" of the embeddings, as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`), or
         "distance" between them (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
     :param averaging: share that an average of the weights over updates keeps of itself at each; greedy actions are those of
@@ -63,7 +61,6 @@ class ManyGoalsPolicy(BasePolicy):
         layer_norm: bool = False,
         ortho_init: bool = False,
         standardize: bool = False,
-        deviation_floor: float = 0.0,
         head: Literal["product", "distance"] = "product",
         averaging: float = 0.0,
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
@@ -93,7 +90,6 @@ class ManyGoalsPolicy(BasePolicy):
         self.layer_norm = layer_norm
         self.ortho_init = ortho_init
         self.standardize = standardize
-        self.deviation_floor = deviation_floor
         self.head = head
         self.averaging = averaging
         self.q_net = self.make_q_net()
@@ -108,9 +104,7 @@ class ManyGoalsPolicy(BasePolicy):
     def make_q_net(self) -> UniversalQNetwork:
         """:return: a new network on the policy's device"""
         assert isinstance(self.observation_space, spaces.Dict)
-        preprocess = Preprocess(
-            self.observation_space["observation"], self.normalize_images, self.standardize, self.deviation_floor
-        )
+        preprocess = Preprocess(self.observation_space["observation"], self.normalize_images, self.standardize)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
         trunk, features_dim = make_trunk(
             preprocess, extractor, self.net_arch, self.activation_fn, self.layer_norm, self.ortho_init
@@ -215,7 +209,6 @@ class ManyGoalsPolicy(BasePolicy):
             "layer_norm": self.layer_norm,
             "ortho_init": self.ortho_init,
             "standardize": self.standardize,
-            "deviation_floor": self.deviation_floor,
             "head": self.head,
             "averaging": self.averaging,
             "lr_schedule": self._dummy_schedule,

@@ -140,8 +140,7 @@ def test_the_papers_preset_is_the_papers():
     assert (paper.env_id, paper.total_steps, paper.eval_steps) == ("TwoRoomsSwitch-v0", 3_000_000, 200)
     model = paper.agent.make(paper.env_id, paper.total_steps, seed=0, device="cpu")
     # all that the study has besides: standardized input, by as many pictures as the replay memory holds
-    standardized = {"standardize": True, "deviation_floor": 0.01}
-    plain = ManyGoalsDQN("CnnPolicy", gym.make(paper.env_id), learning_starts=10_000, policy_kwargs=standardized)
+    plain = ManyGoalsDQN("CnnPolicy", gym.make(paper.env_id), learning_starts=10_000, policy_kwargs={"standardize": True})
     for name in (
         "learning_rate",
         "buffer_size",
@@ -161,7 +160,6 @@ def test_the_papers_preset_is_the_papers():
     ):
         assert getattr(model, name) == getattr(plain, name), name
     assert str(model.policy) == str(plain.policy)
-    assert model.policy.deviation_floor == plain.policy.deviation_floor
     assert model.env.goal_episodes.max_episode_steps == plain.env.get_attr("goal_episodes")[0].max_episode_steps
     ours, theirs = model.policy.optimizer, plain.policy.optimizer
     assert type(ours) is type(theirs)
