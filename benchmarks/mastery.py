@@ -37,7 +37,7 @@ class AgentConfig:
     """Environments that run side by side."""
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
     """The paper's RMSProp, or Adam."""
-    rmsprop_epsilon: float = 1e-10
+    rmsprop_epsilon: float = 1e-12
     """What RMSProp adds to second moments, inside the root."""
     learning_rate: float = 1e-4
     """Step size."""

@@ -42,8 +42,8 @@ class ManyGoalsPolicy(BasePolicy):
     :param features_extractor_class: SB3 features extractor, the first part of the shared trunk; sees images channels first
     :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
-    :param optimizer_class: RMSProp by default, as in the paper: TensorFlow's form, with epsilon inside the root, 1e-10 as
-        there by default. (Under torch's own form the second moments of rarely used weights decay into denormal numbers, whose
+    :param optimizer_class: RMSProp by default, as in the paper: TensorFlow's form, with epsilon inside the root, 1e-12 by
+        default. (Under torch's own form the second moments of rarely used weights decay into denormal numbers, whose
         square roots are some fifty times slower.)
     :param optimizer_kwargs: its arguments other than the learning rate
     """
@@ -74,7 +74,7 @@ class ManyGoalsPolicy(BasePolicy):
         if not 0.0 <= averaging < 1.0:
             raise ValueError(f"averaging must be a number in [0, 1), got {averaging!r}")
         if optimizer_kwargs is None and issubclass(optimizer_class, RMSpropTFLike):
-            optimizer_kwargs = {"alpha": 0.99, "eps": 1e-10}
+            optimizer_kwargs = {"alpha": 0.99, "eps": 1e-12}
         super().__init__(
             observation_space,
             action_space,

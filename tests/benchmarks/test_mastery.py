@@ -169,7 +169,7 @@ def test_the_papers_preset_is_the_papers():
 @pytest.mark.parametrize("name", ["small", "fast"])
 def test_what_published_figures_are_of_is_not_moved_by_the_papers_defaults(name):
     agent = PRESETS[name].agent
-    assert (agent.learning_rate, agent.initial_value, agent.standardize, agent.deviation_floor) == (1e-3, 0.0, True, 0.0)
+    assert (agent.learning_rate, agent.initial_value, agent.standardize) == (1e-3, 0.0, True)
 
 
 def test_the_other_agents_of_the_paper_differ_in_nothing_else():
