@@ -60,7 +60,9 @@ def test_the_step_size_may_be_a_tensor():
     assert ForeachRMSprop(tensors, momentum=0.5).is_sb3s
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"centered": True}, {"eps": 1e-2}, {"eps": 1e-12}])
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"centered": True}, {"eps": 1e-2}, {"eps": 1e-12}]
+)
 def test_in_one_pass_it_is_sb3s_but_for_rounding(kwargs):
     ours, theirs = train(FusedRMSprop, **kwargs), train(RMSpropTFLike, **kwargs)
     for left, right in zip(ours[1], theirs[1], strict=True):
