@@ -113,8 +113,6 @@ class AgentConfig:
     """Standardize observations by what is known when learning starts."""
     head: Literal["product", "distance"] = "product"
     """The product of the embeddings, as in the paper, or the distance between them."""
-    tied_embeddings: bool = True
-    """Begin with the same weights for the embeddings of states and goals."""
     averaging: float = 0.0
     """Share that an average of the weights keeps of itself at each update; it acts and is measured. 0: no average."""
     exploration_steps: int = 1_000_000
@@ -154,8 +152,7 @@ class AgentConfig:
             "cnn": {"features_extractor_kwargs": {"features_dim": self.features_dim}},
             "mlp": {"features_extractor_class": FlattenExtractor, "net_arch": [self.features_dim] * 2},
         }
-        of_the_policy = ("embedding_dim", "layer_norm", "standardize", "head", "tied_embeddings", "averaging")
-        policy = {name: getattr(self, name) for name in of_the_policy}
+        policy = {name: getattr(self, name) for name in ("embedding_dim", "layer_norm", "standardize", "head", "averaging")}
         wrapped = {"n_envs", "selection", "max_episode_steps"}
         own = {"optimizer", "rmsprop_epsilon", "learning_rate", "decay", "trunk", "features_dim"} | wrapped
         env = make_vec_env(env_id, self.n_envs, seed=seed)
@@ -234,7 +231,6 @@ PRESETS = {
             features_dim=256,
             embedding_dim=256,
             layer_norm=True,
-            tied_embeddings=False,
             exploration_steps=72_000,
         ),
         eval_freq=20_000,
@@ -261,7 +257,6 @@ PRESETS = {
             trunk="mlp",
             head="distance",
             embedding_dim=128,
-            tied_embeddings=False,
             averaging=0.999,
             exploration_steps=100_000,
             exploration_final_eps=0.2,

@@ -278,15 +278,6 @@ class UniversalQNetwork(nn.Module):
         """
         self.head.bias.add_(by)
 
-    @th.no_grad()
-    def tie_embeddings(self) -> None:
-        """
-        Give the embedding of states the weights of that of goals, from which each learns on by itself: a state and a goal that
-        look alike have much in common then, before anything is learned.
-        """
-        for ours, theirs in zip(self.state_embedding.parameters(), self.goal_embedding.parameters(), strict=True):
-            ours.copy_(theirs.repeat(len(ours) // len(theirs), *[1] * (theirs.dim() - 1)))
-
 
 class DistanceQNetwork(UniversalQNetwork):
     r"""

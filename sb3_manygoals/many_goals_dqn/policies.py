@@ -37,8 +37,6 @@ class ManyGoalsPolicy(BasePolicy):
     :param standardize: whether to standardize observations, element by element, by what is known when learning starts
     :param head: "product" of the embeddings, as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`), or
         "distance" between them (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
-    :param tied_embeddings: whether the embeddings of states and goals begin with the same weights, from which each learns on
-        by itself
     :param averaging: share that an average of the weights over updates keeps of itself at each; greedy actions are those of
         the averaged network then. 0.0: no average, actions of the network that learns
     :param features_extractor_class: SB3 features extractor, the first part of the shared trunk; sees images channels first
@@ -64,7 +62,6 @@ class ManyGoalsPolicy(BasePolicy):
         ortho_init: bool = False,
         standardize: bool = False,
         head: Literal["product", "distance"] = "product",
-        tied_embeddings: bool = False,
         averaging: float = 0.0,
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
@@ -94,7 +91,6 @@ class ManyGoalsPolicy(BasePolicy):
         self.ortho_init = ortho_init
         self.standardize = standardize
         self.head = head
-        self.tied_embeddings = tied_embeddings
         self.averaging = averaging
         self.q_net = self.make_q_net()
         self.q_net_target = self._follower()
@@ -114,10 +110,7 @@ class ManyGoalsPolicy(BasePolicy):
             preprocess, extractor, self.net_arch, self.activation_fn, self.layer_norm, self.ortho_init
         )
         n_actions = int(self.action_space.n)
-        network = _HEADS[self.head](trunk, features_dim, n_actions, self.embedding_dim)
-        if self.tied_embeddings:
-            network.tie_embeddings()
-        return network.to(self.device)
+        return _HEADS[self.head](trunk, features_dim, n_actions, self.embedding_dim).to(self.device)
 
     @property
     def trunk(self) -> nn.Module:
@@ -217,7 +210,6 @@ class ManyGoalsPolicy(BasePolicy):
             "ortho_init": self.ortho_init,
             "standardize": self.standardize,
             "head": self.head,
-            "tied_embeddings": self.tied_embeddings,
             "averaging": self.averaging,
             "lr_schedule": self._dummy_schedule,
             "features_extractor_class": self.features_extractor_class,

@@ -139,10 +139,8 @@ def test_the_papers_preset_is_the_papers():
     paper = PRESETS["paper"]
     assert (paper.env_id, paper.total_steps, paper.eval_steps) == ("TwoRoomsSwitch-v0", 3_000_000, 200)
     model = paper.agent.make(paper.env_id, paper.total_steps, seed=0, device="cpu")
-    # all that the study has besides: embeddings that begin alike, and standardized input, by as many pictures as the replay
-    # memory holds
-    besides = {"standardize": True, "tied_embeddings": True}
-    plain = ManyGoalsDQN("CnnPolicy", gym.make(paper.env_id), learning_starts=10_000, policy_kwargs=besides)
+    # all that the study has besides: standardized input, by as many pictures as the replay memory holds
+    plain = ManyGoalsDQN("CnnPolicy", gym.make(paper.env_id), learning_starts=10_000, policy_kwargs={"standardize": True})
     for name in (
         "learning_rate",
         "buffer_size",
@@ -162,7 +160,6 @@ def test_the_papers_preset_is_the_papers():
     ):
         assert getattr(model, name) == getattr(plain, name), name
     assert str(model.policy) == str(plain.policy)
-    assert model.policy.tied_embeddings == plain.policy.tied_embeddings
     assert model.env.goal_episodes.max_episode_steps == plain.env.get_attr("goal_episodes")[0].max_episode_steps
     ours, theirs = model.policy.optimizer, plain.policy.optimizer
     assert type(ours) is type(theirs)
@@ -173,7 +170,6 @@ def test_the_papers_preset_is_the_papers():
 def test_what_published_figures_are_of_is_not_moved_by_the_papers_defaults(name):
     agent = PRESETS[name].agent
     assert (agent.learning_rate, agent.initial_value, agent.standardize) == (1e-3, 0.0, True)
-    assert not agent.tied_embeddings
 
 
 def test_the_other_agents_of_the_paper_differ_in_nothing_else():
