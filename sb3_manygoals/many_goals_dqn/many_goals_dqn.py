@@ -459,15 +459,19 @@ class ManyGoalsDQN(GoalOffPolicyAlgorithm):
         shapes = [array.shape for array in goal_obs.values()]
         if shapes[0] != shapes[1]:
             raise ValueError(f"observation and desired_goal must have one shape, got {shapes[0]} and {shapes[1]}")
+        if deterministic:
+            return self.policy.predict(goal_obs, state, episode_start, deterministic, action_masks)
+        shape = shapes[0][:1] if self.policy.is_vectorized_observation(goal_obs) else ()
+        explore = self.rng.random(shape) < self.exploration_rate
+        if action_masks is None:
+            random_actions = self.rng.integers(self._n_actions, size=shape)
+        else:
+            masks = check_action_masks(action_masks, explore.size, self._n_actions)
+            random_actions = random_allowed(masks, self.rng).reshape(shape)
+        if explore.all():  # the network is not asked
+            return random_actions, state
         actions, state = self.policy.predict(goal_obs, state, episode_start, deterministic, action_masks)
-        if not deterministic:
-            explore = self.rng.random(actions.shape) < self.exploration_rate
-            if action_masks is None:
-                random_actions = self.rng.integers(self._n_actions, size=actions.shape)
-            else:
-                masks = check_action_masks(action_masks, actions.size, self._n_actions)
-                random_actions = random_allowed(masks, self.rng).reshape(actions.shape)
-            actions = np.where(explore, random_actions, actions)
+        actions = np.where(explore, random_actions, actions)
         return actions, state
 
     def dump_logs(self) -> None:
