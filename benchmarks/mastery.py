@@ -14,6 +14,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
 
+from benchmarks.exact_targets import ExactTargetsDQN
 from benchmarks.study import StudyConfig, Subject, carry_out, choose_held_out, open_folder, saved_settings
 from gym_twoRooms.oracle import mastery_ceiling
 from sb3_manygoals import GoalBuffer, ManyGoalsDQN
@@ -200,6 +201,9 @@ class MasteryConfig(StudyConfig):
     agent: AgentConfig = field(default_factory=AgentConfig)
     held_out: float = 0.0
     """Share of all goals, drawn at random, that are neither pursued nor taught (the paper: 0.2), and measured on their own."""
+    exact_targets: bool = False
+    """Tell it the exact values, which no agent can know, for what its target network says: what it still fails to learn is not
+    for want of better targets."""
     device: str = "cpu"
     """Where the networks live: cpu, cuda, auto."""
     threads: int | None = None
@@ -307,7 +311,8 @@ def run(config: MasteryConfig) -> Path:
     folder = open_folder(config, f"mastery-{config.preset}-seed{config.seed}")
     eval_env = gym.make_vec(config.env_id, num_envs=len(goals), vectorization_mode="vector_entry_point")
     never = goals[held_out] if held_out.any() else None
-    model = config.agent.make(config.env_id, config.total_steps, config.seed, config.device, never)
+    algorithm = ExactTargetsDQN if config.exact_targets else ManyGoalsDQN
+    model = config.agent.make(config.env_id, config.total_steps, config.seed, config.device, never, algorithm=algorithm)
     ceiling = mastery_ceiling(eval_env.unwrapped.mdp, config.eval_steps)  # type: ignore[attr-defined]
     carry_out(config, folder, Subject(model, eval_env, goals, held_out, ceiling, by_pictures=model))
     return folder
