@@ -89,6 +89,10 @@ OTHERS = {
         "tasks cost, with --pretraining what pre-training costs, with --selection what rules for choosing goals cost "
         "(settings: throughput --world --help, and so on).",
     ),
+    "value-rank": (
+        "value_rank:ValueRankConfig",
+        "Cut the exact values of a world to lower ranks, and measure the mastery that is left.",
+    ),
     "film": ("film:FilmConfig", "Film the exact policy of a map pursuing goals."),
     "faults": ("faults:FaultsConfig", "Kill, damage and starve training runs, and count what comes of it."),
 }

@@ -51,10 +51,11 @@ class ExactTargetsDQN(ManyGoalsDQN):
         assert self.env is not None
         mdp: TwoRoomsMDP = self.env.get_attr("mdp")[0]
         rewards = (self.gamma, self.goal_reward, self.step_reward)
+        exact = exact_values(mdp, *rewards, tolerance=1e-3 * abs(self.step_reward))
         n = len(batch.actions)
         states = mdp.states_of(th.cat([batch.observations, goals]).cpu().numpy())
-        exact = exact_values(mdp, *rewards)[states[:n, None], batch.actions.cpu().numpy()[:, None], states[None, n:]]
-        targets = th.as_tensor(exact, device=self.device)
+        told = exact[states[:n, None], batch.actions.cpu().numpy()[:, None], states[None, n:]]
+        targets = th.as_tensor(told, device=self.device)
         features = self.q_net.trunk(th.cat([batch.observations, goals]))
         states_embedded, goals_embedded = self.q_net.state_embedding(features[:n]), self.q_net.goal_embedding(features[n:])
         q = self.q_net.pairwise_taken(states_embedded, goals_embedded, batch.actions)
@@ -63,17 +64,19 @@ class ExactTargetsDQN(ManyGoalsDQN):
 
 
 @lru_cache(maxsize=1)
-def exact_values(mdp: TwoRoomsMDP, gamma: float, goal_reward: float, step_reward: float) -> NDArray[np.float32]:
+def exact_values(
+    mdp: TwoRoomsMDP, gamma: float, goal_reward: float, step_reward: float, tolerance: float
+) -> NDArray[np.float32]:
     """
     :param mdp: a world
     :param gamma: discount factor
     :param goal_reward: reward of the transition that reaches the goal
     :param step_reward: reward of every other transition
-    :return: of all states, actions and goals, shape (S, A, S), no more than a thousandth of ``step_reward`` off; 626 MiB for
-        the paper's map
+    :param tolerance: no value is further than this from the exact one
+    :return: of all states, actions and goals, shape (S, A, S); 626 MiB for the paper's map
     """
     values = np.empty((mdp.n_states, mdp.n_actions, mdp.n_states), dtype=np.float32)
     for first in range(0, mdp.n_states, CHUNK):  # all at once would take several times the memory, as float64
         goals = np.arange(first, min(first + CHUNK, mdp.n_states))
-        values[:, :, goals] = optimal_values(mdp, goals, gamma, step_reward, goal_reward, tolerance=1e-3 * abs(step_reward))
+        values[:, :, goals] = optimal_values(mdp, goals, gamma, step_reward, goal_reward, tolerance)
     return values
