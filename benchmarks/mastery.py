@@ -112,8 +112,8 @@ class AgentConfig:
     """End the trunk with layer normalization."""
     standardize: bool = True
     """Standardize observations by what is known when learning starts."""
-    head: Literal["product", "distance"] = "product"
-    """The product of the embeddings, as in the paper, or the distance between them."""
+    head: Literal["product", "rectified", "distance"] = "product"
+    """The product of the embeddings, as in the paper, that with a ReLU on them, or the distance between them."""
     averaging: float = 0.0
     """Share that an average of the weights keeps of itself at each update; it acts and is measured. 0: no average."""
     exploration_steps: int = 1_000_000

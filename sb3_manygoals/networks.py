@@ -225,14 +225,16 @@ class UniversalQNetwork(nn.Module):
     :raises ValueError: if ``embedding_dim`` is not positive
     """
 
+    embedding: type[Linear] = Linear
+
     def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 1024) -> None:
         super().__init__()
         if embedding_dim < 1:
             raise ValueError(f"embedding_dim must be at least 1, got {embedding_dim}")
         self.trunk = trunk
         self.n_actions = n_actions
-        self.state_embedding = Linear(features_dim, embedding_dim)
-        self.goal_embedding = Linear(features_dim, embedding_dim)
+        self.state_embedding = self.embedding(features_dim, embedding_dim)
+        self.goal_embedding = self.embedding(features_dim, embedding_dim)
         self.head = nn.Linear(embedding_dim, n_actions)
 
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
@@ -277,6 +279,30 @@ class UniversalQNetwork(nn.Module):
         :param by: what is added to all values
         """
         self.head.bias.add_(by)
+
+
+class _RectifiedLinear(Linear):
+    def forward(self, inputs: th.Tensor) -> th.Tensor:
+        return super().forward(inputs).relu_()
+
+
+class RectifiedQNetwork(UniversalQNetwork):
+    r"""
+    As :class:`UniversalQNetwork`, with a ReLU on both embeddings,
+
+    .. math:: Q(s, \cdot, g) = W \,(\operatorname{relu}(A\,h(s)) \odot \operatorname{relu}(B\,h(g))) + b
+
+    The paper's appendix says that all activations are ReLU, and does not say whether embeddings have one. Without, a matrix of
+    all values has at most the rank ``features_dim`` + 1; with it, ``embedding_dim`` + 1.
+
+    :param trunk: from observations to features, shape (B, features_dim)
+    :param features_dim: width of the features
+    :param n_actions: number of actions
+    :param embedding_dim: width of the embeddings (the paper's 1024)
+    :raises ValueError: if ``embedding_dim`` is not positive
+    """
+
+    embedding = _RectifiedLinear
 
 
 class DistanceQNetwork(UniversalQNetwork):

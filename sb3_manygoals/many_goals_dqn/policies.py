@@ -15,10 +15,14 @@ from stable_baselines3.common.utils import polyak_update
 from torch import nn
 
 from sb3_manygoals.action_masks import check_action_masks
-from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, Preprocess, UniversalQNetwork, make_trunk
+from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, Preprocess, RectifiedQNetwork, UniversalQNetwork, make_trunk
 from sb3_manygoals.optim import FusedRMSprop
 
-_HEADS: dict[str, type[UniversalQNetwork]] = {"product": UniversalQNetwork, "distance": DistanceQNetwork}
+_HEADS: dict[str, type[UniversalQNetwork]] = {
+    "product": UniversalQNetwork,
+    "rectified": RectifiedQNetwork,
+    "distance": DistanceQNetwork,
+}
 
 
 class ManyGoalsPolicy(BasePolicy):
@@ -35,7 +39,8 @@ class ManyGoalsPolicy(BasePolicy):
     :param ortho_init: whether weights of the trunk begin orthogonal, as those of SB3's actor-critics do: for one that is to be
         the beginning of such
     :param standardize: whether to standardize observations, element by element, by what is known when learning starts
-    :param head: "product" of the embeddings, as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`), or
+    :param head: "product" of the embeddings, as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`),
+        "rectified" for the same of embeddings behind a ReLU (:class:`~sb3_manygoals.networks.RectifiedQNetwork`), or
         "distance" between them (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
     :param averaging: share that an average of the weights over updates keeps of itself at each; greedy actions are those of
         the averaged network then. 0.0: no average, actions of the network that learns
@@ -61,7 +66,7 @@ class ManyGoalsPolicy(BasePolicy):
         layer_norm: bool = False,
         ortho_init: bool = False,
         standardize: bool = False,
-        head: Literal["product", "distance"] = "product",
+        head: Literal["product", "rectified", "distance"] = "product",
         averaging: float = 0.0,
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,

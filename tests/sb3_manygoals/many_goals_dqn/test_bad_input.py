@@ -58,7 +58,7 @@ def test_counts_must_be_positive(name, value):
         ({"initial_value": float("nan")}, "initial_value must be a finite number, or None, got nan"),
         ({"initial_value": "0"}, "initial_value must be a finite number, or None, got '0'"),
         ({"near_floor": 0.0}, "near_floor must be a number, more than 0, got 0.0"),
-        ({"policy_kwargs": {"head": "sum"}}, "head must be one of 'product', 'distance', got 'sum'"),
+        ({"policy_kwargs": {"head": "sum"}}, "head must be one of 'product', 'rectified', 'distance', got 'sum'"),
         ({"policy_kwargs": {"averaging": 1.0}}, r"averaging must be a number in \[0, 1\), got 1.0"),
         ({"goal_sampling": "pursued", "near_decay": 0.9}, 'goal_sampling="pursued" has neither action_gap nor near_decay'),
         ({"goal_sampling": "none"}, 'goal_sampling must be one of "uniform", "batch", "all", "pursued", got \'none\''),

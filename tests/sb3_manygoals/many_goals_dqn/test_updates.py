@@ -29,7 +29,7 @@ def test_defaults_are_the_papers():
     np.testing.assert_allclose(rates, [1.0, 0.775, 0.1, 0.1])
 
 
-@pytest.mark.parametrize("head", ["product", "distance"])
+@pytest.mark.parametrize("head", ["product", "rectified", "distance"])
 @pytest.mark.parametrize("settings", [{}, {"double_q": True}, {"action_gap": 0.6, "near_decay": 0.8, "near_floor": 0.1}])
 def test_the_update_is_the_brute_force_loop_over_pairs(settings, head):
     """Loss and gradients of S x G pairs, each computed by itself with its own goal's reward and termination."""
@@ -93,7 +93,7 @@ def test_the_update_is_the_brute_force_loop_over_pairs(settings, head):
     assert all(parameter.grad is None for parameter in model.q_net_target.parameters())
 
 
-@pytest.mark.parametrize("head", ["product", "distance"])
+@pytest.mark.parametrize("head", ["product", "rectified", "distance"])
 def test_n_steps_are_the_brute_force_loop_over_pairs_and_steps(head):
     model = make_model(Corridor(length=6, deadly=True), n_steps=3, policy_kwargs={"head": head})
     cells = np.stack([Corridor(length=6).observation_of(cell) for cell in range(6)])
@@ -206,7 +206,7 @@ def test_it_learns_every_goal_of_a_corridor():
     assert reached >= 45  # of 49, each by a shortest path; a random policy manages some 20
 
 
-@pytest.mark.parametrize("head", ["product", "distance"])
+@pytest.mark.parametrize("head", ["product", "rectified", "distance"])
 def test_values_begin_as_of_goals_that_are_never_reached_or_as_told(head):
     policy = {**SMALL, "head": head, "averaging": 0.9}
     plain, told = (make_model(initial_value=value, policy_kwargs=policy) for value in (0.0, 3.0))
@@ -217,7 +217,7 @@ def test_values_begin_as_of_goals_that_are_never_reached_or_as_told(head):
             network, without = (getattr(one.policy, name) for one in (model, plain))
             th.testing.assert_close(network(obs, obs.flip(0)), without(obs, obs.flip(0)) + value)
             moved = [key for key, weights in without.state_dict().items() if not th.equal(weights, network.state_dict()[key])]
-            assert moved == ["head.bias" if head == "product" else "offset"]
+            assert moved == ["offset" if head == "distance" else "head.bias"]
 
 
 def test_a_loaded_models_values_are_not_moved_again(tmp_path):
