@@ -225,7 +225,7 @@ class UniversalQNetwork(nn.Module):
     :raises ValueError: if ``embedding_dim`` is not positive
     """
 
-    embedding: type[Linear] = Linear
+    _embedding: type[Linear] = Linear
 
     def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 1024) -> None:
         super().__init__()
@@ -233,8 +233,8 @@ class UniversalQNetwork(nn.Module):
             raise ValueError(f"embedding_dim must be at least 1, got {embedding_dim}")
         self.trunk = trunk
         self.n_actions = n_actions
-        self.state_embedding = self.embedding(features_dim, embedding_dim)
-        self.goal_embedding = self.embedding(features_dim, embedding_dim)
+        self.state_embedding = self._embedding(features_dim, embedding_dim)
+        self.goal_embedding = self._embedding(features_dim, embedding_dim)
         self.head = nn.Linear(embedding_dim, n_actions)
 
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
@@ -302,7 +302,7 @@ class RectifiedQNetwork(UniversalQNetwork):
     :raises ValueError: if ``embedding_dim`` is not positive
     """
 
-    embedding = _RectifiedLinear
+    _embedding = _RectifiedLinear
 
 
 class DistanceQNetwork(UniversalQNetwork):
