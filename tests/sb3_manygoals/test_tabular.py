@@ -207,6 +207,16 @@ def test_save_and_load_round_trip(tmp_path):
     np.testing.assert_array_equal(alone.predict(query, deterministic=True)[0], model.predict(query, deterministic=True)[0])
 
 
+def test_the_policy_answers_tensors_as_sb3_makes_them_with_the_same_actions():
+    model = make_model()
+    model.policy.table.values[:] = np.random.default_rng(0).normal(size=model.policy.table.values.shape)
+    states, goals = np.divmod(np.arange(36), 6)
+    query = {"observation": states, "achieved_goal": states, "desired_goal": goals}
+    tensors, _ = model.policy.obs_to_tensor(query)
+    np.testing.assert_array_equal(model.policy._predict(tensors).numpy(), model.predict(query, deterministic=True)[0])
+    assert len(np.unique(model.predict(query, deterministic=True)[0])) > 1
+
+
 def test_predict_takes_one_state_too_and_refuses_what_is_none():
     model = make_model()
     assert model.predict({"observation": np.int64(1), "desired_goal": np.int64(2)}, deterministic=True)[0].shape == ()
