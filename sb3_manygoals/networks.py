@@ -60,14 +60,17 @@ class Preprocess(nn.Module):
 
     def fit(self, observations: th.Tensor) -> None:
         """
-        Standardize by these from now on. Elements that are the same in all of them are centred but not scaled.
+        Standardize by these from now on. An element that is the same in all of them may vary later: it is scaled as the median
+        of those that do vary.
 
         :param observations: shape (B, *observation_space.shape)
         """
         scaled = self._scaled(observations)
         deviation = scaled.std(dim=0, correction=0)
+        varied = deviation > 1e-4
+        typical = deviation[varied].median() if varied.any() else deviation.new_ones(())
         self.mean.copy_(scaled.mean(dim=0))
-        self.scale.copy_(th.where(deviation > 1e-4, 1.0 / deviation.clamp(min=1e-4), 1.0))
+        self.scale.copy_(1.0 / th.where(varied, deviation, typical))
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         """
@@ -83,6 +86,18 @@ class Preprocess(nn.Module):
         prepared = preprocess_obs(observations, self.space, self.normalize_images)
         assert isinstance(prepared, th.Tensor)  # for mypy: only Dict spaces give anything else
         return prepared
+
+
+def check_image_space(observation_space: spaces.Space[Any]) -> None:
+    """
+    :param observation_space: of observations, channels first or last
+    :raises ValueError: if they are not images
+    """
+    if not is_image_space(observation_space):
+        raise ValueError(
+            f"CnnPolicy needs images: a uint8 Box of three axes with values 0 to 255, got {observation_space}. "
+            'Use "MlpPolicy" for vectors.'
+        )
 
 
 class PaddedCNN(BaseFeaturesExtractor):
@@ -106,11 +121,7 @@ class PaddedCNN(BaseFeaturesExtractor):
         features_dim: int = 512,
         layers: Sequence[tuple[int, int, int]] | None = None,
     ) -> None:
-        if not is_image_space(observation_space):
-            raise ValueError(
-                f"CnnPolicy needs images: a uint8 Box of three axes with values 0 to 255, got {observation_space}. "
-                'Use "MlpPolicy" for vectors.'
-            )
+        check_image_space(observation_space)
         super().__init__(observation_space, features_dim)
         channels, height, width = observation_space.shape
         if layers is None:
@@ -225,16 +236,14 @@ class UniversalQNetwork(nn.Module):
     :raises ValueError: if ``embedding_dim`` is not positive
     """
 
-    _embedding: type[Linear] = Linear
-
     def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 1024) -> None:
         super().__init__()
         if embedding_dim < 1:
             raise ValueError(f"embedding_dim must be at least 1, got {embedding_dim}")
         self.trunk = trunk
         self.n_actions = n_actions
-        self.state_embedding = self._embedding(features_dim, embedding_dim)
-        self.goal_embedding = self._embedding(features_dim, embedding_dim)
+        self.state_embedding = Linear(features_dim, embedding_dim)
+        self.goal_embedding = Linear(features_dim, embedding_dim)
         self.head = nn.Linear(embedding_dim, n_actions)
 
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
@@ -279,30 +288,6 @@ class UniversalQNetwork(nn.Module):
         :param by: what is added to all values
         """
         self.head.bias.add_(by)
-
-
-class _RectifiedLinear(Linear):
-    def forward(self, inputs: th.Tensor) -> th.Tensor:
-        return super().forward(inputs).relu_()
-
-
-class RectifiedQNetwork(UniversalQNetwork):
-    r"""
-    As :class:`UniversalQNetwork`, with a ReLU on both embeddings,
-
-    .. math:: Q(s, \cdot, g) = W \,(\operatorname{relu}(A\,h(s)) \odot \operatorname{relu}(B\,h(g))) + b
-
-    The paper's appendix says that all activations are ReLU, and does not say whether embeddings have one. Without, a matrix of
-    all values has at most the rank ``features_dim`` + 1; with it, ``embedding_dim`` + 1.
-
-    :param trunk: from observations to features, shape (B, features_dim)
-    :param features_dim: width of the features
-    :param n_actions: number of actions
-    :param embedding_dim: width of the embeddings (the paper's 1024)
-    :raises ValueError: if ``embedding_dim`` is not positive
-    """
-
-    _embedding = _RectifiedLinear
 
 
 class DistanceQNetwork(UniversalQNetwork):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +32,28 @@ class GoalBuffer:
     Two observations are the same goal when they are identical byte for byte (section 3 of Veeriah et al. 2018).
     An id is the row of the observation in :attr:`observations`; it never changes and is never reused, so replay memories can
     store ids and "is this the goal?" becomes an integer comparison. The buffer is bounded: once ``capacity`` goals are in,
-    new observations are not stored and have the id ``UNKNOWN`` (-1), as have held-out ones.
+    new observations are not stored and have the id ``UNKNOWN`` (-1), as have held-out ones; a warning says so once.
 
     :param observation_space: the space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
     :param capacity: the greatest number of goals; memory is touched only as goals come in
     :param held_out: observations of shape ``(n, *observation_space.shape)`` that must never become goals, or None
     :raises TypeError: if elements of ``observation_space`` are not single arrays of fixed shape
     :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
+    :param what: what the observations are kept as, for the warning
+    :param limit: where ``capacity`` is set, for the warning
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
 
-    For copies of it elsewhere, ``rewrites`` counts how often its goals became others.
+    For copies of it elsewhere, ``rewrites`` counts how often its goals became others. ``n_added`` counts observations given to
+    :meth:`add`, and ``n_recurred`` those that were known by then: where hardly any are, observations do not recur.
     """
 
     def __init__(
-        self, observation_space: spaces.Space[Any], capacity: int = 10_000, held_out: NDArray[Any] | None = None
+        self,
+        observation_space: spaces.Space[Any],
+        capacity: int = 100_000,
+        held_out: NDArray[Any] | None = None,
+        what: str = "goals",
+        limit: str = "capacity, of the goal buffer",
     ) -> None:
         check_goal_space(observation_space)
         if not isinstance(capacity, (int, np.integer)) or isinstance(capacity, bool) or capacity < 1:
@@ -56,6 +65,8 @@ class GoalBuffer:
         self.shape: tuple[int, ...] = observation_space.shape
         self.dtype = np.dtype(observation_space.dtype)
         self.rewrites = 0
+        self.n_added, self.n_recurred = 0, 0
+        self._what, self._limit, self._warned = what, limit, False
         self._ids: dict[bytes, int] = {}
         check_memory(f"a goal buffer of capacity {self.capacity}", self.memory_to_come, "choose a smaller capacity")
         self._rows: NDArray[Any] = np.empty((self.capacity, *self.shape), dtype=self.dtype)
@@ -115,12 +126,28 @@ class GoalBuffer:
         ids = np.empty(len(observations), dtype=np.int64)
         for row, digest in enumerate(self._digests(observations)):
             known = self._ids.get(digest)
-            if known is None and not self.full and digest not in self._held_out:
-                known = len(self)
-                self._rows[known] = observations[row]
-                self._ids[digest] = known
+            if known is not None:
+                self.n_recurred += 1
+            elif digest not in self._held_out:
+                if self.full:
+                    self._warn()
+                else:
+                    known = len(self)
+                    self._rows[known] = observations[row]
+                    self._ids[digest] = known
             ids[row] = UNKNOWN if known is None else known
+        self.n_added += len(ids)
         return ids
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{self.capacity} {self._what} are known, no more are kept: observations met from now on are none. "
+                f"To keep more, raise {self._limit}.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
@@ -236,6 +263,8 @@ class GoalBuffer:
             "dtype": self.dtype.str,
             "observations": self.observations.copy(),
             "held_out": b"".join(sorted(self._held_out)),
+            "n_added": self.n_added,
+            "n_recurred": self.n_recurred,
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -257,6 +286,7 @@ class GoalBuffer:
         self._rows[: len(goals)] = goals
         self._ids = ids
         self._held_out = _split(state["held_out"])
+        self.n_added, self.n_recurred = state["n_added"], state["n_recurred"]
 
     def _digests(self, observations: NDArray[Any]) -> list[bytes]:
         rows = np.ascontiguousarray(observations)

@@ -51,7 +51,6 @@ def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None) -> Gym
     settings = dict(goal_wrapper_kwargs or {})
     if isinstance(env, VecEnv):
         return VecGoalBufferWrapper(env, **settings)
-    settings.pop("reset_worlds", None)  # a single environment always can
     return GoalBufferWrapper(env, **settings)
 
 

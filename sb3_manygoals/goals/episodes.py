@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,44 @@ from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 Info = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 _GOAL_STREAM = 2
+
+
+_BROAD = 0.1
+"""Starts are broad if they are as many as this share of the known observations, each as likely as the others."""
+_RETURN_AFTER = 20
+"""Goal episodes, of full length, after which a world that is not reset for its starts is reset all the same."""
+
+ResetWorlds = bool | Literal["auto"]
+
+
+class Starts:
+    """
+    Counts the observations with which the worlds begin, to tell broad starts from narrow ones: a reset to one of a few starts
+    only takes an agent back there.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.n = 0
+        self.pairs = 0
+        """Pairs of equal starts."""
+
+    def observe(self, ids: NDArray[np.int64]) -> None:
+        """:param ids: of the first observations, ``UNKNOWN`` for those that are no goals, which count as all different"""
+        for number in ids.tolist():
+            self.n += 1
+            if number != UNKNOWN:
+                before = self.counts.get(number, 0)
+                self.pairs += before
+                self.counts[number] = before + 1
+
+    def are_broad(self, n_known: int) -> bool:
+        """
+        :param n_known: number of known observations
+        :return: whether there are as many starts as a tenth of these, as far as can be told: of n starts drawn evenly from m,
+            one pair in m is equal
+        """
+        return self.n * (self.n - 1) / 2 >= _BROAD * n_known * self.pairs
 
 
 class GoalEpisodes:
@@ -31,6 +69,8 @@ class GoalEpisodes:
     :param max_episode_steps: the steps an episode may take, T in Algorithm 1
     :param goal_reward: reward of the transition that reaches the goal
     :param step_reward: reward of every other transition
+    :param reset_worlds: whether the world is reset when a goal's episode ends, or goes on with another goal. "auto": it is
+        reset where its starts are broad, and else goes on, but for a reset after 20 ``max_episode_steps``
     :raises TypeError: if ``selector`` is none
     :raises ValueError: if a count is not positive, or reaching a goal is not worth more than a step
     """
@@ -43,7 +83,10 @@ class GoalEpisodes:
         max_episode_steps: int = 50,
         goal_reward: float = 0.0,
         step_reward: float = -0.1,
+        reset_worlds: ResetWorlds = "auto",
     ) -> None:
+        if reset_worlds not in (True, False, "auto"):
+            raise ValueError(f'reset_worlds must be True, False or "auto", got {reset_worlds!r}')
         for name, value in (("n_envs", n_envs), ("max_episode_steps", max_episode_steps)):
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
@@ -56,10 +99,14 @@ class GoalEpisodes:
         self.max_episode_steps = int(max_episode_steps)
         self.goal_reward = float(goal_reward)
         self.step_reward = float(step_reward)
+        self.reset_worlds = reset_worlds
+        self.starts = Starts()
         self.rng = np.random.default_rng()
         self.desired_goals: NDArray[Any] = np.zeros((n_envs, *goal_buffer.shape), dtype=goal_buffer.dtype)
         self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
         self.steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
+        self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
+        """Since the world was reset."""
 
     def seed(self, seed: int | None) -> None:
         """:param seed: of the generator that goals are drawn with; None for a fresh one"""
@@ -73,6 +120,8 @@ class GoalEpisodes:
             "desired_goals": self.desired_goals.copy(),
             "desired_ids": self.desired_ids.copy(),
             "steps": self.steps.copy(),
+            "world_steps": self.world_steps.copy(),
+            "starts": copy.deepcopy(vars(self.starts)),
             "rng": copy.deepcopy(self.rng),
             "selector": self.selector.get_checkpoint_state(),
         }
@@ -89,6 +138,8 @@ class GoalEpisodes:
                 raise ValueError(f"the state is of goal episodes with {name}={state['settings'][name]!r}, not {value!r}")
         self.desired_goals, self.desired_ids = state["desired_goals"].copy(), state["desired_ids"].copy()
         self.steps, self.rng = state["steps"].copy(), copy.deepcopy(state["rng"])
+        self.world_steps = state["world_steps"].copy()
+        vars(self.starts).update(copy.deepcopy(state["starts"]))
         self.selector.set_checkpoint_state(state["selector"])
 
     def _settings(self) -> dict[str, Any]:
@@ -100,25 +151,47 @@ class GoalEpisodes:
             "max_episode_steps": self.max_episode_steps,
             "goal_reward": self.goal_reward,
             "step_reward": self.step_reward,
+            "reset_worlds": self.reset_worlds,
         }
 
     def adopt(self, goal_buffer: GoalBuffer) -> None:
         """:param goal_buffer: to be used from now on, for the same space of observations"""
         if goal_buffer is not self.goal_buffer:
             self.selector.forget()
+            self.starts = Starts()
         self.goal_buffer = goal_buffer
         self.desired_ids = goal_buffer.ids(self.desired_goals)
 
-    def start(self, rows: NDArray[np.integer[Any]], observations: NDArray[Any], goal: NDArray[Any] | None = None) -> None:
+    def resets(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """
+        :param rows: environments whose goal episode has ended, and their world has not, shape ``(k,)``
+        :return: whether to reset the world of each, shape ``(k,)``
+        """
+        if self.reset_worlds == "auto" and not self.starts.are_broad(len(self.goal_buffer)):
+            long_ago: NDArray[np.bool_] = self.world_steps[rows] >= _RETURN_AFTER * self.max_episode_steps
+            return long_ago
+        return np.full(len(rows), bool(self.reset_worlds))
+
+    def start(
+        self,
+        rows: NDArray[np.integer[Any]],
+        observations: NDArray[Any],
+        goal: NDArray[Any] | None = None,
+        anew: NDArray[np.bool_] | bool = True,
+    ) -> None:
         """
         Begin an episode in some environments. Their first observations become known goals.
 
         :param rows: which environments, shape ``(k,)``
         :param observations: what each of them shows, shape ``(k, *observation_space.shape)``
+        :param anew: whether the world of each was reset, shape ``(k,)``, or one answer for all
         :param goal: the goal to pursue, which need not be known and may be held out; chosen by the selector if None
         :raises ValueError: if no goal is given and none is known
         """
         current_ids = self.goal_buffer.add(observations)
+        begun = np.broadcast_to(anew, len(rows))
+        self.starts.observe(current_ids[begun])
+        self.world_steps[rows[begun]] = 0
         if goal is not None:
             goals = self.check_goal(goal)[None]
             ids = self.goal_buffer.ids(goals)
@@ -150,6 +223,7 @@ class GoalEpisodes:
         :return: the goal id of each observation, shape ``(n_envs,)``
         """
         self.steps += 1
+        self.world_steps += 1
         ids = self.goal_buffer.add(observations)
         self.selector.observe_visits(ids[ids != UNKNOWN])
         return ids

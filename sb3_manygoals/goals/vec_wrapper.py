@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 
 from sb3_manygoals import guards
 from sb3_manygoals.goals.buffer import GoalBuffer
-from sb3_manygoals.goals.episodes import GoalEpisodes
+from sb3_manygoals.goals.episodes import GoalEpisodes, ResetWorlds
 from sb3_manygoals.goals.selection import GoalSelector
 from sb3_manygoals.goals.wrappers import MAX_WANDERING, GoalObs, buffer_for, goal_observation_space
 
@@ -21,9 +21,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     """
     :class:`~sb3_manygoals.GoalBufferWrapper` for an SB3 VecEnv: all its environments share one goal buffer.
 
-    With ``reset_worlds`` an episode that ends because of its goal resets its environment, exactly as a
-    ``GoalBufferWrapper`` around each of them would. Without, the world goes on from where it is and only the goal
-    changes: for VecEnvs that cannot reset one environment, or whose wrappers (frame stacking, say) would not notice. See
+    What ``reset_worlds`` asks for is done exactly as a ``GoalBufferWrapper`` around each of them would. Where VecEnvs cannot
+    reset one environment, or have wrappers (frame stacking, say) that would not notice, "auto" is False. See
     :func:`can_reset_single_envs`.
 
     ``infos`` have the keys of ``GoalBufferWrapper``, and at the end of an episode ``terminal_observation``,
@@ -36,8 +35,9 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :param max_episode_steps: the steps an episode may take, T in Algorithm 1
     :param goal_reward: reward of the transition that reaches the goal
     :param step_reward: reward of every other transition
-    :param reset_worlds: whether a goal episode's end resets the environment; None: wherever that is possible. A Monitor
-        around an environment must allow early resets then, as it does by default
+    :param reset_worlds: whether a goal episode's end resets the world; "auto": where its starts are broad, see
+        :class:`~sb3_manygoals.goals.GoalEpisodes`. A Monitor around an environment must allow early resets then, as it does
+        by default
     :raises TypeError: if the observations cannot be goals
     :raises ValueError: if ``reset_worlds`` is asked of a VecEnv that cannot, or another argument makes no sense
     """
@@ -50,10 +50,10 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         max_episode_steps: int = 50,
         goal_reward: float = 0.0,
         step_reward: float = -0.1,
-        reset_worlds: bool | None = None,
+        reset_worlds: ResetWorlds = "auto",
     ) -> None:
         can_reset = can_reset_single_envs(venv)
-        if reset_worlds and not can_reset:
+        if reset_worlds is True and not can_reset:
             raise ValueError(
                 f"reset_worlds=True needs a DummyVecEnv or SubprocVecEnv, got {type(venv).__name__}, in which single "
                 "environments cannot be reset: pass reset_worlds=False, put VecGoalBufferWrapper innermost, or make the "
@@ -62,8 +62,11 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         super().__init__(venv, observation_space=goal_observation_space(venv.observation_space))
         guards.watch(venv)
         goal_buffer = buffer_for(venv.observation_space, goal_buffer)
-        self.reset_worlds = can_reset if reset_worlds is None else reset_worlds
-        self.goal_episodes = GoalEpisodes(goal_buffer, venv.num_envs, selector, max_episode_steps, goal_reward, step_reward)
+        if reset_worlds == "auto" and not can_reset:
+            reset_worlds = False
+        self.goal_episodes = GoalEpisodes(
+            goal_buffer, venv.num_envs, selector, max_episode_steps, goal_reward, step_reward, reset_worlds
+        )
         self._returns = np.zeros(venv.num_envs)
 
     @property
@@ -152,9 +155,11 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         self._returns += rewards
 
         ended = np.flatnonzero(dones)
+        anew = env_dones.astype(np.bool_)
+        anew[ended] |= episodes.resets(ended)
         for row in ended.tolist():
             info = infos[row]
-            if not (self.reset_worlds or env_dones[row]):
+            if not anew[row]:
                 self.reset_infos[row] = dict(info)  # the next episode starts where this one ends
             info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
             info["terminal_observation"] = {
@@ -165,15 +170,14 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             if "episode" in info:
                 info["env_episode"] = info["episode"]
             info["episode"] = {"r": float(self._returns[row]), "l": int(episodes.steps[row])}
-        if self.reset_worlds:
-            rows = np.flatnonzero(dones & ~env_dones).tolist()
-            # all at once: a vector environment then looks once at its states
-            for row, restarted in zip(rows, self.venv.env_method("reset", indices=rows) if rows else (), strict=True):
-                first, self.reset_infos[row] = restarted
-                observations[row] = self._own(first, "a first observation", row)
+        rows = np.flatnonzero(anew & ~env_dones).tolist()
+        # all at once: a vector environment then looks once at its states
+        for row, restarted in zip(rows, self.venv.env_method("reset", indices=rows) if rows else (), strict=True):
+            first, self.reset_infos[row] = restarted
+            observations[row] = self._own(first, "a first observation", row)
         if len(ended):
             episodes.end(ended, success[ended])
-            episodes.start(ended, observations[ended])
+            episodes.start(ended, observations[ended], anew=anew[ended])
             self._returns[ended] = 0.0
         return self._goal_obs(observations), rewards, dones, infos
 
@@ -181,7 +185,6 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         """:return: the goal episodes, and what comes with the last and the next reset; neither environments nor goal buffer"""
         return {
             "goal_episodes": self.goal_episodes.get_checkpoint_state(),
-            "reset_worlds": self.reset_worlds,
             "returns": self._returns.copy(),
             "reset_infos": copy.deepcopy(self.reset_infos),
             "options": copy.deepcopy(self._options),
@@ -192,8 +195,6 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         :param state: from :meth:`get_checkpoint_state`
         :raises ValueError: if it is of goal episodes of other settings
         """
-        if state["reset_worlds"] != self.reset_worlds:
-            raise ValueError(f"the state is of reset_worlds={state['reset_worlds']}, not {self.reset_worlds}")
         self.goal_episodes.set_checkpoint_state(state["goal_episodes"])
         self._returns = state["returns"].copy()
         self.reset_infos, self._options = copy.deepcopy(state["reset_infos"]), copy.deepcopy(state["options"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from sb3_manygoals import guards
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
-from sb3_manygoals.goals.episodes import GoalEpisodes, Info
+from sb3_manygoals.goals.episodes import GoalEpisodes, Info, ResetWorlds
 from sb3_manygoals.goals.picture import beside, goal_picture
 from sb3_manygoals.goals.selection import GoalSelector
 
@@ -49,6 +50,9 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     :param max_episode_steps: the steps an episode may take, T in Algorithm 1
     :param goal_reward: reward of the transition that reaches the goal
     :param step_reward: reward of every other transition
+    :param reset_worlds: whether ``reset()`` after the end of a goal's episode resets the world too, or lets it go on with
+        another goal; ``reset`` with a seed, options or a goal always does. "auto": where its starts are broad, see
+        :class:`~sb3_manygoals.goals.GoalEpisodes`
     :raises TypeError: if the observations cannot be goals
     :raises ValueError: if ``goal_buffer`` is for another space, or a number makes no sense
     """
@@ -61,6 +65,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         max_episode_steps: int = 50,
         goal_reward: float = 0.0,
         step_reward: float = -0.1,
+        reset_worlds: ResetWorlds = "auto",
     ) -> None:
         gym.utils.RecordConstructorArgs.__init__(
             self,
@@ -69,12 +74,16 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
             max_episode_steps=max_episode_steps,
             goal_reward=goal_reward,
             step_reward=step_reward,
+            reset_worlds=reset_worlds,
             _disable_deepcopy=True,  # environments are meant to share the buffer
         )
         super().__init__(env)
         self.observation_space = goal_observation_space(env.observation_space)  # type: ignore[assignment]
         goal_buffer = buffer_for(env.observation_space, goal_buffer)
-        self.goal_episodes = GoalEpisodes(goal_buffer, 1, selector, max_episode_steps, goal_reward, step_reward)
+        self.goal_episodes = GoalEpisodes(
+            goal_buffer, 1, selector, max_episode_steps, goal_reward, step_reward, reset_worlds
+        )
+        self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = None  # where the world stands that is not to be reset
 
     @property
     def goal_buffer(self) -> GoalBuffer:
@@ -88,6 +97,12 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         :return: the first observation, and the environment's info with ``desired_goal_id``
         :raises ValueError: if the goal has not the shape and dtype of an observation, or no goal can be found
         """
+        if self._going_on is not None and seed is None and not options:
+            observation, info = self._going_on
+            self._going_on = None
+            self.goal_episodes.start(np.array([0]), observation[None], anew=False)
+            return self._goal_obs(observation), {**info, "desired_goal_id": int(self.goal_episodes.desired_ids[0])}
+        self._going_on = None
         options = dict(options or {})
         goal = options.pop("goal", None)
         if goal is not None:
@@ -132,11 +147,13 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         truncated = episodes.compute_truncated(observation, desired_goal, info)
         if terminated or truncated:
             episodes.end(np.array([0]), np.array([info["is_success"]]))
+            if not (env_terminated or env_truncated or episodes.resets(np.array([0]))[0]):
+                self._going_on = observation.copy(), info
         return self._goal_obs(observation), reward, terminated, truncated, info
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: the goal episode; neither the environment's state nor the goal buffer"""
-        return {"goal_episodes": self.goal_episodes.get_checkpoint_state()}
+        return {"goal_episodes": self.goal_episodes.get_checkpoint_state(), "going_on": copy.deepcopy(self._going_on)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
@@ -144,6 +161,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         :raises ValueError: if it is of goal episodes of other settings
         """
         self.goal_episodes.set_checkpoint_state(state["goal_episodes"])
+        self._going_on = copy.deepcopy(state["going_on"])
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
         """The reward of a transition that led to ``achieved_goal``; see :meth:`GoalEpisodes.compute_reward`."""

@@ -5,40 +5,49 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
-from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.many_goals_dqn.device_memory import DeviceMemory
+from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
+from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn.targets import Draw, TDTargets
+from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.optim import ForeachRMSprop
 
-if TYPE_CHECKING:
-    from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN, Taught
+Taught = tuple[th.Tensor, th.Tensor, th.Tensor]
+"""What an update gives: its loss, the ids of its goals, and the loss of each."""
 
 WARM_UPS = 3
 """Calls before a capture: libraries set themselves up, optimizers make their state."""
 
-_SETTINGS = (
-    "goal_batch_size",
-    "goal_sampling",
-    "batch_goal_share",
-    "double_q",
-    "action_gap",
-    "near_decay",
-    "near_floor",
-    "n_steps",
-    "segment_length",
-    "segment_share",
-    "plan_interval",
-    "gamma",
-    "tau",
-    "goal_reward",
-    "step_reward",
-)
+_SETTINGS = ("goal_batch_size", "gamma", "goal_reward", "step_reward")
 """Attributes of the model that a graph has as they were when it was captured."""
+
+
+class Model(Protocol):
+    """What a captured update looks at, and calls: a ManyGoalsDQN."""
+
+    policy: ManyGoalsPolicy
+    targets: Any
+    goal_batch_size: int
+    goals_in_replay: bool
+    replay_buffer: ManyGoalsReplayBuffer
+    goal_buffer: GoalBuffer | None
+    q_net: UniversalQNetwork
+    q_net_target: UniversalQNetwork
+
+    @property
+    def device(self) -> th.device:
+        """Of the networks."""
+
+    def _update_eagerly(self, batch_size: int) -> Taught: ...
+
+    def _descend(self, draw: Draw) -> Taught: ...
 
 
 class CaptureError(RuntimeError):
@@ -139,7 +148,7 @@ class CapturedUpdate:
     :param batch_size: transitions in an update
     """
 
-    def __init__(self, model: ManyGoalsDQN, batch_size: int) -> None:
+    def __init__(self, model: Model, batch_size: int) -> None:
         assert model.goal_buffer is not None
         self._batch_size = batch_size
         self._optimizer = model.policy.optimizer
@@ -147,12 +156,8 @@ class CapturedUpdate:
         self._memory: DeviceMemory | None = None
         self._counts = th.zeros(model.goal_buffer.capacity, dtype=th.int64, device=model.device)
         obstacle = _obstacle(self._optimizer)
-        if model.goal_sampling == "all":
-            obstacle = 'with goal_sampling="all" the number of goals in an update changes'
-        if model.n_steps > 1 or model.segment_length > 1:
-            obstacle = "with n_steps or segment_length the ways of the world are followed on the host"
-        if model.plan_interval:
-            obstacle = "with plan_interval values are planned and looked up on the host"
+        if not isinstance(model.targets, TDTargets):
+            obstacle = f"{type(model.targets).__name__} are made on the host"
         if model.goals_in_replay:
             obstacle = "with goals_in_replay goals are looked up on the host"
         if obstacle is not None:
@@ -163,7 +168,7 @@ class CapturedUpdate:
         except th.OutOfMemoryError as error:
             self._give_up(f"replay memory and goals do not fit on the device: {_first_line(error)}")
             return
-        n_goals = batch_size if model.goal_sampling == "pursued" else model.goal_batch_size
+        n_goals = batch_size if model.targets.goal_sampling == "pursued" else model.goal_batch_size
         ids = th.zeros(n_goals, dtype=th.int64, device=model.device)
         self._taught: Taught = (th.zeros((), device=model.device), ids, th.zeros(ids.shape, device=model.device))
         # a graph reads the step size where it is, so it must be in one place
@@ -179,7 +184,7 @@ class CapturedUpdate:
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # copies of a model capture anew
 
-    def fits(self, model: ManyGoalsDQN, batch_size: int) -> bool:
+    def fits(self, model: Model, batch_size: int) -> bool:
         """
         :param model: that asks
         :param batch_size: transitions in an update
@@ -191,7 +196,7 @@ class CapturedUpdate:
             and _settings(model) == self._settings
         )
 
-    def update(self, model: ManyGoalsDQN) -> Taught:
+    def update(self, model: Model) -> Taught:
         """
         :param model: that it fits
         :return: the loss, shape (), the ids of its goals and the loss of each, shape (G,), on the device, where the next
@@ -221,33 +226,33 @@ class CapturedUpdate:
         counts += self._counts.cpu().numpy()
         self._counts.zero_()
 
-    def move_target(self, model: ManyGoalsDQN) -> None:
+    def move_target(self, model: Model) -> None:
         """
         Have the target network take over its share of the learning network.
 
         :param model: whose they are
         """
         if self._memory is None or not self.fits(model, self._batch_size):
-            model._move_target()
+            model.targets.move()
             return
         try:
-            self._target_graph.run(model._move_target)
+            self._target_graph.run(model.targets.move)
         except CaptureError as error:
             self._give_up(str(error))
-            model._move_target()
+            model.targets.move()
 
-    def _one_update(self, model: ManyGoalsDQN) -> None:
+    def _one_update(self, model: Model) -> None:
         assert self._memory is not None
         batch = self._memory.sample(self._batch_size)
-        if model.goal_sampling == "pursued":
+        sampling = model.targets.goal_sampling
+        if sampling == "pursued":
             assert batch.pursued_ids is not None
             goals, ids = self._memory.goals(batch.pursued_ids), batch.pursued_ids
-        elif model.goal_sampling == "batch":
-            most = round(model.batch_goal_share * model.goal_batch_size)
-            goals, ids = self._memory.sample_goals(model.goal_batch_size, batch.next_ids, most)
+        elif sampling == "batch":
+            goals, ids = self._memory.sample_goals(model.goal_batch_size, batch.next_ids, model.goal_batch_size)
         else:
             goals, ids = self._memory.sample_goals(model.goal_batch_size)
-        taught = model._descend(batch, goals, ids)
+        taught = model._descend(Draw(batch, goals, ids))
         self._counts.index_add_(0, ids.clamp(min=0), (ids != UNKNOWN).long())
         for kept, tensor in zip(self._taught, taught, strict=True):
             kept.copy_(tensor)
@@ -314,14 +319,14 @@ def _obstacle(optimizer: th.optim.Optimizer) -> str | None:
     return f"the optimizer {name} has no option capturable"
 
 
-def _settings(model: ManyGoalsDQN) -> tuple[Any, ...]:
+def _settings(model: Model) -> tuple[Any, ...]:
     return tuple(getattr(model, name) for name in _SETTINGS)
 
 
-def _objects(model: ManyGoalsDQN) -> tuple[Any, ...]:
+def _objects(model: Model) -> tuple[Any, ...]:
     """What must be the same and not only equal. Loading an optimizer gives it another state; weights stay where they are."""
     optimizer = model.policy.optimizer
-    return model.q_net, model.q_net_target, optimizer, optimizer.state, model.replay_buffer, model.goal_buffer
+    return model.targets, model.q_net, model.q_net_target, optimizer, optimizer.state, model.replay_buffer, model.goal_buffer
 
 
 @contextmanager

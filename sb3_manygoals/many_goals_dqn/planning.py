@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
+from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn.replay_model import ReplayModel
 from sb3_manygoals.memory import check_memory
 
-_BLOCK = 64  # goals planned together: their values of some thousand states stay in a processor's cache
+_BLOCK = 32  # goals planned together: their values of some thousand states stay in a processor's cache
 _TOLERANCE = 1e-4
 """No further sweep where the last one changed no value by more."""
 
@@ -30,8 +29,7 @@ class ReplayPlan:
 
     as Kaelbling's (1993) all-goals table, with each transition used over and over, as in prioritized sweeping (Moore and
     Atkeson 1993) or search on the replay buffer (Eysenbach et al. 2019). What the world does by chance is averaged, not
-    maximized over. It needs worlds whose observations come again and tell their states apart, a few thousand of them: the
-    values take 4 bytes for each pair of state and goal.
+    maximized over. Values take 4 bytes and best actions 1 byte for each pair of state and goal.
 
     :param gamma: discount factor
     :param goal_reward: of the transition that reaches the goal
@@ -44,61 +42,62 @@ class ReplayPlan:
         self.step_reward = step_reward
         self.values: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
         """Of the states by the goals known when it was last planned."""
-        self.planned_at: int | None = None
-        """Environment steps then; None: not planned yet."""
-        self._model: _Model | None = None
+        self.best: NDArray[np.int8] = np.zeros((0, 0), dtype=np.int8)
+        """The best action in each of these states for each of these goals, -1 where no way is known."""
+        self.model: ReplayModel | None = None
         self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-
-    def is_due(self, step: int, interval: int) -> bool:
-        """
-        :param step: environment steps so far
-        :param interval: of them, between plans
-        :return: whether it is time to plan; also where steps are counted anew, as by a second call of ``learn``
-        """
-        return self.planned_at is None or not 0 <= step - self.planned_at < interval
 
     @property
     def never(self) -> float:
         """What it is worth never to get there."""
         return self.step_reward / (1.0 - self.gamma)
 
-    def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, sweeps: int, step: int) -> None:
+    @property
+    def horizon(self) -> float:
+        """What it is worth to get there after the 1 / (1 - gamma) steps that the discount looks ahead."""
+        return self.never + (self.goal_reward - self.never) / np.e
+
+    def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, sweeps: int) -> None:
         """
         Plan, from the values that there are.
 
         :param replay: a memory that keeps the states of its transitions
         :param goals: to be reached
         :param sweeps: the most updates of all values
-        :param step: environment steps so far
         :raises MemoryError: if the values do not fit into the memory that is available
         """
         assert replay.states is not None
         self._grow(len(replay.states), len(goals))
-        self.planned_at = step
-        self._model = _Model.of(replay)
+        self.model = ReplayModel.of(replay)
         self._goal_states = replay.states.ids(goals.observations)
         for begin in range(0, len(goals), _BLOCK):
             block = slice(begin, begin + _BLOCK)
             values = np.ascontiguousarray(self.values[:, block])
-            self._iterate(self._model, values, self._goal_states[block], sweeps)
+            self.best[:, block] = self._iterate(self.model, values, self._goal_states[block], sweeps)
             self.values[:, block] = values
 
-    def _iterate(self, model: _Model, values: NDArray[np.float32], goal_states: NDArray[np.int64], sweeps: int) -> None:
-        # of each state as many rows as there are actions, each time the first in the place of those not tried
-        left_from, padded = model.left_from, model.padded_rows
-        on = model.on[padded]
+    def _iterate(
+        self, model: ReplayModel, values: NDArray[np.float32], goal_states: NDArray[np.int64], sweeps: int
+    ) -> NDArray[np.int8]:
+        """:return: the best actions by the values that it leaves behind, which are the argument's"""
+        on = model.padded_on
         columns = np.flatnonzero(goal_states != UNKNOWN)
         arrived = goal_states[columns], columns
-        from_ends = self._worth_of_ends(model.ends[padded], goal_states)
+        from_ends = self._worth_of_ends(model.padded_ends, goal_states)
         for _ in range(sweeps):
             worth = on @ self._arriving(values, arrived)
             if from_ends is not None:
                 worth += from_ends
-            best = functools.reduce(np.maximum, (worth[action :: model.n_actions] for action in range(model.n_actions)))
-            change = np.abs(best - values[left_from]).max(initial=0.0)
-            values[left_from] = best
+            by_action = worth.reshape(model.n_actions, len(model.left), -1)
+            best = functools.reduce(np.maximum, by_action)
+            change = np.abs(best - values[model.left]).max(initial=0.0)
+            values[model.left] = best
             if change <= _TOLERANCE:
-                return
+                break
+        actions = np.full(values.shape, -1, dtype=np.int8)
+        if sweeps and len(model.left):
+            actions[model.left] = np.where(best >= self.horizon, by_action.argmax(axis=0), -1)
+        return actions
 
     def _arriving(self, values: NDArray[np.float32], arrived: tuple[NDArray[Any], ...]) -> NDArray[np.float32]:
         """What it is worth to come to states, whose own values these are, where (state, goal) is arrived."""
@@ -119,10 +118,11 @@ class ReplayPlan:
         before = self.values
         if before.shape == (n_states, n_goals):
             return
-        needed = {"planned values": n_states * n_goals * before.itemsize}
-        check_memory("planning", needed, "plan_interval is for worlds of fewer observations; 0 plans nothing")
+        needed = {"planned values": n_states * n_goals * 4, "planned actions": n_states * n_goals}
+        check_memory("planning", needed, 'choose fewer max_states in target_kwargs, or target_class=TDTargets')
         self.values = np.full((n_states, n_goals), self.never, dtype=np.float32)
         self.values[: len(before), : before.shape[1]] = before
+        self.best = np.full((n_states, n_goals), -1, dtype=np.int8)
 
     def action_values(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """
@@ -132,7 +132,7 @@ class ReplayPlan:
             had not been tried when it was planned, or no way was found within the 1 / (1 - gamma) steps that the discount
             looks ahead. There may be one all the same, that nobody has gone yet
         """
-        model = self._model
+        model = self.model
         if model is None:
             return np.full((len(states), len(goal_ids), 1), np.nan, dtype=np.float32)
         found = np.full((len(states), model.n_actions, len(goal_ids)), np.nan, dtype=np.float32)
@@ -147,119 +147,32 @@ class ReplayPlan:
         from_ends = self._worth_of_ends(model.ends[rows], goal_states)
         if from_ends is not None:
             worth += from_ends
-        horizon = self.never + (self.goal_reward - self.never) / np.e
-        worth[worth < horizon] = np.nan
+        worth[worth < self.horizon] = np.nan
         found.reshape(-1, len(goal_ids))[np.ix_(tried, goals)] = worth
         return found.swapaxes(1, 2)
 
-    def draw(self, n: int, replay: ManyGoalsReplayBuffer, rng: np.random.Generator) -> ManyGoalsSamples:
+    def best_actions(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """
-        Draw transitions evenly over the states that it was planned in, however often something was tried there. Where the
-        memory has been written over since, they are those that have come to the places of the ones before.
-
-        :param n: how many, with replacement
-        :param replay: the memory that was planned in
-        :param rng: for the draws
-        :return: the batch
+        :param states: numbers of states, -1 where it has none, shape (n,)
+        :param goal_ids: the goal of each, -1 where it is none, shape (n,)
+        :return: the best action of each, -1 where no way was known when it was planned, shape (n,)
         """
-        assert self._model is not None
-        counts = self._model.counts
-        states = rng.integers(len(counts), size=n)
-        places = self._model.order[np.cumsum(counts)[states] - counts[states] + rng.integers(counts[states])]
-        return replay.at(places // replay.n_envs, places % replay.n_envs)
+        n_states, n_goals = self.best.shape
+        planned = (states >= 0) & (states < n_states) & (goal_ids >= 0) & (goal_ids < n_goals)
+        actions = np.full(len(states), -1, dtype=np.int64)
+        actions[planned] = self.best[states[planned], goal_ids[planned]]
+        return actions
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree, whose arrays are the plan's own"""
         return {
             "values": self.values,
-            "planned_at": self.planned_at,
+            "best": self.best,
             "goal_states": self._goal_states,
-            "model": None if self._model is None else self._model.get_checkpoint_state(),
+            "model": None if self.model is None else self.model.get_checkpoint_state(),
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: of :meth:`get_checkpoint_state`"""
-        self.values, self.planned_at, self._goal_states = state["values"], state["planned_at"], state["goal_states"]
-        self._model = None if state["model"] is None else _Model.from_checkpoint_state(state["model"])
-
-
-@dataclass
-class _Model:
-    """Where actions led to, in the transitions of a memory."""
-
-    n_actions: int
-    tried: NDArray[np.int64]
-    """State * n_actions + action of each action tried, ascending: the rows of what follows."""
-    on: csr_array
-    """How often it led on to each state, as a share, shape (n_tried, n_states)."""
-    ends: csr_array
-    """How often it led to each with an end of the environment."""
-    order: NDArray[np.int64]
-    """Places in the memory (row by row, environment by environment) of its transitions, those from one state together."""
-    counts: NDArray[np.int64]
-    """How many these are, of each state that was left."""
-
-    @classmethod
-    def of(cls, replay: ManyGoalsReplayBuffer) -> _Model:
-        """
-        :param replay: a memory that keeps the states of its transitions
-        :return: of all that is in it
-        """
-        assert replay.states is not None
-        assert isinstance(replay.action_space, spaces.Discrete)
-        n_actions = int(replay.action_space.n)
-        used = slice(replay.size())
-        states, next_states = replay.state_ids[used].ravel(), replay.next_state_ids[used].ravel()
-        known = (states != UNKNOWN) & (next_states != UNKNOWN)
-        states, next_states = states[known], next_states[known]
-        actions = replay.actions[used].reshape(-1)[known].astype(np.int64)
-        ended = replay.dones[used].ravel()[known].astype(np.bool_)
-        tried, row, times = np.unique(states * n_actions + actions, return_inverse=True, return_counts=True)
-        shares = (1.0 / times[row]).astype(np.float32)
-        shape = (len(tried), len(replay.states))
-        on = csr_array((shares[~ended], (row[~ended], next_states[~ended])), shape=shape)
-        ends = csr_array((shares[ended], (row[ended], next_states[ended])), shape=shape)
-        order = np.flatnonzero(known)[np.argsort(row, kind="stable")]
-        return cls(n_actions, tried, on, ends, order, np.unique(states, return_counts=True)[1])
-
-    @property
-    def left_from(self) -> NDArray[np.int64]:
-        """The states that were left, ascending."""
-        return np.unique(self.tried // self.n_actions)
-
-    @property
-    def padded_rows(self) -> NDArray[np.int64]:
-        """The rows of all actions in each of these, state by state; in the place of actions not tried, the first that was."""
-        states, first = np.unique(self.tried // self.n_actions, return_index=True)
-        padded = np.repeat(first, self.n_actions)
-        rows, places = self.rows(states)
-        padded[places] = rows
-        return padded
-
-    def rows(self, states: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """
-        :param states: numbers of states, -1 where it has none, shape (S,)
-        :return: the rows of what was tried in them, and its places among all S * A actions, state by state
-        """
-        wanted = (states[:, None] * self.n_actions + np.arange(self.n_actions)).ravel()
-        rows = np.minimum(np.searchsorted(self.tried, wanted), max(len(self.tried) - 1, 0))
-        places = np.flatnonzero(self.tried[rows] == wanted) if len(self.tried) else rows[:0]
-        return rows[places], places
-
-    def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree"""
-        arrays = {name: getattr(self, name) for name in ("n_actions", "tried", "order", "counts")}
-        matrices = {
-            name: [matrix.data, matrix.indices, matrix.indptr] for name, matrix in (("on", self.on), ("ends", self.ends))
-        }
-        return {**arrays, **matrices, "n_states": self.on.shape[1]}
-
-    @classmethod
-    def from_checkpoint_state(cls, state: dict[str, Any]) -> _Model:
-        """
-        :param state: of :meth:`get_checkpoint_state`
-        :return: an equal one
-        """
-        shape = (len(state["tried"]), state["n_states"])
-        matrices = {name: csr_array(tuple(state[name]), shape=shape) for name in ("on", "ends")}
-        return cls(**{name: state[name] for name in ("n_actions", "tried", "order", "counts")}, **matrices)
+        self.values, self.best, self._goal_states = state["values"], state["best"], state["goal_states"]
+        self.model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])

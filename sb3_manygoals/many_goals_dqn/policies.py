@@ -15,12 +15,10 @@ from stable_baselines3.common.utils import polyak_update
 from torch import nn
 
 from sb3_manygoals.action_masks import check_action_masks
-from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, Preprocess, RectifiedQNetwork, UniversalQNetwork, make_trunk
-from sb3_manygoals.optim import FusedRMSprop
+from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, Preprocess, UniversalQNetwork, check_image_space, make_trunk
 
 _HEADS: dict[str, type[UniversalQNetwork]] = {
     "product": UniversalQNetwork,
-    "rectified": RectifiedQNetwork,
     "distance": DistanceQNetwork,
 }
 
@@ -40,20 +38,20 @@ class ManyGoalsPolicy(BasePolicy):
         the beginning of such
     :param standardize: whether to standardize observations, element by element, by what is known when learning starts
     :param head: "product" of the embeddings, as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`),
-        "rectified" for the same of embeddings behind a ReLU (:class:`~sb3_manygoals.networks.RectifiedQNetwork`), or
-        "distance" between them (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
-    :param averaging: share that an average of the weights over updates keeps of itself at each; greedy actions are those of
-        the averaged network then. 0.0: no average, actions of the network that learns
+        or "distance" between them (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
+    :param averaging: share that an average of the weights over updates keeps of itself at each, less in the first ones; greedy
+        actions are those of the averaged network then. 0.0: no average, actions of the network that learns
     :param features_extractor_class: SB3 features extractor, the first part of the shared trunk; sees images channels first
     :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
-    :param optimizer_class: RMSProp by default, as in the paper: TensorFlow's form, with epsilon inside the root, 1e-12 by
-        default. (Under torch's own form the second moments of rarely used weights decay into denormal numbers, whose
-        square roots are some fifty times slower.)
+    :param optimizer_class: Adam by default. For the paper's RMSProp see :class:`~sb3_manygoals.optim.FusedRMSprop`, whose
+        epsilon, 1e-12 by default here, is inside the root. (Under torch's own form the second moments of rarely used weights
+        decay into denormal numbers, whose square roots are some fifty times slower.)
     :param optimizer_kwargs: its arguments other than the learning rate
     """
 
     action_space: spaces.Discrete
+    n_averaged: th.Tensor
 
     def __init__(
         self,
@@ -61,17 +59,17 @@ class ManyGoalsPolicy(BasePolicy):
         action_space: spaces.Discrete,
         lr_schedule: Schedule,
         net_arch: list[int] | None = None,
-        embedding_dim: int = 1024,
-        activation_fn: type[nn.Module] = nn.ReLU,
+        embedding_dim: int = 128,
+        activation_fn: type[nn.Module] = nn.GELU,
         layer_norm: bool = False,
         ortho_init: bool = False,
-        standardize: bool = False,
-        head: Literal["product", "rectified", "distance"] = "product",
-        averaging: float = 0.0,
+        standardize: bool = True,
+        head: Literal["product", "distance"] = "distance",
+        averaging: float = 0.999,
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
-        optimizer_class: type[th.optim.Optimizer] = FusedRMSprop,
+        optimizer_class: type[th.optim.Optimizer] = th.optim.Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
         if head not in _HEADS:
@@ -80,6 +78,8 @@ class ManyGoalsPolicy(BasePolicy):
             raise ValueError(f"averaging must be a number in [0, 1), got {averaging!r}")
         if optimizer_kwargs is None and issubclass(optimizer_class, RMSpropTFLike):
             optimizer_kwargs = {"alpha": 0.99, "eps": 1e-12}
+        if optimizer_kwargs is None and optimizer_class is th.optim.Adam:
+            optimizer_kwargs = {"fused": True}
         super().__init__(
             observation_space,
             action_space,
@@ -100,6 +100,8 @@ class ManyGoalsPolicy(BasePolicy):
         self.q_net = self.make_q_net()
         self.q_net_target = self._follower()
         self.q_net_average = self._follower() if averaging else None
+        if averaging:
+            self.register_buffer("n_averaged", th.zeros((), device=self.device))
         self.optimizer = self.optimizer_class(
             self.q_net.parameters(),
             lr=lr_schedule(1),  # type: ignore[call-arg]
@@ -128,10 +130,15 @@ class ManyGoalsPolicy(BasePolicy):
         network.load_state_dict(self.q_net.state_dict())
         return network.requires_grad_(False).eval()
 
+    @th.no_grad()
     def update_average(self) -> None:
         """Take the weights that an update gave into the average, if there is one."""
         if self.q_net_average is not None:
-            polyak_update(self.q_net.parameters(), self.q_net_average.parameters(), 1.0 - self.averaging)
+            self.n_averaged += 1.0
+            # as TensorFlow's ExponentialMovingAverage: the first ones count less, so that the beginning is soon forgotten
+            share = (9.0 / (10.0 + self.n_averaged)).clamp(min=1.0 - self.averaging)
+            for average, learned in zip(self.q_net_average.parameters(), self.q_net.parameters(), strict=True):
+                average.lerp_(learned, share)
             for buffer, ours in zip(self.q_net_average.buffers(), self.q_net.buffers(), strict=True):
                 buffer.copy_(ours)
 
@@ -224,9 +231,15 @@ class ManyGoalsPolicy(BasePolicy):
         }
 
 
+_SMALLEST_FOR_CNN = 36
+"""Pixels a side from which on images go through convolutions by default."""
+
+
 class CnnPolicy(ManyGoalsPolicy):
     """
-    For images: the shared trunk is a :class:`PaddedCNN`. Arguments as in :class:`ManyGoalsPolicy`.
+    For images. By default those of at least 36 pixels a side go through the convolutions of the Nature DQN
+    (:class:`PaddedCNN`). Smaller ones, whose pixels are cells of a gridworld, go through two layers of 512 units, as it is
+    places that count. Arguments as in :class:`ManyGoalsPolicy`.
     """
 
     def __init__(
@@ -234,17 +247,30 @@ class CnnPolicy(ManyGoalsPolicy):
         observation_space: spaces.Dict,
         action_space: spaces.Discrete,
         lr_schedule: Schedule,
-        features_extractor_class: type[BaseFeaturesExtractor] = PaddedCNN,
+        net_arch: list[int] | None = None,
+        features_extractor_class: type[BaseFeaturesExtractor] | None = None,
         **kwargs: Any,
     ) -> None:
+        if features_extractor_class is None:
+            check_image_space(observation_space["observation"])
+            shape = Preprocess(observation_space["observation"]).space.shape
+            assert shape is not None
+            small = min(shape[-2:]) < _SMALLEST_FOR_CNN
+            features_extractor_class = FlattenExtractor if small else PaddedCNN
+            net_arch = [512, 512] if small and net_arch is None else net_arch
         super().__init__(
-            observation_space, action_space, lr_schedule, features_extractor_class=features_extractor_class, **kwargs
+            observation_space,
+            action_space,
+            lr_schedule,
+            net_arch,
+            features_extractor_class=features_extractor_class,
+            **kwargs,
         )
 
 
 class MlpPolicy(ManyGoalsPolicy):
     """
-    For vectors: the shared trunk is two layers of 256 units. Arguments as in :class:`ManyGoalsPolicy`.
+    For vectors: the shared trunk is two layers of 512 units. Arguments as in :class:`ManyGoalsPolicy`.
     """
 
     def __init__(
@@ -255,5 +281,5 @@ class MlpPolicy(ManyGoalsPolicy):
         net_arch: list[int] | None = None,
         **kwargs: Any,
     ) -> None:
-        net_arch = [256, 256] if net_arch is None else net_arch
+        net_arch = [512, 512] if net_arch is None else net_arch
         super().__init__(observation_space, action_space, lr_schedule, net_arch=net_arch, **kwargs)

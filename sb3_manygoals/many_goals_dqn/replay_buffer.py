@@ -16,12 +16,14 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_manygoals.action_masks import read_action_masks
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
+from sb3_manygoals.goals.buffer import identical
+from sb3_manygoals.goals.selection import grown
 
 _Indices: TypeAlias = NDArray[np.integer[Any]]
 
 
 class ManyGoalsSamples(NamedTuple):
-    """A batch of S transitions (s, a, s'); with n steps, s' is where the world came to some steps later."""
+    """A batch of S transitions (s, a, s')."""
 
     observations: th.Tensor
     """Shape (S, *observation_space.shape), dtype of the space."""
@@ -37,12 +39,6 @@ class ManyGoalsSamples(NamedTuple):
     """The actions allowed in s', shape (S, A) bool; None: all."""
     pursued_ids: th.Tensor | None = None
     """The goal that was pursued, -1 if it is none of the known ones; shape (S,) int64; None: not kept."""
-    path_ids: th.Tensor | None = None
-    """With n steps: the goals that the world was on its way from s to s', this included, then -1; shape (S, n) int64."""
-    path_lengths: th.Tensor | None = None
-    """With n steps: how many they are, from 1 to n; shape (S,) int64."""
-    goes_on: th.Tensor | None = None
-    """With segments: whether the next row is the transition that followed this one in the world; shape (S,) bool."""
     states: th.Tensor | None = None
     """Where states are kept: the number of s, -1 if it has none; shape (S,) int64."""
 
@@ -60,11 +56,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     :param optimize_memory_usage: must be False; part of SB3's interface
     :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
     :param pursued_goals: whether to keep the id of the goal that was pursued
-    :param n_steps: that lie between s and s' in a batch; fewer where the world ended, was reset, or went on only after the
-        newest transition
-    :param segment_length: transitions that follow each other in a part of a batch, the world having gone on between them
-    :param segment_share: that part; what is left, and too little for a segment, is drawn one by one
-    :param n_states: how many different observations are told apart as states, as s and s' of each transition; 0: none
+    :param max_states: how many distinct observations are told apart as states, for :class:`ReplayModel`; 0: none
 
     For copies of it elsewhere, ``added`` counts the calls of :meth:`add`, and ``rewrites`` how often what was there became
     something else.
@@ -80,15 +72,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         optimize_memory_usage: bool = False,
         action_masks: bool = False,
         pursued_goals: bool = False,
-        n_steps: int = 1,
-        segment_length: int = 1,
-        segment_share: float = 0.5,
-        n_states: int = 0,
+        max_states: int = 0,
     ) -> None:
         super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
-        self.n_steps = n_steps
-        self.segment_length = segment_length
-        self.segment_share = segment_share
         self.added, self.rewrites = 0, 0
         self.next_ids = np.zeros((self.buffer_size, n_envs), dtype=np.int64)
         self.next_action_masks: NDArray[np.bool_] | None = None
@@ -98,10 +84,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         if pursued_goals:
             self.pursued_ids = np.full((self.buffer_size, n_envs), UNKNOWN, dtype=np.int64)
         self.states: GoalBuffer | None = None
-        if n_states:
-            self.states = GoalBuffer(self.observation_space, n_states)
-            self.state_ids = np.full((self.buffer_size, n_envs), UNKNOWN, dtype=np.int64)
-            self.next_state_ids = self.state_ids.copy()
+        self.tried: NDArray[np.int32] = np.zeros((0, int(action_space.n)), dtype=np.int32)
+        """How often each action was taken in each state, also in transitions that have given way; (at least S, A)."""
+        self._last_next: tuple[NDArray[Any], NDArray[np.int64]] | None = None
+        if max_states:
+            self.keep_states(max_states)
 
     @staticmethod
     def memory_needed(
@@ -111,10 +98,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         n_envs: int,
         action_masks: bool,
         pursued_goals: bool = False,
-        n_steps: int = 1,
-        segment_length: int = 1,
-        segment_share: float = 0.5,
-        n_states: int = 0,
+        max_states: int = 0,
     ) -> dict[str, int]:
         """
         :param buffer_size: see the class, as are the others
@@ -123,10 +107,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param n_envs: number of parallel environments
         :param action_masks: whether they are kept
         :param pursued_goals: whether their ids are kept
-        :param n_steps: takes no memory, as does what follows
-        :param segment_length: see the class
-        :param segment_share: see the class
-        :param n_states: see the class; their observations are not counted
+        :param max_states: see the class; their observations are not counted
         :return: bytes of its arrays, by what they are of
         """
         rows = max(buffer_size // n_envs, 1) * n_envs
@@ -145,7 +126,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             needed["replay action masks"] = rows * int(action_space.n)
         if pursued_goals:
             needed["replay pursued goal ids"] = rows * np.dtype(np.int64).itemsize
-        if n_states:
+        if max_states:
             needed["replay states"] = rows * 2 * np.dtype(np.int64).itemsize
         return needed
 
@@ -177,10 +158,63 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         if self.pursued_ids is not None:
             self.pursued_ids[self.pos] = [info["desired_goal_id"] for info in infos]
         if self.states is not None:
-            self.state_ids[self.pos] = self.states.add(obs["observation"])
-            self.next_state_ids[self.pos] = self.states.add(next_obs["observation"])
+            self._count(obs["observation"], action, next_obs["observation"])
         super().add(obs["observation"], next_obs["observation"], action, reward, ended, infos)
         self.added += 1
+
+    def keep_states(self, max_states: int) -> None:
+        """
+        Tell distinct observations apart as states from now on, also in the transitions that there are.
+
+        :param max_states: how many, at most; a warning says when there are more
+        """
+        n_actions = self.tried.shape[1]
+        self.states = GoalBuffer(self.observation_space, max_states, what="states", limit="max_states, of target_kwargs")
+        self.state_ids = np.full((self.buffer_size, self.n_envs), UNKNOWN, dtype=np.int64)
+        self.next_state_ids = self.state_ids.copy()
+        self.tried = np.zeros((0, n_actions), dtype=np.int32)
+        self._last_next = None
+        shape = (self.n_envs, *(self.observation_space.shape or ()))
+        for time in range(self.size()):
+            self.state_ids[time] = self.states.add(self.observations[time].reshape(shape))
+            self.next_state_ids[time] = self.states.add(self.next_observations[time].reshape(shape))
+            self._add_tried(self.state_ids[time], self.actions[time].reshape(-1))
+
+    def forget_states(self) -> None:
+        """No longer tell states apart."""
+        self.states = None
+        self.tried, self._last_next = self.tried[:0], None
+
+    def numbers_of(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """
+        :param observations: what the environments show, shape (n_envs, *observation_space.shape)
+        :return: the state of each, taken in if it is new; -1 where there is no room, shape (n_envs,)
+        """
+        assert self.states is not None
+        if self._last_next is None or self._last_next[0].shape != observations.shape:
+            ids = self.states.add(observations)
+        else:
+            # most are where the last transition led to, whose number is known
+            before, ids = self._last_next
+            other = ~identical(observations, before, observations.ndim - 1)
+            if other.any():
+                ids = ids.copy()
+                ids[other] = self.states.add(observations[other])
+        self._last_next = observations.copy(), ids
+        return ids
+
+    def _count(self, observations: NDArray[Any], actions: NDArray[Any], next_observations: NDArray[Any]) -> None:
+        assert self.states is not None
+        ids = self.numbers_of(observations)
+        next_ids = self.states.add(next_observations)
+        self.state_ids[self.pos], self.next_state_ids[self.pos] = ids, next_ids
+        self._last_next = next_observations.copy(), next_ids
+        self._add_tried(ids, np.asarray(actions).reshape(-1))
+
+    def _add_tried(self, ids: NDArray[np.int64], actions: NDArray[Any]) -> None:
+        assert self.states is not None
+        self.tried = grown(self.tried, len(self.states))
+        np.add.at(self.tried, (ids[ids != UNKNOWN], actions[ids != UNKNOWN].astype(np.int64)), 1)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree; its arrays are views of the memory, to be written before anything is added"""
@@ -191,6 +225,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             "pos": self.pos,
             "full": self.full,
             "states": None if self.states is None else self.states.get_checkpoint_state(),
+            "tried": None if self.states is None else self.tried[: len(self.states)],
             **{name: None if array is None else array[used] for name, array in self._arrays.items()},
         }
 
@@ -206,6 +241,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
                     f"the replay memory was saved with {name} {state[name]}, this one has {getattr(self, name)}"
                 )
         self.rewrites += 1
+        if state["states"] is None:
+            self.forget_states()
+        elif self.states is None:
+            self.keep_states(state["states"]["capacity"])
         for name, array in self._arrays.items():
             saved = state.get(name)  # of an earlier version, which kept no pursued goals
             if (array is None) != (saved is None):
@@ -217,6 +256,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
                 self.states.set_checkpoint_state(state["states"])
             except ValueError as error:
                 raise CheckpointError(f"the states of the replay memory: {error}") from error
+            self.tried = state["tried"]
+            self._last_next = None
         self.pos, self.full = state["pos"], state["full"]
 
     @property
@@ -231,10 +272,14 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             "next_ids",
             "next_action_masks",
             "pursued_ids",
-            "state_ids",
-            "next_state_ids",
         )
-        return {name: getattr(self, name, None) for name in names}
+        arrays = {name: getattr(self, name, None) for name in names}
+        of_states = self.states is not None
+        return {
+            **arrays,
+            "state_ids": self.state_ids if of_states else None,
+            "next_state_ids": self.next_state_ids if of_states else None,
+        }
 
     def identify(self, goal_buffer: GoalBuffer) -> None:
         """
@@ -267,71 +312,18 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         """
         :param times: rows of the memory, shape (S,)
         :param envs: environments, shape (S,)
-        :return: the transitions there, in part in segments where the memory has such
+        :return: the transitions there
         """
-        rows: tuple[_Indices, _Indices] = (times, envs)
-        way: dict[str, NDArray[Any]] = {}
-        if self.segment_length > 1:
-            rows, way["goes_on"] = self._in_segments(*rows)
-        last = rows
-        if self.n_steps > 1:
-            last, way = self._follow(*rows)
+        rows = (times, envs)
         # SB3 keeps discrete observations with a last axis of one
         shape = (len(times), *(self.observation_space.shape or ()))
         return ManyGoalsSamples(
             self.to_torch(self.observations[rows].reshape(shape), copy=False),
             self.to_torch(self.actions[rows].reshape(-1), copy=False),
-            self.to_torch(self.next_observations[last].reshape(shape), copy=False),
-            self.to_torch(self.next_ids[last], copy=False),
-            self.to_torch(self.dones[last].astype(np.bool_), copy=False),
-            None if self.next_action_masks is None else self.to_torch(self.next_action_masks[last], copy=False),
+            self.to_torch(self.next_observations[rows].reshape(shape), copy=False),
+            self.to_torch(self.next_ids[rows], copy=False),
+            self.to_torch(self.dones[rows].astype(np.bool_), copy=False),
+            None if self.next_action_masks is None else self.to_torch(self.next_action_masks[rows], copy=False),
             None if self.pursued_ids is None else self.to_torch(self.pursued_ids[rows], copy=False),
-            **{name: self.to_torch(array, copy=False) for name, array in way.items()},
             states=None if self.states is None else self.to_torch(self.state_ids[rows], copy=False),
         )
-
-    def _follow(self, times: _Indices, envs: _Indices) -> tuple[tuple[_Indices, _Indices], dict[str, NDArray[Any]]]:
-        """
-        :param times: rows of transitions
-        :param envs: their environments
-        :return: where the last of up to ``n_steps`` transitions from there on lies, and the way there
-        """
-        last, going = times, np.ones(len(times), dtype=np.bool_)
-        ids = np.full((len(times), self.n_steps), UNKNOWN, dtype=np.int64)
-        ids[:, 0], lengths = self.next_ids[times, envs], np.ones(len(times), dtype=np.int64)
-        for step in range(1, self.n_steps):
-            going = going & self._world_went_on(last, envs)
-            last = np.where(going, (last + 1) % self.buffer_size, last)
-            ids[going, step] = self.next_ids[last, envs][going]
-            lengths += going
-        return (last, envs), {"path_ids": ids, "path_lengths": lengths}
-
-    def _in_segments(self, times: _Indices, envs: _Indices) -> tuple[tuple[_Indices, _Indices], NDArray[np.bool_]]:
-        """
-        :param times: rows drawn one by one
-        :param envs: their environments
-        :return: rows of which the first lie in segments, and whether each goes on in the next. Where the world did not go on,
-            a segment begins anew with what was drawn in that place
-        """
-        length = self.segment_length
-        n_segments = int(self.segment_share * len(times)) // length
-        within = slice(n_segments * length)
-        times, envs = times.copy(), envs.copy()
-        goes_on = np.zeros(len(times), dtype=np.bool_)
-        in_time, in_env = (array[within].reshape(n_segments, length) for array in (times, envs))
-        linked = goes_on[within].reshape(n_segments, length)
-        for place in range(1, length):
-            before = in_time[:, place - 1], in_env[:, place - 1]
-            went_on = self._world_went_on(*before)
-            in_time[went_on, place] = (before[0][went_on] + 1) % self.buffer_size
-            in_env[went_on, place] = before[1][went_on]
-            linked[:, place - 1] = went_on
-        return (times, envs), goes_on
-
-    def _world_went_on(self, times: _Indices, envs: _Indices) -> NDArray[np.bool_]:
-        """Whether the next transition is kept, and begins where this one led to. Goals make no difference."""
-        following = (times + 1) % self.buffer_size
-        equal: NDArray[np.bool_] = self.observations[following, envs] == self.next_observations[times, envs]
-        same = equal.all(axis=tuple(range(1, equal.ndim)))
-        on: NDArray[np.bool_] = (following != self.pos) & ~self.dones[times, envs].astype(np.bool_) & same
-        return on

@@ -1,4 +1,4 @@
-"""What learning off-policy about goals adds to SB3's OffPolicyAlgorithm: goals adopted, masks kept, all of it saved."""
+"""What learning about goals adds to SB3's DQN: goals adopted, targets chosen, masks kept, all of it saved."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import pathlib
 from abc import abstractmethod
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,10 +17,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.dqn import DQN
 
 from sb3_manygoals import guards
 from sb3_manygoals.action_masks import first_action_masks, next_action_masks
@@ -30,52 +31,126 @@ from sb3_manygoals.goals.environments import as_goal_vec_env, goal_episodes, is_
 from sb3_manygoals.goals.episodes import GoalEpisodes
 from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
-from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
+from sb3_manygoals.many_goals_dqn.checks import check_classes, check_updates_per_step
+from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
+from sb3_manygoals.many_goals_dqn.targets import Learner, Targets, TDTargets
 from sb3_manygoals.memory import check_memory
+from sb3_manygoals.networks import UniversalQNetwork
 
-SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalOffPolicyAlgorithm")
+SelfGoalDQN = TypeVar("SelfGoalDQN", bound="GoalDQN")
 
 _BUILT_ANEW = (
     "q_net",
     "q_net_target",
-    "_running_stats",
-    "_running_stats_target",
+    "batch_norm_stats",
+    "batch_norm_stats_target",
     "goal_buffer",
     "_loss",
     "_selectors",
     "_goal_updates",
-    "plan",
+    "targets",
+    "_episodes",
     "_captured",
 )
-"""Attributes that :meth:`GoalOffPolicyAlgorithm.save` leaves out."""
+"""Attributes that :meth:`GoalDQN.save` leaves out."""
 
 
-class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
+_RECURRING = (0.05, 0.1, 0.2)
+"""Share of observations that were met before, below which planned targets are given up, from which on they are begun with,
+and from which on they are gone over to. Between the first and the last, targets stay what they are."""
+_LONGEST_RHYTHM = 64
+"""Vector steps between updates, at most."""
+
+
+class GoalDQN(DQN):
     """
     The part of ManyGoalsDQN that is about environments, goals and files, and not about what is learned; see there.
     """
 
-    policy: ManyGoalsPolicy
+    policy: ManyGoalsPolicy  # type: ignore[assignment]
     replay_buffer: ManyGoalsReplayBuffer
+    q_net: UniversalQNetwork  # type: ignore[assignment]
+    q_net_target: UniversalQNetwork  # type: ignore[assignment]
+    targets: Targets
+    target_class: type[Targets] | None
+    target_kwargs: dict[str, Any] | None
+    updates_per_step: float
     goal_buffer: GoalBuffer | None
-    goal_sampling: str
     goal_wrapper_kwargs: dict[str, Any]
-    goal_rules: dict[str, Any] | None
+    goal_rules: dict[str, Any] | None = None
     goals_in_replay: bool
-    gamma: float
-    plan_interval: int
-    plan: ReplayPlan | None
     action_masks: bool
-    exploration_rate: float
     rng: np.random.Generator
     _loss: th.Tensor
     _selectors: list[GoalSelector]
     _goal_updates: NDArray[np.int64]
     _captured: CapturedUpdate | None
-    _last_action_masks: NDArray[np.bool_] | None  # of _last_obs
+    _last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
+    _exploring: NDArray[np.bool_]
+    """Environments whose goal episode explores, where the targets know how."""
+    _reviewed: tuple[int, int, int] = (0, 0, 0)
+    """Environment steps, observations and known ones among them, when targets were last chosen."""
+
+    def _setup_model(self) -> None:
+        check_updates_per_step(self.updates_per_step)
+        check_classes(self.replay_buffer_class, self.target_class, self.target_kwargs, self.goals_in_replay)
+        first = self._first_target_class
+        if self.goals_in_replay and issubclass(first, PlannedTargets):
+            raise ValueError("goals_in_replay: goals are forgotten, so PlannedTargets cannot be planned, use TDTargets")
+        self.replay_buffer_kwargs = {
+            **self.replay_buffer_kwargs,
+            "action_masks": self.action_masks,
+            **first.replay_kwargs(self.target_kwargs or {}),
+        }
+        if self.env is not None:  # without one it only predicts, and the replay memory stays untouched
+            self._check_memory(self.env)
+        self._selectors = []
+        self._episodes: list[GoalEpisodes] = []
+        self._exploring = np.ones(self.n_envs, dtype=np.bool_)
+        super()._setup_model()
+        if self.env is not None:
+            self._adopt_goals(self.env)
+            self.policy.shift_values(self.targets.initial_value)
+
+    @property
+    def _first_target_class(self) -> type[Targets]:
+        if self.target_class is not None:
+            return self.target_class
+        return TDTargets if self.goals_in_replay else PlannedTargets
+
+    def _make_targets(self, target_class: type[Targets]) -> None:
+        assert self.goal_buffer is not None
+        self._drop_captured()
+        learner = Learner(
+            self.policy, self.replay_buffer, self.goal_buffer, self.gamma, self.goal_reward, self.step_reward
+        )
+        self.targets = target_class(learner, **(self.target_kwargs or {}))
+
+    def _review_targets(self) -> None:
+        """Choose targets by whether observations recur, if that is left to be seen; each time as many steps were made again."""
+        steps, n_before, recurred_before = self._reviewed
+        if self.target_class is not None or self.goals_in_replay or 0 < self.num_timesteps < 2 * steps:
+            return
+        assert self.goal_buffer is not None
+        n, recurred = self.goal_buffer.n_added, self.goal_buffer.n_recurred
+        self._reviewed = self.num_timesteps, n, recurred
+        share = (recurred - recurred_before) / max(n - n_before, 1)
+        given_up, begun, gone_over = _RECURRING
+        planned = isinstance(self.targets, PlannedTargets)
+        plan = share >= (begun if steps == 0 else given_up if planned else gone_over)
+        if plan != planned:
+            before = self.targets.initial_value
+            if not plan:
+                self.replay_buffer.forget_states()
+            self._make_targets(PlannedTargets if plan else TDTargets)
+            if self._n_updates == 0:
+                self.policy.shift_values(self.targets.initial_value - before)
+        if plan != planned or steps == 0:
+            how = "planned in the replay memory (PlannedTargets)" if plan else "bootstrapped by a target network (TDTargets)"
+            self.logger.info(f"{share:.0%} of the observations were met before: values are {how}")
 
     @abstractmethod
     def goal_values(self, observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float32]:
@@ -113,10 +188,30 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         for pursuit in episodes:
             # the ids in the replay memory are this buffer's
             pursuit.adopt(self.goal_buffer)
+        self._episodes = episodes
         self.goal_reward = episodes[0].goal_reward
         self.step_reward = episodes[0].step_reward
-        if self.plan_interval and self.plan is None:
-            self.plan = ReplayPlan(self.gamma, self.goal_reward, self.step_reward)
+        if not self._targets_fit:
+            now = getattr(self, "targets", None)
+            self._make_targets(self._first_target_class if now is None else type(now))
+
+    @property
+    def _targets_fit(self) -> bool:
+        """Whether there are targets, about what there is now."""
+        learner = getattr(getattr(self, "targets", None), "learner", None)
+        return (
+            learner is not None
+            and learner.goal_buffer is self.goal_buffer
+            and learner.replay_buffer is self.replay_buffer
+            and (learner.goal_reward, learner.step_reward) == (self.goal_reward, self.step_reward)
+        )
+
+    @property
+    def _desired_ids(self) -> NDArray[np.int64]:
+        """The goal of each environment."""
+        if len(self._episodes) == 1:
+            return self._episodes[0].desired_ids
+        return np.concatenate([episodes.desired_ids for episodes in self._episodes])
 
     def _replay_goals(self, episodes: list[GoalEpisodes]) -> ReplayGoals:
         theirs = episodes[0].goal_buffer
@@ -188,6 +283,8 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         infos: list[dict[str, Any]],
     ) -> None:
         super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        if dones.any():
+            self._exploring[dones] = self.rng.random(int(dones.sum())) < self.exploration_rate
         if self.action_masks:
             assert self.env is not None
             self._last_action_masks = next_action_masks(self.env, infos, dones, self._n_actions)
@@ -245,7 +342,6 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         self._drop_captured()
         self._goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         self.replay_buffer.identify(self.goal_buffer)
-        self.plan = None  # of other goals
         if self.env is not None:
             self._adopt_goals(self.env)
 
@@ -256,25 +352,23 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         :param path: of the pickle
         :param truncate_last_traj: not used; part of SB3's interface
         :raises ValueError: if it was written by a model with action masks and this one has none, or the reverse, or for
-            ``goal_sampling="pursued"`` and this one has another, or the reverse, or with ``plan_interval``, or the reverse
+            ``goal_sampling="pursued"`` and this one has another, or the reverse
         """
         before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
         if (self.replay_buffer.next_action_masks is not None) != self.action_masks:
             self.replay_buffer = before
             raise ValueError(f"the model has action_masks={self.action_masks}, the replay memory was kept by one that has not")
-        if (self.replay_buffer.pursued_ids is not None) != (self.goal_sampling == "pursued"):
+        if (self.replay_buffer.pursued_ids is not None) != self.replay_buffer_kwargs.get("pursued_goals", False):
             self.replay_buffer = before
-            raise ValueError(f'goal_sampling is "{self.goal_sampling}", the replay memory was kept for another')
-        if (self.replay_buffer.states is not None) != (self.plan_interval > 0):
-            self.replay_buffer = before
-            raise ValueError(f"plan_interval is {self.plan_interval}, the replay memory was kept for another")
+            raise ValueError("goal_sampling is another: the replay memory was kept by a model whose updates are of other goals")
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         if isinstance(self.goal_buffer, ReplayGoals):
             self.goal_buffer.use(self.replay_buffer)
         self.replay_buffer.identify(self.goal_buffer)
-        if self.plan_interval and self.env is not None:
-            self.plan = None  # of other states
+        if self.env is not None:
+            if not isinstance(self.targets, PlannedTargets):
+                self.replay_buffer.forget_states()
             self._adopt_goals(self.env)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
@@ -294,7 +388,9 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
             "exploration_rate": self.exploration_rate,
             "loss": self._loss,
             "last_action_masks": self._last_action_masks,
-            "plan": None if self.plan is None else self.plan.get_checkpoint_state(),
+            "exploring": self._exploring,
+            "reviewed": self._reviewed,
+            "targets": {"class": type(self.targets).__name__, "state": self.targets.get_checkpoint_state()},
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -304,6 +400,12 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         """
         assert self.goal_buffer is not None, "the model has no environment: give it one before"
         set_algorithm_state(self, state["algorithm"])
+        saved, now = state["targets"]["class"], type(self.targets).__name__
+        if saved != now:
+            chosen = {kind.__name__: kind for kind in (PlannedTargets, TDTargets)}.get(saved)
+            if self.target_class is not None or chosen is None:
+                raise CheckpointError(f"the checkpoint is of a learner with target_class {saved}, got {now}")
+            self._make_targets(chosen)
         self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         try:
             self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
@@ -316,12 +418,12 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         self.exploration_rate = state["exploration_rate"]
         self._loss = state["loss"].to(self.device)
         self._last_action_masks = state["last_action_masks"]
-        if self.plan is not None:
-            self.plan.set_checkpoint_state(state["plan"])
+        self._exploring, self._reviewed = state["exploring"], tuple(state["reviewed"])
+        self.targets.set_checkpoint_state(state["targets"]["state"])
 
     @classmethod
     def load(
-        cls: type[SelfGoalAlgorithm],
+        cls: type[SelfGoalDQN],
         path: str | pathlib.Path | io.BufferedIOBase,
         env: GymEnv | None = None,
         device: th.device | str = "auto",
@@ -329,7 +431,7 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
         print_system_info: bool = False,
         force_reset: bool = True,
         **kwargs: Any,
-    ) -> SelfGoalAlgorithm:
+    ) -> SelfGoalDQN:
         """
         As SB3's. An ``env`` without goals is wrapped as the saved model's was, with the same observations held out. Goals are
         loaded by :meth:`load_goal_buffer`.
@@ -372,5 +474,16 @@ class GoalOffPolicyAlgorithm(OffPolicyAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), *_BUILT_ANEW]
 
-    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy", "policy.optimizer"], []
+
+def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:
+    """
+    :param updates_per_step: updates for each step of each environment
+    :param n_envs: number of environments
+    :return: vector steps between updates, and updates then: SB3's ``train_freq`` and ``gradient_steps``
+    """
+    check_updates_per_step(updates_per_step)
+    each = Fraction(updates_per_step).limit_denominator(10**6) * n_envs
+    if each < Fraction(1, _LONGEST_RHYTHM):
+        return max(1, round(1 / each)), 1
+    rhythm = each.limit_denominator(_LONGEST_RHYTHM)
+    return rhythm.denominator, rhythm.numerator
