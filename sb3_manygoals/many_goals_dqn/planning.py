@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,10 @@ from sb3_manygoals.many_goals_dqn.replay_model import ReplayModel
 from sb3_manygoals.memory import check_memory
 
 _BLOCK = 32  # goals planned together: their values of some thousand states stay in a processor's cache
-_TOLERANCE = 1e-4
-"""No further sweep where the last one changed no value by more."""
+_LOOK_EVERY = 4
+"""Sweeps between looks at how much they change."""
+_TOLERANCE = 1e-3
+"""No further sweep where one changed no value by more, in units of a step's cost."""
 
 
 class ReplayPlan:
@@ -42,7 +43,7 @@ class ReplayPlan:
         self.step_reward = step_reward
         self.values: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
         """Of the states by the goals known when it was last planned."""
-        self.best: NDArray[np.int8] = np.zeros((0, 0), dtype=np.int8)
+        self.best: NDArray[np.signedinteger[Any]] = np.zeros((0, 0), dtype=np.int8)
         """The best action in each of these states for each of these goals, -1 where no way is known."""
         self.model: ReplayModel | None = None
         self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -67,42 +68,72 @@ class ReplayPlan:
         :raises MemoryError: if the values do not fit into the memory that is available
         """
         assert replay.states is not None
-        self._grow(len(replay.states), len(goals))
+        self._grow(len(replay.states), len(goals), replay.tried.shape[1])
         self.model = ReplayModel.of(replay)
         self._goal_states = replay.states.ids(goals.observations)
         for begin in range(0, len(goals), _BLOCK):
             block = slice(begin, begin + _BLOCK)
-            values = np.ascontiguousarray(self.values[:, block])
-            self.best[:, block] = self._iterate(self.model, values, self._goal_states[block], sweeps)
-            self.values[:, block] = values
+            values = self.values[self.model.order, block]
+            actions = self._iterate(self.model, values, self._goal_states[block], sweeps)
+            self.values[self.model.order, block] = values
+            self.best[self.model.order, block] = actions
 
     def _iterate(
         self, model: ReplayModel, values: NDArray[np.float32], goal_states: NDArray[np.int64], sweeps: int
-    ) -> NDArray[np.int8]:
-        """:return: the best actions by the values that it leaves behind, which are the argument's"""
-        on = model.padded_on
+    ) -> NDArray[np.signedinteger[Any]]:
+        """
+        :param values: states in the order of the model, changed in place
+        :return: the best actions by the values left behind
+        """
+        actions = np.full(values.shape, -1, dtype=self.best.dtype)
+        if not model.slots:
+            return actions
         columns = np.flatnonzero(goal_states != UNKNOWN)
-        arrived = goal_states[columns], columns
-        from_ends = self._worth_of_ends(model.padded_ends, goal_states)
-        for _ in range(sweeps):
-            worth = on @ self._arriving(values, arrived)
-            if from_ends is not None:
-                worth += from_ends
-            by_action = worth.reshape(model.n_actions, len(model.left), -1)
-            best = functools.reduce(np.maximum, by_action)
-            change = np.abs(best - values[model.left]).max(initial=0.0)
-            values[model.left] = best
-            if change <= _TOLERANCE:
+        arrived = model.place[goal_states[columns]], columns
+        from_ends = [self._worth_of_ends(slot.ends, goal_states) for slot in model.slots]
+        n_first = len(model.slots[0].actions)
+        tolerance = _TOLERANCE * (self.goal_reward - self.step_reward)
+        worth = self._arriving(values, arrived)
+        for sweep in range(1, sweeps + 1):
+            best = self._options(model, 0, worth, from_ends)
+            for number in range(1, len(model.slots)):
+                found = self._options(model, number, worth, from_ends)
+                np.maximum(best[: len(found)], found, out=best[: len(found)])
+            looked_at = sweep % _LOOK_EVERY == 0
+            change = np.abs(best - values[:n_first]).max() if looked_at else np.inf
+            values[:n_first] = best
+            worth[:n_first] = self._arriving(best, None)
+            worth[arrived] = self.goal_reward
+            if change <= tolerance:
                 break
-        actions = np.full(values.shape, -1, dtype=np.int8)
-        if sweeps and len(model.left):
-            actions[model.left] = np.where(best >= self.horizon, by_action.argmax(axis=0), -1)
+        for number, slot in enumerate(model.slots):
+            found, n = self._options(model, number, worth, from_ends), len(slot.actions)
+            if number == 0:
+                best = found
+                actions[:n] = slot.actions[:, None]
+            else:
+                better = found > best[:n]
+                best[:n][better] = found[better]
+                actions[:n] = np.where(better, slot.actions[:, None], actions[:n])
+        actions[:n_first][best < self.horizon] = -1
         return actions
 
-    def _arriving(self, values: NDArray[np.float32], arrived: tuple[NDArray[Any], ...]) -> NDArray[np.float32]:
+    @staticmethod
+    def _options(
+        model: ReplayModel, number: int, worth: NDArray[np.float32], from_ends: list[NDArray[np.float32] | None]
+    ) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = model.slots[number].on @ worth
+        ends = from_ends[number]
+        if ends is not None:
+            found += ends
+        return found
+
+    def _arriving(self, values: NDArray[np.float32], arrived: tuple[NDArray[Any], ...] | None) -> NDArray[np.float32]:
         """What it is worth to come to states, whose own values these are, where (state, goal) is arrived."""
-        worth: NDArray[np.float32] = self.step_reward + self.gamma * values
-        worth[arrived] = self.goal_reward
+        worth: NDArray[np.float32] = self.gamma * values
+        worth += self.step_reward
+        if arrived is not None:
+            worth[arrived] = self.goal_reward
         return worth
 
     def _worth_of_ends(self, ends: csr_array, goal_states: NDArray[np.int64]) -> NDArray[np.float32] | None:
@@ -114,15 +145,16 @@ class ReplayPlan:
         worth[:, known] += np.float32(self.goal_reward - self.never) * ends[:, goal_states[known]].toarray()
         return worth.astype(np.float32)
 
-    def _grow(self, n_states: int, n_goals: int) -> None:
+    def _grow(self, n_states: int, n_goals: int, n_actions: int) -> None:
         before = self.values
         if before.shape == (n_states, n_goals):
             return
-        needed = {"planned values": n_states * n_goals * 4, "planned actions": n_states * n_goals}
+        of_actions = np.min_scalar_type(-n_actions)
+        needed = {"planned values": n_states * n_goals * 4, "planned actions": n_states * n_goals * of_actions.itemsize}
         check_memory("planning", needed, 'choose fewer max_states in target_kwargs, or target_class=TDTargets')
         self.values = np.full((n_states, n_goals), self.never, dtype=np.float32)
         self.values[: len(before), : before.shape[1]] = before
-        self.best = np.full((n_states, n_goals), -1, dtype=np.int8)
+        self.best = np.full((n_states, n_goals), -1, dtype=of_actions)
 
     def action_values(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """

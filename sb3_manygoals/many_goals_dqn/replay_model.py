@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -12,6 +12,17 @@ from scipy.sparse import csr_array
 
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
+
+
+class Slot(NamedTuple):
+    """One option of each of the first L states of an order."""
+
+    on: csr_array
+    """How often it led to each state, by places in the order, shape (L, S)."""
+    ends: csr_array
+    """How often it led to each with an end of the environment, by numbers of states, shape (L, S)."""
+    actions: NDArray[np.int64]
+    """The actions, shape (L,)."""
 
 
 class ReplayModel:
@@ -52,6 +63,8 @@ class ReplayModel:
             csr_array((shares[some], (row[some], next_states[known][some])), shape=(len(tried), n_states))
             for some in (~ended, ended)
         ]
+        for matrix in led:
+            matrix.sum_duplicates()
         return cls(n_actions, n_states, tried, *led)
 
     @cached_property
@@ -60,26 +73,45 @@ class ReplayModel:
         return np.unique(self.tried // self.n_actions)
 
     @cached_property
-    def padded_on(self) -> csr_array:
-        """The rows :attr:`padded` of ``on``."""
-        return self.on[self.padded]
+    def order(self) -> NDArray[np.int64]:
+        """All states, those first in which the most is to be chosen from, shape (S,)."""
+        return np.argsort(-self._n_options, kind="stable")
 
     @cached_property
-    def padded_ends(self) -> csr_array:
-        """The rows :attr:`padded` of ``ends``."""
-        return self.ends[self.padded]
+    def place(self) -> NDArray[np.int64]:
+        """Where in ``order`` each state is, shape (S,)."""
+        place = np.empty(self.n_states, dtype=np.int64)
+        place[self.order] = np.arange(self.n_states)
+        return place
 
     @cached_property
-    def padded(self) -> NDArray[np.int64]:
+    def slots(self) -> list[Slot]:
         """
-        For each action in turn, a row for each state of ``left``, shape (A * len(left),). In the place of an action that was
-        not tried stands the first one that was, so that a maximum over actions is not changed.
+        The pairs in another form, for going through all of them: the first option of each state, the second, and so on. An
+        action that only ever led back to its own state is no option: it is never better than others.
         """
-        states, first = np.unique(self.tried // self.n_actions, return_index=True)
-        rows = np.tile(first, self.n_actions)
-        place = np.searchsorted(states, self.tried // self.n_actions)
-        rows[self.tried % self.n_actions * len(states) + place] = np.arange(len(self.tried))
-        return rows
+        rows = self._options
+        states = self.tried[rows] // self.n_actions
+        rank = np.arange(len(rows)) - (np.cumsum(self._n_options) - self._n_options)[states]
+        found = []
+        for number in range(int(self._n_options.max(initial=0))):
+            of_slot = rows[rank == number]
+            of_slot = of_slot[np.argsort(self.place[self.tried[of_slot] // self.n_actions])]
+            on = self.on[of_slot]
+            on = csr_array((on.data, self.place[on.indices], on.indptr), shape=on.shape)
+            found.append(Slot(on, self.ends[of_slot], self.tried[of_slot] % self.n_actions))
+        return found
+
+    @cached_property
+    def _options(self) -> NDArray[np.int64]:
+        on, states = self.on, self.tried // self.n_actions
+        single = np.flatnonzero((np.diff(on.indptr) == 1) & (np.diff(self.ends.indptr) == 0))
+        idle = single[on.indices[on.indptr[single]] == states[single]]
+        return np.setdiff1d(np.arange(len(self.tried)), idle)
+
+    @cached_property
+    def _n_options(self) -> NDArray[np.int64]:
+        return np.bincount(self.tried[self._options] // self.n_actions, minlength=self.n_states)
 
     def rows(self, states: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
