@@ -7,7 +7,7 @@ from torch import nn
 
 from sb3_manygoals.linear import Linear
 from sb3_manygoals.many_goals_dqn import CnnPolicy
-from sb3_manygoals.networks import ATARI_LAYERS, MASTERY_LAYERS, PaddedCNN, Preprocess, RectifiedQNetwork, UniversalQNetwork
+from sb3_manygoals.networks import ATARI_LAYERS, MASTERY_LAYERS, PaddedCNN, Preprocess, UniversalQNetwork
 
 
 def image_space(height, width, channels_last=True):
@@ -25,7 +25,8 @@ def images(n, height=10, width=10, seed=0):
 
 def mastery_network(head="product"):
     th.manual_seed(0)
-    return CnnPolicy(goal_space(image_space(10, 10)), spaces.Discrete(5), lambda _: 1e-3, head=head).q_net
+    papers = {"features_extractor_class": PaddedCNN, "net_arch": [], "embedding_dim": 1024, "standardize": False}
+    return CnnPolicy(goal_space(image_space(10, 10)), spaces.Discrete(5), lambda _: 1e-3, head=head, **papers).q_net
 
 
 class NaiveQNetwork(nn.Module):
@@ -48,7 +49,7 @@ def asymmetry(network):
     return ((there - back).abs().mean() / there.std(dim=0).mean()).item()
 
 
-@pytest.mark.parametrize("head", ["product", "rectified", "distance"])
+@pytest.mark.parametrize("head", ["product", "distance"])
 def test_swapping_state_and_goal_changes_the_values(head):
     assert asymmetry(mastery_network(head)) > 0.1
 
@@ -129,7 +130,7 @@ def test_channels_are_last_only_where_there_is_a_way_back():
     assert strides == [1, 84 * 84]
 
 
-@pytest.mark.parametrize("head", ["product", "rectified", "distance"])
+@pytest.mark.parametrize("head", ["product", "distance"])
 def test_pairwise_values_are_those_of_every_pair_by_itself(head):
     network = mastery_network(head)
     states, goals, actions = images(7, seed=1), images(4, seed=2), th.tensor([0, 1, 2, 3, 4, 0, 1])
@@ -145,24 +146,6 @@ def test_pairwise_values_are_those_of_every_pair_by_itself(head):
                 th.testing.assert_close(taken[s, g], alone[actions[s]], rtol=1e-4, atol=1e-6)
 
 
-def test_rectified_embeddings_are_the_papers_other_reading():
-    plain, rectified = mastery_network("product"), mastery_network("rectified")
-    rectified.load_state_dict(plain.state_dict())
-    states, goals = images(7, seed=1), images(7, seed=2)
-    with th.no_grad():
-        features = plain.trunk(states), plain.trunk(goals)
-        product = plain.state_embedding(features[0]).clamp(min=0) * plain.goal_embedding(features[1]).clamp(min=0)
-        th.testing.assert_close(rectified(states, goals), product @ plain.head.weight.T + plain.head.bias)
-
-
-@pytest.mark.parametrize(("network", "low", "high"), [(UniversalQNetwork, 4, 4), (RectifiedQNetwork, 10, 32)])
-def test_a_relu_on_embeddings_frees_the_rank_of_all_values_from_the_number_of_features(network, low, high):
-    th.manual_seed(0)
-    net = network(nn.Identity(), features_dim=3, n_actions=2, embedding_dim=31).double()
-    states, goals = th.randn(50, 3).double(), th.randn(60, 3).double()
-    with th.no_grad():
-        values = net.pairwise(net.state_embedding(states), net.goal_embedding(goals)).transpose(1, 2).flatten(0, 1)
-    assert low <= th.linalg.matrix_rank(values) <= high
 
 
 def test_channels_may_come_first_or_last():
