@@ -19,6 +19,8 @@ _GOAL_STREAM = 2
 
 _BROAD = 0.1
 """Starts are broad if they are as many as this share of the known observations, each as likely as the others."""
+_NOT_ONE = 1.5
+"""And if they are more than this: where there is one, nothing beyond the goals known would ever be met in a corridor."""
 _RETURN_AFTER = 20
 """Goal episodes, of full length, after which a world that is not reset for its starts is reset all the same."""
 
@@ -49,10 +51,10 @@ class Starts:
     def are_broad(self, n_known: int) -> bool:
         """
         :param n_known: number of known observations
-        :return: whether there are as many starts as a tenth of these, as far as can be told: of n starts drawn evenly from m,
-            one pair in m is equal
+        :return: whether there are as many starts as a tenth of these, and not one only, as far as can be told: of n starts
+            drawn evenly from m, one pair in m is equal
         """
-        return self.n * (self.n - 1) / 2 >= _BROAD * n_known * self.pairs
+        return self.n * (self.n - 1) / 2 >= max(_BROAD * n_known, _NOT_ONE) * self.pairs
 
 
 class GoalEpisodes:
