@@ -200,6 +200,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             if other.any():
                 ids = ids.copy()
                 ids[other] = self.states.add(observations[other])
+        self.tried = grown(self.tried, len(self.states))  # what is new has its counts before anything is tried there
         self._last_next = observations.copy(), ids
         return ids
 
