@@ -182,15 +182,16 @@ class GoalEpisodes:
         anew: NDArray[np.bool_] | bool = True,
     ) -> None:
         """
-        Begin an episode in some environments. Their first observations become known goals.
+        Begin an episode in some environments.
 
         :param rows: which environments, shape ``(k,)``
-        :param observations: what each of them shows, shape ``(k, *observation_space.shape)``
+        :param observations: what each of them shows, shape ``(k, *observation_space.shape)``; added to the goal buffer before,
+            where they are counted once
         :param anew: whether the world of each was reset, shape ``(k,)``, or one answer for all
         :param goal: the goal to pursue, which need not be known and may be held out; chosen by the selector if None
         :raises ValueError: if no goal is given and none is known
         """
-        current_ids = self.goal_buffer.add(observations)
+        current_ids = self.goal_buffer.ids(observations)
         begun = np.broadcast_to(anew, len(rows))
         self.starts.observe(current_ids[begun])
         self.world_steps[rows[begun]] = 0

@@ -175,6 +175,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         for row, restarted in zip(rows, self.venv.env_method("reset", indices=rows) if rows else (), strict=True):
             first, self.reset_infos[row] = restarted
             observations[row] = self._own(first, "a first observation", row)
+        if anew.any():
+            self.goal_buffer.add(observations[anew])
         if len(ended):
             episodes.end(ended, success[ended])
             episodes.start(ended, observations[ended], anew=anew[ended])
