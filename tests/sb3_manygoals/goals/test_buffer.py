@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -18,8 +20,13 @@ batches = st.lists(arrays(np.uint8, (2, 2), elements=st.integers(0, 1)), max_siz
 def test_goals_are_unique_bounded_and_keep_their_ids(additions, capacity):
     buffer = GoalBuffer(PIXELS, capacity)
     seen: dict[bytes, int] = {}
+    met, warned = [], 0
     for batch in additions:
-        ids = buffer.add(batch)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ids = buffer.add(batch)
+        warned += len(caught)
+        met += [row.tobytes() for row in batch]
         assert ids.shape == (len(batch),)
         assert ids.dtype == np.int64
         for row, goal_id in zip(batch, ids, strict=True):
@@ -29,6 +36,9 @@ def test_goals_are_unique_bounded_and_keep_their_ids(additions, capacity):
             assert goal_id == (UNKNOWN if known is None else known)
         assert len(buffer) == len(seen) <= capacity
         assert buffer.full == (len(buffer) == capacity)
+        assert warned == (len(set(met)) > capacity)  # once, as soon as one is dropped
+        assert buffer.n_added == len(met)
+        assert buffer.n_recurred == sum(row in seen for row in met) - len(seen)
     for key, goal_id in seen.items():
         assert buffer[goal_id].tobytes() == key
     assert len({goal.tobytes() for goal in buffer.observations}) == len(buffer)
@@ -54,6 +64,16 @@ def test_held_out_observations_never_become_goals(batch, held_out):
     assert {goal.tobytes() for goal in buffer.observations} == {row.tobytes() for row in batch} - forbidden
     np.testing.assert_array_equal(ids == UNKNOWN, [row.tobytes() in forbidden for row in batch])
     np.testing.assert_array_equal(buffer.is_held_out(batch), ids == UNKNOWN)
+
+
+def test_a_full_buffer_says_once_which_limit_to_raise():
+    buffer = GoalBuffer(spaces.Discrete(9), capacity=2, held_out=np.array([8]))
+    buffer.add(np.array([0, 1, 8, 1]))  # nothing is dropped yet
+    with pytest.warns(RuntimeWarning, match="2 goals are known, no more are kept.*raise capacity, of the goal buffer") as warned:
+        buffer.add(np.array([2, 3]))
+    assert warned[0].filename == __file__  # it points to who asked
+    buffer.add(np.array([4]))
+    assert len(warned) == 1
 
 
 def test_looking_up_stores_nothing():
@@ -190,7 +210,7 @@ def test_a_state_restores_goals_ids_and_rules_in_place():
     buffer.add(rows[:5])
     state = buffer.get_checkpoint_state()
     other = GoalBuffer(space, capacity=6)
-    other.add(rows[::-1])
+    other.add(rows[:1:-1])
     other.set_checkpoint_state(state)
     state["observations"][:] = 0
     assert len(other) == 3

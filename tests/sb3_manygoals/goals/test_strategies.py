@@ -27,6 +27,7 @@ from sb3_manygoals.goals import (
     ValueDisagreementSelector,
 )
 from sb3_manygoals.goals.selection import WeightedSelector, grown, mixture
+from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from tests.sb3_manygoals.worlds import Corridor
 
 ALL = [
@@ -141,7 +142,8 @@ def test_after_restoring_the_choices_are_the_same(kind):
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_a_run_with_it_can_be_stopped_and_resumed(kind, tmp_path):
+@pytest.mark.parametrize("targets", [PlannedTargets, TDTargets])
+def test_a_run_with_it_can_be_stopped_and_resumed(kind, targets, tmp_path):
     class Power(BaseCallback):
         def _on_step(self):
             if self.num_timesteps >= 130:
@@ -154,7 +156,9 @@ def test_a_run_with_it_can_be_stopped_and_resumed(kind, tmp_path):
             "MlpPolicy",
             DummyVecEnv([lambda: Corridor(8)] * 2),
             learning_starts=20,
-            target_update_interval=30,
+            updates_per_step=0.5,
+            batch_size=16,
+            target_class=targets,
             policy_kwargs={"net_arch": [16], "embedding_dim": 8},
             goal_wrapper_kwargs=settings,
             seed=0,
@@ -301,6 +305,7 @@ def test_wrappers_tell_of_visits_and_episodes(vector, start):
 
 def make_model(selector, **kwargs):
     settings = {"learning_starts": 10, "policy_kwargs": {"net_arch": [8], "embedding_dim": 8}, "seed": 0}
+    settings |= {"updates_per_step": 1.0, "batch_size": 16, "goal_batch_size": 8}
     wrapper = {"selector": selector, "max_episode_steps": 5}
     return ManyGoalsDQN("MlpPolicy", Corridor(), goal_wrapper_kwargs=wrapper, **{**settings, **kwargs})
 
@@ -308,14 +313,14 @@ def make_model(selector, **kwargs):
 def test_the_learner_tells_of_the_losses_it_descends():
     spy = Spy()
     model = make_model(spy)
-    computed, goal_losses = [], model.goal_losses
+    computed, descend = [], model.targets.losses
 
-    def listen(batch, goals, goal_ids, *rest):
-        losses = goal_losses(batch, goals, goal_ids, *rest)
-        computed.append((goal_ids.clone(), losses.detach().clone()))
+    def listen(draw):
+        losses = descend(draw)
+        computed.append((draw.goal_ids.clone(), losses.detach().clone()))
         return losses
 
-    model.goal_losses = listen
+    model.targets.losses = listen
     model.learn(30)
     assert len(spy.losses) == len(computed) == 20
     for (ids, losses), (expected_ids, expected) in zip(spy.losses, computed, strict=True):
@@ -328,9 +333,10 @@ def test_one_rule_for_several_environments_is_told_once():
     spy, world = Spy(), Corridor()
     buffer = GoalBuffer(world.observation_space)
     env = DummyVecEnv([lambda: GoalBufferWrapper(Corridor(), buffer, spy)] * 2)
-    model = ManyGoalsDQN("MlpPolicy", env, learning_starts=4, policy_kwargs={"net_arch": [8], "embedding_dim": 8}, seed=0)
+    small = {"learning_starts": 4, "updates_per_step": 1.0, "policy_kwargs": {"net_arch": [8], "embedding_dim": 8}}
+    model = ManyGoalsDQN("MlpPolicy", env, **small, seed=0)
     model.learn(20)
-    assert len(spy.losses) == model._n_updates
+    assert len(spy.losses) == model._n_updates == 16
 
 
 def test_another_goal_buffer_makes_a_rule_forget():

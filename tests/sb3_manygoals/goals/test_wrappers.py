@@ -206,19 +206,23 @@ def _knowing_all():
     return buffer
 
 
-@pytest.mark.parametrize(("deadly", "base"), [(False, DummyVecEnv), (True, DummyVecEnv), (True, SubprocVecEnv)])
-def test_around_the_vector_is_the_same_as_around_each(deadly, base):
+@pytest.mark.parametrize(
+    ("deadly", "base", "reset_worlds"),
+    [(False, DummyVecEnv, True), (False, DummyVecEnv, False), (True, DummyVecEnv, True), (True, SubprocVecEnv, True)],
+)
+def test_around_the_vector_is_the_same_as_around_each(deadly, base, reset_worlds):
+    settings = {"max_episode_steps": 7, "reset_worlds": reset_worlds}
+
     def wrapped_each():
         buffer = _knowing_all()
 
         def make():
-            return GoalBufferWrapper(Corridor(deadly=deadly), buffer, Farthest(), max_episode_steps=7)
+            return GoalBufferWrapper(Corridor(deadly=deadly), buffer, Farthest(), **settings)
 
         return DummyVecEnv([make for _ in range(3)])
 
-    around = VecGoalBufferWrapper(
-        base([lambda: Corridor(deadly=deadly) for _ in range(3)]), _knowing_all(), Farthest(), max_episode_steps=7
-    )
+    worlds = base([lambda: Corridor(deadly=deadly) for _ in range(3)])
+    around = VecGoalBufferWrapper(worlds, _knowing_all(), Farthest(), **settings)
     ends = 0
     for step, (one, two) in enumerate(zip(_rollout(wrapped_each()), _rollout(around), strict=True)):
         for key in ("observation", "achieved_goal"):
@@ -245,7 +249,7 @@ def test_without_resets_the_world_goes_on():
     venv = VecGoalBufferWrapper(
         VecFrameStack(DummyVecEnv([lambda: Corridor(length=5, image=True, start=0)]), 2), max_episode_steps=2
     )
-    assert not venv.reset_worlds
+    assert venv.goal_episodes.reset_worlds is False
     venv.reset()
     _, _, dones, _ = venv.step(np.array([RIGHT]))
     obs, _, dones, infos = venv.step(np.array([RIGHT]))

@@ -1,0 +1,203 @@
+"""When a world is reset at the end of a goal's episode, and when it goes on."""
+
+import copy
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
+
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.goals.episodes import Starts
+from tests.sb3_manygoals.worlds import Corridor
+
+LENGTH = 40
+
+
+@given(st.lists(st.integers(UNKNOWN, 6), max_size=30), st.integers(1, 100))
+def test_starts_are_broad_by_the_share_of_equal_pairs(ids, n_known):
+    starts = Starts()
+    for number in ids:
+        starts.observe(np.array([number]))
+    pairs = list(itertools.combinations(ids, 2))
+    equal = sum(one == other != UNKNOWN for one, other in pairs)
+    estimate = len(pairs) / equal if equal else np.inf
+    assert starts.are_broad(n_known) == (estimate >= max(n_known / 10, 1.5))
+    at_once = Starts()
+    at_once.observe(np.array(ids, dtype=np.int64))
+    assert vars(at_once) == vars(starts)
+
+
+@pytest.mark.parametrize("n_known", [1, 5, 40])
+def test_one_start_is_never_broad_and_many_are(n_known):
+    one, many = Starts(), Starts()
+    for number in range(30):
+        one.observe(np.array([3]))
+        many.observe(np.array([number]))
+    assert not one.are_broad(n_known)
+    assert many.are_broad(n_known)
+
+
+class Counted(Corridor):
+    """A corridor that counts its resets, and where its steps began."""
+
+    def __init__(self, start, **kwargs):
+        super().__init__(LENGTH, start=start, **kwargs)
+        self.resets = 0
+
+    def reset(self, **kwargs):
+        self.resets += 1
+        return super().reset(**kwargs)
+
+
+class Player:
+    """The same interface to both wrappers: one environment, stepped at random."""
+
+    def __init__(self, vector, start=None, seed=0, image=False, **settings):
+        self.world, self.vector = Counted(start, image=image), vector
+        self.wrap = VecGoalBufferWrapper if vector else GoalBufferWrapper
+        self.env = self.wrap(DummyVecEnv([lambda: self.world]) if vector else self.world, **settings)
+        if vector:
+            self.env.seed(seed)
+        self.env.reset() if vector else self.env.reset(seed=seed)
+        self.rng = np.random.default_rng(seed)
+        self.ends = self.jumps = 0
+
+    @property
+    def episodes(self):
+        return self.env.goal_episodes
+
+    def play(self, n_steps):
+        for _ in range(n_steps):
+            action = int(self.rng.integers(3))
+            resets = self.world.resets
+            if self.vector:
+                _, _, (done,), _ = self.env.step(np.array([action]))
+            else:
+                _, _, terminated, truncated, _ = self.env.step(action)
+                done = terminated or truncated
+                if done:
+                    self.env.reset()
+            self.ends += done
+            self.jumps += self.world.resets > resets
+        return self
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_a_world_with_one_start_goes_on_but_returns_now_and_then(vector):
+    player = Player(vector, start=20, max_episode_steps=5)
+    # twice at most, before there are two starts to compare: then after 20 episodes of full length
+    player.play(100)
+    assert player.jumps <= 1
+    assert player.ends >= 20
+    since = int(player.episodes.world_steps[0])
+    while player.episodes.world_steps[0] >= since:
+        since = int(player.episodes.world_steps[0])
+        player.play(1)
+    assert 99 <= since <= 104  # at the first end of an episode from there on
+    jumps = player.jumps
+    player.play(99)
+    assert player.jumps == jumps
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_a_world_with_many_starts_is_reset_at_every_end(vector):
+    player = Player(vector, max_episode_steps=5).play(400)
+    assert player.ends >= 80
+    assert player.jumps == player.ends
+    assert player.episodes.starts.n == player.world.resets
+
+
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize(("start", "reset_worlds"), [(20, True), (None, False)])
+def test_what_is_asked_for_is_done_whatever_the_starts(vector, start, reset_worlds):
+    player = Player(vector, start=start, max_episode_steps=5, reset_worlds=reset_worlds).play(400)
+    assert player.ends >= 80
+    assert player.jumps == (player.ends if reset_worlds else 0)
+
+
+@pytest.mark.parametrize("wrong", ["always", None, 2])
+def test_other_rules_are_refused(wrong):
+    with pytest.raises(ValueError, match='reset_worlds must be True, False or "auto", got'):
+        GoalBufferWrapper(Corridor(), reset_worlds=wrong)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"seed": 3}, {"options": {"cell": 7}}, {"options": {"goal": Corridor(LENGTH).observation_of(9)}}]
+)
+def test_who_asks_for_something_gets_a_reset(asked):
+    player = Player(False, start=20, max_episode_steps=5, reset_worlds=False)
+    player.play(4)
+    while player.env._going_on is None:
+        player.env.step(1)
+    resets = player.world.resets
+    obs, _ = player.env.reset(**asked)
+    assert player.world.resets == resets + 1
+    assert obs["observation"].argmax() == asked.get("options", {}).get("cell", 20)
+    if "goal" in asked.get("options", {}):
+        assert obs["desired_goal"].argmax() == 9
+
+
+def test_the_last_step_of_a_world_resets_it_whatever_was_asked():
+    for vector in (False, True):
+        player = Player(vector, start=LENGTH - 1, max_episode_steps=50, reset_worlds=False)
+        player.world.deadly = True
+        jumps = 0
+        for _ in range(5):
+            player.rng = SimpleNamespace(integers=lambda _: 1)  # off the end
+            player.play(1)
+            jumps += 1
+            assert player.jumps == jumps == player.ends
+
+
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("start", [20, None])
+def test_from_a_checkpoint_the_same_worlds_are_reset(vector, start):
+    def twin():
+        return Player(vector, start=start, max_episode_steps=5)
+
+    player = twin().play(137)
+    other = twin()
+    other.env.set_checkpoint_state(player.env.get_checkpoint_state())
+    other.env.goal_buffer.set_checkpoint_state(player.env.goal_buffer.get_checkpoint_state())
+    other.world.cell = player.world.cell
+    other.rng, other.world.np_random = copy.deepcopy((player.rng, player.world.np_random))
+    assert vars(other.episodes.starts) == vars(player.episodes.starts)
+    before = player.ends, player.jumps
+    for _ in range(200):
+        player.play(1)
+        other.play(1)
+        assert (player.ends, player.jumps) == (before[0] + other.ends, before[1] + other.jumps)
+        assert player.world.cell == other.world.cell
+    with pytest.raises(ValueError, match="reset_worlds='auto', not True"):
+        Player(vector, reset_worlds=True, max_episode_steps=5).env.set_checkpoint_state(player.env.get_checkpoint_state())
+
+
+def test_where_single_worlds_cannot_be_reset_they_go_on():
+    stacked = VecFrameStack(DummyVecEnv([lambda: Corridor(6, image=True)] * 2), 2)
+    assert VecGoalBufferWrapper(stacked).goal_episodes.reset_worlds is False
+    assert VecGoalBufferWrapper(DummyVecEnv([Corridor] * 2)).goal_episodes.reset_worlds == "auto"
+    with pytest.raises(ValueError, match="reset_worlds=True needs a DummyVecEnv or SubprocVecEnv, got VecFrameStack"):
+        VecGoalBufferWrapper(stacked, reset_worlds=True)
+
+
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("reset_worlds", [True, False])
+def test_each_observation_is_counted_once(vector, reset_worlds):
+    """Whether observations recur is told by these counts, so that beginnings and ends of short episodes must not look so."""
+    player = Player(vector, max_episode_steps=2, reset_worlds=reset_worlds).play(60)
+    buffer = player.env.goal_buffer
+    assert buffer.n_added == 60 + player.world.resets
+    assert buffer.n_recurred == buffer.n_added - len(buffer)
+
+
+def test_other_goals_make_it_forget_its_starts():
+    player = Player(False, max_episode_steps=5).play(50)
+    player.episodes.adopt(player.env.goal_buffer)
+    assert player.episodes.starts.n > 5
+    player.episodes.adopt(GoalBuffer(Corridor(LENGTH).observation_space))
+    assert player.episodes.starts.n == 0

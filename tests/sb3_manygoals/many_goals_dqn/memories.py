@@ -1,0 +1,24 @@
+"""Small replay memories for tests."""
+
+import numpy as np
+from gymnasium import spaces
+
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
+
+CELLS = spaces.Discrete(100)
+GOAL_SPACE = spaces.Dict({key: CELLS for key in ("observation", "achieved_goal", "desired_goal")})
+
+
+def add(buffer, here, action, there, ended, goal_id=UNKNOWN):
+    obs, next_obs = ({"observation": np.array([cell])} for cell in (here, there))
+    infos = [{"achieved_goal_id": goal_id, "env_terminated": ended}]
+    buffer.add(obs, next_obs, np.array([action]), np.zeros(1), np.zeros(1, bool), infos)
+
+
+def filled(transitions, max_states=100, n_actions=5):
+    """A memory of (cell, action, next cell, ended)."""
+    buffer = ManyGoalsReplayBuffer(len(transitions), GOAL_SPACE, spaces.Discrete(n_actions), "cpu", max_states=max_states)
+    for transition in transitions:
+        add(buffer, *transition)
+    return buffer

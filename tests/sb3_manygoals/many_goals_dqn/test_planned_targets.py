@@ -1,0 +1,192 @@
+"""What planned values teach, and how behaviour follows them."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.env_util import make_vec_env
+
+from sb3_manygoals import ManyGoalsDQN
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
+from tests.sb3_manygoals.many_goals_dqn.models import PLAIN, goal_obs, make_model, td_model
+from tests.sb3_manygoals.worlds import Corridor
+
+
+def planned_model(env=None, **targets):
+    return make_model(env, target_class=PlannedTargets, target_kwargs=targets)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"near_decay": 0.9, "near_floor": 0.1, "best_weight": 3.0, "temperature": 0.7},
+        {"near_decay": 1.0, "best_weight": 0.0},
+    ],
+)
+def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(settings):
+    model = make_model(target_class=PlannedTargets, target_kwargs=settings, policy_kwargs=PLAIN, batch_size=20)
+    model.learn(60)
+    targets = model.targets
+    targets.plan.refresh(model.replay_buffer, model.goal_buffer, 100)
+    draw = targets.draw(20, 6, np.random.default_rng(0))
+    draw.batch.states[3], draw.goal_ids[2] = UNKNOWN, UNKNOWN
+    for parameter in model.q_net_target.parameters():
+        parameter.data.fill_(th.nan)  # nothing comes from there
+    losses = targets.losses(draw)
+    planned = targets.plan.action_values(draw.batch.states.numpy(), draw.goal_ids.numpy())
+    assert np.isnan(planned[3]).all()
+    assert np.isnan(planned[:, 2]).all()
+    observations = draw.batch.observations
+    q = np.stack([model.q_net(observations, goal.expand(20, -1)).detach().numpy() for goal in draw.goals], axis=1)
+    decay, floor = targets.near_decay, targets.near_floor
+    values = np.nan_to_num(planned, nan=-np.inf).max(axis=2)
+    weights = np.clip((values + 10) / 10, 0, 1) ** (np.log(decay) / np.log(0.99)) + floor
+    weights = weights / weights.mean() if decay < 1.0 else np.ones_like(weights)
+    expected = np.zeros(6)
+    for s, g in np.ndindex(values.shape):
+        tried = [a for a in range(3) if not np.isnan(planned[s, g, a])]
+        if tried:
+            # a step costs 0.1: errors are counted in steps
+            error = np.mean([((q[s, g, a] - planned[s, g, a]) / 0.1) ** 2 for a in tried])
+            best = [a for a in tried if planned[s, g, a] >= values[s, g] - 0.002]
+            shares = np.exp((q[s, g] - q[s, g].max()) / 0.1 / targets.temperature)
+            unlikely = -np.log(shares[best].sum() / shares.sum())
+            expected[g] += weights[s, g] * (error + targets.best_weight * unlikely) / 20
+    np.testing.assert_allclose(losses.detach().numpy(), expected, rtol=1e-3, atol=1e-5)
+    losses.sum().backward()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.q_net.parameters())
+
+
+def test_states_and_goals_are_drawn_evenly_however_often_they_were_met():
+    model = planned_model(Corridor(length=6, start=0)).learn(300)
+    memory = model.replay_buffer
+    times = np.bincount(memory.state_ids[:300, 0])
+    assert times.max() > 2 * times.min()
+    draw = model.targets.draw(6_000, 6_000, np.random.default_rng(0))
+    for drawn in (draw.batch.states, draw.goal_ids):
+        np.testing.assert_allclose(np.bincount(drawn) / 6_000, np.full(6, 1 / 6), atol=0.025)  # 5 standard deviations
+    np.testing.assert_array_equal(draw.batch.observations, memory.states[draw.batch.states.numpy()])
+    np.testing.assert_array_equal(draw.goals, model.goal_buffer[draw.goal_ids.numpy()])
+
+
+def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew():
+    model = planned_model(growth=2.0)
+    planned = []
+    refresh = model.targets.plan.refresh
+    model.targets.plan.refresh = lambda *args: planned.append(model.num_timesteps) or refresh(*args)
+    model.learn(200)
+    assert planned == [21, 42, 84, 168]
+    model.learn(30)
+    assert planned[4:] == [21]
+
+
+def test_behaviour_follows_the_plan_and_asks_the_network_where_there_is_none(monkeypatch):
+    model = planned_model(make_vec_env(Corridor, 4, seed=0)).learn(400)
+    cells = np.stack([Corridor().observation_of(cell) for cell in range(6)])
+    at, aim = np.array([0, 4, 2, 3]), np.array([5, 1, 3, 0])
+    model._last_obs = {"observation": cells[at], "achieved_goal": cells[at], "desired_goal": cells[aim]}
+    model._episodes[0].desired_ids = model.goal_buffer.ids(cells[aim])
+    model._exploring = np.zeros(4, dtype=bool)
+    model._episodes[0].desired_ids[3] = UNKNOWN
+    asked = []
+    monkeypatch.setattr(model, "predict", lambda obs, **_: asked.append(obs) or (np.full(len(obs["observation"]), 7), None))
+    actions, _ = model._sample_action(0, n_envs=4)
+    assert actions.tolist() == [1, 0, 1, 7]
+    assert [obs["observation"].argmax(axis=1).tolist() for obs in asked] == [[3]]
+    # while exploring, by counts: what was tried least
+    model._exploring[:] = True
+    model.targets.exploration.led[:] = 0.0
+    model.replay_buffer.tried[:] = 9
+    numbers = model.replay_buffer.states.ids(cells[at])
+    model.replay_buffer.tried[numbers, [2, 0, 1, 2]] = 3
+    assert model._sample_action(0, n_envs=4)[0].tolist() == [2, 0, 1, 2]
+    assert len(asked) == 1
+
+
+def test_goal_episodes_explore_at_the_rate_asked_for():
+    for rate in (0.0, 1.0):
+        rates = {"exploration_initial_eps": rate, "exploration_final_eps": rate}
+        model = make_model(target_class=PlannedTargets, goal_wrapper_kwargs={"max_episode_steps": 3}, **rates)
+        seen = []
+        model.learn(100, lambda *_, model=model, seen=seen: seen.append(bool(model._exploring[0])) or True)
+        assert seen[0]  # what came before learning was random
+        assert set(seen[20:]) == {bool(rate)}
+
+
+def test_states_of_first_observations_have_counts_too():
+    """A state is new as soon as it is shown, before anything was tried there; counts double their rows now and then."""
+    model = make_model(Corridor(length=60), learning_starts=0, goal_wrapper_kwargs={"max_episode_steps": 2, "reset_worlds": True})
+    model.learn(150)
+    assert len(model.replay_buffer.tried) >= len(model.replay_buffer.states)
+
+
+def test_the_memory_warns_where_it_has_no_room_for_states_and_learning_goes_on():
+    with pytest.warns(RuntimeWarning, match="4 states are known, no more are kept.*raise max_states, of target_kwargs") as warned:
+        model = planned_model(max_states=4).learn(100)
+    assert len(warned) == 1
+    assert len(model.goal_buffer) == 6
+    assert model._n_updates == 80
+    assert np.isfinite(model._loss.item())
+
+
+def test_goals_that_are_loaded_are_planned_anew(tmp_path):
+    model = planned_model().learn(60)
+    model.save_goal_buffer(tmp_path / "goals")
+    model.save_replay_buffer(tmp_path / "replay")
+    values, before = model.targets.plan.values.copy(), model.targets
+    model.load_goal_buffer(tmp_path / "goals.npz")
+    assert model.targets is not before
+    assert model.targets.planned_at is None
+    model.load_replay_buffer(tmp_path / "replay")
+    assert model.targets.planned_at is None
+    assert model.targets.learner.replay_buffer is model.replay_buffer
+    model.targets.before_updates(60)
+    assert model.targets.plan.values.shape == values.shape
+    model.learn(30, reset_num_timesteps=False)
+
+
+def test_a_memory_kept_without_states_is_told_apart_when_it_is_loaded(tmp_path):
+    without = td_model().learn(50)
+    without.save_replay_buffer(tmp_path / "replay")
+    model = planned_model()
+    model.load_replay_buffer(tmp_path / "replay")
+    memory = model.replay_buffer
+    assert memory.tried[: len(memory.states)].sum() == 50
+    np.testing.assert_array_equal(memory.states[memory.next_state_ids[:50, 0]], memory.next_observations[:50, 0])
+    model.learn(30)
+    planned_model().learn(50).save_replay_buffer(tmp_path / "planned")
+    without.load_replay_buffer(tmp_path / "planned")
+    assert without.replay_buffer.states is None
+    assert isinstance(without.targets, TDTargets)
+
+
+def test_a_saved_model_has_no_plan_and_makes_one(tmp_path):
+    model = planned_model(sweeps=7).learn(60)
+    model.save(tmp_path / "model")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", Corridor())
+    assert loaded.targets.planned_at is None
+    assert loaded.targets.sweeps == 7
+    loaded.learn(60)
+    assert loaded.targets.planned_at is not None
+    copied = copy.deepcopy(model.targets.plan)
+    assert np.array_equal(copied.values, model.targets.plan.values)
+
+
+def test_by_default_it_masters_a_corridor_and_nothing_comes_from_the_target_network():
+    world = Corridor(length=7, start=0)
+    model = make_model(world, goal_wrapper_kwargs={"max_episode_steps": 15})
+    for parameter in model.q_net_target.parameters():
+        parameter.data.fill_(th.nan)
+    model.learn(600)
+    reached = 0
+    for start in range(7):
+        for goal in range(7):
+            cell = start
+            for _ in range(abs(goal - start)):
+                action = int(model.predict(goal_obs(world, cell, goal), deterministic=True)[0])
+                cell = min(max(cell + (-1, 1, 0)[action], 0), 6)
+            reached += cell == goal
+    assert reached == 49  # each by a shortest path; a random policy manages some 20

@@ -1,0 +1,90 @@
+"""What a replay memory says of the world, against counting its transitions."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.many_goals_dqn.replay_model import ReplayModel
+from tests.sb3_manygoals.many_goals_dqn.memories import filled
+
+N, A = 7, 3
+steps = st.lists(
+    st.tuples(st.integers(0, N - 1), st.integers(0, A - 1), st.integers(0, N - 1), st.booleans()), min_size=1, max_size=40
+)
+
+
+def counted(transitions, buffer):
+    """How often each pair led where, by numbers of states: {(state, action): {(next state, ended): share}}."""
+    of = {cell: state for state, cell in enumerate(buffer.states.observations.tolist())}
+    led = {}
+    for here, action, there, ended in transitions:
+        led.setdefault((of[here], action), []).append((of[there], ended))
+    return {pair: {end: ends.count(end) / len(ends) for end in ends} for pair, ends in sorted(led.items())}
+
+
+@given(steps)
+def test_shares_are_those_of_the_transitions(transitions):
+    buffer = filled(transitions, n_actions=A)
+    model, expected = ReplayModel.of(buffer), counted(transitions, buffer)
+    assert model.tried.tolist() == [state * A + action for state, action in expected]
+    on, ends = model.on.toarray(), model.ends.toarray()
+    for row, shares in enumerate(expected.values()):
+        for state in range(model.n_states):
+            np.testing.assert_allclose(on[row, state], shares.get((state, False), 0.0), rtol=1e-6)
+            np.testing.assert_allclose(ends[row, state], shares.get((state, True), 0.0), rtol=1e-6)
+    assert model.left.tolist() == sorted({state for state, _ in expected})
+    asked = np.array([0, UNKNOWN, model.n_states - 1])
+    rows, places = model.rows(asked)
+    at = [(index, pair) for index, state in enumerate(asked) for pair in expected if pair[0] == state]
+    assert places.tolist() == [index * A + action for index, (_, action) in at]
+    assert model.tried[rows].tolist() == [state * A + action for _, (state, action) in at]
+
+
+@given(steps)
+def test_slots_hold_every_option_once_and_no_idle_one(transitions):
+    buffer = filled(transitions, n_actions=A)
+    model = ReplayModel.of(buffer)
+    options = {pair: shares for pair, shares in counted(transitions, buffer).items() if set(shares) != {(pair[0], False)}}
+    n_options = [sum(state == each for each, _ in options) for state in range(model.n_states)]
+    # those first in which the most is to be chosen from, of equals the earlier
+    assert model.order.tolist() == sorted(range(model.n_states), key=lambda state: -n_options[state])
+    assert model.order[model.place].tolist() == model.place[model.order].tolist() == list(range(model.n_states))
+    assert len(model.slots) == max(n_options)
+    found = {}
+    for number, slot in enumerate(model.slots):
+        assert len(slot.actions) == sum(n > number for n in n_options)
+        on, ends = slot.on.toarray(), slot.ends.toarray()
+        for place, action in enumerate(slot.actions.tolist()):
+            state = int(model.order[place])
+            assert all(taken < action for each, taken in found if each == state)  # a state's options in their order
+            shares = {(int(model.order[column]), False): on[place, column] for column in np.flatnonzero(on[place])}
+            shares |= {(int(column), True): ends[place, column] for column in np.flatnonzero(ends[place])}
+            found[state, action] = shares
+    assert found.keys() == options.keys()
+    for pair, shares in found.items():
+        assert shares.keys() == options[pair].keys()
+        np.testing.assert_allclose([shares[end] for end in options[pair]], list(options[pair].values()), rtol=1e-6)
+
+
+@given(steps)
+def test_a_model_is_restored_as_it_was(transitions):
+    model = ReplayModel.of(filled(transitions, n_actions=A))
+    again = ReplayModel.from_checkpoint_state(model.get_checkpoint_state())
+    for ours, theirs in ((model.on, again.on), (model.ends, again.ends)):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        np.testing.assert_array_equal(ours.toarray(), theirs.toarray())
+    np.testing.assert_array_equal(model.tried, again.tried)
+    assert [slot.actions.tolist() for slot in model.slots] == [slot.actions.tolist() for slot in again.slots]
+
+
+def test_what_there_was_no_room_for_is_no_part_of_it():
+    with pytest.warns(RuntimeWarning, match="2 states are known, no more are kept.*raise max_states, of target_kwargs"):
+        buffer = filled([(0, 1, 1, False), (1, 1, 2, False), (2, 1, 3, False)], max_states=2)
+    assert buffer.state_ids.ravel().tolist() == [0, 1, UNKNOWN]
+    assert buffer.next_state_ids.ravel().tolist() == [1, UNKNOWN, UNKNOWN]
+    model = ReplayModel.of(buffer)
+    assert model.tried.tolist() == [0 * 5 + 1]
+    assert model.n_states == 2
+    assert buffer.tried.tolist()[:2] == [[0, 1, 0, 0, 0], [0, 1, 0, 0, 0]]
