@@ -99,7 +99,7 @@ class ManyGoalsDQN(GoalDQN):
         batch_size: int = 128,
         goal_batch_size: int = 128,
         gamma: float = 0.99,
-        updates_per_step: float = 0.02,
+        updates_per_step: float = 0.04,
         target_class: type[Targets] | None = None,
         target_kwargs: dict[str, Any] | None = None,
         exploration_fraction: float = 0.5,

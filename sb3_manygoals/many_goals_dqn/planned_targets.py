@@ -14,7 +14,7 @@ from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.targets import Draw, Learner, Targets
 
-_AS_GOOD = 0.02
+_AS_GOOD = 0.2
 """Actions whose values fall short of the best by no more than this share of a step's cost are as good."""
 
 

@@ -14,6 +14,20 @@ from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 
 
+def _doubt(led: csr_array) -> None:
+    """
+    Turn counts of where actions led to into shares. All but the most frequent are taken for one less often than they were seen:
+    of rare events that a plan would wait for, one seen by luck looks the best of all.
+
+    :param led: counts, of which no row is empty; changed in place
+    """
+    lengths = np.diff(led.indptr)
+    most = np.repeat(np.maximum.reduceat(led.data, led.indptr[:-1]), lengths) if len(lengths) else led.data
+    led.data[led.data < most] -= 1.0
+    led.data /= np.repeat(np.add.reduceat(led.data, led.indptr[:-1]), lengths) if len(lengths) else 1.0
+    led.eliminate_zeros()
+
+
 class Slot(NamedTuple):
     """One option of each of the first L states of an order."""
 
@@ -57,15 +71,15 @@ class ReplayModel:
         known = (states != UNKNOWN) & (next_states != UNKNOWN)
         actions = replay.actions[used].reshape(-1)[known].astype(np.int64)
         ended = replay.dones[used].ravel()[known].astype(np.bool_)
-        tried, row, times = np.unique(states[known] * n_actions + actions, return_inverse=True, return_counts=True)
-        shares = (1.0 / times[row]).astype(np.float32)
-        led = [
-            csr_array((shares[some], (row[some], next_states[known][some])), shape=(len(tried), n_states))
-            for some in (~ended, ended)
-        ]
-        for matrix in led:
-            matrix.sum_duplicates()
-        return cls(n_actions, n_states, tried, *led)
+        tried, row = np.unique(states[known] * n_actions + actions, return_inverse=True)
+        # an end is another place to come to than the same state without one
+        led = csr_array(
+            (np.ones(len(row), dtype=np.float32), (row, next_states[known] + n_states * ended)),
+            shape=(len(tried), 2 * n_states),
+        )
+        led.sum_duplicates()
+        _doubt(led)
+        return cls(n_actions, n_states, tried, led[:, :n_states], led[:, n_states:])
 
     @cached_property
     def left(self) -> NDArray[np.int64]:
