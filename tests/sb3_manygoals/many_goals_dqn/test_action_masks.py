@@ -12,11 +12,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFram
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, evaluate_mastery
 from sb3_manygoals.action_masks import first_action_masks, random_allowed
-from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, TDTargets
+from tests.sb3_manygoals.many_goals_dqn.models import PLAIN
 from tests.sb3_manygoals.worlds import Corridor
-
-SMALL = {"net_arch": [32], "embedding_dim": 32}
-
 
 class Strict(Corridor):
     """No way out of the corridor, and no staying in even cells: a mask that is a step too old is sure to be noticed."""
@@ -35,8 +33,13 @@ class Strict(Corridor):
         return observation, reward, dead, truncated, {**info, "action_mask": 0 * self.mask() if dead else self.mask()}
 
 
-def make_model(env, **kwargs):
-    settings = {"learning_starts": 40, "policy_kwargs": SMALL, "seed": 0, "action_masks": True}
+def make_model(env, targets=None, **kwargs):
+    """
+    :param targets: arguments of TDTargets; None: planned targets
+    """
+    settings = {"learning_starts": 40, "policy_kwargs": PLAIN, "seed": 0, "action_masks": True, "learning_rate": 1e-3}
+    settings |= {"updates_per_step": 1.0, "batch_size": 32, "goal_batch_size": 16, "buffer_size": 10_000}
+    settings |= {"target_class": PlannedTargets} if targets is None else {"target_class": TDTargets, "target_kwargs": targets}
     return ManyGoalsDQN("MlpPolicy", env, **{**settings, **kwargs})
 
 
@@ -74,8 +77,9 @@ ENVS = {
 
 
 @pytest.mark.parametrize("name", ENVS)
-def test_forbidden_actions_are_never_taken_and_next_masks_are_those_of_the_next_observations(name):
-    model = make_model(ENVS[name]())
+@pytest.mark.parametrize("targets", [None, {}], ids=["planned", "TD"])
+def test_forbidden_actions_are_never_taken_and_next_masks_are_those_of_the_next_observations(name, targets):
+    model = make_model(ENVS[name](), targets)
     model.learn(250)
     model.learn(60, reset_num_timesteps=False)
     memory = model.replay_buffer
@@ -216,16 +220,13 @@ def test_random_actions_are_uniform_among_the_allowed():
         assert (frequencies[~allowed] == 0).all()
 
 
-@pytest.mark.parametrize("double_q", [False, True])
-def test_an_unmasked_learner_prefers_a_forbidden_action_and_the_masked_one_does_not(double_q):
+def test_an_unmasked_learner_prefers_a_forbidden_action_and_the_masked_one_does_not():
     """Action 2 jumps to the last cell, and is forbidden: both learners see it used, one must not count on it."""
     world = Corridor()
     cells = np.stack([world.observation_of(cell) for cell in range(6)])
     values, actions = {}, {}
     for masked in (False, True):
-        optimizer = {"optimizer_class": th.optim.Adam}
-        settings = {"goal_sampling": "batch", "gamma": 0.9, "learning_rate": 3e-3, "double_q": double_q}
-        model = make_model(Strict(), action_masks=masked, policy_kwargs={**SMALL, **optimizer}, **settings)
+        model = make_model(Strict(), {"goal_sampling": "batch"}, action_masks=masked, gamma=0.9, learning_rate=3e-3)
         model.set_logger(configure(format_strings=[]))
         ids = model.goal_buffer.add(cells)
         for cell in range(6):
@@ -248,12 +249,11 @@ def test_an_unmasked_learner_prefers_a_forbidden_action_and_the_masked_one_does_
     assert values[True][1] == pytest.approx(walk, abs=0.06)
 
 
-def test_a_masked_model_learns_its_world_and_is_measured_under_masks():
+@pytest.mark.parametrize("targets", [None, {"initial_value": 0.0}], ids=["planned", "TD"])
+def test_a_masked_model_learns_its_world_and_is_measured_under_masks(targets):
     goals = np.stack([Strict().observation_of(cell) for cell in range(6)])
     envs = gym.vector.SyncVectorEnv([Strict] * 6)
-    optimizer = {"optimizer_class": th.optim.Adam}
-    settings = {"learning_rate": 1e-3, "initial_value": 0.0, "exploration_steps": 800, "goal_sampling": "batch"}
-    model = make_model(Strict(), **settings, policy_kwargs={**SMALL, **optimizer})
+    model = make_model(Strict(), targets)
     model.learn(1_000)
     # the world raises at a forbidden action, the exploring ones included
     result = evaluate_mastery(model, envs, goals, max_steps=10, epsilon=0.2, episodes_per_goal=5, action_masks=True)

@@ -3,13 +3,12 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
-from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
+from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -29,9 +28,7 @@ def test_vectors_are_refused_by_cnn_policy():
         make_model("CartPole-v1", "CnnPolicy")
 
 
-@pytest.mark.parametrize(
-    "name", ["buffer_size", "batch_size", "goal_batch_size", "target_update_interval", "exploration_steps"]
-)
+@pytest.mark.parametrize("name", ["buffer_size", "batch_size", "goal_batch_size"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, None])
 def test_counts_must_be_positive(name, value):
     with pytest.raises(ValueError, match=f"{name} must be a whole number, at least 1, got {value}"):
@@ -43,26 +40,19 @@ def test_counts_must_be_positive(name, value):
     [
         ({"gamma": 1.0}, r"gamma must be less than 1"),
         ({"gamma": None}, r"gamma must be a number in \[0, 1\], got None"),
-        ({"tau": 1.1}, r"tau must be a number in \[0, 1\], got 1.1"),
         ({"exploration_final_eps": -0.1}, r"exploration_final_eps must be a number in \[0, 1\], got -0.1"),
         ({"exploration_initial_eps": "1"}, r"exploration_initial_eps must be a number in \[0, 1\], got '1'"),
+        ({"exploration_fraction": 1.5}, r"exploration_fraction must be a number in \[0, 1\], got 1.5"),
+        ({"updates_per_step": 0}, "updates_per_step must be a number, more than 0 and at most 1000, got 0"),
+        ({"updates_per_step": -1.0}, "updates_per_step must be a number, more than 0 and at most 1000, got -1.0"),
+        ({"updates_per_step": "4"}, "updates_per_step must be a number, more than 0 and at most 1000, got '4'"),
+        ({"updates_per_step": True}, "updates_per_step must be a number, more than 0 and at most 1000, got True"),
+        ({"updates_per_step": float("nan")}, "updates_per_step must be a number, more than 0 and at most 1000, got nan"),
+        ({"updates_per_step": float("inf")}, "updates_per_step must be a number, more than 0 and at most 1000, got inf"),
+        ({"target_kwargs": {"tau": 0.5}}, r"target_kwargs \['tau'\] need a target_class"),
         ({"learning_starts": -1}, "learning_starts must be a whole number, at least 0, got -1"),
-        ({"train_freq": 0}, "train_freq must be a whole number, at least 1, got 0"),
-        ({"train_freq": "4"}, "train_freq must be a whole number, at least 1, got '4'"),
-        ({"gradient_steps": -2}, "gradient_steps must be a whole number, at least -1, got -2"),
-        ({"gradient_steps": 1.5}, "gradient_steps must be a whole number, at least -1, got 1.5"),
-        ({"action_gap": 1.0}, "action_gap must be less than 1"),
-        ({"action_gap": -0.1}, r"action_gap must be a number in \[0, 1\], got -0.1"),
-        ({"near_decay": 0.0}, "near_decay must be more than 0"),
-        ({"near_decay": 0.9, "gamma": 0.0}, "near_decay must be .* 1 where gamma is 0"),
-        ({"initial_value": float("nan")}, "initial_value must be a finite number, or None, got nan"),
-        ({"initial_value": "0"}, "initial_value must be a finite number, or None, got '0'"),
-        ({"near_floor": 0.0}, "near_floor must be a number, more than 0, got 0.0"),
-        ({"policy_kwargs": {"head": "sum"}}, "head must be one of 'product', 'rectified', 'distance', got 'sum'"),
+        ({"policy_kwargs": {"head": "sum"}}, "head must be one of 'product', 'distance', got 'sum'"),
         ({"policy_kwargs": {"averaging": 1.0}}, r"averaging must be a number in \[0, 1\), got 1.0"),
-        ({"goal_sampling": "pursued", "near_decay": 0.9}, 'goal_sampling="pursued" has neither action_gap nor near_decay'),
-        ({"goal_sampling": "none"}, 'goal_sampling must be one of "uniform", "batch", "all", "pursued", got \'none\''),
-        ({"batch_goal_share": 1.5}, r"batch_goal_share must be a number in \[0, 1\], got 1.5"),
         ({"policy": "Policy"}, "policy must be one of CnnPolicy, MlpPolicy, got 'Policy'"),
         ({"policy_kwargs": {"embedding_dim": 0}}, "embedding_dim must be at least 1, got 0"),
         ({"goal_wrapper_kwargs": {"max_episode_steps": -5}}, "max_episode_steps must be a whole number, at least 1, got -5"),
@@ -71,6 +61,71 @@ def test_counts_must_be_positive(name, value):
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         make_model(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tau": 1.1}, r"tau must be a number in \[0, 1\], got 1.1"),
+        ({"tau": None}, r"tau must be a number in \[0, 1\], got None"),
+        ({"update_interval": 0}, "update_interval must be a whole number, at least 1, got 0"),
+        ({"update_interval": 1.5}, "update_interval must be a whole number, at least 1, got 1.5"),
+        ({"update_interval": "10"}, "update_interval must be a whole number, at least 1, got '10'"),
+        ({"initial_value": float("nan")}, "initial_value must be a finite number, or None, got nan"),
+        ({"initial_value": float("-inf")}, "initial_value must be a finite number, or None, got -inf"),
+        ({"initial_value": "0"}, "initial_value must be a finite number, or None, got '0'"),
+        ({"goal_sampling": "none"}, 'goal_sampling must be one of "uniform", "batch", "pursued", got \'none\''),
+    ],
+)
+def test_targets_of_a_target_network_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_model(target_class=TDTargets, target_kwargs=settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sweeps": 0}, "sweeps must be a whole number, at least 1, got 0"),
+        ({"sweeps": 2.5}, "sweeps must be a whole number, at least 1, got 2.5"),
+        ({"growth": 1.0}, "growth must be a number above 1, got 1.0"),
+        ({"growth": None}, "growth must be a number above 1, got None"),
+        ({"near_decay": 0.0}, r"near_decay must be in \(0, 1\], and 1 where gamma is 0, got 0.0"),
+        ({"near_floor": 0.0}, "near_floor must be a number, more than 0, got 0.0"),
+        ({"temperature": -1.0}, "temperature must be a number, more than 0, got -1.0"),
+        ({"best_weight": -1.0}, "best_weight must be a number, at least 0, got -1.0"),
+    ],
+)
+def test_planned_targets_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_model(target_class=PlannedTargets, target_kwargs=settings)
+
+
+@pytest.mark.parametrize("settings", [{"max_states": 0}, {"max_states": 2.5}])
+def test_a_number_of_states_that_makes_no_sense_is_refused(settings):
+    with pytest.raises(ValueError, match="max_states must be a whole number, at least 1, got"):
+        make_model(target_class=PlannedTargets, target_kwargs=settings)
+
+
+def test_near_pairs_cannot_be_told_without_a_discount():
+    with pytest.raises(ValueError, match="near_decay must be .* 1 where gamma is 0"):
+        make_model(target_class=PlannedTargets, target_kwargs={"near_decay": 0.9}, gamma=0.0)
+
+
+def test_arguments_of_the_other_kind_of_targets_are_refused():
+    for target_class, argument in ((TDTargets, "sweeps"), (PlannedTargets, "tau")):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{argument}'"):
+            make_model(target_class=target_class, target_kwargs={argument: 1})
+
+
+@pytest.mark.parametrize("target_class", ["TDTargets", dict, 3])
+def test_targets_of_no_kind_are_refused(target_class):
+    with pytest.raises(TypeError, match="target_class must be TDTargets, PlannedTargets or another subclass of Targets, got"):
+        make_model(target_class=target_class)
+
+
+def test_goals_that_are_forgotten_cannot_be_planned_for():
+    with pytest.raises(ValueError, match="goals are forgotten, so PlannedTargets cannot be planned, use TDTargets"):
+        make_model(goals_in_replay=True, target_class=PlannedTargets)
 
 
 def test_wrapper_arguments_for_a_wrapped_environment_are_refused():
@@ -128,11 +183,10 @@ def test_normalised_observations_are_refused():
 
 
 def test_an_update_without_goals_is_refused():
-    model = make_model()
-    model.goal_buffer = GoalBuffer(Corridor().observation_space)
-    batch = ManyGoalsSamples(*(th.zeros(1) for _ in range(5)))
+    model = make_model(target_class=TDTargets).learn(10)
+    model.targets.learner.goal_buffer._ids.clear()
     with pytest.raises(ValueError, match="cannot sample from an empty goal buffer"):
-        model._sample_goals(batch)
+        model.targets.draw(4, 4, model.rng)
 
 
 def test_action_spaces_that_start_elsewhere_are_refused():

@@ -10,15 +10,22 @@ from sb3_manygoals import ExactCheckpointCallback, GoalBuffer, ManyGoalsDQN
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
+from tests.sb3_manygoals.many_goals_dqn.models import td_model
 from tests.sb3_manygoals.worlds import Corridor
 
 CELLS = np.stack([Corridor(6).observation_of(cell) for cell in range(6)])
 
 
-def make_model(n_envs=1, deadly=False, **kwargs):
-    settings = {"learning_starts": 20, "policy_kwargs": {"net_arch": [16], "embedding_dim": 16}, "seed": 0}
+def make_model(n_envs=1, deadly=False, goal_sampling="uniform", targets=None, **kwargs):
     env = DummyVecEnv([lambda: Corridor(6, deadly=deadly)] * n_envs)
-    return ManyGoalsDQN("MlpPolicy", env, goal_wrapper_kwargs={"max_episode_steps": 5}, **{**settings, **kwargs})
+    settings = {"policy_kwargs": {"net_arch": [16], "embedding_dim": 16}, "goal_wrapper_kwargs": {"max_episode_steps": 5}}
+    return td_model(env, targets={"goal_sampling": goal_sampling, **(targets or {})}, **{**settings, **kwargs})
+
+
+def drawn_for(model, batch, n_goals=16):
+    """What an update draws if these are the transitions."""
+    model.replay_buffer.sample = lambda _: batch
+    return model.targets.draw(len(batch.actions), n_goals, model.rng)
 
 
 def knows_all(model):
@@ -30,9 +37,8 @@ def knows_all(model):
 # --- the goal that was pursued ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("double_q", [False, True])
-def test_on_policy_each_transition_teaches_the_goal_it_was_made_for(double_q):
-    model = knows_all(make_model(goal_sampling="pursued", double_q=double_q))
+def test_on_policy_each_transition_teaches_the_goal_it_was_made_for():
+    model = knows_all(make_model(goal_sampling="pursued"))
     with th.no_grad():
         for parameter in model.q_net.parameters():
             parameter.add_(0.1 * th.randn_like(parameter))
@@ -47,11 +53,11 @@ def test_on_policy_each_transition_teaches_the_goal_it_was_made_for(double_q):
         th.tensor(terminated),
         pursued_ids=th.tensor(ids),
     )
-    sampled, sampled_ids, _ = model._sample_goals(batch)
+    draw = drawn_for(model, batch)
+    sampled, sampled_ids = draw.goals, draw.goal_ids
     np.testing.assert_array_equal(sampled_ids, ids)
     np.testing.assert_array_equal(sampled[:5], CELLS[goals[:5]])
-    losses = model.goal_losses(batch, sampled, sampled_ids)
-    loss = losses.mean()
+    loss = model.targets.losses(draw).mean()
     model.q_net.zero_grad()
     loss.backward()
     gradient = th.cat([parameter.grad.flatten() for parameter in model.q_net.parameters()])
@@ -61,9 +67,8 @@ def test_on_policy_each_transition_teaches_the_goal_it_was_made_for(double_q):
         goal = th.tensor(CELLS[goals[s]])[None]
         with th.no_grad():
             after = th.tensor(CELLS[there[s]])[None]
-            next_q = model.q_net_target(after, goal)[0]
-            best = (model.q_net(after, goal)[0] if double_q else next_q).argmax()
-        target = 0.0 if there[s] == goals[s] else -10.0 if terminated[s] else -0.1 + 0.99 * next_q[best]
+            best = model.q_net_target(after, goal).max()
+        target = 0.0 if there[s] == goals[s] else -10.0 if terminated[s] else -0.1 + 0.99 * best
         total = total + (model.q_net(th.tensor(CELLS[here[s]])[None], goal)[0, actions[s]] - target) ** 2 / 5
     th.testing.assert_close(loss, total, rtol=1e-4, atol=1e-6)
     model.q_net.zero_grad()
@@ -87,8 +92,8 @@ def test_the_replay_memory_keeps_which_goal_was_pursued():
 
 
 def test_it_learns_one_goal_at_a_time_too():
-    settings = {"learning_rate": 1e-3, "batch_size": 16, "exploration_steps": 2_000, "target_update_interval": 50}
-    model = make_model(goal_sampling="pursued", initial_value=0.0, **settings)
+    targets = {"initial_value": 0.0, "update_interval": 50}
+    model = make_model(goal_sampling="pursued", targets=targets, batch_size=16)
     model.learn(3_000)
     cells, goals = np.divmod(np.arange(36), 6)
     actions, _ = model.predict({"observation": CELLS[cells], "desired_goal": CELLS[goals]}, deterministic=True)
@@ -101,7 +106,8 @@ def test_goals_that_nobody_knows_teach_nothing():
     ids = th.full((3,), UNKNOWN)
     rows = th.tensor(CELLS[:3])
     batch = ManyGoalsSamples(rows, th.zeros(3, dtype=th.int64), rows, ids, th.zeros(3, dtype=th.bool), pursued_ids=ids)
-    assert model.goal_losses(batch, *model._sample_goals(batch)).mean() == 0.0
+    assert model.targets.losses(drawn_for(model, batch)).mean() == 0.0
+    model._update_eagerly(3)
     assert model.goal_updates.sum() == 0
 
 
@@ -110,7 +116,7 @@ def test_another_goal_buffer_makes_it_forget_what_was_pursued(tmp_path):
     model.save_replay_buffer(tmp_path / "replay")
     model.replay_buffer.identify(GoalBuffer(Corridor(6).observation_space))
     assert (model.replay_buffer.pursued_ids == UNKNOWN).all()
-    with pytest.raises(ValueError, match='goal_sampling is "uniform", the replay memory was kept for another'):
+    with pytest.raises(ValueError, match="goal_sampling is another: the replay memory was kept by a model"):
         make_model().load_replay_buffer(tmp_path / "replay")
 
 
@@ -120,42 +126,10 @@ def test_its_memory_is_counted():
     assert sum(more.values()) - sum(plain.values()) == 800
 
 
-# --- all, and a share of the batch's ---------------------------------------------------------------------------------
-
-
-def some_batch(ids):
-    n = len(ids)
-    return ManyGoalsSamples(
-        th.tensor(CELLS[:n]), th.zeros(n, dtype=th.int64), th.tensor(CELLS[:n]), th.tensor(ids), th.zeros(n, dtype=th.bool)
-    )
-
-
-def test_all_goals_at_once():
-    model = knows_all(make_model(goal_sampling="all"))
-    goals, ids, _ = model._sample_goals(some_batch([4, 2, UNKNOWN]))
-    np.testing.assert_array_equal(ids, np.arange(6))
-    np.testing.assert_array_equal(goals, CELLS[::-1])
-    model.learn(60)
-    assert (model.goal_updates[:6] > 0).all()
-
-
-@pytest.mark.parametrize(("share", "most"), [(0.0, 0), (0.5, 2), (1.0, 4)])
-def test_a_share_of_the_batchs_own_goals(share, most):
-    model = make_model(goal_sampling="batch", goal_batch_size=4, batch_goal_share=share)
-    model.goal_buffer.add(CELLS[:1])
-    model.goal_buffer.sample_ids = lambda n, rng: np.full(n, 7)  # a sign that it was drawn uniformly
-    model.goal_buffer.__class__ = type("Any", (GoalBuffer,), {"__getitem__": lambda self, ids: CELLS[np.minimum(ids, 5)]})
-    for _ in range(10):
-        _, ids, _ = model._sample_goals(some_batch([0, 1, 2, 3, 4, 4]))
-        own = ids[ids != 7].tolist()
-        assert len(own) == most == len(set(own))
-        assert set(own) <= {0, 1, 2, 3, 4}
-
-
 # --- counting --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "all", "pursued"])
+@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "pursued"])
 def test_updates_of_each_goal_are_counted_and_kept(goal_sampling, tmp_path):
     class Power(BaseCallback):
         def _on_step(self):
@@ -163,17 +137,16 @@ def test_updates_of_each_goal_are_counted_and_kept(goal_sampling, tmp_path):
                 raise KeyboardInterrupt
             return True
 
-    counts = np.zeros(10_000, dtype=np.int64)
     undisturbed = make_model(goal_sampling=goal_sampling)
-    sample_goals = undisturbed._sample_goals
+    counts, draw = np.zeros_like(undisturbed.goal_updates), undisturbed.targets.draw
 
-    def listen(batch):
-        sampled = sample_goals(batch)
-        for goal in sampled[1].tolist():
+    def listen(*sizes):
+        drawn = draw(*sizes)
+        for goal in drawn.goal_ids.tolist():
             counts[goal] += goal != UNKNOWN
-        return sampled
+        return drawn
 
-    undisturbed._sample_goals = listen
+    undisturbed.targets.draw = listen
     undisturbed.learn(100)
     assert counts.sum() > 100
     np.testing.assert_array_equal(undisturbed.goal_updates, counts)
@@ -196,7 +169,7 @@ def test_counts_are_of_the_goals_known_and_no_part_of_a_saved_model(tmp_path):
     model.save(tmp_path / "model")
     model.save_goal_buffer(tmp_path / "goals")
     again = ManyGoalsDQN.load(tmp_path / "model", Corridor(6))
-    assert again.goal_updates.shape == (10_000,)
+    assert again.goal_updates.shape == (again.goal_buffer.capacity,)
     assert again.goal_updates.sum() == 0
     model.load_goal_buffer(tmp_path / "goals")
     assert model.goal_updates.sum() == 0

@@ -33,8 +33,8 @@ def test_an_id_and_a_wrapped_environment_and_a_vector_of_them():
     model = make_model(make_vec_env(Corridor, 3), goal_wrapper_kwargs={"max_episode_steps": 4}).learn(90)
     assert model.env.goal_episodes.max_episode_steps == 4
     assert max(episode["l"] for episode in model.ep_info_buffer) == 4
-    model = make_model(VecGoalBufferWrapper(make_vec_env(Corridor, 2)), gradient_steps=-1).learn(60)
-    assert model._n_updates == 40
+    model = make_model(VecGoalBufferWrapper(make_vec_env(Corridor, 2)), updates_per_step=0.5).learn(60)
+    assert model._n_updates == 20
 
 
 def test_environments_that_cannot_share_a_goal_buffer_are_refused():

@@ -25,7 +25,7 @@ def _minigrid():
     ids=["MiniGrid", "CartPole", "FrozenLake"],
 )
 def test_trains_saves_loads_and_predicts(policy, make_env, tmp_path):
-    model = ManyGoalsDQN(policy, make_env(), train_freq=4, seed=0, policy_kwargs={"embedding_dim": 128})
+    model = ManyGoalsDQN(policy, make_env(), updates_per_step=0.25, seed=0, policy_kwargs={"embedding_dim": 64})
     model.learn(1_400)
     assert model._n_updates == 100
     assert np.isfinite(model._loss.item())

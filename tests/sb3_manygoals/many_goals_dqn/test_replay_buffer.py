@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 from gymnasium import spaces
 from hypothesis import given
@@ -32,77 +34,57 @@ def test_the_newest_transitions_stay_whole():
     assert batch.actions.shape == (500,)
 
 
-@given(st.integers(0, 10_000), st.integers(1, 30), st.integers(2, 4))
-def test_ways_are_followed_as_the_world_went(seed, n_added, n_steps):
-    """Against a list of what was added: a way ends where the world did, was reset, or is no longer or not yet kept."""
-    buffer, history = _filled(seed, n_added, n_steps=n_steps)
-    expected = {}
-    for kept in history:
-        for start, (began, led_to, _) in enumerate(kept):
-            path, last = [100 + led_to], start
-            while len(path) < n_steps and _went_on(kept, last):
-                last += 1
-                path.append(100 + kept[last][1])
-            expected[began] = (path, kept[last][1], kept[last][2])
-    np.random.seed(seed)  # noqa: NPY002 - the generator that SB3 draws from
-    batch = buffer.sample(300)
-    seen = set()
-    for began, after, after_id, end, ids, length in zip(
-        *(batch[field].numpy() for field in (0, 2, 3, 4)), batch.path_ids.numpy(), batch.path_lengths.numpy(), strict=True
-    ):
-        path, last, ended = expected[int(began)]
-        assert (list(ids[:length]), list(ids[length:])) == (path, [-1] * (n_steps - len(path)))
-        assert (after, after_id, end) == (last, 100 + last, ended)
-        seen.add(int(began))
-    assert seen <= expected.keys()
-    assert len(seen) > len(expected) / 2
+cells = st.integers(0, 5)
 
 
-def _filled(seed, n_added, rows=7, **ways):
-    """A memory for two worlds, and what it should hold: where each transition began, led to, and whether the world ended."""
-    rng = np.random.default_rng(seed)
-    n_envs = 2
-    buffer = ManyGoalsReplayBuffer(n_envs * rows, SPACE, spaces.Discrete(3), device="cpu", n_envs=n_envs, **ways)
-    history = [[], []]
-    fresh = iter(range(1, 100, 1))
-    here = np.array([next(fresh), next(fresh)])
-    for _ in range(n_added):
-        if rng.random() < 0.2:  # no cell is met twice, so that what was drawn is known by where it began
-            here[rng.integers(2)] = next(fresh)
-        there, ended = np.array([next(fresh), next(fresh)]), rng.random(2) < 0.2
-        infos = [{"achieved_goal_id": 100 + cell, "env_terminated": end} for cell, end in zip(there, ended, strict=True)]
-        buffer.add({"observation": here}, {"observation": there}, np.zeros(2), np.zeros(2), np.zeros(2, bool), infos)
-        for env in range(n_envs):
-            history[env].append((here[env], there[env], ended[env]))
-        here = there.copy()
-    return buffer, [steps[-rows:] for steps in history]
+@given(st.lists(st.tuples(cells, st.integers(0, 2), cells), min_size=1, max_size=30), st.integers(1, 3), st.booleans())
+def test_states_and_counts_are_those_of_what_was_added(moves, n_envs, later):
+    """Also where the oldest transitions have given way; and whether they are told apart from the beginning or later on."""
+    buffer = ManyGoalsReplayBuffer(4 * n_envs, SPACE, spaces.Discrete(3), "cpu", n_envs, max_states=0 if later else 50)
+    tried, rows = {}, []
+    for here, action, there in moves:
+        where, to = here + 10 * np.arange(n_envs), there + 10 * np.arange(n_envs)
+        infos = [{"achieved_goal_id": 0, "env_terminated": False}] * n_envs
+        if not later:
+            shown = buffer.numbers_of(where)  # as a learner asks before it acts
+            assert buffer.states[shown].tolist() == where.tolist()
+        nothing = np.zeros(n_envs)
+        buffer.add({"observation": where}, {"observation": to}, np.full(n_envs, action), nothing, nothing, infos)
+        rows.append((where.tolist(), action, to.tolist()))
+    if later:
+        buffer.keep_states(50)
+        rows = rows[-4:]
+    for where, action, _ in rows:
+        for cell in where:
+            tried[cell, action] = tried.get((cell, action), 0) + 1
+    known = buffer.states.observations.tolist()
+    counts = {(cell, action): int(buffer.tried[state, action]) for state, cell in enumerate(known) for action in range(3)}
+    assert {pair: n for pair, n in counts.items() if n} == tried
+    for time in range(buffer.size()):
+        np.testing.assert_array_equal(buffer.states[buffer.state_ids[time]], buffer.observations[time].reshape(-1))
+        np.testing.assert_array_equal(buffer.states[buffer.next_state_ids[time]], buffer.next_observations[time].reshape(-1))
+    batch = buffer.sample(20)
+    np.testing.assert_array_equal(buffer.states[batch.states.numpy()], batch.observations.numpy())
+    buffer.forget_states()
+    assert buffer.sample(5).states is None
 
 
-def _went_on(kept, place):
-    return place + 1 < len(kept) and not kept[place][2] and kept[place + 1][0] == kept[place][1]
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_a_memory_with_states_is_restored_as_it_was(n_before, n_after):
+    def played(n, buffer=None, first=0):
+        buffer = buffer or ManyGoalsReplayBuffer(6, SPACE, spaces.Discrete(3), "cpu", 2, max_states=50)
+        for time in range(first, first + n):
+            _add(buffer, time % 4)
+        return buffer
 
-
-def test_one_step_has_no_ways():
-    buffer = ManyGoalsReplayBuffer(6, SPACE, spaces.Discrete(3), device="cpu", n_envs=2)
-    _add(buffer, 0)
-    batch = buffer.sample(3)
-    assert batch.path_ids is None
-    assert batch.path_lengths is None
-
-
-@given(st.integers(0, 10_000), st.integers(1, 30), st.integers(2, 4), st.floats(0.0, 1.0))
-def test_segments_are_as_the_world_went(seed, n_added, length, share):
-    buffer, history = _filled(seed, n_added, segment_length=length, segment_share=share)
-    after = {kept[place][0]: kept[place + 1][0] for kept in history for place in range(len(kept)) if _went_on(kept, place)}
-    led_to = {began: there for kept in history for began, there, _ in kept}
-    np.random.seed(seed)  # noqa: NPY002 - the generator that SB3 draws from
-    batch = buffer.sample(50)
-    here, there = batch.observations.numpy().ravel().astype(int), batch.next_observations.numpy().ravel().astype(int)
-    assert [led_to[cell] for cell in here] == there.tolist()
-    np.testing.assert_array_equal(batch.next_ids.numpy(), 100 + there)
-    in_segments = int(share * 50) // length * length
-    for row, goes_on in enumerate(batch.goes_on.tolist()):
-        inside = row < in_segments and (row + 1) % length != 0
-        assert goes_on == (inside and here[row] in after)
-        if goes_on:
-            assert here[row + 1] == after[here[row]]
+    buffer, other = played(n_before), ManyGoalsReplayBuffer(6, SPACE, spaces.Discrete(3), "cpu", 2)
+    other.set_checkpoint_state(copy.deepcopy(buffer.get_checkpoint_state()))
+    played(n_after, buffer, n_before), played(n_after, other, n_before)
+    for name in ("state_ids", "next_state_ids", "observations", "actions"):
+        np.testing.assert_array_equal(getattr(buffer, name)[: buffer.size()], getattr(other, name)[: other.size()])
+    n = len(buffer.states)
+    np.testing.assert_array_equal(buffer.states.observations, other.states.observations)
+    np.testing.assert_array_equal(buffer.tried[:n], other.tried[:n])
+    without = ManyGoalsReplayBuffer(6, SPACE, spaces.Discrete(3), "cpu", 2)
+    other.set_checkpoint_state(without.get_checkpoint_state())
+    assert other.states is None

@@ -10,7 +10,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.goals import LeastVisitedSelector
 from sb3_manygoals.goals.wrappers import goal_observation_space
-from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, ReplayGoals
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, ReplayGoals, TDTargets
 from tests.sb3_manygoals.worlds import Corridor
 
 SPACE = spaces.Box(0, 255, (2,), np.uint8)
@@ -91,31 +91,37 @@ def test_the_first_goals_are_the_first_observations():
 
 def make(env=None, **kwargs):
     defaults = {"buffer_size": 30, "learning_starts": 10, "batch_size": 8, "goal_batch_size": 4, "seed": 2, "device": "cpu"}
-    defaults |= {"policy_kwargs": {"net_arch": [8], "embedding_dim": 4}, "goals_in_replay": True}
+    defaults |= {"updates_per_step": 1.0, "policy_kwargs": {"net_arch": [8], "embedding_dim": 4}, "goals_in_replay": True}
     return ManyGoalsDQN("MlpPolicy", make_vec_env(lambda: Corridor(9), 2, seed=3) if env is None else env, **defaults | kwargs)
 
 
 @pytest.mark.parametrize("goal_sampling", ["uniform", "batch"])
-def test_updates_are_about_goals_in_the_replay_memory(goal_sampling, monkeypatch):
-    model, seen = make(goal_sampling=goal_sampling), 0
-    losses = ManyGoalsDQN.goal_losses
+def test_updates_are_about_goals_in_the_replay_memory(goal_sampling):
+    model, seen = make(target_class=TDTargets, target_kwargs={"goal_sampling": goal_sampling}), 0
+    losses = model.targets.losses
 
-    def look(self, batch, goals, goal_ids, met=None):
+    def look(draw):
         nonlocal seen
-        kept = {row.tobytes() for row in self.replay_buffer.next_observations[: self.replay_buffer.size()].reshape(-1, 9)}
-        assert {goal.numpy().tobytes() for goal in goals} <= kept
+        kept = {row.tobytes() for row in model.replay_buffer.next_observations[: model.replay_buffer.size()].reshape(-1, 9)}
+        assert {goal.numpy().tobytes() for goal in draw.goals} <= kept
         # "is this the goal?" by ids is what it is by pictures
-        by_ids = batch.next_ids[:, None] == goal_ids
-        by_pictures = (batch.next_observations[:, None] == goals).all(dim=2)
+        by_ids = draw.batch.next_ids[:, None] == draw.goal_ids
+        by_pictures = (draw.batch.next_observations[:, None] == draw.goals).all(dim=2)
         assert (by_ids == by_pictures).all()
         seen += int(by_ids.sum())
-        return losses(self, batch, goals, goal_ids, met)
+        return losses(draw)
 
-    monkeypatch.setattr(ManyGoalsDQN, "goal_losses", look)
+    model.targets.losses = look
     model.learn(120)
     assert seen > 100
     assert len(model.goal_buffer) == 30
     assert len(model.goal_updates) == 0
+
+
+def test_targets_are_those_of_a_target_network_however_often_observations_recur():
+    model = make().learn(300)
+    assert isinstance(model.targets, TDTargets)
+    assert model.replay_buffer.states is None
 
 
 def test_a_model_saved_and_loaded_has_its_goals_in_its_replay_memory(tmp_path):
@@ -139,7 +145,7 @@ def test_a_model_saved_and_loaded_has_its_goals_in_its_replay_memory(tmp_path):
 
 def test_what_does_not_go_together_is_refused():
     with pytest.raises(ValueError, match='goals_in_replay needs goal_sampling "uniform" or "batch", got \'pursued\''):
-        make(goal_sampling="pursued")
+        make(target_class=TDTargets, target_kwargs={"goal_sampling": "pursued"})
     with pytest.raises(ValueError, match="needs the UniformSelector, as goals are forgotten, got LeastVisitedSelector"):
         make(goal_wrapper_kwargs={"selector": LeastVisitedSelector()})
     with pytest.raises(ValueError, match="goal_buffer must not be given"):

@@ -8,14 +8,16 @@ import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN
-from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters
+from sb3_manygoals.many_goals_dqn import TDTargets
+from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters, td_model
 from tests.sb3_manygoals.worlds import Corridor
 
 
 @pytest.mark.parametrize("policy", ["MlpPolicy", "CnnPolicy"])
 def test_save_and_load_round_trip(tmp_path, policy):
     world = Corridor(image=policy == "CnnPolicy")
-    model = make_model(world, policy, goal_wrapper_kwargs={"max_episode_steps": 6}, goal_sampling="batch", double_q=True)
+    targets = {"goal_sampling": "batch", "tau": 0.5}
+    model = td_model(world, policy, targets=targets, goal_wrapper_kwargs={"max_episode_steps": 6})
     model.learn(100)
     model.save(tmp_path / "model")
     model.save_goal_buffer(tmp_path / "goals")
@@ -26,7 +28,8 @@ def test_save_and_load_round_trip(tmp_path, policy):
         assert model.predict(obs, deterministic=True)[0] == alone.predict(obs, deterministic=True)[0]
     again = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(image=policy == "CnnPolicy"))
     assert again.env.get_attr("goal_episodes")[0].max_episode_steps == 6
-    assert (again.goal_sampling, again.double_q, again.num_timesteps) == ("batch", True, 100)
+    assert (again.target_class, again.target_kwargs, again.num_timesteps) == (TDTargets, targets, 100)
+    assert (again.targets.goal_sampling, again.targets.tau) == ("batch", 0.5)
     again.load_goal_buffer(tmp_path / "goals")
     np.testing.assert_array_equal(again.goal_buffer.observations, model.goal_buffer.observations)
     assert again.env.get_attr("goal_buffer")[0] is again.goal_buffer
