@@ -27,6 +27,8 @@ WARM_UPS = 3
 
 _SETTINGS = ("goal_batch_size", "gamma", "goal_reward", "step_reward")
 """Attributes of the model that a graph has as they were when it was captured."""
+_SETTINGS_OF_TARGETS = ("goal_sampling", "tau")
+"""And of its targets."""
 
 
 class Model(Protocol):
@@ -320,7 +322,8 @@ def _obstacle(optimizer: th.optim.Optimizer) -> str | None:
 
 
 def _settings(model: Model) -> tuple[Any, ...]:
-    return tuple(getattr(model, name) for name in _SETTINGS)
+    of_targets = (getattr(model.targets, name, None) for name in _SETTINGS_OF_TARGETS)
+    return (*(getattr(model, name) for name in _SETTINGS), *of_targets)
 
 
 def _objects(model: Model) -> tuple[Any, ...]:
