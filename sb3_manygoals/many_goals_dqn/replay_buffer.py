@@ -227,6 +227,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             "full": self.full,
             "states": None if self.states is None else self.states.get_checkpoint_state(),
             "tried": None if self.states is None else self.tried[: len(self.states)],
+            "last_next": self._last_next,
             **{name: None if array is None else array[used] for name, array in self._arrays.items()},
         }
 
@@ -258,7 +259,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             except ValueError as error:
                 raise CheckpointError(f"the states of the replay memory: {error}") from error
             self.tried = state["tried"]
-            self._last_next = None
+            self._last_next = state["last_next"]
         self.pos, self.full = state["pos"], state["full"]
 
     @property
