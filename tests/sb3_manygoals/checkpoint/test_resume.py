@@ -21,6 +21,10 @@ from stable_baselines3.common.logger import CSVOutputFormat, Logger
 import gym_twoRooms  # noqa: F401
 from sb3_manygoals import ExactCheckpointCallback, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, MasteryCallback
 from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
+from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
+from sb3_manygoals.networks import PaddedCNN
+from sb3_manygoals.optim import FusedRMSprop
+from tests.sb3_manygoals.worlds import Corridor
 
 SMALL = "TwoRoomsSwitchSmall-v0"
 TIMES = {"t", "t_start", "episode_times", "training_seconds", "spaces", "shared"}
@@ -31,36 +35,54 @@ def native(n_envs):
     return GymnasiumVecEnv(gym.make_vec(SMALL, num_envs=n_envs, autoreset_mode="Disabled"))
 
 
-ADAM = {"embedding_dim": 8, "optimizer_class": th.optim.Adam, "layer_norm": True, "standardize": True}
+TINY = {"net_arch": [16], "embedding_dim": 8}
+TD = {"update_interval": 20}
+PAPERS = {"head": "product", "averaging": 0.0, "standardize": False, "optimizer_class": FusedRMSprop}
+CNN = {**TINY, "features_extractor_class": PaddedCNN, "layer_norm": True}
 BUILDS = {
-    "one environment": lambda: ("CnnPolicy", gym.make(SMALL), {}),
+    "one environment": lambda: ("CnnPolicy", gym.make(SMALL), {"target_kwargs": TD, "policy_kwargs": {**TINY, **PAPERS}}),
     "several": lambda: (
         "CnnPolicy",
         make_vec_env(SMALL, 3, seed=4),
-        {"policy_kwargs": ADAM, "goal_sampling": "batch", "tau": 0.1},
+        {"target_kwargs": {**TD, "goal_sampling": "uniform", "tau": 0.1}, "policy_kwargs": CNN},
     ),
     "native, masks": lambda: (
         "CnnPolicy",
         native(4),
-        {"action_masks": True, "double_q": True, "learning_rate": lambda p: 1e-3 * p},
+        {"action_masks": True, "target_kwargs": TD, "learning_rate": lambda p: 1e-3 * p},
     ),
-    "vectors": lambda: ("MlpPolicy", make_vec_env("CartPole-v1", 2, seed=1), {"train_freq": (1, "step"), "gradient_steps": 2}),
-    "planned": lambda: (
+    "vectors": lambda: (
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", 2, seed=1),
+        {"target_kwargs": {**TD, "goal_sampling": "pursued"}, "updates_per_step": 1.0},
+    ),
+    "planned": lambda: ("CnnPolicy", gym.make(SMALL), PLANNED),
+    "several, planned": lambda: ("CnnPolicy", make_vec_env(SMALL, 2, seed=2), {**PLANNED, "updates_per_step": 1.5}),
+    "planned, masks, worlds go on": lambda: (
         "CnnPolicy",
-        make_vec_env(SMALL, 2, seed=2),
-        {"plan_interval": 30, "plan_sweeps": 3, "plan_states": 90, "plan_evenly": True},
+        native(3),
+        {**PLANNED, "action_masks": True, "goal_wrapper_kwargs": {"max_episode_steps": 9, "reset_worlds": False}},
     ),
-    "episodes": lambda: ("CnnPolicy", GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7), {"train_freq": (2, "episode")}),
+    "chosen": lambda: ("MlpPolicy", Corridor(9, start=0), {"target_class": None, "target_kwargs": None}),
+    "chosen, never recurring": lambda: ("MlpPolicy", "CartPole-v1", {"target_class": None, "target_kwargs": None}),
+    "wrapped": lambda: ("CnnPolicy", GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7), {"updates_per_step": 0.4}),
 }
+PLANNED = {"target_class": PlannedTargets, "target_kwargs": {"sweeps": 6, "max_states": 3_000, "growth": 1.2}}
 
 
-def build(name, **kwargs):
+def build(name, targets=None, **kwargs):
+    """
+    :param targets: further arguments of its targets
+    """
     policy, env, settings = BUILDS[name]()
-    defaults = {"learning_starts": 60, "buffer_size": 150, "batch_size": 8, "goal_batch_size": 4, "target_update_interval": 20}
-    defaults |= {"exploration_steps": 200, "policy_kwargs": {"embedding_dim": 8}, "seed": 3, "device": "cpu"}
-    if name != "episodes":
+    defaults = {"learning_starts": 60, "buffer_size": 150, "batch_size": 8, "goal_batch_size": 4, "updates_per_step": 1.0}
+    defaults |= {"target_class": TDTargets, "target_kwargs": {}, "policy_kwargs": TINY, "seed": 3, "device": "cpu"}
+    if name != "wrapped":
         defaults["goal_wrapper_kwargs"] = {"max_episode_steps": 9}
-    return ManyGoalsDQN(policy, env, **defaults | settings | kwargs)
+    settings = defaults | settings | kwargs
+    if targets:
+        settings["target_kwargs"] = {**settings["target_kwargs"], **targets}
+    return ManyGoalsDQN(policy, env, **settings)
 
 
 class Stop(BaseCallback):
@@ -132,7 +154,7 @@ def test_the_end_is_the_same(name, tmp_path):
         stopped = tmp_path / f"stopped-{stop}"
         assert learn(stopped, f"first-{stop}", stop)[0] is False
         at = int(checkpoints(stopped)[0].name.split("step")[1])
-        assert stop - 40 < at <= stop  # episodes are longer than the interval
+        assert stop - 40 < at <= stop
         np.random.rand(5), th.rand(3)  # noqa: NPY002 - the generators are elsewhere than they were
         resumed, log = learn(stopped, f"second-{stop}")
         assert resumed is True
@@ -174,9 +196,9 @@ def test_nothing_to_resume(tmp_path):
     ("name", "kwargs", "message"),
     [
         ("several", {"buffer_size": 180}, "replay memory was saved with buffer_size 50, this one has 60"),
-        ("several", {"policy_kwargs": ADAM | {"embedding_dim": 9}}, r"weights .*, shape \[.*\], got \[.*\]"),
-        ("several", {"policy_kwargs": ADAM | {"optimizer_class": th.optim.SGD}}, "optimizer Adam, got SGD"),
-        ("one environment", {"policy_kwargs": ADAM}, "number of environments 3, got 1"),
+        ("several", {"policy_kwargs": CNN | {"embedding_dim": 9}}, r"weights .*, shape \[.*\], got \[.*\]"),
+        ("several", {"policy_kwargs": CNN | {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}}, "optimizer Adam, got SGD"),
+        ("one environment", {"policy_kwargs": CNN}, "number of environments 3, got 1"),
         ("vectors", {}, "observation space"),
     ],
 )

@@ -17,19 +17,23 @@ from stable_baselines3.common.utils import polyak_update
 
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
-from sb3_manygoals.many_goals_dqn import ManyGoalsSamples, captured
+from sb3_manygoals.many_goals_dqn import ManyGoalsSamples, PlannedTargets, TDTargets, captured
 from sb3_manygoals.many_goals_dqn.captured import WARM_UPS, CapturedUpdate, CaptureError, Graph
 from sb3_manygoals.many_goals_dqn.device_memory import DeviceMemory
+from sb3_manygoals.many_goals_dqn.targets import Draw
+from sb3_manygoals.optim import FusedRMSprop
 from tests.sb3_manygoals.checkpoint.test_resume import Stop, build, same
+from tests.sb3_manygoals.many_goals_dqn.models import td_model
 from tests.sb3_manygoals.worlds import Corridor
 
-SMALL = {"net_arch": [32], "embedding_dim": 32}
-ADAM = {**SMALL, "optimizer_class": th.optim.Adam}
+RMSPROP = {"optimizer_class": FusedRMSprop}
+EAGER = {"cuda_graph": False}
+ADAM = {"optimizer_class": th.optim.Adam, "optimizer_kwargs": {}}
 
 
-def make_model(env=None, **kwargs):
-    settings = {"learning_starts": 20, "policy_kwargs": SMALL, "seed": 0, "device": "cpu", "batch_size": 8}
-    return ManyGoalsDQN("MlpPolicy", Corridor() if env is None else env, **{**settings, **kwargs})
+def make_model(env=None, targets=None, policy_kwargs=RMSPROP, **kwargs):
+    settings = {"batch_size": 8, "learning_rate": 1e-4, **kwargs}
+    return td_model(env, policy_kwargs=policy_kwargs, targets={"cuda_graph": True, **(targets or {})}, **settings)
 
 
 def parameters(model):
@@ -38,29 +42,40 @@ def parameters(model):
 
 class Recording:
     def __init__(self, function):
-        # CapturedUpdate hands over a method of the model, or a lambda around it
-        model = getattr(function, "__self__", None) or inspect.getclosurevars(function).nonlocals["model"]
-        self.function, self.model, self.optimizer = function, model, model.policy.optimizer
-        self.settings = {name: getattr(model, name) for name in captured._SETTINGS}
+        # CapturedUpdate hands over a lambda around the model, or a method of its targets
+        self.targets = getattr(function, "__self__", None)
+        model = None if self.targets else inspect.getclosurevars(function).nonlocals["model"]
+        self.targets = self.targets or model.targets
+        policy = self.targets.learner.policy
+        self.function, self.optimizer = function, policy.optimizer
+        self.objects = [(self.targets, captured._SETTINGS_OF_TARGETS), *([(model, captured._SETTINGS)] if model else [])]
+        self.settings = self._settings()
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
-        tensors = [*model.policy.state_dict().values()]
+        tensors = [*policy.state_dict().values()]
         tensors += [value for state in self.optimizer.state.values() for value in state.values() if th.is_tensor(value)]
-        tensors.append(model._captured._counts)
+        tensors += [model._captured._counts] if model else []
         before, numbers = [tensor.clone() for tensor in tensors], th.get_rng_state()
         function()
         for tensor, value in zip(tensors, before, strict=True):
             tensor.data.copy_(value)
         th.set_rng_state(numbers)
 
+    def _settings(self):
+        return [{name: getattr(owner, name) for name in names} for owner, names in self.objects]
+
+    def _set(self, settings):
+        for (owner, _), values in zip(self.objects, settings, strict=True):
+            vars(owner).update(values)
+
     def replay(self):
         groups, counters = self.optimizer.param_groups, self.optimizer.state.values()
         rates, counts = [group["lr"] for group in groups], [state.get("step") for state in counters]
-        settings = {name: getattr(self.model, name) for name in self.settings}
-        vars(self.model).update(self.settings)
+        settings = self._settings()
+        self._set(self.settings)
         for group, rate in zip(groups, self.rates, strict=True):
             group["lr"] = rate
         self.function()
-        vars(self.model).update(settings)
+        self._set(settings)
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
         for state, count in zip(counters, counts, strict=True):
@@ -80,30 +95,34 @@ class Imitation(Graph):
 @pytest.fixture
 def imitated(monkeypatch):
     """Models on the CPU capture their updates."""
-    monkeypatch.setattr(ManyGoalsDQN, "_captures", property(lambda model: model.cuda_graph))
+
+    def update(model, batch_size):
+        if not model.targets.cuda_graph:
+            return model._update_eagerly(batch_size)
+        if model._captured is None or not model._captured.fits(model, batch_size):
+            model._drop_captured()
+            model._captured = CapturedUpdate(model, batch_size)
+        return model._captured.update(model)
+
+    monkeypatch.setattr(ManyGoalsDQN, "_update", update)
     monkeypatch.setattr(CapturedUpdate, "_make_graphs", staticmethod(lambda _: (Imitation(None), Imitation(None))))
 
 
 # --- the same numbers ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy_kwargs", [SMALL, ADAM], ids=["RMSprop", "Adam"])
+@pytest.mark.parametrize("policy_kwargs", [RMSPROP, ADAM], ids=["RMSprop", "Adam"])
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"goal_sampling": "batch", "double_q": True, "tau": 0.3},
-        {"goal_sampling": "batch", "batch_goal_share": 0.2, "action_gap": 0.5, "near_decay": 0.9},
-        {"goal_sampling": "pursued"},
-    ],
-    ids=["paper", "batch goals, double Q", "a share, near pairs, wide gap", "pursued goals"],
+    [{}, {"goal_sampling": "batch", "tau": 0.3}, {"goal_sampling": "pursued"}],
+    ids=["paper", "batch goals", "pursued goals"],
 )
 def test_the_numbers_are_those_of_updates_by_hand(policy_kwargs, settings, imitated, monkeypatch):
     """From the same draws, taken out of the host's own arrays."""
 
     def prepare():
         env = make_vec_env(lambda: Corridor(deadly=True), 3)
-        return make_model(env, learning_starts=90, policy_kwargs=policy_kwargs, **settings).learn(90)
+        return make_model(env, settings, policy_kwargs, learning_starts=90).learn(90)
 
     model, reference = prepare(), prepare()
     assert th.equal(parameters(model), parameters(reference))
@@ -134,19 +153,19 @@ def test_the_numbers_are_those_of_updates_by_hand(policy_kwargs, settings, imita
             th.tensor(memory.next_ids[drawn]),
             th.tensor(memory.dones[drawn].astype(bool)),
         )
-        if reference.goal_sampling == "pursued":
+        if reference.targets.goal_sampling == "pursued":
             np.testing.assert_array_equal(ids[update], memory.pursued_ids[drawn])
-        elif reference.goal_sampling == "batch":
-            met, most = set(batch.next_ids.tolist()), round(reference.batch_goal_share * 16)
-            assert len(met & set(ids[update][:most].tolist())) == min(len(met), most)
+        elif reference.targets.goal_sampling == "batch":
+            met = set(batch.next_ids.tolist())
+            assert set(ids[update][: len(met)].tolist()) == met
         goals = th.tensor(reference.goal_buffer.observations[ids[update].numpy()])
-        loss = reference.goal_losses(batch, goals, ids[update]).mean()
+        loss = reference.targets.losses(Draw(batch, goals, ids[update])).mean()
         assert loss.item() == pytest.approx(losses[update], rel=1e-4)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if update in moves:
-            polyak_update(reference.q_net.parameters(), reference.q_net_target.parameters(), reference.tau)
+            polyak_update(reference.q_net.parameters(), reference.q_net_target.parameters(), reference.targets.tau)
     th.testing.assert_close(parameters(model), parameters(reference), rtol=1e-4, atol=1e-6)
     assert model._n_updates == 10
     for ours, theirs in zip(model.policy.optimizer.state.values(), optimizer.state.values(), strict=True):
@@ -154,10 +173,11 @@ def test_the_numbers_are_those_of_updates_by_hand(policy_kwargs, settings, imita
 
 
 @pytest.mark.parametrize("n_envs", [1, 4])
-@pytest.mark.parametrize("settings", [{"train_freq": 1}, {"train_freq": 3, "gradient_steps": 2, "tau": 0.2}])
-def test_the_target_network_moves_at_the_same_steps(n_envs, settings, imitated):
+@pytest.mark.parametrize(("tau", "updates_per_step"), [(1.0, 1.0), (0.2, 2 / 3)])
+def test_the_target_network_moves_at_the_same_steps(n_envs, tau, updates_per_step, imitated):
     def moves(cuda_graph):
-        model = make_model(make_vec_env(Corridor, n_envs), target_update_interval=10, cuda_graph=cuda_graph, **settings)
+        targets = {"update_interval": 10, "tau": tau, "cuda_graph": cuda_graph}
+        model = make_model(make_vec_env(Corridor, n_envs), targets, updates_per_step=updates_per_step)
         weights = []
 
         def look(*_):
@@ -182,10 +202,10 @@ def test_step_sizes_follow_their_schedule(imitated):
     assert changed[51:] == [False] * len(changed[51:])
 
 
-@pytest.mark.parametrize("name", ["one environment", "several", "native, masks", "episodes"])
+@pytest.mark.parametrize("name", ["one environment", "several", "native, masks"])
 def test_going_on_from_a_checkpoint_is_exact(name, imitated, tmp_path):
     def learn(folder, stop=None):
-        model = build(name)
+        model = build(name, targets={"cuda_graph": True})
         callback = ExactCheckpointCallback(folder, every_steps=20, keep=2)
         resumed = callback.resume(model)
         with contextlib.suppress(KeyboardInterrupt):
@@ -202,7 +222,7 @@ def test_going_on_from_a_checkpoint_is_exact(name, imitated, tmp_path):
 
 
 def test_what_is_restored_within_a_process_is_captured_anew(imitated, tmp_path):
-    model = build("several")
+    model = build("several", targets={"cuda_graph": True})
     model.learn(300, ExactCheckpointCallback(tmp_path / "all", every_steps=40, keep=99))
     last, *_, early = [path for path in checkpoints(tmp_path / "all") if int(path.name.split("step")[1]) > 150]
     first = model._captured
@@ -221,10 +241,10 @@ def test_what_is_restored_within_a_process_is_captured_anew(imitated, tmp_path):
     "change",
     [
         lambda model: setattr(model, "gamma", 0.5),
-        lambda model: setattr(model, "tau", 0.5),
+        lambda model: setattr(model.targets, "tau", 0.5),
         lambda model: setattr(model, "goal_batch_size", 5),
-        lambda model: setattr(model, "goal_sampling", "batch"),
-        lambda model: setattr(model, "double_q", True),
+        lambda model: setattr(model.targets, "goal_sampling", "batch"),
+        lambda model: model._make_targets(TDTargets),
         lambda model: setattr(model, "step_reward", -1.0),
         lambda model: setattr(model, "goal_reward", 1.0),
         lambda model: setattr(model, "goal_buffer", copy.deepcopy(model.goal_buffer)),
@@ -235,7 +255,7 @@ def test_what_is_restored_within_a_process_is_captured_anew(imitated, tmp_path):
     ],
 )
 def test_another_setting_or_tensor_is_noticed(change, imitated):
-    model = make_model(target_update_interval=10).learn(70)
+    model = make_model(targets={"update_interval": 10}).learn(70)
     first = model._captured
     assert first._target_graph.captured
     model.train(2, 8)
@@ -243,7 +263,7 @@ def test_another_setting_or_tensor_is_noticed(change, imitated):
     change(model)
     model.num_timesteps = 80
     model._on_step()  # the old graph is not asked
-    assert th.equal(model.q_net.head.weight, model.q_net_target.head.weight) == (model.tau == 1.0)
+    assert th.equal(model.q_net.head.weight, model.q_net_target.head.weight) == (model.targets.tau == 1.0)
     model.train(1, 8)
     assert model._captured is not first
     second = model._captured
@@ -260,11 +280,11 @@ def test_the_optimizer_is_saved_as_it_is_without_graphs(imitated, tmp_path):
         (group,) = model.policy.optimizer.state_dict()["param_groups"]
         assert (type(group["lr"]), group["lr"], group["capturable"]) == (float, 1e-4, False)
     model.save(tmp_path / "model")
-    loaded = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(), cuda_graph=False)
+    loaded = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(), target_kwargs={})
     assert loaded._captured is None
     assert th.equal(parameters(loaded), parameters(model))
     loaded.learn(60)
-    assert ManyGoalsDQN.load(tmp_path / "model").cuda_graph is True
+    assert ManyGoalsDQN.load(tmp_path / "model", env=Corridor()).targets.cuda_graph is True
 
 
 def test_copies_capture_anew(imitated):
@@ -290,9 +310,9 @@ def fails(reason):
 @pytest.mark.parametrize(
     ("policy_kwargs", "reason"),
     [
-        ({**SMALL, "optimizer_class": th.optim.SGD}, "the optimizer SGD has no option capturable"),
+        ({"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}, "the optimizer SGD has no option capturable"),
         (
-            {**SMALL, "optimizer_kwargs": {"momentum": 0.9}},
+            {**RMSPROP, "optimizer_kwargs": {"momentum": 0.9}},
             "FusedRMSprop with momentum, weight decay or centered",
         ),
     ],
@@ -302,14 +322,7 @@ def test_an_optimizer_that_cannot_be_captured_is_named(policy_kwargs, reason, im
         model = make_model(policy_kwargs=policy_kwargs).learn(60)
     assert len(warned) == 1
     # not one number is another
-    assert th.equal(parameters(model), parameters(make_model(policy_kwargs=policy_kwargs, cuda_graph=False).learn(60)))
-
-
-@pytest.mark.parametrize("ways", [{"n_steps": 2}, {"segment_length": 3}])
-def test_ways_are_followed_on_the_host(ways, imitated):
-    with fails("with n_steps or segment_length the ways of the world are followed on the host"):
-        model = make_model(**ways).learn(60)
-    assert th.equal(parameters(model), parameters(make_model(**ways, cuda_graph=False).learn(60)))
+    assert th.equal(parameters(model), parameters(make_model(policy_kwargs=policy_kwargs, targets=EAGER).learn(60)))
 
 
 def test_memories_that_do_not_fit_are_named(imitated, monkeypatch):
@@ -319,18 +332,18 @@ def test_memories_that_do_not_fit_are_named(imitated, monkeypatch):
     monkeypatch.setattr(DeviceMemory, "__init__", full)
     with fails(r"replay memory and goals do not fit on the device: OutOfMemoryError: CUDA out .* 99 GiB\.$"):
         model = make_model().learn(60)
-    assert th.equal(parameters(model), parameters(make_model(cuda_graph=False).learn(60)))
+    assert th.equal(parameters(model), parameters(make_model(targets=EAGER).learn(60)))
 
 
 @pytest.mark.parametrize("which", ["update", "target"])
 def test_a_capture_that_fails_is_named_and_training_goes_on(which, imitated, monkeypatch):
     def capture(graph, function):
-        if (function.__name__ == "_move_target") == (which == "target"):
+        if (function.__name__ == "move") == (which == "target"):
             raise CaptureError("RuntimeError: operation not permitted")
         return Recording(function)
 
     monkeypatch.setattr(Imitation, "_capture", capture)
-    model = make_model(target_update_interval=10, policy_kwargs=ADAM)
+    model = make_model(targets={"update_interval": 10}, policy_kwargs=ADAM)
     with fails("RuntimeError: operation not permitted") as warned:
         model.learn(70)
     assert len(warned) == 1
@@ -345,11 +358,11 @@ def test_a_capture_that_fails_is_named_and_training_goes_on(which, imitated, mon
     assert not th.equal(before, parameters(model))
 
 
-def test_updates_about_all_goals_are_not_captured(imitated):
-    model = make_model(goal_sampling="all")
-    with fails('with goal_sampling="all" the number of goals in an update changes'):
+def test_planned_targets_are_not_captured(imitated):
+    model = make_model(targets=EAGER)
+    model._make_targets(type("Captured", (PlannedTargets,), {"cuda_graph": True, "__init__": lambda self, learner, **_: PlannedTargets.__init__(self, learner)}))
+    with fails("Captured are made on the host"):
         model.learn(60)
-    assert model.goal_updates.sum() > 0
 
 
 def test_updates_about_goals_in_the_replay_memory_are_not_captured(imitated):

@@ -11,6 +11,7 @@ from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, ManyGoalsSamples, device_memory
 from sb3_manygoals.many_goals_dqn.device_memory import DeviceMemory
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* goals are known, no more are kept:RuntimeWarning")
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not th.cuda.is_available(), reason="needs a CUDA device"))]
 CPU = th.device("cpu")
 SPACES = {
@@ -236,7 +237,7 @@ def test_the_largest_number_drawn_stays_in_range(count, monkeypatch):
     st.integers(0, 2**32 - 1),
 )
 def test_goals_of_the_batch_come_first(next_ids, n, most, seed):
-    """As ManyGoalsDQN._sample_goals: the different known ones, each once, in random choice, then uniform ones."""
+    """As TDTargets.draw: the different known ones, each once, in random choice, then uniform ones."""
     host, memory = filled(times=20)
     assert len(host.goals) == 9
     th.manual_seed(seed)

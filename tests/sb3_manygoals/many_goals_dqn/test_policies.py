@@ -3,7 +3,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
-from stable_baselines3.common.torch_layers import NatureCNN
+from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 
 from sb3_manygoals import ManyGoalsDQN, RewardPredictor
 from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy
@@ -18,7 +18,7 @@ def goal_space(space):
 def test_actions_are_greedy_in_the_values():
     space = spaces.Box(-1, 1, (4,), np.float32)
     th.manual_seed(0)
-    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3)
+    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, head="product", averaging=0.0)
     with th.no_grad():
         policy.q_net.head.bias.zero_()  # at first the biases decide, and the same everywhere
     space.seed(0)
@@ -54,14 +54,13 @@ def test_actions_are_those_of_the_averaged_weights():
     space = spaces.Box(-1, 1, (4,), np.float32)
     th.manual_seed(0)
     policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, averaging=0.75)
-    before = [parameter.clone() for parameter in policy.q_net.parameters()]
-    with th.no_grad():
-        for parameter in policy.q_net.parameters():
-            parameter.add_(th.randn_like(parameter))
-    policy.update_average()
-    for average, ours, old in zip(policy.q_net_average.parameters(), policy.q_net.parameters(), before, strict=True):
-        th.testing.assert_close(average, 0.75 * old + 0.25 * ours)
-        assert not average.requires_grad
+    for _ in range(3):
+        with th.no_grad():
+            for parameter in policy.q_net.parameters():
+                parameter.add_(th.randn_like(parameter))
+        policy.update_average()
+    assert policy.n_averaged == 3
+    assert not any(average.requires_grad for average in policy.q_net_average.parameters())
     space.seed(0)
     obs = {key: np.stack([space.sample() for _ in range(200)]) for key in ("observation", "desired_goal")}
     tensors = [th.tensor(obs[key]) for key in ("observation", "desired_goal")]
@@ -69,6 +68,41 @@ def test_actions_are_those_of_the_averaged_weights():
         ours, average = policy.q_net(*tensors).argmax(dim=1), policy.q_net_average(*tensors).argmax(dim=1)
     assert not th.equal(ours, average)
     np.testing.assert_array_equal(policy.predict(obs)[0], average.numpy())
+
+
+def test_the_average_forgets_its_beginning():
+    """After n updates the newest weights count 9 / (10 + n), until that is less than is told: by hand, of one weight."""
+    policy = MlpPolicy(goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, [4], averaging=0.7)
+    weight, average = policy.q_net.offset, policy.q_net_average.offset
+    with th.no_grad():
+        weight.fill_(0.0)
+        average.fill_(0.0)
+    expected, shares = 0.0, [9 / 11, 9 / 12, 9 / 13, 9 / 14]
+    for update in range(40):
+        with th.no_grad():
+            weight.fill_(float(update))
+        policy.update_average()
+        share = max(9 / (10 + update + 1), 0.3)
+        assert update >= len(shares) or share == shares[update]
+        expected += share * (update - expected)
+        assert average.item() == pytest.approx(expected, rel=1e-5)
+    assert share == 0.3  # the warm-up is over: 9 / 30 after 20 updates
+
+
+def test_without_an_average_actions_are_those_of_what_is_learnt():
+    policy = MlpPolicy(goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, averaging=0.0)
+    assert policy.q_net_average is None
+    policy.update_average()
+    assert "n_averaged" not in policy.state_dict()
+
+
+def test_small_pictures_are_looked_at_place_by_place_and_large_ones_by_convolutions():
+    for side, extractor in ((10, FlattenExtractor), (35, FlattenExtractor), (36, PaddedCNN), (84, PaddedCNN)):
+        space = spaces.Box(0, 255, (side, side, 3), np.uint8)
+        policy = CnnPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3)
+        assert isinstance(policy.q_net.trunk[1], extractor)
+        widths = [layer.out_features for layer in policy.q_net.trunk[2:] if hasattr(layer, "out_features")]
+        assert widths == ([512, 512] if extractor is FlattenExtractor else [])
 
 
 def test_layer_norm_ends_the_trunk():
@@ -92,7 +126,8 @@ def test_a_trunk_begins_as_that_of_an_actor_critic(kind):
                 images, spaces.Discrete(3), schedule, ortho_init=ortho_init
             ).trunk
         else:
-            trunk = getattr(CnnPolicy(goal_space(images), spaces.Discrete(3), schedule, ortho_init=ortho_init), kind).trunk
+            settings = {"features_extractor_class": PaddedCNN, "ortho_init": ortho_init}
+            trunk = getattr(CnnPolicy(goal_space(images), spaces.Discrete(3), schedule, **settings), kind).trunk
         ours = list(trunk.parameters())
         assert len(ours) == 6
         for one, other in zip(ours, theirs, strict=False):
@@ -116,21 +151,42 @@ def test_standardized_observations_by_hand():
     assert preprocess(white)[0, :, 1, 1].abs().max() == 0.0
 
 
+def test_an_element_that_has_not_varied_yet_is_scaled_like_the_median_of_those_that_have():
+    preprocess = Preprocess(spaces.Box(-10, 10, (5,), np.float32), standardize=True)
+    # deviations 1, 2 and 4 about 0, and two elements that are constant, at 3 and at 0
+    rows = th.tensor([[1.0, 2.0, 4.0, 3.0, 0.0], [-1.0, -2.0, -4.0, 3.0, 0.0]])
+    preprocess.fit(rows)
+    th.testing.assert_close(preprocess(rows), th.tensor([[1.0, 1.0, 1.0, 0.0, 0.0], [-1.0, -1.0, -1.0, 0.0, 0.0]]))
+    later = th.tensor([[0.0, 0.0, 0.0, 5.0, -4.0]])
+    th.testing.assert_close(preprocess(later), th.tensor([[0.0, 0.0, 0.0, 1.0, -2.0]]))
+
+
+def test_where_nothing_varied_observations_are_only_centred():
+    preprocess = Preprocess(spaces.Box(-10, 10, (2,), np.float32), standardize=True)
+    preprocess.fit(th.tensor([[1.0, -3.0]] * 4))
+    th.testing.assert_close(preprocess(th.tensor([[2.0, -3.0]])), th.tensor([[1.0, 0.0]]))
+
+
 def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path):
     model = ManyGoalsDQN(
         "CnnPolicy",
         Corridor(image=True),
         learning_starts=50,
         seed=0,
-        policy_kwargs={"standardize": True, "embedding_dim": 8, "features_extractor_kwargs": {"features_dim": 8}},
+        updates_per_step=1.0,
+        batch_size=8,
+        policy_kwargs={"standardize": True, "embedding_dim": 8, "net_arch": [8]},
     )
-    preprocess, target = (network.trunk[0] for network in (model.q_net, model.q_net_target))
+    preprocess, *others = (
+        network.trunk[0] for network in (model.q_net, model.q_net_target, model.policy.q_net_average)
+    )
     assert preprocess.mean.abs().max() == 0.0
     model.learn(60)
     known = th.tensor(model.goal_buffer.observations.copy()).permute(0, 3, 1, 2) / 255
     th.testing.assert_close(preprocess.mean, known.mean(dim=0))
-    assert th.equal(preprocess.mean, target.mean)
-    assert th.equal(preprocess.scale, target.scale)
+    for other in others:
+        assert th.equal(preprocess.mean, other.mean)
+        assert th.equal(preprocess.scale, other.scale)
     model.goal_buffer.add(np.full((1, 4, 6, 3), 200, np.uint8))
     model.learn(20, reset_num_timesteps=False)
     th.testing.assert_close(preprocess.mean, known.mean(dim=0))
