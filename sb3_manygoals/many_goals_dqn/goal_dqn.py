@@ -105,8 +105,10 @@ class GoalDQN(DQN):
             "action_masks": self.action_masks,
             **first.replay_kwargs(self.target_kwargs or {}),
         }
-        if self.env is not None:  # without one it only predicts, and the replay memory stays untouched
+        if self.env is not None:
             self._check_memory(self.env)
+        elif "max_states" in self.replay_buffer_kwargs:  # it only predicts, and the replay memory stays untouched
+            self.replay_buffer_kwargs["max_states"] = 0
         self._selectors = []
         self._episodes: list[GoalEpisodes] = []
         self._exploring = np.ones(self.n_envs, dtype=np.bool_)
