@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, memory
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, TDTargets
 from tests.sb3_manygoals.test_guards import Hostile, make_model
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -53,13 +54,14 @@ def test_freed_memory_is_kept_for_the_next_time():
 
 
 @pytest.mark.parametrize("action_masks", [False, True])
+@pytest.mark.parametrize("max_states", [0, 9])
 @pytest.mark.parametrize("space", [spaces.Box(0, 255, (4, 5, 3), np.uint8), spaces.Box(0, 1, (7,)), spaces.Discrete(9)])
-def test_bytes_of_a_replay_memory_are_those_of_its_arrays(space, action_masks):
+def test_bytes_of_a_replay_memory_are_those_of_its_arrays(space, max_states, action_masks):
     goals = spaces.Dict({key: space for key in ("observation", "achieved_goal", "desired_goal")})
     arguments = (100, goals, spaces.Discrete(5))
-    replay = ManyGoalsReplayBuffer(*arguments, n_envs=3, action_masks=action_masks)
+    replay = ManyGoalsReplayBuffer(*arguments, n_envs=3, action_masks=action_masks, max_states=max_states)
     arrays = sum(array.nbytes for array in vars(replay).values() if isinstance(array, np.ndarray))
-    assert sum(ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks).values()) == arrays
+    assert sum(ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks, False, max_states).values()) == arrays
 
 
 def test_a_goal_buffer_that_cannot_fit_is_refused():
@@ -89,9 +91,9 @@ def test_both_together_are_counted(monkeypatch):
     both = replay + sum(buffer.memory_to_come.values())
     monkeypatch.setattr(memory, "available_memory", lambda: both - 1)
     with pytest.raises(MemoryError, match="choose a smaller buffer_size than 1000, or a goal buffer of smaller capacity"):
-        make_model(env, buffer_size=1_000)
+        make_model(env, buffer_size=1_000, target_class=TDTargets)
     monkeypatch.setattr(memory, "available_memory", lambda: both)
-    model = make_model(env, buffer_size=1_000).learn(500)
+    model = make_model(env, buffer_size=1_000, target_class=TDTargets).learn(500)
     # what is filled is taken, and not counted again for another environment
     monkeypatch.setattr(memory, "available_memory", lambda: both - replay // 2)
     model.set_env(GoalBufferWrapper(Hostile(shape=(10, 10, 3), dtype=np.uint8), goal_buffer=buffer))

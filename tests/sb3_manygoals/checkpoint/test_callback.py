@@ -72,7 +72,7 @@ def test_an_interval_shorter_than_a_step(tmp_path):
 
 def test_where_a_callback_ends_training_within_a_rollout_none_is_written(tmp_path):
     def learn(folder, *others):
-        model, callback = build("one environment", train_freq=4), ExactCheckpointCallback(folder, every_steps=20)
+        model, callback = build("one environment", updates_per_step=0.25), ExactCheckpointCallback(folder, every_steps=20)
         resumed = callback.resume(model)
         model.learn(100 - model.num_timesteps, [callback, *others], reset_num_timesteps=not resumed)
 

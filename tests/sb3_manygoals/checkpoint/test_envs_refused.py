@@ -48,7 +48,7 @@ from tests.sb3_manygoals.worlds import Corridor
         (
             lambda: VecGoalBufferWrapper(DummyVecEnv([small])),
             lambda: VecGoalBufferWrapper(DummyVecEnv([small]), reset_worlds=False),
-            "reset_worlds=True, not False",
+            "reset_worlds='auto', not False",
         ),
         (
             lambda: DictObs(corridor()),

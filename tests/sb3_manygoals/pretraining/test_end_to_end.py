@@ -18,18 +18,21 @@ from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
 from tests.sb3_manygoals.worlds import NumberedCorridor
 
+EVERY_STEP = {"updates_per_step": 1.0, "learning_rate": 1e-3}
 NARROW = {"features_extractor_kwargs": {"features_dim": 32}}
+TRUNK = {"embedding_dim": 16, "features_extractor_class": PaddedCNN, "net_arch": [], "standardize": False, **NARROW}
 
 
 def many_goals(env, n_stack, stack_axis=0, **kwargs):
     defaults = {"buffer_size": 40, "learning_starts": 20, "batch_size": 16, "goal_batch_size": 5, "seed": 1, "device": "cpu"}
+    defaults |= EVERY_STEP
     return ManyGoalsDQN(
         "CnnPolicy",
         env,
         goals_in_replay=True,
         replay_buffer_class=ManyGoalsFrameReplayBuffer,
         replay_buffer_kwargs={"n_stack": n_stack, "stack_axis": stack_axis},
-        policy_kwargs={"embedding_dim": 16, **NARROW},
+        policy_kwargs=TRUNK,
         **defaults | kwargs,
     )
 
@@ -86,8 +89,9 @@ def test_on_observations_that_are_numbers():
             NumberedCorridor(),
             goals_in_replay=True,
             replay_buffer_class=ManyGoalsFrameReplayBuffer,
-            policy_kwargs=policy | {"embedding_dim": 8},
+            policy_kwargs=policy | {"embedding_dim": 8, "activation_fn": nn.ReLU, "standardize": False},
             **settings,
+            **EVERY_STEP,
         ),
         RewardPredictor("MlpPolicy", NumberedCorridor(), policy_kwargs=policy, **settings),
     ]
@@ -99,7 +103,7 @@ def test_on_observations_that_are_numbers():
 
 def learn(folder, stop=None):
     # SB3's frame stacks of pictures have their channels last
-    model = many_goals(stories(2, 4, limit=9), 4, -1, goal_wrapper_kwargs={"max_episode_steps": 6}, exploration_steps=60)
+    model = many_goals(stories(2, 4, limit=9), 4, -1, goal_wrapper_kwargs={"max_episode_steps": 6}, exploration_fraction=0.5)
     checkpointing = ExactCheckpointCallback(folder, every_steps=20)
     resumed = checkpointing.resume(model)
     with contextlib.suppress(KeyboardInterrupt):
@@ -137,9 +141,10 @@ def test_frames_change_nothing_but_memory(tmp_path):
             batch_size=8,
             goal_batch_size=5,
             goals_in_replay=True,
-            policy_kwargs={"embedding_dim": 16, **NARROW},
+            policy_kwargs=TRUNK,
             seed=1,
             device="cpu",
+            **EVERY_STEP,
             **kwargs | settings,
         )
         model.learn(100)

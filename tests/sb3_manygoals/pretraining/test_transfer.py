@@ -34,7 +34,11 @@ class Screen(gym.Env):
 
 
 def many_goals(env, policy="CnnPolicy", **kwargs):
-    return ManyGoalsDQN(policy, env, buffer_size=10, seed=1, device="cpu", policy_kwargs={"embedding_dim": 8, **kwargs})
+    """With a trunk that others may have too: neither standardized nor with activations of its own."""
+    trunk = {"embedding_dim": 8, "standardize": False, "activation_fn": nn.ReLU}
+    if policy == "CnnPolicy":
+        trunk |= {"features_extractor_class": PaddedCNN, "net_arch": []}
+    return ManyGoalsDQN(policy, env, buffer_size=10, seed=1, device="cpu", policy_kwargs={**trunk, **kwargs})
 
 
 def weights(module):
