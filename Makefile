@@ -12,7 +12,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 .PHONY: mastery test docs format clean
 
 mastery: $(INSTALLED)
-	$(BIN)/python -m benchmarks mastery --preset small $(ARGS)
+	$(BIN)/python -m benchmarks mastery $(ARGS)
 
 test: $(INSTALLED_DEV)
 	$(BIN)/ruff check .

@@ -12,16 +12,12 @@ import tyro
 
 from benchmarks.past_runs import PastRunError
 from benchmarks.suite import SuiteError
+from benchmarks.worlds import SettingError
 from gym_twoRooms.layout import LayoutError
 from sb3_manygoals.checkpoint import CheckpointError
 
 RUNS = {
-    "mastery": ("mastery:MasteryConfig", "Train ManyGoalsDQN on TwoRoomsSwitch, measure its mastery, report."),
-    "tabular": ("tabular:TabularConfig", "Train a lookup table on TwoRoomsSwitch, measure its mastery, report."),
-    "hindsight": (
-        "hindsight:HindsightConfig",
-        "Train SB3's DQN with HerReplayBuffer on TwoRoomsSwitch, measure its mastery, report.",
-    ),
+    "mastery": ("mastery:MasteryConfig", "Train an agent in a world, measure its mastery, report."),
     "auxiliary": (
         "auxiliary:AuxiliaryConfig",
         "Train A2C with an auxiliary task, or without, in an Atari game or a small world with a rare reward.",
@@ -34,7 +30,6 @@ RUNS = {
 """Commands that make one run: where their settings are, and what they do. One that was begun can go on: --resume FOLDER."""
 
 DEFAULTS = {
-    "mastery": ("--preset", "mastery:PRESETS", "small"),
     "auxiliary": ("--world", "auxiliary:WORLDS", "atari"),
     "pretraining": ("--world", "pretraining:WORLDS", "atari"),
 }
@@ -131,7 +126,7 @@ def main() -> None:
     config = tyro.cli(load(path), prog=f"{prog} {command}", description=text or None, args=arguments, **options)
     try:
         config.run()
-    except (LayoutError, CheckpointError, PastRunError, SuiteError) as error:
+    except (LayoutError, CheckpointError, PastRunError, SettingError, SuiteError) as error:
         sys.exit(f"error: {error}")
 
 

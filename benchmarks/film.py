@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from benchmarks.worlds import World, layout_of
 from gym_twoRooms.env import TwoRoomsSwitchEnv
-from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError
 from gym_twoRooms.mdp import Action
 from gym_twoRooms.oracle import OraclePolicy
 from sb3_manygoals import MasteryResult
@@ -55,7 +54,7 @@ def exact(config: FilmConfig) -> Path:
     :raises LayoutError: if there is no such layout, or the map is not valid
     :raises ValueError: if there are fewer states than goals, no goal, or no pixel in a cell
     """
-    env = TwoRoomsSwitchEnv(_layout(config.layout), render_mode="rgb_array", cell_size=config.cell_size)
+    env = TwoRoomsSwitchEnv(layout_of(config.layout), render_mode="rgb_array", cell_size=config.cell_size)
     if not 1 <= config.goals <= env.mdp.n_states:
         raise ValueError(f"goals must be in [1, {env.mdp.n_states}], got {config.goals}.")
     goals = np.random.default_rng(config.seed).choice(env.mdp.n_states, config.goals, replace=False)
@@ -71,22 +70,14 @@ def exact(config: FilmConfig) -> Path:
     return config.output
 
 
-def _layout(name: str) -> Layout:
-    if name in NAMED_LAYOUTS:
-        return Layout.named(name)
-    path = Path(name)
-    if not path.is_file():
-        raise LayoutError(f"{name!r} is neither a file nor one of the layouts {', '.join(NAMED_LAYOUTS)}.")
-    return Layout.parse(path.read_text(encoding="utf-8"), path.stem)
-
-
 def reaching(
     model: GoalReacher,
-    env_id: str,
+    world: World,
     result: MasteryResult,
     path: Path,
     seed: int,
     epsilon: float = 0.1,
+    states: NDArray[np.int64] | None = None,
     n_goals: int = 6,
     max_steps: int = 100,
     cell_size: int = 24,
@@ -98,11 +89,12 @@ def reaching(
     starts from the world's resets; nothing else is selected, so a failure to get there would be seen.
 
     :param model: acts towards goals
-    :param env_id: of a TwoRoomsSwitch world
+    :param world: a TwoRoomsSwitch world
     :param result: a measurement of the same model
     :param path: the GIF to write
     :param seed: of the goals and the starts
     :param epsilon: probability of a random action: a greedy policy stands still for ever where it is wrong
+    :param states: of the goals of ``result``, None: all in order
     :param n_goals: number of panels
     :param max_steps: steps after which the film ends
     :param cell_size: pixels a cell
@@ -111,10 +103,11 @@ def reaching(
     mastered = np.flatnonzero(result.reached.all(axis=1))
     candidates = mastered if len(mastered) >= n_goals else np.arange(len(result.reached))
     panels = []
+    n_goals = min(n_goals, len(candidates))
     for row, goal in enumerate(rng.choice(candidates, n_goals, replace=False).tolist()):
-        env = cast("TwoRoomsSwitchEnv", gym.make(env_id, render_mode="rgb_array", cell_size=cell_size).unwrapped)
+        env = cast("TwoRoomsSwitchEnv", world.make(render_mode="rgb_array", cell_size=cell_size).unwrapped)
         env.reset(seed=seed + row)
-        panels.append(_pursue(model, env, goal, epsilon, seed + row, max_steps))
+        panels.append(_pursue(model, env, goal if states is None else int(states[goal]), epsilon, seed + row, max_steps))
         env.close()
     length = max(len(panel) for panel in panels) + PAUSE
     _write([_tile([panel[min(time, len(panel) - 1)] for panel in panels]) for time in range(length)], path)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch as th
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import PyTorchObs
+from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
-from sb3_manygoals import ManyGoalsDQN
+from sb3_manygoals import ManyGoalsDQN, TDTargets
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.environments import goal_episodes
-from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
-from sb3_manygoals.many_goals_dqn import CnnPolicy, ManyGoalsSamples
+from sb3_manygoals.losses import pairwise_td_loss
+from sb3_manygoals.many_goals_dqn import CnnPolicy, ManyGoalsPolicy, MlpPolicy
+from sb3_manygoals.many_goals_dqn.targets import Draw, Learner
 
 
 class AllGoalsNetwork(nn.Module):
@@ -65,35 +67,40 @@ class AllGoalsNetwork(nn.Module):
         self.head.bias.add_(by)
 
 
-class AllGoalsPolicy(CnnPolicy):
+class _AllGoals:
     """
-    As CnnPolicy, trunk, optimizer and target network alike, but for the head.
+    Mixed into a policy of ManyGoalsDQN: trunk, optimizer and target network alike, but for the head.
 
-    :param args: of CnnPolicy
+    :param args: of the policy
     :param n_goals: the greatest number of goals
-    :param kwargs: of CnnPolicy; ``embedding_dim`` means nothing here
+    :param kwargs: of the policy; ``embedding_dim`` and ``head`` mean nothing here
     """
 
-    q_net: AllGoalsNetwork  # type: ignore[assignment]
-    q_net_target: AllGoalsNetwork  # type: ignore[assignment]
+    q_net: AllGoalsNetwork
+    q_net_target: AllGoalsNetwork
+    q_net_average: AllGoalsNetwork | None
     goal_buffer: GoalBuffer
 
     def __init__(self, *args: Any, n_goals: int, **kwargs: Any) -> None:
         self.n_goals = n_goals
         super().__init__(*args, **kwargs)
 
-    def make_q_net(self) -> AllGoalsNetwork:  # type: ignore[override]
+    def make_q_net(self) -> AllGoalsNetwork:
         """:return: a new network on the policy's device"""
-        universal = super().make_q_net()
+        policy: Any = super()
+        universal = policy.make_q_net()
         features_dim = universal.state_embedding.in_features
-        return AllGoalsNetwork(universal.trunk, features_dim, self.n_goals, int(self.action_space.n)).to(self.device)
+        network = AllGoalsNetwork(universal.trunk, features_dim, self.n_goals, universal.n_actions)
+        return network.to(next(universal.parameters()).device)
 
     def _predict(
         self, observation: PyTorchObs, deterministic: bool = True, action_masks: th.Tensor | None = None
     ) -> th.Tensor:
         assert isinstance(observation, dict)
-        ids = th.as_tensor(self.goal_buffer.ids(observation["desired_goal"].cpu().numpy()), device=self.device)
-        q = self.q_net.of_goals(observation["observation"], ids.clamp(min=0))
+        network = self.q_net if self.q_net_average is None else self.q_net_average
+        state, goal = (observation[name] for name in ("observation", "desired_goal"))
+        ids = th.as_tensor(self.goal_buffer.ids(goal.cpu().numpy()), device=state.device)
+        q = network.of_goals(state, ids.clamp(min=0))
         # Nothing can be asked about a goal that has no output yet. Random actions sometimes get there; one alone would not.
         q = th.where((ids == UNKNOWN)[:, None], th.rand_like(q), q)
         if action_masks is not None:
@@ -101,23 +108,69 @@ class AllGoalsPolicy(CnnPolicy):
         return q.argmax(dim=1)
 
 
+class AllGoalsCnnPolicy(_AllGoals, CnnPolicy):  # type: ignore[misc]
+    """For images."""
+
+
+class AllGoalsMlpPolicy(_AllGoals, MlpPolicy):  # type: ignore[misc]
+    """For vectors."""
+
+
+class AllGoalsTargets(TDTargets):
+    """
+    Every transition teaches all known goals, which the network has outputs for.
+
+    ``pairs_taught`` counts the (transition, goal) pairs of all updates.
+
+    :param learner: whose network is taught
+    :param kwargs: of TDTargets; ``goal_sampling`` means nothing here
+    """
+
+    def __init__(self, learner: Learner, **kwargs: Any) -> None:
+        super().__init__(learner, **kwargs)
+        self.pairs_taught = 0
+
+    def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
+        """Transitions as they were met; of goals only the ids."""
+        batch = self.learner.replay_buffer.sample(batch_size)
+        ids = th.arange(len(self.learner.goal_buffer), device=self.learner.policy.device)
+        return Draw(batch, ids, ids)
+
+    def losses(self, draw: Draw) -> th.Tensor:
+        """
+        :param draw: of :meth:`draw`
+        :return: the loss of each known goal, shape (G,)
+        """
+        batch, goal_ids = draw.batch, draw.goal_ids
+        net, target = (cast("AllGoalsNetwork", each) for each in (self.learner.policy.q_net, self.learner.policy.q_net_target))
+        with th.no_grad():
+            next_q = target(batch.next_observations, len(goal_ids))
+        targets = self._targets(next_q, batch.next_ids[:, None] == goal_ids, batch)
+        taken = batch.actions[:, None, None].expand(-1, len(goal_ids), 1)
+        q = net(batch.observations, len(goal_ids)).gather(2, taken).squeeze(2)
+        self.pairs_taught += targets.numel()
+        return pairwise_td_loss(q, targets)
+
+
 class AllGoalsDQN(ManyGoalsDQN):
     """
     A comparison learner in the style of LEO ("Goal-Conditioned Agents that Learn Everything All at Once", 2026): the network
     has outputs for each goal and action, so that every transition teaches all known goals for one pass of the trunk.
 
-    All else is ManyGoalsDQN's: trunk, replay, targets, loss, optimizer, exploration, pursuit. There are outputs for as many
-    goals as its goal buffer can hold, so give the wrapper one of just the right capacity. ``goal_batch_size`` and
-    ``goal_sampling`` mean nothing here. Goals that are not known yet are pursued at random.
+    All else is ManyGoalsDQN's: trunk, replay, targets by a target network, loss, optimizer, exploration, pursuit. There are
+    outputs for as many goals as its goal buffer can hold, so give the wrapper one of just the right capacity.
+    ``goal_batch_size`` means nothing here. Goals that are not known yet are pursued at random.
 
-    ``pairs_taught`` counts the (transition, goal) pairs of all updates.
+    :param policy: "CnnPolicy" or "MlpPolicy"
+    :param env: as ManyGoalsDQN's
+    :param kwargs: as ManyGoalsDQN's
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": AllGoalsPolicy}
-    policy: AllGoalsPolicy
-    q_net: AllGoalsNetwork  # type: ignore[assignment]
-    q_net_target: AllGoalsNetwork  # type: ignore[assignment]
-    pairs_taught = 0
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": AllGoalsCnnPolicy, "MlpPolicy": AllGoalsMlpPolicy}
+    policy: AllGoalsCnnPolicy | AllGoalsMlpPolicy
+
+    def __init__(self, policy: str | type[ManyGoalsPolicy], env: GymEnv | str | None, **kwargs: Any) -> None:
+        super().__init__(policy, env, **{"target_class": AllGoalsTargets, **kwargs})
 
     def _setup_model(self) -> None:
         assert self.env is not None, "a comparison learner is built with its environment"
@@ -128,33 +181,3 @@ class AllGoalsDQN(ManyGoalsDQN):
         super()._adopt_goals(env)
         assert self.goal_buffer is not None
         self.policy.goal_buffer = self.goal_buffer
-
-    def goal_losses(
-        self, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor, met: th.Tensor | None = None
-    ) -> th.Tensor:
-        """
-        :param batch: S transitions
-        :param goals: not used: all known goals are taught
-        :param goal_ids: not used
-        :param met: not used
-        :return: the loss of each known goal, shape (len(goal_buffer),)
-        """
-        assert self.goal_buffer is not None
-        n_known = len(self.goal_buffer)
-        with th.no_grad():
-            next_q = self.q_net_target(batch.next_observations, n_known)
-            next_q_online = self.q_net(batch.next_observations, n_known) if self.double_q else None
-        targets = pairwise_td_targets(
-            next_q,
-            batch.next_ids[:, None] == th.arange(n_known, device=self.device),
-            batch.terminated,
-            self.gamma,
-            self.goal_reward,
-            self.step_reward,
-            next_q_online,
-            batch.next_action_mask,
-        )
-        taken = batch.actions[:, None, None].expand(-1, n_known, 1)
-        q = self.q_net(batch.observations, n_known).gather(2, taken).squeeze(2)
-        self.pairs_taught += targets.numel()
-        return pairwise_td_loss(q, targets)

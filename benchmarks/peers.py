@@ -10,6 +10,7 @@ import torch as th
 from gymnasium import spaces
 from gymnasium.wrappers import TransformObservation
 from stable_baselines3 import DQN, HerReplayBuffer
+from stable_baselines3.common.preprocessing import get_flattened_obs_dim, is_image_space
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
@@ -24,7 +25,7 @@ class GoalProduct(BaseFeaturesExtractor):
     The paper's network up to its head, as a features extractor for SB3's algorithms: one trunk for observation and goal, an
     embedding for each, and their product.
 
-    :param observation_space: Dict of images "observation" and "desired_goal", channels first or last
+    :param observation_space: Dict of "observation" and "desired_goal", images with channels first or last, or vectors
     :param features_dim: width of the embeddings
     :param trunk_dim: width of the trunk's fully connected layer
     :param layer_norm: whether to end the trunk with layer normalization
@@ -40,18 +41,22 @@ class GoalProduct(BaseFeaturesExtractor):
         standardize: bool = False,
     ) -> None:
         super().__init__(observation_space, features_dim)
-        image = observation_space["observation"]
-        assert isinstance(image, spaces.Box)
-        preprocess = Preprocess(image, normalize_images=False, standardize=standardize)  # SB3 has scaled them already
-        assert isinstance(preprocess.space, spaces.Box)
-        last = [nn.LayerNorm(trunk_dim)] if layer_norm else []
-        self.trunk = nn.Sequential(preprocess, PaddedCNN(preprocess.space, trunk_dim), *last)
+        seen = observation_space["observation"]
+        first: list[nn.Module]
+        if isinstance(seen, spaces.Box) and is_image_space(seen):
+            preprocess = Preprocess(seen, normalize_images=False, standardize=standardize)  # SB3 has scaled them already
+            assert isinstance(preprocess.space, spaces.Box)
+            first = [preprocess, PaddedCNN(preprocess.space, trunk_dim)]
+        else:
+            first = [nn.Flatten(), nn.Linear(get_flattened_obs_dim(seen), trunk_dim), nn.ReLU()]
+            first += [nn.Linear(trunk_dim, trunk_dim), nn.ReLU()]
+        self.trunk = nn.Sequential(*first, *([nn.LayerNorm(trunk_dim)] if layer_norm else []))
         self.state_embedding = nn.Linear(trunk_dim, features_dim)
         self.goal_embedding = nn.Linear(trunk_dim, features_dim)
 
     def forward(self, observations: dict[str, th.Tensor]) -> th.Tensor:
         """
-        :param observations: images, scaled, B of each
+        :param observations: as SB3 prepares them, B of each
         :return: features, (B, features_dim)
         """
         both = self.trunk(th.cat([observations["observation"], observations["desired_goal"]]))

@@ -142,12 +142,10 @@ class HindsightDQN(DQN):
         :param batch_size: transitions in each
         """
         if self._n_updates == 0:
-            images = th.as_tensor(self.goal_buffer.observations.copy(), device=self.device) / 255.0
             for network in (self.q_net, self.q_net_target):
                 preprocess = network.features_extractor.trunk[0]  # type: ignore[index]
-                assert isinstance(preprocess, Preprocess)
-                if preprocess.standardize:
-                    preprocess.fit(images)
+                if isinstance(preprocess, Preprocess) and preprocess.standardize:
+                    preprocess.fit(th.as_tensor(self.goal_buffer.observations.copy(), device=self.device) / 255.0)
         super().train(gradient_steps, batch_size)
 
     def get_checkpoint_state(self) -> dict[str, Any]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import jinja2
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
+from benchmarks.worlds import World
 from sb3_manygoals import MasteryResult
 
 MOST_FAILURES = 24
@@ -22,43 +23,46 @@ MOST_FAILURES = 24
 
 def write(
     folder: Path,
-    env_id: str,
-    results: Sequence[tuple[str, MasteryResult]],
-    training_seconds: float,
+    world: World,
+    results: Mapping[str, MasteryResult],
+    summary: Mapping[str, Any],
+    states: NDArray[np.int64] | None = None,
 ) -> None:
     """
     Write ``report.html`` from what the run has left in its folder.
 
-    :param folder: of the run; has ``config.json``, ``curve.png``, ``reaching.gif``
-    :param env_id: of the TwoRoomsSwitch world, for pictures of goals
-    :param results: final measurements by name, the first that of the greedy policy, with its ceiling
-    :param training_seconds: time spent training
+    :param folder: of the run; has ``config.json``, and may have ``curve.png`` and ``reaching.gif``
+    :param world: that was learned in
+    :param results: final measurements by name, "greedy" among them
+    :param summary: of the run
+    :param states: which goals were measured, by the numbers of their states; None: those that were known
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    greedy = results[0][1]
-    assert greedy.ceiling is not None
+    greedy = results["greedy"]
     share = greedy.reached.mean(axis=1)
     failing = np.argsort(share, kind="stable")[: int((share < 1.0).sum())]
+    pictures = []
+    if world.is_two_rooms and states is not None:
+        chosen = failing[:MOST_FAILURES]
+        pictures = goal_pictures(world, states[chosen], share[chosen])
+    made = {kind: folder / name for kind, name in (("image/png", "curve.png"), ("image/gif", "reaching.gif"))}
     html = (
         templates()
         .get_template("report.html.j2")
         .render(
-            env_id=env_id,
+            world=world.name,
             config=config,
             settings=_flatten(config["settings"]),
-            results=[_row(name, result) for name, result in results],
+            summary=summary,
+            results=[_row(name, result) for name, result in results.items()],
             n_goals=len(share),
             episodes=greedy.reached.shape[1],
-            horizon=config["settings"]["eval_steps"],
             always=int((share == 1.0).sum()),
             never=int((share == 0.0).sum()),
-            ceiling=float(greedy.ceiling.mean()),
-            training_seconds=training_seconds,
-            curve=data_uri("image/png", (folder / "curve.png").read_bytes()),
-            film=data_uri("image/gif", (folder / "reaching.gif").read_bytes()),
-            failures=goal_pictures(env_id, failing[:MOST_FAILURES], share),
-            more_failures=max(len(failing) - MOST_FAILURES, 0),
-            files=sorted(path.name for path in folder.iterdir() if path.is_file()),
+            images={kind: data_uri(kind, path.read_bytes()) for kind, path in made.items() if path.exists()},
+            failures=pictures,
+            n_failing=len(failing),
+            files=sorted({path.name for path in folder.iterdir() if path.is_file()} - {"report.html"}),
         )
     )
     (folder / "report.html").write_text(html, encoding="utf-8")
@@ -73,7 +77,7 @@ def templates() -> jinja2.Environment:
 def _row(name: str, result: MasteryResult) -> dict[str, Any]:
     steps = result.steps[result.reached]
     return {
-        "name": name,
+        "name": name.replace("held_out_", "goals held out, "),
         "rate": result.rate,
         "low": result.interval[0],
         "high": result.interval[1],
@@ -81,20 +85,20 @@ def _row(name: str, result: MasteryResult) -> dict[str, Any]:
     }
 
 
-def goal_pictures(env_id: str, states: Iterable[int], share: Any) -> list[dict[str, Any]]:
+def goal_pictures(world: World, states: Iterable[int], share: Iterable[float]) -> list[dict[str, Any]]:
     """
-    :param env_id: of a TwoRoomsSwitch world
+    :param world: a TwoRoomsSwitch world
     :param states: of it, to be seen
-    :param share: of starts from which each of all states was reached, shape (n_states,)
+    :param share: of starts from which each of them was reached
     :return: for each its "state", its "share", and "src", a data URI of its picture
     """
-    env = gym.make(env_id, render_mode="rgb_array", cell_size=12)
+    env = world.make(render_mode="rgb_array", cell_size=12)
     pictures = []
-    for state in states:
+    for state, reached in zip(states, share, strict=True):
         env.reset(options={"state": int(state)})
         buffer = io.BytesIO()
         Image.fromarray(np.asarray(env.render())).save(buffer, format="PNG")
-        pictures.append({"state": int(state), "share": float(share[state]), "src": data_uri("image/png", buffer.getvalue())})
+        pictures.append({"state": int(state), "share": float(reached), "src": data_uri("image/png", buffer.getvalue())})
     env.close()
     return pictures
 

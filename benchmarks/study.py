@@ -4,48 +4,40 @@ from __future__ import annotations
 
 import csv
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import gymnasium as gym
 import numpy as np
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
 
 from benchmarks import film, logs, plotting, report, run_folder
-from sb3_manygoals import ExactCheckpointCallback, MasteryCallback, MasteryResult, evaluate_mastery
-from sb3_manygoals.evaluation import Ceiling, GoalReacher, MasteryPoint
+from benchmarks.worlds import Tables, World
+from sb3_manygoals import (
+    ExactCheckpointCallback,
+    ManyGoalsDQN,
+    MasteryCallback,
+    MasteryResult,
+    PlannedTargets,
+    evaluate_mastery,
+)
+from sb3_manygoals.evaluation import GoalReacher, MasteryPoint
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.goals.environments import goal_episodes
 
+if TYPE_CHECKING:
+    from benchmarks.mastery import MasteryConfig
 
-@dataclass(frozen=True)
-class StudyConfig:
-    """The options of every study."""
+MANY = 2_000
+"""With more goals than this the last measurement is of 2 starts each, else of 10."""
 
-    env_id: str = "TwoRoomsSwitch-v0"
-    """The world."""
-    total_steps: int = 3_000_000
-    """Environment steps to train for."""
-    seed: int = 0
-    """Of everything random."""
-    eval_freq: int = 100_000
-    """Environment steps between measurements of mastery."""
-    eval_epsilon: float = 0.1
-    """Mastery is measured greedily, and with this share of random actions."""
-    eval_steps: int = 200
-    """Steps within which a goal must be reached."""
-    final_episodes: int = 10
-    """Random starts for each goal in the measurement after training."""
-    output: Path = Path("runs")
-    """Folder in which the run's own folder is made."""
-    progress_bar: bool = True
-    """Show one while training."""
-    checkpoint_minutes: float = 5.0
-    """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
-    resume: Path | None = None
-    """Folder of a run to go on with, from its newest checkpoint, or from the start if it has none. The defaults of all other
-    options are then that run's."""
+MOST_KNOWN = 1_000
+"""Goals that are measured at most in a world that is not written out, whose steps take time."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +46,89 @@ class Subject:
 
     model: Any
     """The algorithm, a BaseAlgorithm with its environment and a ``predict`` towards goals."""
-    eval_env: gym.vector.VectorEnv[Any, Any, Any]
-    """Worlds as the model sees them, for measurements."""
-    goals: NDArray[Any]
-    """Every observation that they show, in order of the world's states."""
+    world: World
+    """Where it learns."""
+    tables: Tables | None
+    """That written out, as the model sees it; None: it cannot be."""
+    eval_env: VectorEnv[Any, Any, Any] | None
+    """Worlds for measurements, made of those."""
     held_out: NDArray[np.bool_]
-    """Which of them are held out from training, shape (n_goals,)."""
-    ceiling: Ceiling
-    """The best that can be done about ``goals``."""
+    """Which of the goals that are measured are held out from training, shape (n_goals,)."""
     by_pictures: GoalReacher
-    """The model as one that acts on pictures, for the film."""
+    """The model as one that acts on the world's own observations, for the film."""
+    states: NDArray[np.int64] | None = None
+    """Which goals are measured, by the number of their state."""
 
     @property
     def algorithm(self) -> BaseAlgorithm:
         """The model, as SB3 knows it."""
         assert isinstance(self.model, BaseAlgorithm)
         return self.model
+
+    @property
+    def n_known(self) -> int:
+        """Goals that it knows."""
+        env = self.algorithm.get_env()
+        assert env is not None
+        return len(goal_episodes(env)[0].goal_buffer)
+
+
+class ByPlan:
+    """
+    Acts by what PlannedTargets have planned, instead of by the network that learns it; at random where that says nothing.
+
+    :param model: whose targets are planned
+    :param seed: of random actions
+    """
+
+    def __init__(self, model: ManyGoalsDQN, seed: int) -> None:
+        assert isinstance(model.targets, PlannedTargets)
+        self.plan = model.targets.plan
+        self.model = model
+        self.rng = np.random.default_rng(seed)
+
+    def predict(self, observation: dict[str, NDArray[Any]], *, deterministic: bool = False) -> tuple[NDArray[Any], Any]:
+        """
+        :param observation: "observation" and "desired_goal", of n worlds
+        :param deterministic: not used
+        :return: actions, shape (n,), and None
+        """
+        states, goals = self.model.replay_buffer.states, self.model.goal_buffer
+        assert states is not None
+        assert goals is not None
+        actions = self.plan.best_actions(states.ids(observation["observation"]), goals.ids(observation["desired_goal"]))
+        any_action = self.rng.integers(int(self.model.action_space.n), size=len(actions))  # type: ignore[attr-defined]
+        return np.where(actions < 0, any_action, actions), None
+
+
+class Clock(BaseCallback):
+    """Takes the time of training where nothing is measured meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began, self._before = 0.0, 0.0
+
+    @property
+    def training_seconds(self) -> float:
+        """Until now, or until training ended."""
+        return self._before + (time.perf_counter() - self._began if self._began else 0.0)
+
+    def _on_training_start(self) -> None:
+        self._began = time.perf_counter()
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_training_end(self) -> None:
+        self._before, self._began = self.training_seconds, 0.0
+
+    def get_checkpoint_state(self) -> float:
+        """:return: the time until now"""
+        return self.training_seconds
+
+    def set_checkpoint_state(self, state: float) -> None:
+        """:param state: of :meth:`get_checkpoint_state`"""
+        self._before = state
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:
@@ -126,30 +185,35 @@ def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
     return held_out
 
 
-def carry_out(config: StudyConfig, folder: Path, subject: Subject) -> tuple[MasteryResult, MasteryResult]:
+def carry_out(config: MasteryConfig, folder: Path, subject: Subject) -> dict[str, Any]:
     """
     Train, or go on training, measure, and write ``checkpoints/``, ``progress.csv``, ``mastery.csv``, ``goals.csv``,
-    ``model.zip``, ``goals.npz`` (but for tables), ``curve.png``, ``reaching.gif``, ``report.html``, TensorBoard events.
+    ``summary.csv``, ``model.zip``, ``goals.npz`` (but for tables), ``report.html``, TensorBoard events; where the world is
+    written out, ``curve.png``; in TwoRoomsSwitch ``reaching.gif``.
 
     :param config: what to do
     :param folder: where to write
     :param subject: whom to train and measure
-    :return: final mastery, greedy and with random actions
+    :return: what ``summary.csv`` says
     """
-    model, held_out = subject.algorithm, subject.held_out
-    print(f"{config.env_id}: {len(subject.goals)} goals; {config.total_steps} steps; writing to {folder}")
-    columns = CURVE + (HELD_OUT_CURVE if held_out.any() else [])
-    curve, table = logs.CurveLog(folder / "mastery.csv", columns), logs.CSVLog(folder / "progress.csv")
-    callback = MasteryCallback(
-        subject.eval_env,
-        subject.goals,
-        config.eval_freq,
-        config.eval_steps,
-        config.eval_epsilon,
-        lambda point: curve.add(_curve_row(point, held_out)),
-        seed=config.seed,
-        verbose=1,
-    )
+    model, tables, held_out = subject.algorithm, subject.tables, subject.held_out
+    reachable = "" if tables is None else f" {len(tables)} observations can be reached;"
+    print(f"{subject.world.name}:{reachable} {config.total_steps} steps; writing to {folder}")
+    curve = logs.CurveLog(folder / "mastery.csv", CURVE + (HELD_OUT_CURVE if held_out.any() else []))
+    table = logs.CSVLog(folder / "progress.csv")
+    callback: MasteryCallback | Clock = Clock()
+    if tables is not None and subject.eval_env is not None:
+        assert config.eval_freq is not None
+        callback = MasteryCallback(
+            subject.eval_env,
+            tables.observations[subject.states],
+            config.eval_freq,
+            config.eval_steps,
+            config.eval_epsilon,
+            lambda point: curve.add(_curve_row(point, held_out)),
+            seed=config.seed,
+            verbose=1,
+        )
     checkpoints = ExactCheckpointCallback(
         folder / "checkpoints",
         every_seconds=60 * config.checkpoint_minutes,
@@ -171,36 +235,123 @@ def carry_out(config: StudyConfig, folder: Path, subject: Subject) -> tuple[Mast
     model.save(folder / "model.zip")
     if hasattr(model, "goal_buffer"):
         model.goal_buffer.save(folder / "goals.npz")
-    greedy, noisy = (_final(config, subject, epsilon) for epsilon in (0.0, config.eval_epsilon))
-    _write_goals(folder / "goals.csv", greedy, noisy, held_out, _updates(subject))
-    plotting.mastery_curve(folder / "mastery.csv", folder / "curve.png", config.eval_epsilon)
-    film.reaching(subject.by_pictures, config.env_id, greedy, folder / "reaching.gif", config.seed, config.eval_epsilon)
-    results = [("greedy", greedy), (f"epsilon {config.eval_epsilon:g}", noisy)]
-    if held_out.any():
-        results += [(f"{name}, held-out goals", result.subset(held_out)) for name, result in results]
-    report.write(folder, config.env_id, results, callback.training_seconds)
-    subject.eval_env.close()
+    results = _measure(config, subject)
+    greedy, noisy = results["greedy"], results["epsilon"]
+    n_goals = len(greedy.reached)
+    never = held_out if tables is not None else np.zeros(n_goals, dtype=np.bool_)
+    _write_goals(folder / "goals.csv", greedy, noisy, never, _updates(subject, n_goals), subject.states)
+    summary = _summary(config, subject, results, callback.training_seconds)
+    with (folder / "summary.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, summary)
+        writer.writeheader()
+        writer.writerow(summary)
+    if tables is not None:
+        plotting.mastery_curve(folder / "mastery.csv", folder / "curve.png", config.eval_epsilon)
+        if subject.world.is_two_rooms:
+            film.reaching(
+                subject.by_pictures,
+                subject.world,
+                greedy,
+                folder / "reaching.gif",
+                config.seed,
+                config.eval_epsilon,
+                states=subject.states,
+            )
+    report.write(folder, subject.world, results, summary, subject.states)
+    if subject.eval_env is not None:
+        subject.eval_env.close()
     model.get_env().close()  # type: ignore[union-attr]
-    for name, result in results:
-        low, high = result.interval
-        print(f"mastery {result.rate:.3f} [{low:.3f}, {high:.3f}] {name}")
-    assert greedy.ceiling is not None
-    print(f"the best possible policy, from the same starts: {greedy.ceiling.mean():.4f}")
-    print(f"training took {callback.training_seconds:.0f} s without the measurements; open {folder / 'report.html'}")
-    return greedy, noisy
+    for line in said(summary):
+        print(line)
+    print(f"open {folder / 'report.html'}")
+    return summary
 
 
-def _final(config: StudyConfig, subject: Subject, epsilon: float) -> MasteryResult:
-    return evaluate_mastery(
-        subject.model,
-        subject.eval_env,
-        subject.goals,
-        config.eval_steps,
-        epsilon,
-        episodes_per_goal=config.final_episodes,
-        seed=config.seed + 1_000,  # other starts than while training
-        ceiling=subject.ceiling if epsilon == 0.0 else None,
+def _measure(config: MasteryConfig, subject: Subject) -> dict[str, MasteryResult]:
+    """After training, of other starts than meanwhile."""
+    tables, env = subject.tables, subject.eval_env
+    if tables is None:
+        known = subject.model.goal_buffer.observations
+        rows = np.random.default_rng(0).permutation(len(known))[: min(MOST_KNOWN, config.most_goals)]
+        goals, ceiling = known[np.sort(rows)], None
+        env = SyncVectorEnv([subject.world.make] * min(len(goals), 64))
+    else:
+        goals, ceiling = tables.observations[subject.states], tables.ceiling(config.eval_steps)
+    assert env is not None
+    episodes = config.final_episodes or (2 if len(goals) > MANY else 10)
+
+    def mastery(reacher: GoalReacher, epsilon: float = 0.0, with_ceiling: bool = False) -> MasteryResult:
+        return evaluate_mastery(
+            reacher,
+            env,
+            goals,
+            config.eval_steps,
+            epsilon,
+            episodes_per_goal=episodes,
+            seed=config.seed + 1_000,
+            ceiling=ceiling if with_ceiling else None,
+        )
+
+    results = {"greedy": mastery(subject.model, with_ceiling=True), "epsilon": mastery(subject.model, config.eval_epsilon)}
+    if isinstance(getattr(subject.model, "targets", None), PlannedTargets):
+        results["plan"] = mastery(ByPlan(subject.model, config.seed))
+    if subject.held_out.any():
+        results |= {f"held_out_{name}": result.subset(subject.held_out) for name, result in results.items()}
+    return results
+
+
+def _summary(
+    config: MasteryConfig, subject: Subject, results: dict[str, MasteryResult], training_seconds: float
+) -> dict[str, Any]:
+    """One row: empty where it is not known or has no meaning."""
+    greedy, targets = results["greedy"], getattr(subject.model, "targets", None)
+    row: dict[str, Any] = {
+        "world": subject.world.name,
+        "agent": config.agent,
+        "seed": config.seed,
+        "known": subject.n_known,
+        "reachable": "" if subject.tables is None else len(subject.tables),
+        "measured": len(greedy.reached),
+    }
+    for name in ("greedy", "epsilon", "plan", "held_out_greedy", "held_out_epsilon", "held_out_plan"):
+        result = results.get(name)
+        values = ("", "", "") if result is None else (result.rate, *result.interval)
+        row |= {
+            name + end: value if value == "" else round(float(value), 4)
+            for end, value in zip(("", "_low", "_high"), values, strict=True)
+        }
+    return row | {
+        "ceiling": "" if greedy.ceiling is None else round(float(greedy.ceiling.mean()), 4),
+        "training_seconds": round(training_seconds, 1),
+        "steps": subject.algorithm.num_timesteps,
+        "updates": subject.model._n_updates if hasattr(subject.model, "goal_updates") else "",
+        "targets": "" if targets is None else type(targets).__name__,
+    }
+
+
+def said(summary: dict[str, Any]) -> list[str]:
+    """
+    :param summary: of a run
+    :return: it in words
+    """
+    of = (
+        f"of {summary['reachable']} reachable observations"
+        if summary["reachable"]
+        else "observations; how many can be reached is not known"
     )
+    lines = [f"known: {summary['known']} {of}"]
+    names = {"greedy": "greedy", "epsilon": "with random actions", "plan": "by the plan itself"}
+    for held, where in (("", ""), ("held_out_", ", goals held out")):
+        for name, words in names.items():
+            rate, low, high = (summary[f"{held}{name}{end}"] for end in ("", "_low", "_high"))
+            if rate != "":
+                lines.append(f"mastered: {rate:.4f} [{low:.4f}, {high:.4f}] {words}{where}")
+    if summary["ceiling"] != "":
+        lines.append(f"the best possible policy, from the same starts: {summary['ceiling']:.4f}")
+    updates = "" if summary["updates"] == "" else f", {summary['updates']} updates"
+    targets = "" if not summary["targets"] else f", {summary['targets']}"
+    lines.append(f"{summary['training_seconds']:.0f} s of training, {summary['steps']} steps{updates}{targets}")
+    return lines
 
 
 CURVE = ["step", "training_seconds", "greedy", "greedy_low", "greedy_high", "epsilon", "epsilon_low", "epsilon_high"]
@@ -218,25 +369,32 @@ def _curve_row(point: MasteryPoint, held_out: NDArray[np.bool_]) -> list[Any]:
     return [point.step, f"{point.training_seconds:.1f}", *(f"{value:.4f}" for value in values)]
 
 
-def _updates(subject: Subject) -> NDArray[np.int64]:
+def _updates(subject: Subject, n_goals: int) -> NDArray[np.int64]:
     """How often each goal was in an update."""
-    model = subject.model
+    model, tables = subject.model, subject.tables
     if not hasattr(model, "goal_updates"):  # a table, where each transition is an update of every goal
-        return np.full(len(subject.goals), subject.algorithm.num_timesteps)
-    ids = model.goal_buffer.ids(subject.goals)
-    counts: NDArray[np.int64] = np.where(ids < 0, 0, model.goal_updates[ids])
+        return np.full(n_goals, subject.algorithm.num_timesteps)
+    if tables is None:
+        return np.zeros(n_goals, dtype=np.int64)
+    ids = model.goal_buffer.ids(tables.observations[subject.states])
+    counts: NDArray[np.int64] = np.where(ids == UNKNOWN, 0, model.goal_updates[ids])
     return counts
 
 
 def _write_goals(
-    path: Path, greedy: MasteryResult, noisy: MasteryResult, held_out: NDArray[np.bool_], updates: NDArray[np.int64]
+    path: Path,
+    greedy: MasteryResult,
+    noisy: MasteryResult,
+    held_out: NDArray[np.bool_],
+    updates: NDArray[np.int64],
+    states: NDArray[np.int64] | None,
 ) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         outcomes = [f"{name}_{what}" for name in ("greedy", "epsilon") for what in ("reached", "mean_steps")]
         writer.writerow(["state", "held_out", "updates", *outcomes])
         for goal in range(len(greedy.reached)):
-            row: list[Any] = [goal, int(held_out[goal]), updates[goal]]
+            row: list[Any] = [goal if states is None else states[goal], int(held_out[goal]), updates[goal]]
             for result in (greedy, noisy):
                 steps = result.steps[goal][result.reached[goal]]
                 row += [f"{result.reached[goal].mean():.2f}", f"{steps.mean():.1f}" if len(steps) else ""]

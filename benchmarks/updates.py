@@ -11,8 +11,9 @@ import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks.frames import RandomFrames
-from benchmarks.mastery import all_goals
-from sb3_manygoals import ManyGoalsDQN
+from benchmarks.leo import AllGoalsDQN, AllGoalsTargets
+from benchmarks.worlds import World
+from sb3_manygoals import PAPER, ManyGoalsDQN
 from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
@@ -87,22 +88,24 @@ def learner(
     """
     frames = world == "frames"
     env = make_vec_env(RandomFrames if frames else world, n_envs, seed=0)
-    goals = GoalBuffer(env.observation_space, 2 * FRAMES_KEPT if frames else len(all_goals(world)))
-    model = algorithm(
-        "CnnPolicy",
-        env,
-        buffer_size=FRAMES_KEPT if frames else 10_000,
-        batch_size=n_transitions,
-        goal_batch_size=n_goals,
-        goal_sampling=goal_sampling,
-        learning_starts=10 * WARM_UP,
-        goal_wrapper_kwargs={"goal_buffer": goals},
-        seed=0,
-        device=device,
-    )
+    states = None if frames else World(world).tables.observations
+    goals = GoalBuffer(env.observation_space, 2 * FRAMES_KEPT if states is None else len(states))
+    settings: dict[str, Any] = PAPER | {
+        "buffer_size": FRAMES_KEPT if frames else 10_000,
+        "batch_size": n_transitions,
+        "goal_batch_size": n_goals,
+        "target_kwargs": PAPER["target_kwargs"] | {"goal_sampling": goal_sampling, "cuda_graph": device == "cuda"},
+        "learning_starts": 10 * WARM_UP,
+        "updates_per_step": 1.0 / n_envs,
+        "goal_wrapper_kwargs": {"goal_buffer": goals, "reset_worlds": True},
+        "policy_kwargs": PAPER["policy_kwargs"] | {"standardize": False},
+    }
+    if issubclass(algorithm, AllGoalsDQN):
+        settings["target_class"] = AllGoalsTargets
+    model = algorithm("CnnPolicy", env, seed=0, device=device, **settings)
     model.learn(FRAMES_KEPT if frames else WARM_UP)
-    if not frames:
-        goals.add(all_goals(world))
+    if states is not None:
+        goals.add(states)
     return model
 
 
@@ -128,10 +131,9 @@ def tiled(model: ManyGoalsDQN) -> Update:
 
     def make(n_transitions: int, n_goals: int) -> None:
         model.goal_batch_size = n_goals
-        batch = model.replay_buffer.sample(n_transitions)
-        goals, goal_ids, _ = model._sample_goals(batch)
+        draw = model.targets.draw(n_transitions, n_goals, model.rng)
         model.policy.optimizer.zero_grad()
-        tiled_losses(model, batch, goals, goal_ids).mean().backward()  # type: ignore[no-untyped-call]
+        tiled_losses(model, draw.batch, draw.goals, draw.goal_ids).mean().backward()  # type: ignore[no-untyped-call]
         model.policy.optimizer.step()
 
     return Update(model.batch_size, model.goal_batch_size, make, model.policy.optimizer, model.device)
@@ -139,7 +141,7 @@ def tiled(model: ManyGoalsDQN) -> Update:
 
 def tiled_losses(model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
     """
-    What :meth:`ManyGoalsDQN.goal_losses` computes, the way it is mostly done: every pair a row, S x G rows in the networks.
+    What TDTargets computes, the way it is mostly done: every pair a row, S x G rows in the networks.
 
     :param model: whose networks and settings are used
     :param batch: S transitions
