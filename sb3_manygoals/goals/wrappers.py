@@ -80,9 +80,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         super().__init__(env)
         self.observation_space = goal_observation_space(env.observation_space)  # type: ignore[assignment]
         goal_buffer = buffer_for(env.observation_space, goal_buffer)
-        self.goal_episodes = GoalEpisodes(
-            goal_buffer, 1, selector, max_episode_steps, goal_reward, step_reward, reset_worlds
-        )
+        self.goal_episodes = GoalEpisodes(goal_buffer, 1, selector, max_episode_steps, goal_reward, step_reward, reset_worlds)
         self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = None  # where the world stands that is not to be reset
 
     @property

@@ -54,6 +54,7 @@ _BUILT_ANEW = (
     "targets",
     "_episodes",
     "_captured",
+    "_reviewed",
 )
 """Attributes that :meth:`GoalDQN.save` leaves out."""
 
@@ -126,18 +127,18 @@ class GoalDQN(DQN):
     def _make_targets(self, target_class: type[Targets]) -> None:
         assert self.goal_buffer is not None
         self._drop_captured()
-        learner = Learner(
-            self.policy, self.replay_buffer, self.goal_buffer, self.gamma, self.goal_reward, self.step_reward
-        )
+        learner = Learner(self.policy, self.replay_buffer, self.goal_buffer, self.gamma, self.goal_reward, self.step_reward)
         self.targets = target_class(learner, **(self.target_kwargs or {}))
 
     def _review_targets(self) -> None:
-        """Choose targets by whether observations recur, if that is left to be seen; each time as many steps were made again."""
+        """Choose targets by whether observations recur, if that is left to be seen; again when steps have doubled."""
         steps, n_before, recurred_before = self._reviewed
         if self.target_class is not None or self.goals_in_replay or 0 < self.num_timesteps < 2 * steps:
             return
         assert self.goal_buffer is not None
         n, recurred = self.goal_buffer.n_added, self.goal_buffer.n_recurred
+        if n - n_before < self.learning_starts:  # too few to tell, as after loading
+            return
         self._reviewed = self.num_timesteps, n, recurred
         share = (recurred - recurred_before) / max(n - n_before, 1)
         given_up, begun, gone_over = _RECURRING
@@ -363,7 +364,9 @@ class GoalDQN(DQN):
             raise ValueError(f"the model has action_masks={self.action_masks}, the replay memory was kept by one that has not")
         if (self.replay_buffer.pursued_ids is not None) != self.replay_buffer_kwargs.get("pursued_goals", False):
             self.replay_buffer = before
-            raise ValueError("goal_sampling is another: the replay memory was kept by a model whose updates are of other goals")
+            raise ValueError(
+                "the replay memory was kept by a model of another goal_sampling: pursued goals are in one of both only"
+            )
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         if isinstance(self.goal_buffer, ReplayGoals):
             self.goal_buffer.use(self.replay_buffer)

@@ -61,8 +61,8 @@ class ManyGoalsDQN(GoalDQN):
         again as the memory fills
     :param target_kwargs: its arguments; only with a ``target_class``
     :param exploration_fraction: share of training over which the exploration rate falls, linearly
-    :param exploration_initial_eps: share of exploration at the start. With planned targets, of goal episodes that explore; else
-        of random actions
+    :param exploration_initial_eps: exploration rate at the start: with planned targets the share of goal episodes that
+        explore, else that of random actions
     :param exploration_final_eps: the same at the end
     :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` without goals: ``goal_buffer``,
         ``selector``, ``max_episode_steps``, ``goal_reward``, ``step_reward``, ``reset_worlds``
@@ -214,7 +214,7 @@ class ManyGoalsDQN(GoalDQN):
             assert self.goal_buffer is not None
             self.policy.fit_standardization(th.as_tensor(self._some_goals(), device=self.device))
         self._review_targets()
-        self.targets.before_updates(self.num_timesteps)
+        self.targets.before_updates(self.num_timesteps, 1.0 - self._current_progress_remaining)
         for _ in range(gradient_steps):
             self._loss, goal_ids, losses = self._update(batch_size)
             for selector in self._selectors:
@@ -285,14 +285,8 @@ class ManyGoalsDQN(GoalDQN):
         replay = self.replay_buffer
         states = None if replay.states is None else replay.numbers_of(self._last_obs["observation"])
         acted = self.targets.act(states, self._desired_ids, self._exploring, self.rng, masks)
-        if acted is None:
-            actions, _ = self.predict(self._last_obs, action_masks=masks)
-            return actions, actions
-        ask = np.flatnonzero(acted < 0)
-        if len(ask):
-            asked = {key: array[ask] for key, array in self._last_obs.items()}
-            acted[ask], _ = self.predict(asked, deterministic=True, action_masks=None if masks is None else masks[ask])
-        return acted, acted
+        actions = self.predict(self._last_obs, action_masks=masks)[0] if acted is None else acted
+        return actions, actions
 
     def predict(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.targets import Draw, Learner, Targets
 
+_LAST_PLAN = 0.7
+"""Share of training after which nothing is planned again."""
 _AS_GOOD = 0.2
 """Actions whose values fall short of the best by no more than this share of a step's cost are as good."""
 
@@ -21,12 +24,13 @@ _AS_GOOD = 0.2
 class PlannedTargets(Targets):
     """
     Value iteration in the world as the replay memory knows it (:class:`~sb3_manygoals.many_goals_dqn.planning.ReplayPlan`)
-    gives the values of all actions, and which are best; the network learns both, of states drawn evenly, however often they
-    were met. Errors are measured in steps, as a step costs ``goal_reward - step_reward``. While it learns, behaviour follows the plan, and explores by counts
-    (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`). For worlds of some thousand observations that recur.
+    gives the values of all actions, and which are best. The network learns both, of states drawn evenly, however often they
+    were met. Errors are measured in steps: a step costs ``goal_reward - step_reward``. While it learns, behaviour follows the
+    plan and explores by counts (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`). For worlds of some thousand
+    observations that recur.
 
     :param learner: whose network is taught
-    :param growth: plan again when there are this many times as many environment steps as at the last plan, above 1
+    :param growth: plan again when this many times as many environment steps were taken as at the last plan, above 1
     :param sweeps: the most updates of all values each time
     :param max_states: observations that are told apart as states, at most; a warning says when there are more
     :param near_decay: pairs that are d steps from their goal count ``near_decay ** d + near_floor``, see
@@ -71,6 +75,7 @@ class PlannedTargets(Targets):
         self.exploration = CountBonus(int(learner.policy.action_space.n))
         self.planned_at: int | None = None
         """Environment steps when it was last planned; None: not yet."""
+        self._round: int | None = None
         if learner.replay_buffer.states is None:
             learner.replay_buffer.keep_states(int(max_states))
 
@@ -84,16 +89,11 @@ class PlannedTargets(Targets):
         """That of a goal reached: distances grow from there."""
         return self.learner.goal_reward
 
-    def is_due(self, num_timesteps: int) -> bool:
-        """
-        :param num_timesteps: environment steps so far
-        :return: whether it is time to plan; also where steps are counted anew, as by a second call of ``learn``
-        """
-        return self.planned_at is None or not self.planned_at <= num_timesteps < self.growth * self.planned_at
-
-    def before_updates(self, num_timesteps: int) -> None:
-        """Plan, where it is time to."""
-        if self.is_due(num_timesteps):
+    def before_updates(self, num_timesteps: int, progress: float) -> None:
+        """Plan, where it is time to: the last time at 70% of training, for the network to learn what was planned."""
+        round_ = min(0, math.floor(math.log(max(progress, 1e-12) / _LAST_PLAN) / math.log(self.growth)))
+        if round_ != self._round:
+            self._round = round_
             self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer, self.sweeps)
             self.planned_at = num_timesteps
 
@@ -147,9 +147,10 @@ class PlannedTargets(Targets):
         rng: np.random.Generator,
         action_masks: NDArray[np.bool_] | None,
     ) -> NDArray[np.int64] | None:
-        """By the plan, or by counts, see :meth:`Targets.act`."""
+        """By the plan; those that are to explore, or whose way it does not know, by counts. See :meth:`Targets.act`."""
         assert states is not None
         actions = self.plan.best_actions(states, goal_ids)
+        explore = explore | (actions < 0)
         if explore.any():
             masks = None if action_masks is None else action_masks[explore]
             actions[explore] = self.exploration.actions(states[explore], self.learner.replay_buffer, rng, masks)
@@ -164,12 +165,13 @@ class PlannedTargets(Targets):
         """See :meth:`Targets.get_checkpoint_state`."""
         return {
             "planned_at": self.planned_at,
+            "round": self._round,
             "plan": self.plan.get_checkpoint_state(),
             "exploration": self.exploration.get_checkpoint_state(),
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """See :meth:`Targets.set_checkpoint_state`."""
-        self.planned_at = state["planned_at"]
+        self.planned_at, self._round = state["planned_at"], state["round"]
         self.plan.set_checkpoint_state(state["plan"])
         self.exploration.set_checkpoint_state(state["exploration"])

@@ -151,7 +151,7 @@ class ReplayPlan:
             return
         of_actions = np.min_scalar_type(-n_actions)
         needed = {"planned values": n_states * n_goals * 4, "planned actions": n_states * n_goals * of_actions.itemsize}
-        check_memory("planning", needed, 'choose fewer max_states in target_kwargs, or target_class=TDTargets')
+        check_memory("planning", needed, "choose fewer max_states in target_kwargs, or target_class=TDTargets")
         self.values = np.full((n_states, n_goals), self.never, dtype=np.float32)
         self.values[: len(before), : before.shape[1]] = before
         self.best = np.full((n_states, n_goals), -1, dtype=of_actions)

@@ -37,7 +37,7 @@ PAPER: dict[str, Any] = {
     },
 }
 """
-The recipe of Veeriah et al. (2018), for ``ManyGoalsDQN("CnnPolicy", env, **PAPER).learn(3e6)``: replay memory of 10,000, 32
-transitions x 16 goals an update, an update every step, RMSProp, gamma 0.99, epsilon from 1 to 0.1 over the first million steps.
+The recipe of Veeriah et al. (2018), for ``ManyGoalsDQN("CnnPolicy", env, **PAPER).learn(3e6)``: replay memory of 10,000,
+32 transitions x 16 goals an update, an update every step, RMSProp, gamma 0.99, epsilon from 1 to 0.1 over a million steps.
 What the paper leaves open (step size, target network, T, normalization) is chosen here, see ``docs/design.md``.
 """

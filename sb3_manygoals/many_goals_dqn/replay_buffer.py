@@ -291,9 +291,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param goal_buffer: takes in what it does not know yet
         """
         self.rewrites += 1
+        counted = goal_buffer.n_added, goal_buffer.n_recurred
         for time in range(self.size()):
             shape = (self.n_envs, *(self.observation_space.shape or ()))
             self.next_ids[time] = goal_buffer.add(self.next_observations[time].reshape(shape))
+        goal_buffer.n_added, goal_buffer.n_recurred = counted  # they were not met again
         if self.pursued_ids is not None:
             self.pursued_ids[:] = UNKNOWN
 

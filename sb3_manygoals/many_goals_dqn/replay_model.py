@@ -16,8 +16,8 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 
 def _doubt(led: csr_array) -> None:
     """
-    Turn counts of where actions led to into shares. All but the most frequent are taken for one less often than they were seen:
-    of rare events that a plan would wait for, one seen by luck looks the best of all.
+    Turn counts of where actions led to into shares. All but the most frequent are taken for one less than they were: of rare
+    events that a plan would wait for, one seen by luck looks the best of all.
 
     :param led: counts, of which no row is empty; changed in place
     """

@@ -93,8 +93,13 @@ class Targets(ABC):
         :return: the loss of each goal, shape (G,); an update descends their mean
         """
 
-    def before_updates(self, num_timesteps: int) -> None:  # noqa: B027 - need not be overridden, as those below
-        """:param num_timesteps: environment steps so far; called before the updates that follow a rollout"""
+    def before_updates(self, num_timesteps: int, progress: float) -> None:  # noqa: B027 - need not be overridden, as others
+        """
+        Called before the updates that follow a rollout.
+
+        :param num_timesteps: environment steps so far
+        :param progress: share of training that they are, from 0 to 1
+        """
 
     def after_step(self, num_timesteps: int, n_envs: int) -> bool:
         """
@@ -123,7 +128,7 @@ class Targets(ABC):
         :param explore: environments that are to explore, shape (n,)
         :param rng: for draws
         :param action_masks: actions allowed, shape (n, A), None for all
-        :return: actions, -1 where the network is to be asked, shape (n,); None: act epsilon-greedily by the network
+        :return: actions, shape (n,); None: act epsilon-greedily by the network
         """
         return None
 
@@ -271,4 +276,9 @@ class TDTargets(Targets):
 
 
 def _is_number(value: Any, least: float) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and least <= value < np.inf and value != -np.inf
+    return (
+        isinstance(value, (int, float, np.number))
+        and not isinstance(value, bool)
+        and least <= value < np.inf
+        and value != -np.inf
+    )
