@@ -22,3 +22,16 @@ def filled(transitions, max_states=100, n_actions=5):
     for transition in transitions:
         add(buffer, *transition)
     return buffer
+
+
+def shares_of(ends):
+    """
+    Where an action leads, as a plan takes it: all but the most frequent ends are doubted, and count one less than were seen.
+
+    :param ends: what followed each time
+    :return: share of each
+    """
+    counts = {end: ends.count(end) for end in dict.fromkeys(ends)}
+    most = max(counts.values())
+    believed = {end: n if n == most else n - 1 for end, n in counts.items()}
+    return {end: n / sum(believed.values()) for end, n in believed.items() if n}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn.replay_model import ReplayModel
-from tests.sb3_manygoals.many_goals_dqn.memories import filled
+from tests.sb3_manygoals.many_goals_dqn.memories import filled, shares_of
 
 N, A = 7, 3
 steps = st.lists(
@@ -16,12 +16,12 @@ steps = st.lists(
 
 
 def counted(transitions, buffer):
-    """How often each pair led where, by numbers of states: {(state, action): {(next state, ended): share}}."""
+    """Where each pair leads, by numbers of states: {(state, action): {(next state, ended): share}}."""
     of = {cell: state for state, cell in enumerate(buffer.states.observations.tolist())}
     led = {}
     for here, action, there, ended in transitions:
         led.setdefault((of[here], action), []).append((of[there], ended))
-    return {pair: {end: ends.count(end) / len(ends) for end in ends} for pair, ends in sorted(led.items())}
+    return {pair: shares_of(ends) for pair, ends in sorted(led.items())}
 
 
 @given(steps)
@@ -77,6 +77,19 @@ def test_a_model_is_restored_as_it_was(transitions):
         np.testing.assert_array_equal(ours.toarray(), theirs.toarray())
     np.testing.assert_array_equal(model.tried, again.tried)
     assert [slot.actions.tolist() for slot in model.slots] == [slot.actions.tolist() for slot in again.slots]
+
+
+def test_what_was_seen_less_often_than_the_rest_is_doubted():
+    # of five: thrice to 1, once to 2, once to an end in 1
+    buffer = filled([(0, 0, 1, False)] * 3 + [(0, 0, 2, False), (0, 0, 1, True)], n_actions=A)
+    model = ReplayModel.of(buffer)
+    assert model.on.toarray().tolist() == [[0.0, 1.0, 0.0]]
+    assert model.ends.nnz == 0
+    # twice to 2 is believed by half, and of equals none is doubted
+    buffer = filled([(0, 0, 1, False)] * 3 + [(0, 0, 2, False)] * 2 + [(3, 1, 0, False), (3, 1, 0, True)], n_actions=A)
+    model = ReplayModel.of(buffer)
+    assert model.on.toarray().tolist() == [[0.0, 0.75, 0.25, 0.0], [0.5, 0.0, 0.0, 0.0]]
+    assert model.ends.toarray().tolist() == [[0.0] * 4, [0.5, 0.0, 0.0, 0.0]]
 
 
 def test_what_there_was_no_room_for_is_no_part_of_it():

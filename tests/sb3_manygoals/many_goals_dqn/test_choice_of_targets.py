@@ -1,0 +1,165 @@
+"""Which targets a learner chooses when it is not told, and how it changes its mind."""
+
+import contextlib
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
+from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
+from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
+from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
+from tests.sb3_manygoals.many_goals_dqn.models import SMALL, goal_obs, make_model
+from tests.sb3_manygoals.worlds import Corridor
+
+
+class Changing(gym.Env):
+    """A corridor whose observations are stamped with the time where it says so: then none recurs."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, stamped, number=0):
+        self.observation_space = spaces.Box(0.0, 1e6, (2,), np.float64)
+        self.stamped, self.number, self.cell, self.time = stamped, number, 0, 0
+
+    def show(self):
+        self.time += 1
+        return np.array([self.cell, self.time + 1e4 * self.number if self.stamped(self.time) else 0.0])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cell = int(self.np_random.integers(6))
+        return self.show(), {}
+
+    def step(self, action):
+        self.cell = (self.cell + 2 * int(action) - 1) % 6
+        return self.show(), 0.0, False, False, {}
+
+
+def choosing(env, **kwargs):
+    return make_model(env, verbose=1, updates_per_step=0.2, **kwargs)
+
+
+def said(capsys):
+    return [line for line in capsys.readouterr().out.splitlines() if "were met before" in line]
+
+
+def test_where_observations_never_recur_targets_are_bootstrapped(capsys):
+    model = choosing("CartPole-v1").learn(400)
+    assert isinstance(model.targets, TDTargets)
+    assert model.replay_buffer.states is None
+    (line,) = said(capsys)  # once, and not each time it is looked at
+    assert line.endswith("% of the observations were met before: values are bootstrapped by a target network (TDTargets)")
+    # as a learner that was told so: values begin as of goals that are never reached
+    told = make_model("CartPole-v1", updates_per_step=0.2, target_class=TDTargets).learn(20)
+    model = choosing("CartPole-v1").learn(20)
+    model._review_targets()
+    obs = {key: th.tensor(value) for key, value in model.env.reset().items()}
+    for network in ("q_net", "q_net_target", "q_net_average"):
+        values = [getattr(one.policy, network)(obs["observation"], obs["desired_goal"]) for one in (model, told)]
+        th.testing.assert_close(*values)
+
+
+def test_where_observations_recur_values_are_planned(capsys):
+    model = choosing(gym.make("gym_twoRooms:TwoRoomsSwitchSmall-v0"), learning_starts=200).learn(400)
+    assert isinstance(model.targets, PlannedTargets)
+    (line,) = said(capsys)
+    assert line.endswith("% of the observations were met before: values are planned in the replay memory (PlannedTargets)")
+
+
+def test_from_planned_to_bootstrapped(capsys):
+    model = choosing(Changing(lambda time: time > 100)).learn(60)
+    assert isinstance(model.targets, PlannedTargets)
+    assert len(model.replay_buffer.states) == 6
+    model.learn(300, reset_num_timesteps=False)
+    assert isinstance(model.targets, TDTargets)
+    assert model.replay_buffer.states is None
+    assert model.targets.learner.replay_buffer is model.replay_buffer
+    assert ["Planned" in line for line in said(capsys)] == [True, False]
+    assert np.isfinite(model._loss.item())
+
+
+def test_from_bootstrapped_to_planned(capsys):
+    model = choosing(Changing(lambda time: time < 60)).learn(50)
+    assert isinstance(model.targets, TDTargets)
+    model.learn(250, reset_num_timesteps=False)
+    assert isinstance(model.targets, PlannedTargets)
+    # states are told apart in what was kept before, too
+    memory = model.replay_buffer
+    used = memory.size()
+    np.testing.assert_array_equal(memory.states[memory.state_ids[:used, 0]], memory.observations[:used, 0])
+    assert memory.tried[: len(memory.states)].sum() == used
+    assert ["Planned" in line for line in said(capsys)] == [False, True]
+
+
+def test_who_is_told_does_not_change_its_mind():
+    for target_class, stamped in ((PlannedTargets, True), (TDTargets, False)):
+        model = make_model(Changing(lambda _, stamped=stamped: stamped), target_class=target_class, updates_per_step=0.2)
+        assert isinstance(model.learn(300).targets, target_class)
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("change", [(lambda time: time > 30), (lambda time: time < 45)], ids=["to TD", "to planned"])
+def test_a_checkpoint_of_the_other_choice_is_resumed_to_the_last_bit(change, n_envs, tmp_path):
+    def run(folder, stop=None):
+        kwargs = {"learning_starts": 20, "updates_per_step": 1.0, "batch_size": 8, "goal_batch_size": 4, "seed": 1}
+        env = DummyVecEnv([lambda number=number: Changing(change, number) for number in range(n_envs)])
+        model = ManyGoalsDQN("MlpPolicy", env, policy_kwargs=SMALL, device="cpu", **kwargs)
+        before = type(model.targets)
+        callback = ExactCheckpointCallback(folder, every_steps=20)
+        resumed = callback.resume(model)
+        after = type(model.targets)
+        with contextlib.suppress(KeyboardInterrupt):
+            steps = 400 - model.num_timesteps
+            model.learn(steps, [callback, *([Stop(stop)] if stop else [])], reset_num_timesteps=not resumed)
+        return before, after, type(model.targets)
+
+    *_, end = run(tmp_path / "whole")
+    run(tmp_path / "stopped", 330)
+    before, after, _ = run(tmp_path / "stopped")
+    assert before is PlannedTargets  # as every learner begins
+    assert after is end is (TDTargets if change(10**6) else PlannedTargets)
+    same(*(read_checkpoint(checkpoints(tmp_path / name)[0]) for name in ("whole", "stopped")))
+
+
+def test_a_checkpoint_of_other_targets_than_asked_for_is_refused(tmp_path):
+    make_model(target_class=TDTargets).learn(60, ExactCheckpointCallback(tmp_path))
+    with pytest.raises(CheckpointError, match="is of a learner with target_class TDTargets, got PlannedTargets"):
+        ExactCheckpointCallback(tmp_path).resume(make_model(target_class=PlannedTargets))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_loaded_model_chooses_anew_by_what_it_meets(again, tmp_path):
+    """Neither by how long the saved one had learned, nor by what is loaded, which is not met again."""
+    model = choosing(Changing(lambda _: True)).learn(60)
+    assert isinstance(model.targets, TDTargets)
+    model.save(tmp_path / "model")
+    model.save_goal_buffer(tmp_path / "goals")
+    model.save_replay_buffer(tmp_path / "replay")
+    world = Changing(lambda _: not again)
+    world.time = 1_000
+    loaded = ManyGoalsDQN.load(tmp_path / "model", world, learning_starts=10)
+    loaded.load_goal_buffer(tmp_path / "goals")
+    loaded.load_replay_buffer(tmp_path / "replay")
+    loaded.learn(60)
+    assert isinstance(loaded.targets, PlannedTargets if again else TDTargets)
+
+
+def test_by_default_a_gridworld_is_mastered_in_seconds():
+    """The defaults, but for more updates in what is a short run, and a small network."""
+    model = ManyGoalsDQN(
+        "MlpPolicy", Corridor(12, start=0), learning_starts=100, updates_per_step=0.5, policy_kwargs={"net_arch": [64]}, seed=0
+    )
+    model.learn(1_000)
+    world, right = Corridor(12), 0
+    for start in range(12):
+        for goal in range(12):
+            cell = start
+            for _ in range(abs(goal - start)):
+                cell = min(max(cell + (-1, 1, 0)[int(model.predict(goal_obs(world, cell, goal), deterministic=True)[0])], 0), 11)
+            right += cell == goal
+    assert right == 144

@@ -1,0 +1,138 @@
+"""Exploration by counts, against loops over what was tried."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn import exploration as module
+from sb3_manygoals.many_goals_dqn.exploration import CountBonus
+from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, add, shares_of
+
+N, A = 6, 3
+moves = st.lists(
+    st.tuples(st.integers(0, N - 1), st.integers(0, A - 1), st.integers(0, N - 1), st.booleans()), min_size=1, max_size=30
+)
+
+
+def memory(size=1_000):
+    return ManyGoalsReplayBuffer(size, GOAL_SPACE, spaces.Discrete(A), "cpu", max_states=100)
+
+
+def looped(modelled, later, sweeps, discount):
+    """
+    The class's equation, a pair at a time.
+
+    :param modelled: transitions that the model knows
+    :param later: those that came after it, which only count
+    :return: what follows each action, by cells
+    """
+    most, cells = 1 / (1 - discount), {cell for here, _, there, _ in modelled + later for cell in (here, there)}
+    tried = {(cell, action): 0 for cell in cells for action in range(A)}
+    for here, action, *_ in modelled + later:
+        tried[here, action] += 1
+    pairs = {(here, action) for here, action, *_ in modelled}
+    shares = {pair: shares_of([(there, ended) for *one, there, ended in modelled if tuple(one) == pair]) for pair in pairs}
+    values = dict.fromkeys(cells, most / 2)
+    for _ in range(sweeps):
+        # after an end of the environment nothing follows; what came later may lead anywhere: back, say
+        led = {
+            pair: discount * sum(share * values[there] for (there, ended), share in shares[pair].items() if not ended)
+            if pair in shares
+            else discount * (values[pair[0]] if tried[pair] else most)
+            for pair in tried
+        }
+        values = {cell: max((1 + tried[cell, a]) ** -0.5 + led[cell, a] for a in range(A)) for cell in cells}
+    return led
+
+
+@given(moves, moves)
+def test_what_follows_is_the_loop_over_transitions(modelled, later):
+    buffer, bonus = memory(), CountBonus(A)
+    for move in modelled:
+        add(buffer, *move)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_SWEEPS", 200)
+        patch.setattr(module, "_TOLERANCE", 0.0)
+        patch.setattr(module, "_DISCOUNT", 0.8)  # so that both come to their end
+        bonus.refresh(buffer, 0)
+        for move in later:
+            add(buffer, *move)
+        bonus._solve(buffer)
+    expected = looped(modelled, later, 60, 0.8)
+    for state, cell in enumerate(buffer.states.observations.tolist()):
+        for action in range(A):
+            assert bonus.led[state, action] == pytest.approx(expected[cell, action], abs=1e-3)
+
+
+@given(moves)
+def test_actions_are_the_most_promising(transitions):
+    buffer, bonus, rng = memory(), CountBonus(A), np.random.default_rng(0)
+    for move in transitions:
+        add(buffer, *move)
+    bonus.refresh(buffer, 0)
+    n = len(buffer.states)
+    worth = 1 / np.sqrt(1 + buffer.tried[:n]) + bonus.led
+    for _ in range(3):
+        chosen = bonus.actions(np.arange(n), buffer, rng)
+        np.testing.assert_allclose(worth[np.arange(n), chosen], worth.max(axis=1), atol=1e-5)
+    masks = np.arange(A) != chosen[:, None]
+    second = bonus.actions(np.arange(n), buffer, rng, masks)
+    np.testing.assert_allclose(worth[np.arange(n), second], np.where(masks, worth, -1).max(axis=1), atol=1e-5)
+
+
+def test_where_nothing_is_known_all_actions_are_as_good():
+    buffer, bonus, rng = memory(), CountBonus(A), np.random.default_rng(0)
+    add(buffer, 0, 1, 0, False)
+    drawn = bonus.actions(np.full(9_000, UNKNOWN), buffer, rng)
+    np.testing.assert_allclose(np.bincount(drawn) / 9_000, np.full(A, 1 / A), atol=0.025)  # 5 standard deviations
+    # not solved yet: what is at hand decides
+    assert 1 not in bonus.actions(np.zeros(100, dtype=np.int64), buffer, rng)
+
+
+def steps_to_see_all(length, choose):
+    """From one end of a corridor, never reset, until its other end is seen."""
+    buffer, cell = memory(20_000), 0
+    seen = {0}
+    for step in range(20_000):
+        action = choose(buffer, cell, step)
+        there = min(max(cell + (-1, 1, 0)[action], 0), length - 1)
+        add(buffer, cell, action, there, False)
+        cell = there
+        seen.add(cell)
+        if len(seen) == length:
+            return step + 1
+    return 20_000
+
+
+def test_it_sees_all_of_a_long_corridor_far_sooner_than_chance():
+    length = int(CELLS.n)
+    by_counts, by_chance = [], []
+    for seed in range(3):
+        bonus, rng = CountBonus(A), np.random.default_rng(seed)
+
+        def by_count(buffer, cell, step, bonus=bonus, rng=rng):
+            if step:
+                bonus.refresh(buffer, step)
+            return int(bonus.actions(buffer.numbers_of(np.array([cell])), buffer, rng)[0])
+
+        by_counts.append(steps_to_see_all(length, by_count))
+        by_chance.append(steps_to_see_all(length, lambda *_, rng=rng: int(rng.integers(A))))
+    assert 2 * sum(by_counts) < sum(by_chance)
+
+
+def test_it_goes_on_as_it_was_saved():
+    buffer, bonus = memory(), CountBonus(A)
+    for time in range(120):
+        add(buffer, time % N, time % A, (time + 1) % N, False)
+        bonus.refresh(buffer, time)
+    other = CountBonus(A)
+    other.set_checkpoint_state(bonus.get_checkpoint_state())
+    for time in range(120, 1_300):
+        add(buffer, time % N, time // 7 % A, (time + 1) % N, False)
+        for each in (bonus, other):
+            each.refresh(buffer, time)
+        np.testing.assert_array_equal(bonus.led, other.led)
