@@ -38,7 +38,7 @@ DEFAULTS = {
 OTHERS = {
     "mastery-study": (
         "mastery_study:MasteryStudyConfig",
-        "Many runs of mastery, tabular and hindsight: carry out what has not finished of them.",
+        "Many runs of mastery: carry out what has not finished of them.",
     ),
     "auxiliary-study": (
         "auxiliary_study:AuxiliaryStudyConfig",
@@ -47,10 +47,6 @@ OTHERS = {
     "pretraining-study": (
         "pretraining_study:PretrainingStudyConfig",
         "Many runs of pretraining in MiniGrid: carry out what has not finished of them, and compare.",
-    ),
-    "pretraining-features": (
-        "pretraining_features:PretrainingFeaturesConfig",
-        "Measure the features that A2C began with in runs of pretraining.",
     ),
     "games-study": (
         "games_study:GamesStudyConfig",
@@ -62,7 +58,7 @@ OTHERS = {
     ),
     "summary": (
         "summary:SummaryConfig",
-        "Sum up runs of mastery, tabular and hindsight over their seeds: tables, figures, failing goals, values.",
+        "Sum up runs of mastery over their seeds: tables, figures, failing goals, values.",
     ),
     "auxiliary-summary": (
         "auxiliary_summary:AuxiliarySummaryConfig",
@@ -78,15 +74,9 @@ OTHERS = {
     ),
     "throughput": (
         "throughput:ThroughputConfig",
-        "Time updates, ours and others, and their memory; instead with --world the world against its peers, with --curves how "
-        "soon goal embeddings and a head for each goal come to mastery, with --profile where the time of an update goes, with "
-        "--changes what each change for speed gave, with --atari games beside SB3's set-ups, with --auxiliary what auxiliary "
-        "tasks cost, with --pretraining what pre-training costs, with --selection what rules for choosing goals cost "
+        "Time updates, ours and others, and their memory; instead with --world the world against its peers, with --atari "
+        "games beside SB3's set-ups, with --auxiliary what auxiliary tasks cost, with --pretraining what pre-training costs "
         "(settings: throughput --world --help, and so on).",
-    ),
-    "value-rank": (
-        "value_rank:ValueRankConfig",
-        "Cut the exact values of a world to lower ranks, and measure the mastery that is left.",
     ),
     "film": ("film:FilmConfig", "Film the exact policy of a map pursuing goals."),
     "faults": ("faults:FaultsConfig", "Kill, damage and starve training runs, and count what comes of it."),
@@ -95,13 +85,9 @@ OTHERS = {
 
 THROUGHPUT = {
     "--world": "world_speed:WorldSpeedConfig",
-    "--curves": "curves:CurvesConfig",
-    "--profile": "time_profile:ProfileConfig",
-    "--changes": "changes:ChangesConfig",
     "--atari": "atari_speed:AtariSpeedConfig",
     "--auxiliary": "auxiliary_speed:AuxiliarySpeedConfig",
     "--pretraining": "pretraining_speed:PretrainingSpeedConfig",
-    "--selection": "selection_speed:SelectionSpeedConfig",
 }
 """What else ``throughput`` does, each with settings of its own."""
 

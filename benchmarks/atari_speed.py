@@ -1,4 +1,4 @@
-"""Atari by ale-py's threads against SB3's own set-ups: steps alone, and training A2C; and the room that its frames take."""
+"""Atari by ale-py's threads against SB3's own set-ups: steps alone, and training A2C."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import VecEnv
 
-from benchmarks import frame_bytes, rounds, run_folder
+from benchmarks import rounds, run_folder
 from benchmarks.rounds import Best, Contender, Figure
 from sb3_manygoals.auxiliary import AuxiliaryActorCriticPolicy
 from sb3_manygoals.networks import PaddedCNN
@@ -76,7 +76,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class AtariSpeedConfig:
-    """Time Atari games and the training of SB3's A2C on them, ours and SB3's set-ups in turn; measure the room of frames."""
+    """Time Atari games and the training of SB3's A2C on them, ours and SB3's set-ups in turn."""
 
     rounds: int = 7
     """Times that each contender is measured; medians are reported, of ratios those of the ratios within a round."""
@@ -90,10 +90,6 @@ class AtariSpeedConfig:
     """Steps in each measurement of training, all copies' together."""
     threads: tuple[int, ...] = tuple(dict.fromkeys((1, os.cpu_count() or 1)))
     """Numbers of torch threads to measure with, one after the other."""
-    frames_of: tuple[str, ...] = ("Breakout", "Assault")
-    """Games whose frames are compressed."""
-    play_steps: int = 2_000
-    """Steps of random play of each of four copies from which these frames are."""
     output: Path = Path("runs")
     """Folder in which the run's own folder is made."""
 
@@ -104,7 +100,7 @@ class AtariSpeedConfig:
 
 def run(config: AtariSpeedConfig) -> Path:
     """
-    Measure, print, and write ``atari-<n>-threads.csv``, ``frames.csv`` and ``config.json``.
+    Measure, print, and write ``atari-<n>-threads.csv`` and ``config.json``.
 
     :param config: what to run
     :return: the folder
@@ -127,9 +123,6 @@ def run(config: AtariSpeedConfig) -> Path:
     finally:
         for env in envs.values():
             env.close()
-    rows = [row for game in config.frames_of for row in frame_bytes.measure(game, config.play_steps, config.rounds)]
-    frame_bytes.write(folder / "frames.csv", rows)
-    frame_bytes.show(rows)
     print(f"written to {folder}")
     return folder
 

@@ -167,7 +167,7 @@ class AllGoalsDQN(ManyGoalsDQN):
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": AllGoalsCnnPolicy, "MlpPolicy": AllGoalsMlpPolicy}
-    policy: AllGoalsCnnPolicy | AllGoalsMlpPolicy
+    policy: AllGoalsCnnPolicy | AllGoalsMlpPolicy  # type: ignore[assignment]
 
     def __init__(self, policy: str | type[ManyGoalsPolicy], env: GymEnv | str | None, **kwargs: Any) -> None:
         super().__init__(policy, env, **{"target_class": AllGoalsTargets, **kwargs})

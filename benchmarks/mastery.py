@@ -146,15 +146,17 @@ def make(
             pursuit["selector"] = SELECTORS[config.selection]()
         if config.agent in ("hindsight", "head-per-goal") or never is not None:
             pursuit["goal_buffer"] = GoalBuffer(world.space, 10_000 if tables is None else len(tables), never)
-        env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
         if config.agent == "hindsight":
             return hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given), False
         own: dict[str, Any] = {"td": {"target_class": TDTargets}, "paper": PAPER}.get(config.agent, {})
         if config.agent == "paper" and not world.is_seen:  # its convolutions have no meaning there
-            policy = {key: own["policy_kwargs"][key] for key in own["policy_kwargs"] if key != "features_extractor_class"}
-            own = own | {"policy_kwargs": {key: policy[key] for key in policy if key != "net_arch"}}
+            layers = ("features_extractor_class", "net_arch")
+            own = own | {
+                "policy_kwargs": {key: own["policy_kwargs"][key] for key in own["policy_kwargs"] if key not in layers}
+            }
         own = merged(own, {"goal_wrapper_kwargs": pursuit} if pursuit else {})
         algorithm = leo.AllGoalsDQN if config.agent == "head-per-goal" else ManyGoalsDQN
+        env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
         policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
         return algorithm(policy, env, seed=config.seed, device=config.device, **merged(own, given)), False
     except (TypeError, ValueError) as error:

@@ -1,105 +1,89 @@
-"""Section 3 of the paper, and what goes beyond it, as a suite: who is compared with whom, for how long, how often."""
+"""Section 3 of the paper, and what goes beyond it, as a suite: who is compared with whom, where, for how long, how often."""
 
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
 from benchmarks import run_folder
-from benchmarks.hindsight import HindsightConfig
-from benchmarks.mastery import PRESETS
-from benchmarks.study import StudyConfig
+from benchmarks.mastery import SELECTORS, Agent, MasteryConfig
 from benchmarks.suite import Spec
 from benchmarks.suite.config import SuiteConfig
 from benchmarks.suite.drive import Outcome
-from benchmarks.tabular import TabularConfig
 
-SELECTIONS = ("learning_progress", "smoothed_progress", "intermediate_difficulty", "least_visited", "value_disagreement")
+Options = dict[str, Any]
 
-AGENTS: dict[str, dict[str, Any]] = {
-    "uniform": {},
-    **{selection.replace("_", "-"): {"agent": {"selection": selection}} for selection in SELECTIONS},
-    "on-policy": {"agent": {"goal_sampling": "pursued"}},
-    "hindsight": {"study": "hindsight"},
+PAPERS_MAP, SMALL_MAP = "TwoRoomsSwitch-v0", "TwoRoomsSwitchSmall-v0"
+
+AGENTS: dict[str, Options] = {name: {"agent": name} for name in get_args(Agent)}
+"""Every agent."""
+
+RULES: dict[str, Options] = {name.replace("_", "-"): {"selection": name} for name in SELECTORS if name != "uniform"}
+"""The default under each rule by which goals are pursued, but for the uniform one."""
+
+PLANNED: Options = {"target_class": "sb3_manygoals:PlannedTargets"}
+
+ABLATIONS: dict[str, Options] = {
+    "no-best-action-loss": {"agent_kwargs": PLANNED | {"target_kwargs": {"best_weight": 0.0}}},
+    "no-near-weights": {"agent_kwargs": PLANNED | {"target_kwargs": {"near_decay": 1.0}}},
+    "relu": {"agent_kwargs": {"policy_kwargs": {"activation_fn": "torch.nn:ReLU"}}},
+    "product-head": {"agent_kwargs": {"policy_kwargs": {"head": "product"}}},
+    "no-averaging": {"agent_kwargs": {"policy_kwargs": {"averaging": 0.0}}},
+    "no-standardization": {"agent_kwargs": {"policy_kwargs": {"standardize": False}}},
+    "worlds-reset": {"agent_kwargs": {"goal_wrapper_kwargs": {"reset_worlds": True}}},
+    "worlds-not-reset": {"agent_kwargs": {"goal_wrapper_kwargs": {"reset_worlds": False}}},
+    "td-targets": {"agent": "td"},
 }
-"""Many goals under each rule by which goals are pursued, the paper's on-policy baseline, and SB3's DQN + HerReplayBuffer: what
-each changes of the preset "small"."""
+"""The default with one thing changed."""
 
-TABLE: dict[str, dict[str, Any]] = {"table": {"study": "tabular", "n_envs": 8}}
-"""The paper's other baseline, which can say nothing of goals held out."""
+ON_POLICY: Options = {"batch_size": 16, "target_kwargs": {"goal_sampling": "pursued"}}
+"""16 transitions from the same replay memory, each teaching its own goal; as many updates as the others make."""
 
-ABLATIONS: dict[str, dict[str, Any]] = {
-    "preset": {},
-    "double-q": {"agent": {"double_q": True}},
-    "three-steps": {"agent": {"n_steps": 3}},
-    "no-layer-norm": {"agent": {"layer_norm": False}},
-    "no-standardization": {"agent": {"standardize": False}},
-    "averaged-weights": {"agent": {"averaging": 0.995}},
-    "uniform-goals": {"agent": {"goal_sampling": "uniform"}},
-    "half-batch-goals": {"agent": {"batch_goal_share": 0.5}},
-    "all-goals": {"agent": {"goal_sampling": "all"}},
-    "rmsprop": {"agent": {"optimizer": "rmsprop", "rmsprop_epsilon": 1e-5}},
-    "constant-step-size": {"agent": {"decay": False}},
-    "near-weights": {"agent": {"near_decay": 0.9}},
-    "action-gap": {"agent": {"action_gap": 0.5}},
-    "distance-head": {"agent": {"head": "distance", "embedding_dim": 128}},
-    "mlp-trunk": {"agent": {"trunk": "mlp"}},
-}
-"""The preset "small" with one thing changed."""
-
-PAPER: dict[str, dict[str, Any]] = {
-    "uniform": {"preset": "paper"},
-    "learning-progress": {"preset": "paper-learning-progress"},
-    "on-policy": {"preset": "paper-on-policy"},
+PAPER: dict[str, Options] = {
+    "uniform": {"agent": "paper"},
+    "learning-progress": {"agent": "paper", "selection": "learning_progress"},
+    "on-policy": {"agent": "paper", "agent_kwargs": ON_POLICY},
 }
 """The paper's agents, with its settings."""
 
-HELD_OUT = 0.2
-"""Share of goals held out in the second experiment, as in the paper."""
+HELD_OUT: Options = {"held_out": 0.2}
+"""As many goals as in the paper's second experiment."""
 
-FAST: dict[str, dict[str, Any]] = {
-    "all": {"preset": "fast", "eval_freq": 100_000},
-    "held-out": {"preset": "fast", "eval_freq": 100_000, "held_out": HELD_OUT},
+WORLDS: dict[str, tuple[str, int]] = {
+    "small": (SMALL_MAP, 50_000),
+    "locks": (PAPERS_MAP, 500_000),
+    "empty": ("MiniGrid-Empty-8x8-v0", 200_000),
+    "four-rooms": ("MiniGrid-FourRooms-v0", 200_000),
+    "door-key": ("MiniGrid-DoorKey-6x6-v0", 200_000),
+    "frozen-lake": ("FrozenLake8x8-v1", 200_000),
+    "taxi": ("Taxi-v4", 200_000),
+    "cliff": ("CliffWalking-v1", 200_000),
 }
-"""Both experiments on the paper's map with what masters it soonest."""
+"""Worlds in which the default is tried, each for so many steps."""
 
-FAST_ABLATIONS: dict[str, dict[str, Any]] = {
-    name: {"preset": "fast", "eval_freq": 100_000, "agent": changed}
-    for name, changed in {
-        "no-margin": {"margin_weight": 0.0},
-        "no-near-weights": {"near_decay": 1.0},
-        "no-margin-no-near-weights": {"margin_weight": 0.0, "near_decay": 1.0},
-        "as-they-came": {"plan_evenly": False},
-        "no-plan": {"plan_interval": 0, "plan_evenly": False, "margin_weight": 0.0},
-    }.items()
+Part = Literal["agents", "map", "worlds", "held-out", "ablations", "paper", "generalization"]
+
+PARTS: dict[Part, tuple[str, int, dict[str, Options]]] = {
+    "agents": (SMALL_MAP, 120_000, AGENTS | RULES),
+    "map": (PAPERS_MAP, 500_000, AGENTS),
+    "worlds": ("", 0, {name: {"map": "locks"} if name == "locks" else {} for name in WORLDS}),
+    "held-out": (PAPERS_MAP, 500_000, {name: AGENTS[name] | HELD_OUT for name in ("default", "td")}),
+    "ablations": (PAPERS_MAP, 500_000, {"default": {}} | ABLATIONS),
+    "paper": (PAPERS_MAP, 3_000_000, PAPER | {"table": {"agent": "table"}}),
+    "generalization": (PAPERS_MAP, 3_000_000, {name: options | HELD_OUT for name, options in PAPER.items()}),
 }
-"""The preset "fast" with one thing changed, or, where one needs another, two; transitions drawn as they came, not evenly."""
-
-Part = Literal["agents", "held-out", "ablations", "table", "fast", "fast-ablations", "paper", "generalization"]
-
-STEPS: dict[Part, int] = {
-    "agents": 120_000,
-    "held-out": 120_000,
-    "ablations": 80_000,
-    "table": 3_000_000,
-    "fast": 500_000,
-    "fast-ablations": 500_000,
-    "paper": 3_000_000,
-    "generalization": 3_000_000,
-}
-"""Environment steps of a run; what the preset scales by them is scaled."""
+"""World, environment steps and agents of each; those of "worlds" are in WORLDS."""
 
 
 def specs(part: Part, seeds: int, steps: int | None = None) -> list[Spec]:
     """
-    :param part: of the study: the agents on the small map; the same with goals held out; the small preset with one thing
-        changed; the lookup table on the paper's map; the preset "fast" there, without goals held out and with; that with
-        one thing changed; the paper's two experiments there, likewise
+    :param part: of the study
     :param seeds: how many, from 0 on
     :param steps: environment steps of a run, None for those of the part
     :return: the runs, all agents of one seed before the next seed
@@ -107,59 +91,32 @@ def specs(part: Part, seeds: int, steps: int | None = None) -> list[Spec]:
     """
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1, got {seeds}")
-    small = "TwoRoomsSwitchSmall-v0"
-    agents = {
-        "agents": AGENTS | TABLE,
-        "held-out": {name: {**options, "held_out": HELD_OUT} for name, options in AGENTS.items()},
-        "ablations": ABLATIONS,
-        "table": {"table": {"study": "tabular"}},
-        "fast": FAST,
-        "fast-ablations": FAST_ABLATIONS,
-        "paper": PAPER | {"table": {"study": "tabular"}},
-        "generalization": {name: {**options, "held_out": HELD_OUT} for name, options in PAPER.items()},
-    }[part]
-    world = small if part in ("agents", "held-out", "ablations") else "TwoRoomsSwitch-v0"
-    return [
-        Spec(
-            "benchmarks.mastery_study:carry_out",
-            f"{part}-{name}",
-            world,
-            seed,
-            STEPS[part] if steps is None else steps,
-            options,
-        )
-        for seed in range(seeds)
-        for name, options in agents.items()
-    ]
+    world, usual, agents = PARTS[part]
+    found = []
+    for seed in range(seeds):
+        for name, options in agents.items():
+            where, long = WORLDS[name] if part == "worlds" else (world, usual)
+            own = f"{part}-{name}"
+            found.append(
+                Spec("benchmarks.mastery_study:carry_out", own, where, seed, long if steps is None else steps, options)
+            )
+    return found
 
 
-def configuration(spec: Spec) -> StudyConfig:
+def configuration(spec: Spec) -> MasteryConfig:
     """
     :param spec: of a run
-    :return: its settings. Epsilon falls over the same share of the run as in the preset
+    :return: its settings
     """
-    options = dict(spec.settings)
-    study = options.pop("study", "mastery")
-    common: dict[str, Any] = {
-        "env_id": spec.game,
-        "total_steps": spec.steps,
-        "seed": spec.seed,
-        "eval_freq": max(1, spec.steps // 12),
-        "progress_bar": False,
-    }
-    if study == "hindsight":
-        return replace(HindsightConfig(), **common | options)
-    if study == "tabular":
-        table = TabularConfig()
-        return replace(table, **common | options, exploration_steps=_scaled(table.exploration_steps, table, spec))
-    preset = PRESETS[options.pop("preset", "small")]
-    agent = replace(preset.agent, exploration_steps=_scaled(preset.agent.exploration_steps, preset, spec))
-    agent = replace(agent, **options.pop("agent", {}))
-    return replace(preset, **common | options, agent=agent)
-
-
-def _scaled(steps: int, default: StudyConfig, spec: Spec) -> int:
-    return max(1, steps * spec.steps // default.total_steps)
+    options = {"agent_kwargs": {}} | dict(spec.settings)
+    return MasteryConfig(
+        env_id=spec.game,
+        total_steps=spec.steps,
+        seed=spec.seed,
+        eval_freq=max(1, spec.steps // 12),
+        progress_bar=False,
+        **options | {"agent_kwargs": json.dumps(options["agent_kwargs"])},
+    )
 
 
 def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
@@ -168,19 +125,14 @@ def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
 
     :param spec: the run
     :param folder: of the run
-    :return: mastery after training, greedy and with random actions, of all goals and of those held out
+    :return: the numbers of its summary
     """
     own = folder / spec.agent / "run"
     run_folder.carry_out(configuration(spec), own)
-    with (own / "goals.csv").open(newline="", encoding="utf-8") as file:
-        goals = list(csv.DictReader(file))
-    chosen = {"all": goals, "held_out": [goal for goal in goals if int(goal["held_out"])]}
-    return {
-        f"{measure}_{name}": sum(float(goal[f"{measure}_reached"]) for goal in rows) / len(rows)
-        for name, rows in chosen.items()
-        for measure in ("greedy", "epsilon")
-        if rows
-    }
+    with (own / "summary.csv").open(newline="", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    said = {name: value for name, value in row.items() if value and name not in ("world", "agent", "seed", "targets")}
+    return {name: float(value) for name, value in said.items()}
 
 
 @dataclass(frozen=True)
@@ -191,9 +143,8 @@ class MasteryStudyConfig:
         default_factory=lambda: SuiteConfig(root=Path("runs/mastery-study"))
     )
     part: Part = "agents"
-    """The agents on the small map; the same with goals held out; the small preset with one thing changed; the lookup table on
-    the paper's map; the preset "fast" there, without goals held out and with; that with one thing changed; the paper's two
-    experiments there, likewise."""
+    """All agents, and the default under every rule for choosing goals, on the small map; all agents on the paper's map; the
+    default in other worlds; with goals held out; with one thing changed; the paper's two experiments with its settings."""
     seeds: int = 6
     """Runs of each agent, with the seeds from 0 on."""
     steps: int | None = None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 INCIDENTAL = {"seed", "output", "resume", "preset", "progress_bar", "checkpoint_minutes"}
 """Settings in which runs of the same kind may differ. A preset is only where the defaults of others come from."""
-SHARED = ("env_id", "eval_steps", "eval_epsilon")
+SHARED = ("env_id", "map", "eval_steps", "eval_epsilon")
 """Settings without which mastery is not the same thing: one summary takes runs that agree in them."""
 
 
@@ -115,7 +115,7 @@ def collect(folders: Sequence[Path]) -> list[PastRun]:
     if not found:
         raise PastRunError("runs must have at least one folder with config.json and mastery.csv, got none")
     for name in SHARED:
-        values = sorted({str(run.settings[name]) for run in found})
+        values = sorted({str(run.settings.get(name)) for run in found})
         if len(values) > 1:
             raise PastRunError(f"runs must agree in {name}, got {', '.join(values)}: summarise them apart")
     return labelled(found)

@@ -125,32 +125,6 @@ def _with_commas(number: str) -> str:
     return f"{int(whole):,}{point}{rest}" if whole else ""
 
 
-def learning_curves(table: Path, picture: Path, epsilon: float) -> None:
-    """
-    Mastery against the time spent on training, a line a seed.
-
-    :param table: ``curves.csv``
-    :param picture: the PNG to write
-    :param epsilon: of the second measurement
-    """
-    rows = _read(table)
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.5), dpi=150, layout="constrained", sharey=True)
-    learners = list(dict.fromkeys(row["learner"] for row in rows))
-    for axes, name, title in zip(panels, ("epsilon", "greedy"), (f"epsilon {epsilon:g}", "greedy"), strict=True):
-        for learner, colour in zip(learners, (GREEDY, NOISY), strict=False):
-            for number, seed in enumerate(dict.fromkeys(row["seed"] for row in rows)):
-                points = [row for row in rows if (row["learner"], row["seed"]) == (learner, seed)]
-                seconds, mastery = ([float(row[column]) for row in points] for column in ("training_seconds", name))
-                axes.plot(seconds, mastery, color=colour, linewidth=1.5, label=None if number else learner)
-        axes.set(xlabel="training (s)", title=title, ylim=(0, 1.02), xlim=(0, None))
-        axes.grid(alpha=0.3)
-        axes.spines[["right", "top"]].set_visible(False)
-    panels[0].set_ylabel("mastery")
-    panels[0].legend(loc="lower right", frameon=False)
-    figure.savefig(picture)
-    plt.close(figure)
-
-
 def _read(table: Path) -> list[dict[str, str]]:
     with table.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))

@@ -17,11 +17,12 @@ from benchmarks.a2c import A2CConfig
 from benchmarks.auxiliary_presets import OPTIMIZER
 from benchmarks.episode_scores import LAST, ScoreCallback, ScorePoint
 from benchmarks.study import saved_settings
-from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
+from sb3_manygoals import PAPER, ExactCheckpointCallback, ManyGoalsDQN, TDTargets
 from sb3_manygoals.auxiliary import RolloutReusePolicy
 from sb3_manygoals.checkpoint import checkpoints
 from sb3_manygoals.checkpoint.callback import Checkpointable
 from sb3_manygoals.checkpoint.learner import get_generators, set_generators
+from sb3_manygoals.goals.vec_wrapper import can_reset_single_envs
 from sb3_manygoals.pretraining import CopiedLayer, ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 
 World = Literal["atari", "minigrid"]
@@ -125,13 +126,15 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
         env,
         batch_size=config.batch_size,
         goal_batch_size=config.goal_batch_size,
+        updates_per_step=1.0,
         goals_in_replay=True,
         replay_buffer_class=ManyGoalsFrameReplayBuffer,
         replay_buffer_kwargs={"n_stack": n_stack},
-        goal_wrapper_kwargs={"max_episode_steps": config.goal_steps},
-        initial_value=0.0,
-        exploration_steps=config.pretrain_steps,
-        policy_kwargs={**policy, "embedding_dim": config.embedding_dim},
+        goal_wrapper_kwargs={"max_episode_steps": config.goal_steps, "reset_worlds": can_reset_single_envs(env)},
+        target_class=TDTargets,
+        target_kwargs={**PAPER["target_kwargs"], "initial_value": 0.0},
+        exploration_fraction=1.0,
+        policy_kwargs={**PAPER["policy_kwargs"], "standardize": False, **policy, "embedding_dim": config.embedding_dim},
         **common,
     )
 

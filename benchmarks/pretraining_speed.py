@@ -14,6 +14,7 @@ import torch as th
 from rich.console import Console
 from rich.table import Table
 from stable_baselines3 import A2C
+from stable_baselines3.common.utils import ConstantSchedule
 
 from benchmarks import peak_memory, rounds, run_folder
 from benchmarks.auxiliary_presets import N_ENVS
@@ -68,7 +69,7 @@ class PretrainingSpeedConfig:
     def of(self, agent: Agent) -> PretrainingConfig:
         """
         :param agent: which
-        :return: its settings: nothing is learned until the memory is full; epsilon has fallen by half then
+        :return: its settings: nothing is learned until the memory is full
         """
         full = self.transitions
         return PretrainingConfig(
@@ -119,8 +120,11 @@ def run(config: PretrainingSpeedConfig) -> Path:
 
 
 def fill(learner: ManyGoalsDQN | RewardPredictor) -> None:
-    """:param learner: whose replay memory to fill, without an update"""
+    """:param learner: whose replay memory to fill, without an update; from then on it acts as half way through its training"""
     learner.learn(learner.buffer_size)
+    if isinstance(learner, ManyGoalsDQN):
+        half_way = (learner.exploration_initial_eps + learner.exploration_final_eps) / 2
+        learner.exploration_schedule = ConstantSchedule(half_way)
 
 
 def contenders(

@@ -17,7 +17,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from benchmarks import film, logs, plotting, report, run_folder
-from benchmarks.worlds import Tables, World
+from benchmarks.worlds import SettingError, Tables, World
 from sb3_manygoals import (
     ExactCheckpointCallback,
     ManyGoalsDQN,
@@ -175,10 +175,10 @@ def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
     :param share: of them to be held out, in [0, 1)
     :param seed: of the choice
     :return: which are held out, drawn at random, shape (n_goals,)
-    :raises ValueError: if ``share`` is not in [0, 1)
+    :raises SettingError: if ``share`` is not in [0, 1)
     """
     if not 0.0 <= share < 1.0:
-        raise ValueError(f"held_out must be in [0, 1), got {share}")
+        raise SettingError(f"held_out must be in [0, 1), got {share}")
     held_out = np.zeros(n_goals, dtype=np.bool_)
     rng = np.random.default_rng((seed, 5))  # tagged: worlds draw with default_rng(seed)
     held_out[rng.permutation(n_goals)[: round(share * n_goals)]] = True
@@ -315,11 +315,8 @@ def _summary(
     }
     for name in ("greedy", "epsilon", "plan", "held_out_greedy", "held_out_epsilon", "held_out_plan"):
         result = results.get(name)
-        values = ("", "", "") if result is None else (result.rate, *result.interval)
-        row |= {
-            name + end: value if value == "" else round(float(value), 4)
-            for end, value in zip(("", "_low", "_high"), values, strict=True)
-        }
+        values = [""] * 3 if result is None else [round(value, 4) for value in (result.rate, *result.interval)]
+        row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
     return row | {
         "ceiling": "" if greedy.ceiling is None else round(float(greedy.ceiling.mean()), 4),
         "training_seconds": round(training_seconds, 1),

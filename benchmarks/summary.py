@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-import gym_twoRooms  # noqa: F401
 from benchmarks import goal_tables, summary_plots, summary_tables, value_errors
 from benchmarks.past_runs import PastRun, PastRunError, collect
+from benchmarks.worlds import World
 from gym_twoRooms.mdp import TwoRoomsMDP
 from gym_twoRooms.oracle import expected_steps, reach_probabilities
 
@@ -117,9 +116,10 @@ def write_tables(
     :raises PastRunError: if there is no such label, or ``goals.csv`` of a run is of another world
     """
     settings = runs[0].settings
-    world = gym.make(settings["env_id"])
-    mdp: TwoRoomsMDP = world.unwrapped.mdp  # type: ignore[attr-defined]
-    world.close()
+    world = World(settings["env_id"], settings.get("map"))
+    if not world.is_two_rooms:
+        raise PastRunError(f"runs must be in TwoRoomsSwitch, where exact plans are made, got {world.id}")
+    mdp: TwoRoomsMDP = world.make().unwrapped.mdp  # type: ignore[attr-defined]
     for one in runs:
         if one.is_finished and len(one.outcomes.held_out) != mdp.n_states:
             got = f"{len(one.outcomes.held_out)} rows"

@@ -312,9 +312,7 @@ class TabularVectorEnv(gym.vector.VectorEnv[NDArray[Any], NDArray[np.int64], NDA
         self._over: NDArray[np.bool_] = np.zeros(num_envs, dtype=np.bool_)
         self._sums = np.concatenate([[0.0], np.cumsum(tables.chances)])
 
-    def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[Any], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[NDArray[Any], dict[str, Any]]:
         """
         :param seed: of the generator that all share, or None to go on with it
         :param options: not used
@@ -405,7 +403,8 @@ def _explore_by_copies(env: gym.Env[Any, Any]) -> Tables:
         raise NotEnumerable("it begins at random, and has no model in P")
     n_actions, start = int(env.action_space.n), begun[0].tobytes()
     shown = {start: begun[0]}
-    worlds: dict[bytes, gym.Env[Any, Any] | None] = {start: env}
+    worlds: dict[bytes, gym.Env[Any, Any]] = {start: env}
+    expanded: set[bytes] = set()
 
     def outcomes(state: bytes, action: int) -> Outcomes:
         try:
@@ -417,10 +416,11 @@ def _explore_by_copies(env: gym.Env[Any, Any]) -> Tables:
         if pickle.dumps(world.unwrapped.np_random.bit_generator.state) != before:
             raise NotEnumerable("its steps are left to chance, and it has no model in P")
         after = np.asarray(observation).tobytes()
-        if after not in shown or (not ended and after not in worlds):
+        if after not in shown or not (ended or after in worlds or after in expanded):
             shown[after], worlds[after] = np.asarray(observation), world
         if action == n_actions - 1:  # all have been tried
-            worlds[state] = None
+            del worlds[state]
+            expanded.add(state)
         return [(1.0, after, bool(ended))]
 
     states, tables = _explore({start: 1.0}, n_actions, outcomes)

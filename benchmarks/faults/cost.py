@@ -15,7 +15,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import Logger
 
-from sb3_manygoals import ExactCheckpointCallback, GymnasiumVecEnv, ManyGoalsDQN
+from sb3_manygoals import PAPER, ExactCheckpointCallback, GymnasiumVecEnv, ManyGoalsDQN
 from sb3_manygoals.checkpoint import write_checkpoint
 from sb3_manygoals.checkpoint.tree import encode
 
@@ -57,9 +57,10 @@ def describe(found: dict[str, Any]) -> str:
 
 
 def paper_learner() -> dict[str, float]:
-    """:return: seconds and bytes of a checkpoint of ManyGoalsDQN as it is by default, on the paper's map"""
+    """:return: seconds and bytes of a checkpoint of ManyGoalsDQN with the paper's settings, on the paper's map"""
     with TemporaryDirectory() as folder:
-        model = ManyGoalsDQN("CnnPolicy", make_vec_env("TwoRoomsSwitch-v0", seed=0), seed=0, device="cpu")
+        settings = PAPER | {"learning_starts": 1_000}
+        model = ManyGoalsDQN("CnnPolicy", make_vec_env("TwoRoomsSwitch-v0", seed=0), seed=0, device="cpu", **settings)
         model.set_logger(Logger(folder, []))
         model.learn(model.learning_starts + 100)  # with updates, so that the optimizer has a state
         model.learning_starts = 20_000
@@ -101,8 +102,10 @@ def resident_memory(steps: int) -> list[tuple[int, float]]:
     :return: steps and megabytes, ten times, from the first tenth on: by then all memory is in use
     """
     worlds = gym.make_vec("TwoRoomsSwitchSmall-v0", num_envs=32, autoreset_mode="Disabled")
-    policy = {"embedding_dim": 32, "features_extractor_kwargs": {"features_dim": 32}}
-    model = ManyGoalsDQN("CnnPolicy", GymnasiumVecEnv(worlds), policy_kwargs=policy, seed=0, device="cpu")
+    small = {"embedding_dim": 32, "features_extractor_kwargs": {"features_dim": 32}}
+    policy = PAPER["policy_kwargs"] | {"standardize": False} | small
+    settings = PAPER | {"learning_starts": 1_000, "updates_per_step": 1 / 32, "policy_kwargs": policy}
+    model = ManyGoalsDQN("CnnPolicy", GymnasiumVecEnv(worlds), seed=0, device="cpu", **settings)
     watch = _Watch(steps // 10)
     model.learn(steps, watch)
     return watch.seen

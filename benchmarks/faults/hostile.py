@@ -121,8 +121,8 @@ def _judge(fault: str, subject: str, found: dict[str, Any], named: str) -> Trial
 
 
 def _ours(envs: VecEnv) -> BaseAlgorithm:
-    policy = {"embedding_dim": 16}
-    return ManyGoalsDQN("MlpPolicy", envs, goal_batch_size=8, policy_kwargs=policy, **SETTINGS)
+    policy = {"embedding_dim": 16, "net_arch": [16]}
+    return ManyGoalsDQN("MlpPolicy", envs, goal_batch_size=8, updates_per_step=1 / N_ENVS, policy_kwargs=policy, **SETTINGS)
 
 
 def _plain(envs: VecEnv) -> BaseAlgorithm:

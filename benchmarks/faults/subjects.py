@@ -18,14 +18,14 @@ from stable_baselines3.common.logger import Logger
 
 import gym_twoRooms  # noqa: F401 - registers the world
 from benchmarks.logs import CSVLog
-from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
+from sb3_manygoals import PAPER, ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_newest
 
 WORLD = "TwoRoomsSwitchSmall-v0"
 N_ENVS = 2
 STEPS = 800
 SAVE_EVERY = 100
-SMALL: dict[str, Any] = {"learning_starts": 100, "buffer_size": 400, "batch_size": 16, "target_update_interval": 50}
+SMALL: dict[str, Any] = {"learning_starts": 100, "buffer_size": 400, "batch_size": 16}
 LOG_INTERVAL = 4
 
 Tell = Callable[[str], None]
@@ -134,9 +134,11 @@ class Ours:
 
     def _build(self) -> ManyGoalsDQN:
         # One layer of more than a mebibyte, so that a checkpoint has files of every kind.
-        policy = {"embedding_dim": 160, "features_extractor_kwargs": {"features_dim": 2048}}
-        env = make_vec_env(WORLD, N_ENVS, seed=0)
-        return ManyGoalsDQN("CnnPolicy", env, goal_batch_size=8, policy_kwargs=policy, seed=0, device="cpu", **SMALL)
+        policy = PAPER["policy_kwargs"] | {"embedding_dim": 160, "features_extractor_kwargs": {"features_dim": 2048}}
+        targets = PAPER["target_kwargs"] | {"update_interval": 50}
+        settings = PAPER | SMALL | {"goal_batch_size": 8, "updates_per_step": 1 / N_ENVS}
+        settings |= {"target_kwargs": targets, "policy_kwargs": policy}
+        return ManyGoalsDQN("CnnPolicy", make_vec_env(WORLD, N_ENVS, seed=0), seed=0, device="cpu", **settings)
 
 
 class PlainSB3:
@@ -154,7 +156,9 @@ class PlainSB3:
             model = DQN.load(model_file, env, device="cpu")
             model.load_replay_buffer(replay_file)
         else:
-            model = DQN("MlpPolicy", env, policy_kwargs={"net_arch": [16]}, train_freq=1, seed=0, device="cpu", **SMALL)
+            policy = {"net_arch": [16]}
+            settings = SMALL | {"policy_kwargs": policy, "train_freq": 1, "target_update_interval": 50}
+            model = DQN("MlpPolicy", env, seed=0, device="cpu", **settings)
         model.set_logger(Logger(str(folder), []))
         if model.num_timesteps < STEPS:
             callback = _SaveBoth(tell, model_file, replay_file)

@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks import mastery_study, past_runs
 from benchmarks.past_runs import SHARED, PastRun, PastRunError
 from benchmarks.suite import Spec, SuiteError, read_result
+from benchmarks.worlds import World
 
 MASTERY_STUDY = "benchmarks.mastery_study:carry_out"
 SINGLE = ""
@@ -100,7 +101,7 @@ def look(folders: Sequence[Path]) -> Findings:
     runs = [_of_suite(folder, path, None if path is None else measured.pop(path, None)) for folder, path in inside.items()]
     groups = [past_runs.labelled(group) for group in _comparable(pasts)]
     label = {past.folder: past.label for group in groups for past in group}
-    runs += [_single(past, label[folder]) for folder, past in measured.items() if folder in label]
+    runs += [_single(past, label.get(folder, folder.name)) for folder, past in measured.items()]
     if not runs:
         said = " ".join(str(folder) for folder in folders) or "no folders"
         raise PastRunError(f"runs must have at least one folder with spec.json, or config.json and mastery.csv, got {said}")
@@ -126,10 +127,12 @@ def missing(runs: Sequence[Run]) -> list[Run]:
 
 def _complete(study: str, steps: int, runs: Sequence[Run]) -> Iterable[tuple[str, str, str, int, int]]:
     if study == MASTERY_STUDY:
-        for part in mastery_study.STEPS:
+        for part in mastery_study.PARTS:
             seeds = [run.seed for run in runs if run.agent.startswith(f"{part}-")]
             if seeds:
-                for spec in mastery_study.specs(part, max(seeds) + 1, steps):
+                planned = mastery_study.specs(part, max(seeds) + 1)
+                as_planned = [spec for spec in planned if spec.steps == steps]
+                for spec in as_planned or planned:
                     yield study, spec.agent, spec.game, spec.seed, steps
         return
     seeds = sorted({run.seed for run in runs})
@@ -192,7 +195,9 @@ def _record(folder: Path | None) -> dict[str, Any]:
 def _comparable(pasts: Iterable[PastRun]) -> list[list[PastRun]]:
     groups: dict[tuple[str, ...], list[PastRun]] = {}
     for past in pasts:
-        settings = {"held_out": 0.0} | past.settings
+        settings = {"held_out": 0.0, "map": None} | past.settings
+        if not World(str(settings["env_id"])).is_two_rooms:
+            continue  # of others there is no exact plan; their numbers are in the overview
         key = tuple(str(settings[name]) for name in (*SHARED, "total_steps", "held_out"))
         groups.setdefault(key, []).append(past)
     return [groups[key] for key in sorted(groups)]

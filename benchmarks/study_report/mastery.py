@@ -20,6 +20,7 @@ from benchmarks.study_report.blocks import Block, Cell, Chart, Charts, Gallery, 
 from benchmarks.study_report.findings import Findings
 from benchmarks.study_report.sheets import Book, Sheet, name
 from benchmarks.summary_tables import LEVELS
+from benchmarks.worlds import World
 from gym_twoRooms.layout import Layout
 
 MOST_PICTURES = 8
@@ -45,7 +46,7 @@ def _section(runs: Sequence[PastRun], book: Book, number: int, goals: int) -> Se
     curves, table, failures = (book.read(f"{prefix}-{kind}") for kind in ("curves", "table", "failures"))
     labels = [row["label"] for row in table.rows]
     first = runs[0].settings
-    env_id, held_out = str(first["env_id"]), float(first.get("held_out", 0.0))
+    world, held_out = World(str(first["env_id"]), first.get("map")), float(first.get("held_out", 0.0))
     steps = book.fact(f"{prefix}: environment steps of a run", float(first["total_steps"]))
     words = [
         Markup("{} goals; {} environment steps a run; a goal counts as reached within {} steps of a random start. ").format(
@@ -65,13 +66,13 @@ def _section(runs: Sequence[PastRun], book: Book, number: int, goals: int) -> Se
         held = book.fact(f"{prefix}: share of goals held out", held_out, "percent")
         words.append(Markup(" {} of the goals were held out from training.").format(held))
     title = Markup("Mastery: {}, {}, {} steps").format(
-        name(env_id), "goals held out" if held_out else "all goals taught", steps
+        name(world.id if world.map is None else world.name), "goals held out" if held_out else "all goals taught", steps
     )
     blocks: list[Block] = [Words(Markup("").join(words)), _table(table, book, prefix)]
     blocks += _paper(book, prefix, mdp.n_states, int(first["total_steps"]))
     blocks.append(_curves(curves, labels, prefix))
     blocks += _maps(failures, mdp.layout, labels)
-    blocks += _failing(runs, book, prefix, env_id)
+    blocks += _failing(runs, book, prefix, world)
     blocks += _updates(book.read(f"{prefix}-updates"))
     blocks += _steps(book.read(f"{prefix}-steps"))
     blocks += _films(runs)
@@ -198,7 +199,7 @@ def _maps(failures: Sheet, layout: Layout, labels: Sequence[str]) -> list[Block]
     return blocks
 
 
-def _failing(runs: Sequence[PastRun], book: Book, prefix: str, env_id: str) -> list[Block]:
+def _failing(runs: Sequence[PastRun], book: Book, prefix: str, world: World) -> list[Block]:
     """Those that failed most often, greedily, over all seeds."""
     counts, worst, sources = [], [], []
     for label in dict.fromkeys(run.label for run in runs if run.is_finished):
@@ -208,7 +209,7 @@ def _failing(runs: Sequence[PastRun], book: Book, prefix: str, env_id: str) -> l
         states = np.argsort(share, kind="stable")[: min(MOST_PICTURES, failing)].tolist()
         counts.append({"label": label, "goals": len(share), "failing": failing})
         worst += [{"label": label, "state": state, "reached": round(float(share[state]), 6)} for state in states]
-        sources += [picture["src"] for picture in report.goal_pictures(env_id, states, share)]
+        sources += [picture["src"] for picture in report.goal_pictures(world, states, share[states])]
     if not counts:
         return []
     totals = book.add(f"{prefix}-failing", ["label", "goals", "failing"], counts)

@@ -9,10 +9,9 @@ pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
 pytest.importorskip("lz4")
 
-from benchmarks import atari_speed, frame_bytes
+from benchmarks import atari_speed
 from benchmarks.__main__ import main
 from benchmarks.rounds import spread
-from sb3_manygoals.auxiliary.frame_store import FrameStore
 
 
 def read(file):
@@ -23,10 +22,8 @@ def read(file):
 def test_the_command_measures_each_in_turn_and_what_it_prints_is_written(tmp_path, capsys, monkeypatch):
     # Processes of their own take seconds to start; what SB3 has besides is measured in the same way.
     monkeypatch.delitem(atari_speed.BACKENDS, "subproc")
-    options = ["--rounds=2", "--n-envs=2", "--games-steps=9", "--training-steps=11", "--threads=1", "--frames-of=Breakout"]
-    monkeypatch.setattr(
-        sys, "argv", ["benchmarks", "throughput", "--atari", *options, "--play-steps=220", f"--output={tmp_path}"]
-    )
+    options = ["--rounds=2", "--n-envs=2", "--games-steps=9", "--training-steps=11", "--threads=1"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "throughput", "--atari", *options, f"--output={tmp_path}"])
     main()
     (folder,) = tmp_path.iterdir()
     values = {}
@@ -45,14 +42,6 @@ def test_the_command_measures_each_in_turn_and_what_it_prints_is_written(tmp_pat
     ratio = np.array(values["training, native"]) / np.array(values["training, dummy"])
     (line,) = [line for line in printed.splitlines() if "ours / DummyVecEnv" in line]
     assert spread(ratio) in line
-    rows = read(folder / "frames.csv")
-    assert [(row["game"], row["together"]) for row in rows] == [("Breakout", str(each)) for each in (1, 4, 8, 16)]
-    for row in rows:
-        assert float(row["ratio"]) == pytest.approx(84 * 84 / float(row["bytes_per_frame"]))
-        fits = 2_000 * int(row["longest_mean_episode"]) * float(row["bytes_per_frame"])
-        assert 0.999 * 2 * 2**30 < fits <= 2 * 2**30
-        assert f"{float(row['bytes_per_frame']):.0f}" in printed
-    assert float(rows[2]["bytes_per_frame"]) < 0.6 * float(rows[0]["bytes_per_frame"])
     assert {"ale-py", "lz4", "opencv-python-headless"} <= set(json.loads((folder / "config.json").read_text())["versions"])
 
 
@@ -72,19 +61,3 @@ def test_a_measurement_makes_the_steps_that_it_counts(monkeypatch):
     monkeypatch.setattr(atari_speed.time, "perf_counter", lambda: clock[0])
     assert atari_speed.games(env, 10)() == 12 / 2.0
     assert env.steps == 12
-
-
-def test_frames_are_those_of_whole_games():
-    games = frame_bytes.play("Breakout", 260)
-    assert len(games) >= 3
-    for frames in games:
-        assert frames.shape[1:] == (84, 84)
-        assert 60 < len(frames) < 260
-    store = FrameStore((84, 84))
-    np.testing.assert_array_equal(store.get(store.append(games[0])), games[0])
-    places = frame_bytes.drawn(50, 6, 8, np.random.default_rng(0))
-    assert len(places) == len(set(places)) <= 48
-    assert (places >= 0).all()
-    assert (places < 50).all()
-    with pytest.raises(ValueError, match="no game of Breakout was over in 3 steps"):
-        frame_bytes.measure("Breakout", 3, 1)
