@@ -24,7 +24,6 @@ def test_loss_by_hand():
     th.testing.assert_close(pairwise_td_loss(q, targets), th.tensor([2.5, 0.125]))
 
 
-
 def test_only_allowed_next_actions_count():
     next_q = th.tensor([[[1.0, 10.0, 2.0], [4.0, 3.0, 5.0]], [[7.0, 8.0, 9.0], [6.0, 5.0, 4.0]]])
     mask = th.tensor([[True, False, True], [False, True, False]])
@@ -98,7 +97,6 @@ def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_act
         th.tensor(mask) if masked else None,
     )
     np.testing.assert_allclose(pairwise_td_loss(th.tensor(q), targets).numpy(), expected, rtol=1e-9, atol=1e-9)
-
 
 
 def test_near_weights_by_hand():

@@ -13,7 +13,6 @@ import pytest
 from gymnasium import spaces
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, memory
-from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, TDTargets
 from tests.sb3_manygoals.test_guards import Hostile, make_model
 from tests.sb3_manygoals.worlds import Corridor

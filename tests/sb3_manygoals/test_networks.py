@@ -146,8 +146,6 @@ def test_pairwise_values_are_those_of_every_pair_by_itself(head):
                 th.testing.assert_close(taken[s, g], alone[actions[s]], rtol=1e-4, atol=1e-6)
 
 
-
-
 def test_channels_may_come_first_or_last():
     observations = images(3, 10, 12)
     last, first = Preprocess(image_space(10, 12)), Preprocess(image_space(10, 12, channels_last=False))

@@ -197,7 +197,11 @@ def test_nothing_to_resume(tmp_path):
     [
         ("several", {"buffer_size": 180}, "replay memory was saved with buffer_size 50, this one has 60"),
         ("several", {"policy_kwargs": CNN | {"embedding_dim": 9}}, r"weights .*, shape \[.*\], got \[.*\]"),
-        ("several", {"policy_kwargs": CNN | {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}}, "optimizer Adam, got SGD"),
+        (
+            "several",
+            {"policy_kwargs": CNN | {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}},
+            "optimizer Adam, got SGD",
+        ),
         ("one environment", {"policy_kwargs": CNN}, "number of environments 3, got 1"),
         ("vectors", {}, "observation space"),
     ],

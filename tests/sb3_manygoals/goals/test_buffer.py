@@ -69,7 +69,9 @@ def test_held_out_observations_never_become_goals(batch, held_out):
 def test_a_full_buffer_says_once_which_limit_to_raise():
     buffer = GoalBuffer(spaces.Discrete(9), capacity=2, held_out=np.array([8]))
     buffer.add(np.array([0, 1, 8, 1]))  # nothing is dropped yet
-    with pytest.warns(RuntimeWarning, match="2 goals are known, no more are kept.*raise capacity, of the goal buffer") as warned:
+    with pytest.warns(
+        RuntimeWarning, match="2 goals are known, no more are kept.*raise capacity, of the goal buffer"
+    ) as warned:
         buffer.add(np.array([2, 3]))
     assert warned[0].filename == __file__  # it points to who asked
     buffer.add(np.array([4]))

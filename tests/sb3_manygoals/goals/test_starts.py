@@ -146,11 +146,9 @@ def test_the_last_step_of_a_world_resets_it_whatever_was_asked():
     for vector in (False, True):
         player = Player(vector, start=LENGTH - 1, max_episode_steps=50, reset_worlds=False)
         player.world.deadly = True
-        jumps = 0
-        for _ in range(5):
+        for jumps in range(1, 6):
             player.rng = SimpleNamespace(integers=lambda _: 1)  # off the end
             player.play(1)
-            jumps += 1
             assert player.jumps == jumps == player.ends
 
 

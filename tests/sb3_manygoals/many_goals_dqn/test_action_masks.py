@@ -16,6 +16,7 @@ from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, 
 from tests.sb3_manygoals.many_goals_dqn.models import PLAIN
 from tests.sb3_manygoals.worlds import Corridor
 
+
 class Strict(Corridor):
     """No way out of the corridor, and no staying in even cells: a mask that is a step too old is sure to be noticed."""
 

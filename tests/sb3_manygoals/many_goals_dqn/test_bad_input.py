@@ -107,7 +107,7 @@ def test_a_number_of_states_that_makes_no_sense_is_refused(settings):
 
 
 def test_near_pairs_cannot_be_told_without_a_discount():
-    with pytest.raises(ValueError, match="near_decay must be .* 1 where gamma is 0"):
+    with pytest.raises(ValueError, match=r"near_decay must be .* 1 where gamma is 0"):
         make_model(target_class=PlannedTargets, target_kwargs={"near_decay": 0.9}, gamma=0.0)
 
 

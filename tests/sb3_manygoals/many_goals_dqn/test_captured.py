@@ -360,7 +360,13 @@ def test_a_capture_that_fails_is_named_and_training_goes_on(which, imitated, mon
 
 def test_planned_targets_are_not_captured(imitated):
     model = make_model(targets=EAGER)
-    model._make_targets(type("Captured", (PlannedTargets,), {"cuda_graph": True, "__init__": lambda self, learner, **_: PlannedTargets.__init__(self, learner)}))
+    model._make_targets(
+        type(
+            "Captured",
+            (PlannedTargets,),
+            {"cuda_graph": True, "__init__": lambda self, learner, **_: PlannedTargets.__init__(self, learner)},
+        )
+    )
     with fails("Captured are made on the host"):
         model.learn(60)
 

@@ -160,6 +160,8 @@ def test_by_default_a_gridworld_is_mastered_in_seconds():
         for goal in range(12):
             cell = start
             for _ in range(abs(goal - start)):
-                cell = min(max(cell + (-1, 1, 0)[int(model.predict(goal_obs(world, cell, goal), deterministic=True)[0])], 0), 11)
+                cell = min(
+                    max(cell + (-1, 1, 0)[int(model.predict(goal_obs(world, cell, goal), deterministic=True)[0])], 0), 11
+                )
             right += cell == goal
     assert right == 144

@@ -25,15 +25,15 @@ def led_to(transitions, state, action):
 
 
 def looped(transitions, goals, sweeps):
-    """The class's equation, a pair at a time. Of a goal itself, where nothing is asked for, the best is what is not staying."""
+    """The class's equation, a pair at a time. Of a goal itself, where nothing is asked for, it is the best but for staying."""
     shares = {(s, a): shares_of(led_to(transitions, s, a)) for s, a, *_ in transitions}
     values = {(s, g): NEVER for s in range(N) for g in goals}
     for _ in range(sweeps):
         better = dict.fromkeys(values, NEVER)
-        for (s, a), ends in shares.items():
+        for (s, _), ends in shares.items():
             if set(ends) != {(s, False)}:
                 for g in goals:
-                    better[s, g] = max(better[s, g], worth_of(ends, g, lambda there, g=g: values[there, g]))
+                    better[s, g] = max(better[s, g], worth_of(ends, g, lambda there, g=g, known=values: known[there, g]))
         values = better
     return values
 

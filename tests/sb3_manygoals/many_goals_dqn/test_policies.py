@@ -177,9 +177,7 @@ def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path):
         batch_size=8,
         policy_kwargs={"standardize": True, "embedding_dim": 8, "net_arch": [8]},
     )
-    preprocess, *others = (
-        network.trunk[0] for network in (model.q_net, model.q_net_target, model.policy.q_net_average)
-    )
+    preprocess, *others = (network.trunk[0] for network in (model.q_net, model.q_net_target, model.policy.q_net_average))
     assert preprocess.mean.abs().max() == 0.0
     model.learn(60)
     known = th.tensor(model.goal_buffer.observations.copy()).permute(0, 3, 1, 2) / 255

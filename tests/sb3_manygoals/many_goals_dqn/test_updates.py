@@ -14,7 +14,6 @@ from tests.sb3_manygoals.many_goals_dqn.models import PLAIN, goal_obs, make_mode
 from tests.sb3_manygoals.worlds import Corridor
 
 
-
 @pytest.mark.parametrize("head", ["product", "distance"])
 def test_the_update_is_the_brute_force_loop_over_pairs(head):
     """Loss and gradients of S x G pairs, each computed by itself with its own goal's reward and termination."""
@@ -63,10 +62,6 @@ def test_the_update_is_the_brute_force_loop_over_pairs(head):
     expected = th.cat([parameter.grad.flatten() for parameter in model.q_net.parameters()])
     th.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4)
     assert all(parameter.grad is None for parameter in model.q_net_target.parameters())
-
-
-
-
 
 
 def test_it_learns_every_goal_of_a_corridor():
