@@ -64,9 +64,8 @@ class CountBonus:
         bonus = 1.0 / np.sqrt(1.0 + tried)
         values = np.full(n, most / 2)
         values[: len(self.values)] = self.values
-        known = np.zeros(n * self.n_actions, dtype=np.bool_)
-        known[self._model.tried] = True
-        known = known.reshape(n, -1)
+        known = np.zeros((n, self.n_actions), dtype=np.bool_)
+        known.reshape(-1)[self._model.tried] = True
         on = self._model.on
         # what was tried since the model was made may lead anywhere: back, say
         new = (tried > 0) & ~known

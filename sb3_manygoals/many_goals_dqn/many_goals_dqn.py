@@ -184,7 +184,7 @@ class ManyGoalsDQN(GoalDQN):
         for name in ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"):
             check_share(name, getattr(self, name))
         keep_freed_memory()
-        self.train_freq, self.gradient_steps = update_rhythm(self.updates_per_step, self.n_envs)  # type: ignore[assignment]
+        self.train_freq, self.gradient_steps = update_rhythm(self.updates_per_step, self.n_envs)
         super()._setup_model()
 
     def set_random_seed(self, seed: int | None = None) -> None:

@@ -60,9 +60,9 @@ class PlannedTargets(Targets):
             raise ValueError(f"growth must be a number above 1, got {growth!r}")
         if not 0.0 < near_decay <= 1.0 or (near_decay < 1.0 and learner.gamma == 0.0):
             raise ValueError(f"near_decay must be in (0, 1], and 1 where gamma is 0, got {near_decay!r}")
-        for name, value in (("near_floor", near_floor), ("temperature", temperature)):
-            if not 0.0 < value < np.inf:
-                raise ValueError(f"{name} must be a number, more than 0, got {value!r}")
+        for name, number in (("near_floor", near_floor), ("temperature", temperature)):
+            if not 0.0 < number < np.inf:
+                raise ValueError(f"{name} must be a number, more than 0, got {number!r}")
         if not 0.0 <= best_weight < np.inf:
             raise ValueError(f"best_weight must be a number, at least 0, got {best_weight!r}")
         self.growth = float(growth)

@@ -209,7 +209,8 @@ class TDTargets(Targets):
         """Have the target network take over its share of the learning network."""
         policy = self.learner.policy
         polyak_update(policy.q_net.parameters(), policy.q_net_target.parameters(), self.tau)
-        polyak_update(*self._running_stats, 1.0)
+        learned, target = self._running_stats
+        polyak_update(learned, target, 1.0)
 
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
         """See :meth:`Targets.draw`."""
@@ -276,9 +277,5 @@ class TDTargets(Targets):
 
 
 def _is_number(value: Any, least: float) -> bool:
-    return (
-        isinstance(value, (int, float, np.number))
-        and not isinstance(value, bool)
-        and least <= value < np.inf
-        and value != -np.inf
-    )
+    is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    return is_number and bool(least <= value < np.inf and value != -np.inf)
