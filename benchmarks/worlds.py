@@ -234,6 +234,10 @@ class Tables:
     chances: NDArray[np.float64]
     ended: NDArray[np.bool_]
 
+    def __post_init__(self) -> None:
+        if len(self._known) != len(self):
+            raise NotEnumerable("it has states that look the same")
+
     def __len__(self) -> int:
         return len(self.starts)
 
@@ -241,8 +245,6 @@ class Tables:
     def _known(self) -> GoalBuffer:
         known = GoalBuffer(self.space, len(self))
         known.add(self.observations)
-        if len(known) != len(self):
-            raise NotEnumerable("it has states that look the same")
         return known
 
     def states_of(self, observations: NDArray[Any]) -> NDArray[np.int64]:
