@@ -210,6 +210,8 @@ def run(config: MasteryConfig) -> Path:
         value = getattr(config, name)
         if value is not None and value < 1:
             raise SettingError(f"{name} must be at least 1, got {value}")
+    if not 0.0 <= config.eval_epsilon <= 1.0:
+        raise SettingError(f"eval_epsilon must be in [0, 1], got {config.eval_epsilon}")
     if config.threads is not None:
         th.set_num_threads(config.threads)
     world, tables = config.world, None

@@ -53,24 +53,27 @@ class KnownGoalsHerReplayBuffer(HerReplayBuffer):
 
     def _sample_goals(self, batch_indices: NDArray[Any], env_indices: NDArray[Any]) -> NDArray[Any]:
         goals = super()._sample_goals(batch_indices, env_indices)
-        ids = self.goal_buffer.ids(goals)
+        ids = self._ids(goals)
         for _ in range(REDRAWS):
             rows = np.flatnonzero(ids == UNKNOWN)
             if len(rows) == 0:
                 break
             goals[rows] = super()._sample_goals(batch_indices[rows], env_indices[rows])
-            ids[rows] = self.goal_buffer.ids(goals[rows])
+            ids[rows] = self._ids(goals[rows])
         rows = np.flatnonzero(ids == UNKNOWN)
         goals[rows] = self.observations["desired_goal"][batch_indices[rows], env_indices[rows]]
-        ids[rows] = self.goal_buffer.ids(goals[rows])
+        ids[rows] = self._ids(goals[rows])
         self._count(ids)
         return goals
 
     def _get_real_samples(
         self, batch_indices: NDArray[Any], env_indices: NDArray[Any], env: VecNormalize | None = None
     ) -> DictReplayBufferSamples:
-        self._count(self.goal_buffer.ids(self.observations["desired_goal"][batch_indices, env_indices]))
+        self._count(self._ids(self.observations["desired_goal"][batch_indices, env_indices]))
         return super()._get_real_samples(batch_indices, env_indices, env)
+
+    def _ids(self, goals: NDArray[Any]) -> NDArray[np.int64]:
+        return self.goal_buffer.ids(goals.reshape(-1, *self.goal_buffer.shape))  # SB3 keeps numbers as vectors of one
 
     def _count(self, ids: NDArray[np.int64]) -> None:
         np.add.at(self.goal_updates, ids[ids != UNKNOWN], 1)

@@ -6,28 +6,48 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch as th
 from PIL import Image
 
 from benchmarks import film
-from benchmarks.mastery import PRESETS, SELECTORS, all_goals
+from benchmarks.leo import AllGoalsDQN
+from benchmarks.mastery import SELECTORS, Agent, MasteryConfig, make, merged, saved_config
+from benchmarks.relabelling import HindsightDQN
 from benchmarks.study import choose_held_out
+from benchmarks.worlds import SettingError, World
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
 from gym_twoRooms.oracle import OraclePolicy
-from sb3_manygoals import ManyGoalsDQN, MasteryResult
+from sb3_manygoals import PAPER, ManyGoalsDQN, MasteryResult, PlannedTargets, TabularAllGoals, TDTargets
 from tests.benchmarks.command_line import command
 
 ROOT = Path(__file__).parents[2]
 
+SMALL = World("TwoRoomsSwitchSmall-v0")
+TINY = {"policy_kwargs": {"net_arch": [16], "embedding_dim": 8}, "batch_size": 16, "goal_batch_size": 24}
+HEADS = {"policy_kwargs": {"net_arch": [16]}, "batch_size": 16}
+KWARGS = {"default": TINY, "td": TINY, "paper": TINY, "head-per-goal": HEADS, "table": {}, "hindsight": {"gradient_steps": 1}}
+"""Agents made small."""
 
 QUICK = shlex.split(
-    "--preset small --total-steps 2400 --eval-freq 1200 --final-episodes 1 --threads 1 --agent.n-envs 4 --seed 3 "
-    "--agent.features-dim 32 --agent.embedding-dim 32 --agent.batch-size 16 --agent.goal-batch-size 24"
-)
+    "--map small --total-steps 2400 --eval-freq 1200 --eval-steps 40 --final-episodes 1 --threads 1 --n-envs 4 --seed 3"
+) + ["--agent-kwargs", json.dumps(TINY | {"updates_per_step": 0.05})]
+
+
+def config(**options):
+    settings = {"env_id": SMALL.id, "total_steps": 1_200, "n_envs": 4, "eval_steps": 40, "final_episodes": 1, "seed": 1}
+    given = {"agent_kwargs": json.dumps(KWARGS[options.get("agent", "default")])}
+    return MasteryConfig(**settings | given | {"progress_bar": False} | options)
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")
@@ -35,62 +55,60 @@ def folder(tmp_path_factory):
     output = tmp_path_factory.mktemp("runs")
     done = command("mastery", *QUICK, "--output", str(output))
     assert done.returncode == 0, done.stderr
-    assert "mastery" in done.stdout
+    assert "known: " in done.stdout
+    assert "of 220 reachable observations" in done.stdout
     (made,) = output.iterdir()
+    assert f"open {made / 'report.html'}" in done.stdout
     return made
 
 
 def test_the_run_folder_holds_everything(folder):
     files = {path.name for path in folder.iterdir()}
-    assert files >= {
-        "config.json",
-        "progress.csv",
-        "mastery.csv",
-        "goals.csv",
-        "model.zip",
-        "goals.npz",
-        "curve.png",
-        "reaching.gif",
-        "report.html",
-    }
+    tables = {"config.json", "progress.csv", "mastery.csv", "goals.csv", "summary.csv"}
+    assert files >= tables | {"model.zip", "goals.npz", "curve.png", "reaching.gif", "report.html"}
     assert any(name.startswith("events.out.tfevents") for name in files)
-    assert folder.name.startswith("mastery-small-seed3-")
+    assert folder.name.startswith("mastery-default-TwoRoomsSwitch-small-seed3-")
 
 
 def test_the_config_says_what_was_run(folder):
-    config = json.loads((folder / "config.json").read_text())
-    assert config["settings"]["seed"] == 3
-    assert config["settings"]["agent"]["n_envs"] == 4
-    assert config["settings"]["agent"]["tau"] == PRESETS["small"].agent.tau
-    assert config["versions"].keys() >= {"python", "torch", "stable-baselines3", "gymnasium", "sb3-manygoals"}
-    assert config["git_revision"]
+    record = json.loads((folder / "config.json").read_text())
+    assert (record["settings"]["seed"], record["settings"]["map"], record["settings"]["agent"]) == (3, "small", "default")
+    assert record["versions"].keys() >= {"python", "torch", "stable-baselines3", "gymnasium", "sb3-manygoals"}
+    assert record["git_revision"]
+    assert saved_config(folder).world == World("TwoRoomsSwitch-v0", "small")
 
 
 def test_the_tables_agree_with_each_other(folder):
-    with (folder / "mastery.csv").open(newline="") as file:
-        curve = list(csv.DictReader(file))
+    curve = read(folder / "mastery.csv")
     assert [int(row["step"]) for row in curve] == [0, 1200, 2400]
     assert all(float(row["greedy_low"]) <= float(row["greedy"]) <= float(row["greedy_high"]) for row in curve)
-    with (folder / "progress.csv").open(newline="") as file:
-        progress = [row for row in csv.DictReader(file) if row["mastery/greedy"]]
+    progress = [row for row in read(folder / "progress.csv") if row["mastery/greedy"]]
     assert [float(row["mastery/greedy"]) for row in progress] == pytest.approx(
         [float(row["greedy"]) for row in curve], abs=1e-4
     )
-    with (folder / "goals.csv").open(newline="") as file:
-        goals = list(csv.DictReader(file))
-    assert len(goals) == 220
+    goals = read(folder / "goals.csv")
+    assert [int(row["state"]) for row in goals] == list(range(220))
     assert {row["held_out"] for row in goals} == {"0"}
-    # an update of 24 goals each 4 steps, after the first thousand
-    assert sum(int(row["updates"]) for row in goals) == 24 * (2400 - 1000) // 4
-    rate = np.mean([float(row["greedy_reached"]) for row in goals])
-    assert f"{rate:.4f}" in (folder / "report.html").read_text()
+    (summary,) = read(folder / "summary.csv")
+    assert sum(int(row["updates"]) for row in goals) == 24 * int(summary["updates"]) > 0
+    page = (folder / "report.html").read_text()
+    for measure in ("greedy", "epsilon"):
+        rate = np.mean([float(row[f"{measure}_reached"]) for row in goals])
+        assert float(summary[measure]) == pytest.approx(rate, abs=1e-4)
+        assert f"<td>{measure}</td><td>{rate:.4f}</td>" in page
+    assert (summary["reachable"], summary["measured"], summary["steps"]) == ("220", "220", "2400")
+    assert (summary["targets"], summary["agent"], summary["seed"]) == ("PlannedTargets", "default", "3")
+    assert 0.0 < float(summary["plan"]) <= 1.0
+    assert float(summary["ceiling"]) == pytest.approx(1.0, abs=0.05)
+    assert float(summary["training_seconds"]) > 0
+    assert f"knows {summary['known']} of the 220 observations" in " ".join(page.split())
 
 
 def test_the_model_is_the_trained_one(folder):
-    model = ManyGoalsDQN.load(folder / "model.zip", env=gym.make("TwoRoomsSwitchSmall-v0"))
+    model = ManyGoalsDQN.load(folder / "model.zip", env=SMALL.make())
     model.load_goal_buffer(folder / "goals.npz")
     assert model.num_timesteps == 2400
-    assert len(model.goal_buffer) > 150
+    assert len(model.goal_buffer) == int(read(folder / "summary.csv")[0]["known"])
 
 
 def test_the_report_needs_no_network(folder):
@@ -112,7 +130,7 @@ def test_the_film_ends_in_green_where_goals_are_reached(tmp_path):
     everything = np.ones((mdp.n_states, 1), dtype=np.bool_)
     result = MasteryResult(1.0, (1.0, 1.0), everything, everything.astype(np.int64))
     oracle = OraclePolicy(mdp, np.arange(mdp.n_states))
-    film.reaching(oracle, "TwoRoomsSwitchSmall-v0", result, tmp_path / "film.gif", seed=0, max_steps=150)
+    film.reaching(oracle, SMALL, result, tmp_path / "film.gif", seed=0, max_steps=150)
     with Image.open(tmp_path / "film.gif") as animation:
         first = np.asarray(animation.convert("RGB"))
         animation.seek(animation.n_frames - 1)
@@ -126,93 +144,152 @@ def test_the_film_ends_in_green_where_goals_are_reached(tmp_path):
 
 
 def test_every_option_is_in_the_help():
-    for preset, lr in ((name, PRESETS[name]) for name in ("small", "paper-on-policy")):
-        text = command("mastery", "--preset", preset, "--help").stdout
-        for field in dataclasses.fields(lr):
-            assert f"--{field.name.replace('_', '-')}" in text or field.name == "agent"
-        for field in dataclasses.fields(lr.agent):
-            assert f"--agent.{field.name.replace('_', '-')}" in text
-        assert f"(default: {lr.total_steps})" in " ".join(text.split())
+    text = command("mastery", "--help").stdout
+    for field in dataclasses.fields(MasteryConfig):
+        assert f"--{'world' if field.name == 'env_id' else field.name.replace('_', '-')}" in text
+    assert "(default: 500000)" in " ".join(text.split())
 
 
-def test_the_papers_preset_is_the_papers():
-    paper = PRESETS["paper"]
-    assert (paper.env_id, paper.total_steps, paper.eval_steps) == ("TwoRoomsSwitch-v0", 3_000_000, 200)
-    model = paper.agent.make(paper.env_id, paper.total_steps, seed=0, device="cpu")
-    # all that the study has besides: standardized input, by as many pictures as the replay memory holds
-    plain = ManyGoalsDQN("CnnPolicy", gym.make(paper.env_id), learning_starts=10_000, policy_kwargs={"standardize": True})
-    for name in (
-        "learning_rate",
-        "buffer_size",
-        "learning_starts",
-        "batch_size",
-        "goal_batch_size",
-        "goal_sampling",
-        "double_q",
-        "tau",
-        "gamma",
-        "train_freq",
-        "gradient_steps",
-        "target_update_interval",
-        "initial_value",
-        "exploration_final_eps",
-        "exploration_steps",
-    ):
+@pytest.mark.parametrize("agent", get_args(Agent))
+def test_every_agent_by_the_same_command_and_clock(agent, tmp_path):
+    starts = {"learning_starts": 300} if agent not in ("table", "hindsight") else {}
+    given = json.dumps(merged(KWARGS[agent], starts))
+    folder = config(agent=agent, agent_kwargs=given, output=tmp_path).run()
+    (summary,) = read(folder / "summary.csv")
+    assert (summary["agent"], summary["reachable"], summary["world"]) == (agent, "220", "TwoRoomsSwitchSmall")
+    assert 100 < int(summary["known"]) <= 220
+    assert 0.0 <= float(summary["greedy_low"]) <= float(summary["greedy"]) <= float(summary["greedy_high"]) <= 1.0
+    targets = {"default": "PlannedTargets", "td": "TDTargets", "paper": "TDTargets", "head-per-goal": "AllGoalsTargets"}
+    assert summary["targets"] == targets.get(agent, "")
+    assert bool(summary["plan"]) == (agent == "default")
+    assert (summary["updates"] == "") == (agent == "table")
+    assert summary["updates"] != "0"
+    goals = read(folder / "goals.csv")
+    assert len(goals) == 220
+    if agent == "table":
+        assert {row["updates"] for row in goals} == {summary["steps"]}
+    assert (folder / "report.html").exists()
+    assert (folder / "reaching.gif").exists()
+
+
+@pytest.mark.parametrize("agent", get_args(Agent))
+def test_every_agent_in_a_world_of_numbers(agent, tmp_path):
+    given = KWARGS[agent] if agent in ("table", "hindsight") else merged(KWARGS[agent], {"learning_starts": 200})
+    settings = {"env_id": "FrozenLake8x8-v1", "n_envs": None, "total_steps": 1_100, "agent_kwargs": json.dumps(given)}
+    folder = config(agent=agent, output=tmp_path, **settings).run()
+    (summary,) = read(folder / "summary.csv")
+    assert (summary["reachable"], summary["measured"]) == ("64", "64")
+    assert 0.3 < float(summary["ceiling"]) < 1.0
+    assert not (folder / "reaching.gif").exists()
+
+
+def test_a_world_that_cannot_be_written_out_is_measured_by_what_is_known(tmp_path, capsys):
+    folder = config(env_id="CartPole-v1", n_envs=2, total_steps=1_200, most_goals=50, output=tmp_path).run()
+    said = capsys.readouterr().out
+    assert "begins at random, and has no model in P. The goals that are measured are those known in the end" in said
+    assert "how many can be reached is not known" in said
+    (summary,) = read(folder / "summary.csv")
+    assert (summary["reachable"], summary["ceiling"], summary["measured"]) == ("", "", "50")
+    assert int(summary["known"]) > 500
+    assert float(summary["training_seconds"]) > 0
+    assert "how many can be reached is not known" in (folder / "report.html").read_text()
+    with pytest.raises(SettingError, match=r"held_out must be 0 where the goals are not known before, got 0\.2"):
+        config(env_id="CartPole-v1", held_out=0.2, output=tmp_path).run()
+
+
+def test_a_map_in_a_file(tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_text(str(Layout.named("small")))
+    folder = config(env_id="TwoRoomsSwitch-v0", map=str(file), output=tmp_path / "runs").run()
+    assert folder.name.startswith("mastery-default-TwoRoomsSwitch-mine-seed1-")
+    (summary,) = read(folder / "summary.csv")
+    assert (summary["world"], summary["reachable"]) == ("TwoRoomsSwitch-mine", "220")
+
+
+def test_some_goals_can_be_measured(tmp_path):
+    folder = config(most_goals=30, held_out=0.3, output=tmp_path).run()
+    goals = read(folder / "goals.csv")
+    states = [int(row["state"]) for row in goals]
+    assert len(set(states)) == 30
+    assert states == sorted(states)
+    held_out = choose_held_out(220, 0.3, 1)
+    assert [int(row["held_out"]) for row in goals] == held_out[states].astype(int).tolist()
+    assert {row["updates"] for row in goals if row["held_out"] == "1"} == {"0"}
+
+
+def build(**options):
+    options = {"agent_kwargs": "{}"} | options
+    return make(config(**options), SMALL, SMALL.tables)[0]
+
+
+def same_settings(model, plain, names):
+    for name in names:
         assert getattr(model, name) == getattr(plain, name), name
     assert str(model.policy) == str(plain.policy)
-    assert model.env.goal_episodes.max_episode_steps == plain.env.get_attr("goal_episodes")[0].max_episode_steps
-    ours, theirs = model.policy.optimizer, plain.policy.optimizer
-    assert type(ours) is type(theirs)
-    assert ours.defaults == theirs.defaults
+    assert str(model.policy.optimizer) == str(plain.policy.optimizer)
+    assert type(model.targets) is type(plain.targets)
 
 
-@pytest.mark.parametrize("name", ["small", "fast"])
-def test_what_published_figures_are_of_is_not_moved_by_the_papers_defaults(name):
-    agent = PRESETS[name].agent
-    assert (agent.learning_rate, agent.initial_value, agent.standardize) == (1e-3, 0.0, True)
+NAMES = ("buffer_size", "learning_starts", "batch_size", "goal_batch_size", "gamma", "updates_per_step", "exploration_fraction")
 
 
-def test_the_other_agents_of_the_paper_differ_in_nothing_else():
-    paper = PRESETS["paper"]
-    progress, on_policy = PRESETS["paper-learning-progress"], PRESETS["paper-on-policy"]
-    assert dataclasses.replace(progress, preset="paper", agent=paper.agent) == paper
-    assert dataclasses.replace(progress.agent, selection="uniform") == paper.agent
-    assert dataclasses.replace(on_policy, preset="paper", agent=paper.agent) == paper
-    assert dataclasses.replace(on_policy.agent, goal_sampling="uniform", batch_size=32) == paper.agent
-    assert on_policy.agent.batch_size == 16
-    for name, config in PRESETS.items():
-        assert config.preset == name
+def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
+    env = SMALL.make()
+    same_settings(build(n_envs=1), ManyGoalsDQN("CnnPolicy", env), NAMES)
+    same_settings(build(agent="td", n_envs=1), ManyGoalsDQN("CnnPolicy", env, target_class=TDTargets), NAMES)
+    paper = build(agent="paper", n_envs=None)
+    same_settings(paper, ManyGoalsDQN("CnnPolicy", env, **PAPER), NAMES)
+    assert paper.n_envs == 1
+    assert paper.env.get_attr("goal_episodes")[0].reset_worlds is True
+    assert build(n_envs=None).n_envs == 64
+    assert isinstance(build(agent="hindsight", n_envs=None), HindsightDQN)
+    assert build(agent="hindsight", n_envs=None).n_envs == 8
+    assert isinstance(build(agent="head-per-goal"), AllGoalsDQN)
+    assert isinstance(build(agent="table"), TabularAllGoals)
+    assert build(agent="table").exploration_steps == 400
+
+
+def test_arguments_reach_the_class():
+    given = {
+        "target_class": "sb3_manygoals:PlannedTargets",
+        "target_kwargs": {"best_weight": 0.0},
+        "policy_kwargs": {"activation_fn": "torch.nn:ReLU", "averaging": 0.0},
+        "gamma": 0.9,
+    }
+    model = build(agent_kwargs=json.dumps(given))
+    assert isinstance(model.targets, PlannedTargets)
+    assert (model.targets.best_weight, model.gamma) == (0.0, 0.9)
+    assert any(isinstance(module, th.nn.ReLU) for module in model.q_net.modules())
+    on_policy = build(agent="paper", agent_kwargs='{"target_kwargs": {"goal_sampling": "pursued"}}')
+    assert (on_policy.targets.goal_sampling, on_policy.targets.update_interval) == ("pursued", 250)
+    assert on_policy.policy.embedding_dim == 1024
+    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "e": {"f": 5}}) == {
+        "a": {"b": 1, "c": 4},
+        "d": 3,
+        "e": {"f": 5},
+    }
 
 
 @pytest.mark.parametrize("selection", SELECTORS)
 def test_every_rule_of_choosing_goals_can_be_asked_for(selection):
-    agent = dataclasses.replace(PRESETS["small"].agent, selection=selection)
-    model = agent.make("TwoRoomsSwitchSmall-v0", 100, seed=0, device="cpu")
-    assert type(model.env.goal_episodes.selector) is SELECTORS[selection]
+    assert type(build(selection=selection).env.goal_episodes.selector) is SELECTORS[selection]
+    single = build(selection=selection, n_envs=1, agent="paper")
+    assert type(single.env.get_attr("goal_episodes")[0].selector) is SELECTORS[selection]
 
 
 def test_held_out_goals_are_measured_and_nothing_else(tmp_path):
-    small = PRESETS["small"]
-    smaller = dataclasses.replace(small.agent, features_dim=32, embedding_dim=32)
-    agent = dataclasses.replace(smaller, goal_sampling="pursued", batch_size=16, selection="learning_progress")
-    config = dataclasses.replace(small, total_steps=2400, eval_freq=1200, final_episodes=1, agent=agent, held_out=0.2)
-    folder = dataclasses.replace(config, output=tmp_path, progress_bar=False).run()
-    with (folder / "goals.csv").open(newline="") as file:
-        goals = list(csv.DictReader(file))
+    folder = config(held_out=0.2, selection="learning_progress", agent="td", output=tmp_path, total_steps=2_000).run()
+    goals = read(folder / "goals.csv")
     held_out = [row for row in goals if row["held_out"] == "1"]
     assert len(held_out) == 44
     assert {row["updates"] for row in held_out} == {"0"}
-    updates = sum(int(row["updates"]) for row in goals)
-    assert updates == 16 * (2400 - 1000) // 8  # one update in 8 steps, 16 transitions with one goal each
     rate = np.mean([float(row["greedy_reached"]) for row in held_out])
-    assert f"<td>greedy, held-out goals</td><td>{rate:.4f}</td>" in (folder / "report.html").read_text()
-    with (folder / "mastery.csv").open(newline="") as file:
-        curve = list(csv.DictReader(file))
-    assert len(curve) == 3
+    assert f"<td>goals held out, greedy</td><td>{rate:.4f}</td>" in (folder / "report.html").read_text()
+    assert float(read(folder / "summary.csv")[0]["held_out_greedy"]) == pytest.approx(rate, abs=1e-4)
+    curve = read(folder / "mastery.csv")
     assert all(0 <= float(row["held_out_greedy_low"]) <= float(row["held_out_epsilon_high"]) <= 1 for row in curve)
-    model = ManyGoalsDQN.load(folder / "model.zip", env=gym.make("TwoRoomsSwitchSmall-v0"))
-    pictures = all_goals("TwoRoomsSwitchSmall-v0")
-    assert model.goal_buffer.is_held_out(pictures).tolist() == [row["held_out"] == "1" for row in goals]
+    model = ManyGoalsDQN.load(folder / "model.zip", env=gym.make(SMALL.id))
+    assert model.goal_buffer.is_held_out(SMALL.tables.observations).tolist() == [row["held_out"] == "1" for row in goals]
 
 
 def test_held_out_goals_are_drawn_anew_with_each_seed():
@@ -225,14 +302,44 @@ def test_held_out_goals_are_drawn_anew_with_each_seed():
         choose_held_out(100, 1.0, 0)
 
 
-def test_all_goals_are_all_states():
-    assert all_goals("TwoRoomsSwitch-v0").shape == (5728, 10, 10, 3)
-
-
-def test_a_mistyped_option_is_an_error():
-    done = command("mastery", "--sed", "3")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--sed 3", "--sed"),
+        ("--world Nowhere-v0", "error: world must be the id of an environment with goals to learn, got 'Nowhere-v0'"),
+        ("--map nofile", "error: map must be one of paper, small, locks, warehouse, mansion, or a file, got 'nofile'"),
+        ("--map small --world FrozenLake8x8-v1", "error: map is for TwoRoomsSwitch worlds only, got 'small'"),
+    ],
+)
+def test_a_mistyped_option_is_an_error(options, message):
+    done = command("mastery", *options.split())
     assert done.returncode != 0
-    assert "--sed" in done.stderr + done.stdout
+    assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    if "error:" in message:
+        assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"held_out": 1.0}, r"held_out must be in \[0, 1\), got 1"),
+        ({"total_steps": 0}, "total_steps must be at least 1, got 0"),
+        ({"eval_epsilon": 2.0}, r"eval_epsilon must be in \[0, 1\], got 2"),
+        ({"agent_kwargs": "{"}, "agent_kwargs must be JSON, got '{'"),
+        ({"agent_kwargs": "[]"}, r"agent_kwargs must be a JSON object, got '\[\]'"),
+        ({"agent_kwargs": '{"foo": 1}'}, "default cannot learn in .* unexpected keyword argument 'foo'"),
+        ({"agent_kwargs": '{"target_class": "torch.nn:Foo"}'}, "there is no 'torch.nn:Foo'"),
+        ({"agent_kwargs": '{"batch_size": 0}'}, "batch_size must be a whole number, at least 1, got 0"),
+        ({"agent": "table", "held_out": 0.2}, "held_out and selection are for others"),
+        ({"agent": "table", "env_id": "CartPole-v1"}, "its states have no numbers"),
+        ({"agent": "hindsight", "agent_kwargs": '{"buffer_size": 200}'}, "buffer_size must be more than .* = 200, .* got 200"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options, message, tmp_path):
+    with pytest.raises(SettingError, match=message):
+        config(output=tmp_path, **options).run()
+    assert list(tmp_path.iterdir()) == []
 
 
 def without_times(path):
@@ -269,14 +376,14 @@ def test_what_cannot_be_resumed_is_a_message(tmp_path):
     cut_short.mkdir()
     (cut_short / "config.json").write_text('{"settings": ')
     (damaged / "checkpoints" / "000001-step7").mkdir(parents=True)
-    (damaged / "config.json").write_text(json.dumps({"settings": {"agent": {}, "output": "runs"}}))
+    (damaged / "config.json").write_text(json.dumps({"settings": {"output": "runs"}}))
     (damaged / "mastery.csv").write_text("all that is left")
     for folder, message in (
         (tmp_path / "nowhere", "error: --resume:"),
         (cut_short, "is not the folder of a run"),
         (damaged, "each of the 1 checkpoints is damaged"),
     ):
-        done = command("mastery", "--env-id", "TwoRoomsSwitchSmall-v0", "--resume", str(folder))
+        done = command("mastery", "--world", SMALL.id, "--resume", str(folder))
         assert done.returncode != 0
         assert message in done.stderr
         assert "Traceback" not in done.stderr
