@@ -116,7 +116,7 @@ def test_another_goal_buffer_makes_it_forget_what_was_pursued(tmp_path):
     model.save_replay_buffer(tmp_path / "replay")
     model.replay_buffer.identify(GoalBuffer(Corridor(6).observation_space))
     assert (model.replay_buffer.pursued_ids == UNKNOWN).all()
-    with pytest.raises(ValueError, match="goal_sampling is another: the replay memory was kept by a model"):
+    with pytest.raises(ValueError, match="the replay memory was kept by a model of another goal_sampling"):
         make_model().load_replay_buffer(tmp_path / "replay")
 
 

@@ -79,8 +79,8 @@ def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew():
     model.targets.plan.refresh = lambda *args: planned.append(model.num_timesteps) or refresh(*args)
     model.learn(200)
     assert planned == [21, 35, 70, 140]  # the last at 70% of training, for the network to learn it
-    model.learn(30)
-    assert planned[4] == 21
+    model.learn(100)
+    assert planned[4:] == [21, 35, 70]
 
 
 def test_behaviour_follows_the_plan_and_counts_where_there_is_none_or_it_explores(monkeypatch):
