@@ -54,7 +54,7 @@ def exact(config: FilmConfig) -> Path:
     :raises LayoutError: if there is no such layout, or the map is not valid
     :raises ValueError: if there are fewer states than goals, no goal, or no pixel in a cell
     """
-    env = TwoRoomsSwitchEnv(layout_of(config.layout), render_mode="rgb_array", cell_size=config.cell_size)
+    env = TwoRoomsSwitchEnv(layout_of(config.layout, "layout"), render_mode="rgb_array", cell_size=config.cell_size)
     if not 1 <= config.goals <= env.mdp.n_states:
         raise ValueError(f"goals must be in [1, {env.mdp.n_states}], got {config.goals}.")
     goals = np.random.default_rng(config.seed).choice(env.mdp.n_states, config.goals, replace=False)

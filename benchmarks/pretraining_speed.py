@@ -120,11 +120,11 @@ def run(config: PretrainingSpeedConfig) -> Path:
 
 
 def fill(learner: ManyGoalsDQN | RewardPredictor) -> None:
-    """:param learner: whose replay memory to fill, without an update; from then on it acts as half way through its training"""
-    learner.learn(learner.buffer_size)
+    """:param learner: whose replay memory to fill, without an update; it acts as half way through its training"""
     if isinstance(learner, ManyGoalsDQN):
         half_way = (learner.exploration_initial_eps + learner.exploration_final_eps) / 2
         learner.exploration_schedule = ConstantSchedule(half_way)
+    learner.learn(learner.buffer_size)
 
 
 def contenders(

@@ -54,16 +54,17 @@ class NotEnumerable(Exception):
     """A world cannot be written out as tables; the message says why."""
 
 
-def layout_of(name: str) -> Layout:
+def layout_of(name: str, setting: str = "map") -> Layout:
     """
     :param name: of a layout that comes with the package, or of a file with an ASCII map
+    :param setting: what gives it, for messages
     :return: the layout
     :raises LayoutError: if there is none, or the map is not valid
     """
     if name in NAMED_LAYOUTS:
         return Layout.named(name)
     if not Path(name).is_file():
-        raise LayoutError(f"map must be one of {', '.join(NAMED_LAYOUTS)}, or a file, got {name!r}")
+        raise LayoutError(f"{setting} must be one of {', '.join(NAMED_LAYOUTS)}, or a file, got {name!r}")
     return Layout.read(name)
 
 

@@ -64,7 +64,7 @@ def test_a_map_in_a_file(tmp_path):
 def test_what_is_no_layout_is_a_message(tmp_path):
     done = command("film", "--layout", "nonsense", "--output", str(tmp_path / "film.gif"))
     assert done.returncode == 1
-    assert done.stderr.startswith("error: 'nonsense' is neither a file nor one of the layouts paper, small")
+    assert done.stderr.startswith("error: layout must be one of paper, small")
     path = tmp_path / "bad.txt"
     path.write_text("D..\n")
     with pytest.raises(LayoutError, match="no switch"):

@@ -4,7 +4,8 @@ import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks.leo import AllGoalsDQN
-from benchmarks.mastery import PRESETS, all_goals
+from benchmarks.worlds import World
+from sb3_manygoals import ManyGoalsDQN, TDTargets
 from sb3_manygoals.goals import GoalBuffer
 
 WORLD = "TwoRoomsSwitchSmall-v0"
@@ -16,8 +17,10 @@ def model():
     model = AllGoalsDQN(
         "CnnPolicy",
         env,
+        learning_rate=1e-3,
         learning_starts=60,
-        goal_batch_size=1,
+        updates_per_step=0.25,
+        policy_kwargs={"net_arch": [32], "averaging": 0.0},
         goal_wrapper_kwargs={"goal_buffer": GoalBuffer(env.observation_space, 220), "max_episode_steps": 5},
         seed=0,
         device="cpu",
@@ -29,18 +32,19 @@ def model():
 
 
 def unknown_goals(model):
-    goals = all_goals(WORLD)
+    goals = World(WORLD).tables.observations
     return goals[model.goal_buffer.ids(goals) == -1]
 
 
 def test_every_known_goal_is_taught_as_it_would_be_alone(model):
     known = len(model.goal_buffer)
     assert 10 < known < 220
-    batch = model.replay_buffer.sample(6)
-    before = model.pairs_taught
-    losses = model.goal_losses(batch, None, None)
+    draw = model.targets.draw(6, 1, model.rng)
+    batch, before = draw.batch, model.targets.pairs_taught
+    losses = model.targets.losses(draw)
     assert losses.shape == (known,)
-    assert model.pairs_taught == before + 6 * known
+    assert draw.goal_ids.tolist() == list(range(known))
+    assert model.targets.pairs_taught == before + 6 * known
     with th.no_grad():
         q = model.q_net.head(model.q_net.trunk(batch.observations)).numpy()
         next_q = model.q_net_target.head(model.q_net_target.trunk(batch.next_observations)).numpy()
@@ -55,20 +59,6 @@ def test_every_known_goal_is_taught_as_it_would_be_alone(model):
             errors.append((q[row, 5 * goal + batch.actions[row]] - target) ** 2)
         assert losses[goal].item() == pytest.approx(np.mean(errors), rel=1e-4, abs=1e-5)
     assert reaching == 6
-
-
-def test_double_q_chooses_by_the_learning_network(model):
-    batch = model.replay_buffer.sample(6)
-    with th.no_grad():
-        model.q_net.head.bias.add_(th.randn(1100))
-        chosen = model.q_net(batch.next_observations, 3).argmax(dim=2)
-        values = model.q_net_target(batch.next_observations, 3).gather(2, chosen[:, :, None]).squeeze(2)
-        taken = model.q_net(batch.observations, 3)[th.arange(6), :, batch.actions]
-    targets = th.where(batch.next_ids[:, None] == th.arange(3), 0.0, -0.1 + 0.99 * values)
-    model.double_q = True
-    losses = model.goal_losses(batch, None, None)[:3]
-    model.double_q = False
-    th.testing.assert_close(losses, (taken - targets).square().mean(dim=0))
 
 
 def test_it_acts_on_goals_by_their_ids(model):
@@ -100,21 +90,25 @@ def test_it_learns_and_its_target_network_follows_as_ours_would(model):
     assert all(th.equal(a, b) for a, b in zip(still, model.q_net_target.parameters(), strict=True))
 
 
-def test_all_but_the_head_is_the_presets():
-    small = PRESETS["small"]
-    ours = small.agent.make(WORLD, 100, 0, "cpu")
-    head = small.agent.make(WORLD, 100, 0, "cpu", n_goals=220, algorithm=AllGoalsDQN)
-    assert head.goal_buffer.capacity == 220
-    assert head.q_net.head.weight.shape == (1100, 256)
+def test_the_average_acts_where_there_is_one():
+    env = make_vec_env(WORLD, 4, seed=0)
+    model = AllGoalsDQN("CnnPolicy", env, policy_kwargs={"net_arch": [8]}, learning_starts=20, updates_per_step=0.25, seed=0)
+    model.learn(60)
+    state, ids = model.goal_buffer[np.arange(9)], np.arange(9)[::-1].copy()
+    actions, _ = model.predict({"observation": state, "desired_goal": model.goal_buffer[ids]}, deterministic=True)
+    with th.no_grad():
+        q = model.policy.q_net_average.of_goals(th.as_tensor(state.copy()), th.as_tensor(ids))
+    assert actions.tolist() == q.argmax(dim=1).tolist()
+
+
+def test_all_but_the_head_is_manygoalsdqns():
+    env = make_vec_env(WORLD, 2, seed=0)
+    ours = ManyGoalsDQN("CnnPolicy", env, target_class=TDTargets)
+    head = AllGoalsDQN("CnnPolicy", env, goal_wrapper_kwargs={"goal_buffer": GoalBuffer(env.observation_space, 220)})
+    assert head.q_net.head.weight.shape == (1100, 512)
     assert str(head.q_net.trunk) == str(ours.q_net.trunk)
     assert str(head.policy.optimizer) == str(ours.policy.optimizer)
-    for name in (
-        "gamma",
-        "tau",
-        "target_update_interval",
-        "batch_size",
-        "exploration_steps",
-        "buffer_size",
-        "learning_starts",
-    ):
+    assert head.targets.initial_value == ours.targets.initial_value
+    for name in ("gamma", "batch_size", "updates_per_step", "buffer_size", "learning_starts", "exploration_fraction"):
         assert getattr(head, name) == getattr(ours, name)
+    assert isinstance(AllGoalsDQN("MlpPolicy", "FrozenLake8x8-v1").q_net.head, th.nn.Linear)

@@ -34,9 +34,10 @@ HEADS = {"policy_kwargs": {"net_arch": [16]}, "batch_size": 16}
 KWARGS = {"default": TINY, "td": TINY, "paper": TINY, "head-per-goal": HEADS, "table": {}, "hindsight": {"gradient_steps": 1}}
 """Agents made small."""
 
-QUICK = shlex.split(
-    "--map small --total-steps 2400 --eval-freq 1200 --eval-steps 40 --final-episodes 1 --threads 1 --n-envs 4 --seed 3"
-) + ["--agent-kwargs", json.dumps(TINY | {"updates_per_step": 0.05})]
+QUICK = [
+    *shlex.split("--map small --total-steps 2400 --eval-freq 1200 --eval-steps 40 --final-episodes 1 --threads 1 --seed 3"),
+    *("--n-envs", "4", "--agent-kwargs", json.dumps(TINY | {"updates_per_step": 0.05})),
+]
 
 
 def config(**options):
@@ -230,7 +231,15 @@ def same_settings(model, plain, names):
     assert type(model.targets) is type(plain.targets)
 
 
-NAMES = ("buffer_size", "learning_starts", "batch_size", "goal_batch_size", "gamma", "updates_per_step", "exploration_fraction")
+NAMES = (
+    "buffer_size",
+    "learning_starts",
+    "batch_size",
+    "goal_batch_size",
+    "gamma",
+    "updates_per_step",
+    "exploration_fraction",
+)
 
 
 def test_the_default_is_the_learners_own_and_the_paper_its_recipe():

@@ -1,53 +1,92 @@
-from dataclasses import replace
+from typing import get_args
 
+import gymnasium as gym
 import pytest
 
-from benchmarks.mastery import PRESETS
-from benchmarks.mastery_study import configuration, specs
-from benchmarks.tabular import TabularConfig
+from benchmarks.mastery import SELECTORS, Agent, MasteryConfig, make
+from benchmarks.mastery_study import PARTS, carry_out, configuration, specs
+from benchmarks.suite import Spec
+from sb3_manygoals import PAPER, PlannedTargets
 
-HERE = {"progress_bar": False, "eval_freq": 250_000}  # what every run of the study has of its own
-
-
-def test_the_papers_first_experiment_is_that_of_its_presets_for_six_seeds():
-    found = {(spec.agent, spec.seed): configuration(spec) for spec in specs("paper", seeds=6)}
-    assert len(found) == 4 * 6
-    for seed in range(6):
-        assert found["paper-table", seed] == replace(TabularConfig(), seed=seed, **HERE)
-        for agent, preset in (
-            ("uniform", "paper"),
-            ("learning-progress", "paper-learning-progress"),
-            ("on-policy", "paper-on-policy"),
-        ):
-            assert found[f"paper-{agent}", seed] == replace(PRESETS[preset], seed=seed, **HERE)
+HERE = {"progress_bar": False}
 
 
-def test_the_papers_second_experiment_holds_a_fifth_of_the_goals_out_of_the_same_agents():
-    first = {spec.agent.removeprefix("paper-"): configuration(spec) for spec in specs("paper", seeds=1)}
-    second = {spec.agent.removeprefix("generalization-"): configuration(spec) for spec in specs("generalization", seeds=1)}
+def found(part, **options):
+    return {spec.agent.removeprefix(f"{part}-"): configuration(spec) for spec in specs(part, seeds=1, **options)}
+
+
+def built(config):
+    world = config.world
+    return make(config, world, world.tables)[0]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_specs_are_told_apart_and_are_of_worlds_that_there_are(part):
+    six = specs(part, seeds=6)
+    assert len({spec.name for spec in six}) == len(six) == 6 * len(found(part))
+    assert [spec.seed for spec in six] == sorted(spec.seed for spec in six)
+    assert all(configuration(spec).world.id in gym.registry or spec.game.startswith("MiniGrid") for spec in six)
+    assert {spec.steps for spec in specs(part, 1, steps=7)} == {7}
+    with pytest.raises(ValueError, match="seeds must be at least 1, got 0"):
+        specs(part, 0)
+
+
+def test_all_agents_and_rules_are_on_the_small_map():
+    configs = found("agents")
+    assert configs.keys() == {*get_args(Agent), *(name.replace("_", "-") for name in SELECTORS)} - {"uniform"}
+    assert {config.env_id for config in configs.values()} == {"TwoRoomsSwitchSmall-v0"}
+    assert configs["default"] == MasteryConfig(
+        env_id="TwoRoomsSwitchSmall-v0", total_steps=120_000, eval_freq=10_000, progress_bar=False
+    )
+
+
+def test_the_papers_experiments_are_its_recipe():
+    first, second = found("paper"), found("generalization")
+    assert {config.total_steps for config in first.values()} == {3_000_000}
+    assert {config.env_id for config in first.values()} == {"TwoRoomsSwitch-v0"}
     del first["table"]  # which generalizes to nothing, by construction
-    assert second == {agent: replace(config, held_out=0.2) for agent, config in first.items()}
+    for name, config in first.items():
+        assert second[name] == MasteryConfig(**vars(config) | {"held_out": 0.2})
+    on_policy = built(first["on-policy"])
+    assert (on_policy.targets.goal_sampling, on_policy.batch_size, on_policy.n_envs) == ("pursued", 16, 1)
+    assert on_policy.buffer_size == PAPER["buffer_size"]
+    assert first["learning-progress"].selection == "learning_progress"
 
 
-def test_the_fast_preset_is_measured_in_both_experiments():
-    everything, held_out = (configuration(spec) for spec in specs("fast", seeds=1))
-    assert everything == replace(PRESETS["fast"], progress_bar=False)
-    assert held_out == replace(everything, held_out=0.2)
-    assert everything.total_steps == 500_000
+def test_each_ablation_changes_the_default_otherwise():
+    models = {
+        name: built(MasteryConfig(**vars(config) | {"env_id": "TwoRoomsSwitchSmall-v0", "n_envs": 2}))
+        for name, config in found("ablations").items()
+    }
+    assert isinstance(models["default"].targets, PlannedTargets)
+
+    def looks(model):
+        return str(model.policy), str(vars(model.targets)), model.policy.averaging, model.env.goal_episodes.reset_worlds
+
+    seen = [tuple(part for part in looks(model)) for model in models.values()]
+    assert len(set(seen)) == len(models) == 10
+    assert models["no-best-action-loss"].targets.best_weight == 0.0
+    assert models["no-near-weights"].targets.near_decay == 1.0
+    assert models["worlds-reset"].env.goal_episodes.reset_worlds is True
+    assert models["worlds-not-reset"].env.goal_episodes.reset_worlds is False
 
 
-def test_the_ablations_of_the_fast_preset_change_its_agent_alone_each_otherwise():
-    fast = replace(PRESETS["fast"], progress_bar=False)
-    changed = [configuration(spec) for spec in specs("fast-ablations", seeds=1)]
-    assert [replace(config, agent=fast.agent) for config in changed] == [fast] * len(changed)
-    agents = [fast.agent, *(config.agent for config in changed)]
-    assert len({repr(agent) for agent in agents}) == 1 + len(changed) == 6
-    for config in changed:
-        config.agent.make(config.env_id, config.total_steps, 0, "cpu")  # whose settings go together
+def test_worlds_have_their_own_steps_and_maps():
+    configs = found("worlds")
+    assert (configs["small"].total_steps, configs["locks"].total_steps, configs["taxi"].total_steps) == (
+        50_000,
+        500_000,
+        200_000,
+    )
+    assert configs["locks"].map == "locks"
+    assert configs["door-key"].env_id == "MiniGrid-DoorKey-6x6-v0"
 
 
-@pytest.mark.parametrize("part", ["agents", "held-out", "ablations"])
-def test_the_other_parts_are_on_the_small_map(part):
-    configs = [configuration(spec) for spec in specs(part, seeds=1)]
-    assert {config.env_id for config in configs} == {"TwoRoomsSwitchSmall-v0"}
-    assert max(config.total_steps for config in configs) <= 120_000
+def test_a_run_gives_the_numbers_of_its_summary(tmp_path):
+    settings = {"agent": "table", "n_envs": 4, "eval_steps": 30, "final_episodes": 1}
+    spec = Spec("benchmarks.mastery_study:carry_out", "agents-table", "TwoRoomsSwitchSmall-v0", 0, 400, settings)
+    values = carry_out(spec, tmp_path)
+    assert (tmp_path / "agents-table" / "run" / "report.html").is_file()
+    assert values.keys() >= {"greedy", "epsilon", "ceiling", "known", "reachable", "training_seconds", "steps"}
+    assert (values["steps"], values["reachable"]) == (400, 220)
+    assert 0 <= values["greedy"] <= values["greedy_high"]

@@ -54,7 +54,7 @@ def play(root, agent, game, seed, score=None, steps=1000, curve=None, study=AUXI
 def master(root, spec, **options):
     """A run of the study of mastery; one without goals has not finished."""
     folder = begin(spec, root, attempts=2)
-    held_out = spec.agent.startswith("held-out")
+    held_out = spec.agent.startswith("generalization")
     own = make_run(folder / spec.agent / "run", spec.seed, total_steps=spec.steps, **options)
     record = json.loads((own / "config.json").read_text())
     record["settings"]["held_out"] = 0.2 if held_out else 0.0
@@ -71,14 +71,14 @@ def master(root, spec, **options):
 def runs(tmp_path_factory):
     """Runs of both experiments with mastery, and of a suite of games, in a folder whose name is no address as it is."""
     root = tmp_path_factory.mktemp("runs") / "50% of #1 & more"
-    wanted = {spec.name: spec for part in ("agents", "held-out") for spec in mastery_study.specs(part, 2, 300)}
+    wanted = {spec.name: spec for part in ("paper", "generalization") for spec in mastery_study.specs(part, 2, 300)}
     by_agent = {(spec.agent, spec.seed): spec for spec in wanted.values()}
     for seed in (0, 1):
         curve = [(0, 0.0, 0.0), (150, 0.25, 0.5), (300, 0.75 + 0.1 * seed, 0.9)]
-        master(root / "mastery", by_agent["agents-uniform", seed], curve=curve, goals=share(0.8 + 0.1 * seed))
+        master(root / "mastery", by_agent["paper-uniform", seed], curve=curve, goals=share(0.8 + 0.1 * seed))
         held_out = np.arange(N) % 5 == 0
-        master(root / "mastery", by_agent["held-out-on-policy", seed], goals=share(0.1), held_out=held_out)
-    master(root / "mastery", by_agent["agents-learning-progress", 1], curve=[(0, 0.0, 0.0), (150, 0.2, 0.3)])
+        master(root / "mastery", by_agent["generalization-on-policy", seed], goals=share(0.1), held_out=held_out)
+    master(root / "mastery", by_agent["paper-learning-progress", 1], curve=[(0, 0.0, 0.0), (150, 0.2, 0.3)])
     for agent, factor in (("a2c", 1.0), ("many-goals", 2.0)):
         for seed in (0, 1):
             for game, step in (("Alien", 1), ("Pong", 2), ("MiniGrid-Empty-5x5-v0", 3)):
@@ -166,10 +166,10 @@ def test_what_was_run_and_what_was_not(page):
     def counts(agent):
         return tuple(int(rows[agent][column]) for column in ("planned", "finished", "unfinished", "missing"))
 
-    assert counts("agents-uniform") == (2, 2, 0, 0)
-    assert counts("agents-learning-progress") == (2, 0, 1, 1)
-    assert counts("agents-hindsight") == (2, 0, 0, 2)  # of which there is nothing at all
-    assert counts("held-out-on-policy") == (2, 2, 0, 0)
+    assert counts("paper-uniform") == (2, 2, 0, 0)
+    assert counts("paper-learning-progress") == (2, 0, 1, 1)
+    assert counts("paper-table") == (2, 0, 0, 2)  # of which there is nothing at all
+    assert counts("generalization-on-policy") == (2, 2, 0, 0)
     assert "ablations-preset" not in rows
     assert counts("a2c") == (8, 7, 1, 0)
     assert counts("many-goals") == (8, 6, 0, 2)
@@ -200,7 +200,7 @@ def test_mastery_beside_the_paper(page):
     text = text_of(page)
     assert "Mastery: TwoRoomsSwitchSmall-v0, all goals taught, 300 steps" in text
     assert "Mastery: TwoRoomsSwitchSmall-v0, goals held out, 300 steps" in text
-    assert "agents-uniform: 44 of 220 goals were not reached from every start with every seed" in text
+    assert "paper-uniform: 44 of 220 goals were not reached from every start with every seed" in text
 
 
 def test_curves_have_a_line_for_each_seed(page):
@@ -215,12 +215,12 @@ def test_curves_have_a_line_for_each_seed(page):
 
 def test_cost_by_hand(page):
     rows = {row["agent"]: row for row in rows_of(page.with_name("a report #2-data") / "cost.csv")}
-    uniform = rows["agents-uniform"]  # 300 steps in 10 s, twice, in runs of 720 s
+    uniform = rows["paper-uniform"]  # 300 steps in 10 s, twice, in runs of 720 s
     assert (uniform["runs"], uniform["steps"]) == ("2", "600")
     assert float(uniform["training_hours"]) == pytest.approx(20 / 3600)
     assert float(uniform["wall_hours"]) == pytest.approx(0.4)
     assert float(uniform["steps_per_second"]) == pytest.approx(30.0)
-    unfinished = rows["agents-learning-progress"]  # 150 steps in 5 s
+    unfinished = rows["paper-learning-progress"]  # 150 steps in 5 s
     assert (unfinished["runs"], unfinished["steps"], unfinished["wall_hours"]) == ("1", "150", "")
     a2c = rows["a2c"]  # 7 finished runs of an hour, and one that is not; training was not timed
     assert (a2c["runs"], a2c["training_hours"], float(a2c["wall_hours"])) == ("8", "", 7.0)

@@ -1,5 +1,4 @@
 import csv
-import dataclasses
 import json
 
 import gymnasium as gym
@@ -12,14 +11,15 @@ from PIL import Image
 from scipy import stats
 
 import gym_twoRooms  # noqa: F401
-from benchmarks import goal_tables, summary, summary_tables, value_errors
-from benchmarks.mastery import PRESETS
+from benchmarks import goal_tables, summary, summary_tables, tabular, value_errors
+from benchmarks.mastery import MasteryConfig
 from benchmarks.past_runs import PastRunError, collect
 from benchmarks.summary import SummaryConfig, plan
-from benchmarks.tabular import TabularConfig
+from benchmarks.worlds import World
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
 from gym_twoRooms.oracle import expected_steps, optimal_values
+from sb3_manygoals import PAPER, ManyGoalsDQN
 from tests.benchmarks.command_line import command
 
 SMALL = "TwoRoomsSwitchSmall-v0"
@@ -266,7 +266,7 @@ def exact():
 
 def make_table_run(folder, seed, values, held_out=None):
     run = make_run(folder, seed, goals={}, held_out=held_out)
-    model = TabularConfig(env_id=SMALL).make()
+    model = tabular.make(World(SMALL), World(SMALL).tables, 1, 300, 0, {})
     model.table.values[:] = values
     model.save(run / "model.zip")
     return run
@@ -316,10 +316,9 @@ def test_bias_and_rms_are_told_apart(tmp_path, exact):
 
 
 def test_learnt_values_are_those_by_which_the_network_acts(tmp_path):
-    agent = dataclasses.replace(
-        PRESETS["small"].agent, n_envs=2, features_dim=16, embedding_dim=16, buffer_size=100, averaging=0.9, gamma=0.95
-    )
-    model = agent.make(SMALL, 1_000, 3, "cpu")
+    policy = PAPER["policy_kwargs"] | {"embedding_dim": 16, "averaging": 0.9}
+    settings = PAPER | {"buffer_size": 100, "gamma": 0.95, "policy_kwargs": policy}
+    model = ManyGoalsDQN("CnnPolicy", SMALL, seed=3, device="cpu", **settings)
     with th.no_grad():
         for weights in model.policy.q_net_average.parameters():
             weights.add_(0.1 * th.randn_like(weights))
@@ -365,11 +364,11 @@ def test_pictures_are_of_what_there_is_and_old_ones_do_not_stay(tmp_path):
 
 
 def test_real_runs_on_the_command_line(tmp_path):
-    env = {"total_steps": 800, "eval_freq": 400, "final_episodes": 1, "progress_bar": False}
-    TabularConfig(env_id=SMALL, output=tmp_path / "runs" / "table", n_envs=4, **env).run()
-    agent = dataclasses.replace(PRESETS["small"].agent, n_envs=2, features_dim=16, embedding_dim=16, learning_starts=100)
-    held_out = dataclasses.replace(
-        PRESETS["small"], output=tmp_path / "runs" / "held out", agent=agent, held_out=0.2, threads=1, **env
+    common = {"total_steps": 800, "eval_freq": 400, "final_episodes": 1, "progress_bar": False, "threads": 1, "env_id": SMALL}
+    MasteryConfig(agent="table", output=tmp_path / "runs" / "table", n_envs=4, **common).run()
+    tiny = json.dumps({"policy_kwargs": {"net_arch": [16], "embedding_dim": 16}, "learning_starts": 100})
+    held_out = MasteryConfig(
+        output=tmp_path / "runs" / "held out", n_envs=2, agent_kwargs=tiny, held_out=0.2, seed=0, **common
     )
     folder = held_out.run()
     arguments = ["summary", "--runs", str(tmp_path / "runs"), "--values", "--goals", "30", "--output", str(tmp_path / "out")]

@@ -1,15 +1,13 @@
 import csv
-import re
 import sys
 from dataclasses import replace
 
 import pytest
 import torch as th
 
-from benchmarks import curves, floor, peak_memory, peers, scaling, table, throughput, time_profile, updates
+from benchmarks import floor, peak_memory, peers, scaling, table, throughput, updates
 from benchmarks.__main__ import main
 from benchmarks.cases import Case
-from benchmarks.mastery import PRESETS
 from benchmarks.rounds import Best, Figure
 from benchmarks.throughput import ThroughputConfig
 from benchmarks.updates import tiled_losses
@@ -21,16 +19,12 @@ def read(file):
 
 
 def test_tiled_and_pairwise_are_the_same_loss_and_gradient():
-    paper = PRESETS["paper"]
-    model = paper.agent.make("TwoRoomsSwitchSmall-v0", 100, seed=0, device="cpu")
-    model.learn(40)
+    model = updates.learner(8, 5, world="TwoRoomsSwitchSmall-v0")
     with th.no_grad():
         model.q_net_target.head.bias.add_(th.randn(5))
-    batch = model.replay_buffer.sample(8)
-    goals, goal_ids, _ = model._sample_goals(batch)
+    draw = model.targets.draw(8, 5, model.rng)
     gradients = []
-    for way in (model.goal_losses, lambda *arguments: tiled_losses(model, *arguments)):
-        losses = way(batch, goals, goal_ids)
+    for losses in (model.targets.losses(draw), tiled_losses(model, draw.batch, draw.goals, draw.goal_ids)):
         model.q_net.zero_grad()
         losses.mean().backward()
         gradients.append((losses.detach(), *(parameter.grad.clone() for parameter in model.q_net.parameters())))
@@ -90,9 +84,8 @@ def atari():
 def test_atari_has_ataris_shapes(atari):
     model = atari.learner()
     assert model.replay_buffer.buffer_size * 8 == 200
-    batch = model.replay_buffer.sample(80)
+    batch, goals, ids, _ = model.targets.draw(80, 16, model.rng)
     assert batch.observations.shape == (80, 4, 84, 84)
-    goals, ids, _ = model._sample_goals(batch)
     assert set(ids.tolist()) <= set(batch.next_ids.tolist())  # the goals are met in the batch, as the floor takes it
     assert (goals == th.as_tensor(model.goal_buffer[ids.numpy()])).all()
     update = updates.ours(model)
@@ -103,7 +96,7 @@ def test_atari_has_ataris_shapes(atari):
     assert (80, 1024, 16 * 18) in least.products
     before = [parameter.clone() for parameter in model.q_net.parameters()]
     update.make(3, 2)
-    assert (model.goal_batch_size, len(model._sample_goals(batch)[1])) == (2, 2)
+    assert model.goal_batch_size == 2
     assert not any(th.equal(a, b) for a, b in zip(before, model.q_net.parameters(), strict=True))
 
 
@@ -144,7 +137,7 @@ def test_peers_learn_what_they_should(paper):
     assert len(head.goal_buffer) == 5_728
     before = [parameter.clone() for parameter in head.q_net.parameters()]
     head.train(1, 2)
-    assert head.pairs_taught == 2 * 5_728
+    assert head.targets.pairs_taught == 2 * 5_728
     assert not all(th.equal(a, b) for a, b in zip(before, head.q_net.parameters(), strict=True))
     for relabel in (False, True):
         update = peers.sb3_dqn(16, relabel)
@@ -228,96 +221,8 @@ def test_the_whole_run_writes_one_table(tmp_path, capsys, monkeypatch):
     assert "CUDA is not measured" in capsys.readouterr().out
 
 
-def test_the_profile_adds_up_to_the_update(tmp_path, monkeypatch, capsys):
-    options = ["--profile", "--updates=3", "--transitions=8", "--goals=4", f"--output={tmp_path}"]
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "throughput", *options])
-    main()
-    (folder,) = tmp_path.iterdir()
-    rows = {row["group"]: row for row in read(folder / "profile.csv")}
-    assert list(rows) == [*time_profile.GROUPS, time_profile.BETWEEN, time_profile.PROFILED, time_profile.PLAIN]
-    assert all(float(rows[group]["calls"]) >= 1 and float(rows[group]["milliseconds"]) > 0 for group in time_profile.GROUPS)
-    whole = float(rows[time_profile.PROFILED]["milliseconds"])
-    parts = [float(rows[name]["milliseconds"]) for name in (*time_profile.GROUPS, time_profile.BETWEEN)]
-    assert sum(parts) == pytest.approx(whole, abs=0.01)
-    assert sum(float(row["share"]) for row in rows.values() if row["share"]) == pytest.approx(2, abs=0.01)
-    assert "matrix products" in capsys.readouterr().out
-
-
-def test_a_profiled_learner_is_as_it_was(paper):
-    shares = {share.group: share for share in time_profile.measure(paper, 2)}
-    assert "sample" not in vars(paper.replay_buffer)
-    assert "_sample_goals" not in vars(paper)
-    # convolutions: two forward in each network, two backward, each operation within others
-    assert shares["convolutions"].calls >= 6
-    assert shares["matrix products"].calls >= 2 * 4 + 2 * 4
-
-
-def row(epsilon, seconds, updates, learner=curves.OURS, seed=0):
-    return {
-        "learner": learner,
-        "seed": str(seed),
-        "step": str(100 * seconds),
-        "training_seconds": str(seconds),
-        "greedy": "0.0",
-        "epsilon": str(epsilon),
-        "goal_updates": str(updates),
-    }
-
-
-def test_a_level_is_reached_when_it_is_first_measured():
-    curve = [row(0.1, 0, 0), row(0.5, 10, 5_000), row(0.4, 20, 10_000), row(0.85, 40, 30_000)]
-    assert curves.reached(curve, 0.5) == curves.Reached(10.0, 1_000.0, 500.0)
-    assert curves.reached(curve, 0.8) == curves.Reached(40.0, 4_000.0, 750.0)
-    assert curves.reached(curve, 0.9) is None
-
-
-def test_medians_count_the_runs_that_never_got_there(tmp_path, capsys):
-    rows = []
-    for seed, seconds in ((0, 10), (1, 30), (2, 20)):
-        rows += [row(0.0, 0, 0, seed=seed), row(0.6, seconds, 1_000 * seconds, seed=seed)]
-    for seed, level in ((0, 0.6), (1, 0.2), (2, 0.96)):
-        rows.append(row(level, 50 + seed, 500, learner=curves.HEAD, seed=seed))
-    with (tmp_path / "curves.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, curves.COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    curves.show(tmp_path / "curves.csv")
-    cells = [re.split(r"\s*│\s*", line)[1:-1] for line in capsys.readouterr().out.splitlines() if "│" in line]
-    assert cells[0] == ["0.5", curves.OURS, "20.0", "2,000", "1,000", "3 of 3"]
-    assert cells[1] == ["0.5", curves.HEAD, "52.0", "5,200", "10", "2 of 3"]
-    assert cells[3] == ["0.8", curves.HEAD, "not reached", "not reached", "10", "1 of 3"]
-    assert cells[4] == ["0.9", curves.OURS, "not reached", "not reached", "", "0 of 3"]
-
-
-def test_curves_of_both_learners_are_measured_alike(tmp_path, monkeypatch, capsys):
-    options = [
-        "--curves",
-        "--seeds=1",
-        "--steps=1200",
-        "--eval-freq=1200",
-        "--head-learning-rate=0.002",
-        f"--output={tmp_path}",
-    ]
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "throughput", *options])
-    main()
-    (folder,) = tmp_path.iterdir()
-    rows = read(folder / "curves.csv")
-    assert [(row["learner"], int(row["step"])) for row in rows] == [
-        (learner, step) for learner in (curves.OURS, curves.HEAD) for step in (0, 1200)
-    ]
-    assert all(0 <= float(row[rate]) <= 1 for row in rows for rate in ("greedy", "epsilon"))
-    # updates at steps 1,008, 1,016, ..., 1,192; that of step 1,200 comes after the measurement
-    small = PRESETS["small"].agent
-    assert int(rows[1]["goal_updates"]) == 24 * small.batch_size * small.goal_batch_size
-    assert 0 < int(rows[3]["goal_updates"]) <= 24 * small.batch_size * 220
-    assert (folder / "curves.png").stat().st_size > 1_000
-    assert capsys.readouterr().out.count("1200 steps in") == 2
-    head = curves.make(curves.CurvesConfig(head_learning_rate=0.002, steps=10), curves.HEAD, 0)
-    assert head.lr_schedule(1.0) == 0.002
-
-
 def test_one_thing_at_a_time(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "throughput", "--curves", "--world"])
-    known = "--world, --curves, --profile, --changes, --atari, --auxiliary, --pretraining, --selection"
-    with pytest.raises(SystemExit, match=f"one of {known} at a time, got --curves --world"):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "throughput", "--atari", "--world"])
+    known = "--world, --atari, --auxiliary, --pretraining"
+    with pytest.raises(SystemExit, match=f"one of {known} at a time, got --atari --world"):
         main()

@@ -83,7 +83,7 @@ def test_steps_of_the_tables_are_distributed_as_the_worlds():
     env = TabularVectorEnv(tables, n)
     env.reset(seed=0)
     for actions in (1, 2, 2):
-        observations, rewards, terminated, truncated, _ = env.step(np.full(n, actions))
+        observations, rewards, _, truncated, _ = env.step(np.full(n, actions))
         assert not truncated.any()
         assert not rewards.any()
     matrix = np.zeros((64, 64))
@@ -202,7 +202,7 @@ class ThereAndBack(gym.Env):
     """Between two states."""
 
     observation_space, action_space = spaces.Discrete(3), spaces.Discrete(1)
-    P, initial_state_distrib = {0: {0: [(1.0, 1, 0.0, False)]}, 1: {0: [(1.0, 0, 0.0, False)]}}, np.array([1.0, 0.0])  # noqa: RUF012
+    P, initial_state_distrib = {0: {0: [(1.0, 1, 0.0, False)]}, 1: {0: [(1.0, 0, 0.0, False)]}}, np.array([1.0, 0.0])
 
 
 def test_states_that_look_the_same_are_not_told_apart(monkeypatch):
