@@ -113,11 +113,11 @@ def _paper(book: Book, prefix: str, n_states: int, steps: int) -> list[Block]:
     rows = []
     for row in paper.rows:
         agent = row["agent"]
-        for part, column in (("agents", "mastery"), ("held-out", "held_out")):
+        for part, column in (("paper", "mastery"), ("generalization", "held_out")):
             ours = next((i for i, each in enumerate(own.rows) if each["label"] == f"{part}-{agent}"), None)
             if ours is not None:
-                measure = "greedy" if part == "agents" else "held_out_greedy"
-                noisy = "epsilon" if part == "agents" else "held_out_epsilon"
+                measure = "greedy" if part == "paper" else "held_out_greedy"
+                noisy = "epsilon" if part == "paper" else "held_out_epsilon"
                 values = {"greedy": own.rows[ours][measure], "random actions": own.rows[ours][noisy]}
                 rows.append(
                     {"agent": agent, "paper": row[column], "paper_steps": row["steps"], "said": row["said"]}
