@@ -1,5 +1,5 @@
 # Three commands for a fresh clone; each sets up .venv by itself.
-#   make mastery   train on the small map, measure, write a report (minutes, on two cores)
+#   make mastery   train on the paper's map, measure, write a report (minutes, on two cores)
 #   make test      lint, type-check, run the test suite
 #   make docs      a site of the pages in docs/: build/docs/index.html
 

@@ -1,1 +1,1 @@
-"""Experiments: they wire the world and the learners together and own every preset."""
+"""Experiments: they wire worlds and learners together, and measure."""

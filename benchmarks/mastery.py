@@ -233,7 +233,7 @@ def run(config: MasteryConfig) -> Path:
         by_pictures = tabular.ByNumbers(model, tables) if numbered else model
         if numbered:
             tables = replace(tables, space=spaces.Discrete(len(tables)), observations=np.arange(len(tables)))
-        evaluated = TabularVectorEnv(tables, min(len(states), config.most_goals))
+        evaluated = TabularVectorEnv(tables, len(states))
         subject = Subject(model, world, tables, evaluated, held_out[states], by_pictures, states)
     carry_out(config, folder, subject)
     return folder
