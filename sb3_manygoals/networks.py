@@ -60,8 +60,8 @@ class Preprocess(nn.Module):
 
     def fit(self, observations: th.Tensor) -> None:
         """
-        Standardize by these from now on. An element that is the same in all of them may vary later: it is scaled as the median
-        of those that do vary.
+        Standardize by these from now on. Elements that have hardly varied may vary later: a deviation counts as no less than
+        half the median one of those that vary, and that of an element that is the same in all as the median.
 
         :param observations: shape (B, *observation_space.shape)
         """
@@ -70,7 +70,7 @@ class Preprocess(nn.Module):
         varied = deviation > 1e-4
         typical = deviation[varied].median() if varied.any() else deviation.new_ones(())
         self.mean.copy_(scaled.mean(dim=0))
-        self.scale.copy_(1.0 / th.where(varied, deviation, typical))
+        self.scale.copy_(1.0 / th.where(varied, deviation.clamp(min=float(typical) / 2), typical))
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         """

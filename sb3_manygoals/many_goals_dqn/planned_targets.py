@@ -53,9 +53,6 @@ class PlannedTargets(Targets):
         temperature: float = 0.5,
     ) -> None:
         super().__init__(learner)
-        for name, value in (("sweeps", sweeps), ("max_states", max_states)):
-            if not isinstance(value, (int, float, np.number)) or not float(value).is_integer() or value < 1:
-                raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
         if not isinstance(growth, (int, float, np.number)) or not 1.0 < growth < np.inf:
             raise ValueError(f"growth must be a number above 1, got {growth!r}")
         if not 0.0 < near_decay <= 1.0 or (near_decay < 1.0 and learner.gamma == 0.0):
@@ -66,7 +63,7 @@ class PlannedTargets(Targets):
         if not 0.0 <= best_weight < np.inf:
             raise ValueError(f"best_weight must be a number, at least 0, got {best_weight!r}")
         self.growth = float(growth)
-        self.sweeps = int(sweeps)
+        self.sweeps = _whole("sweeps", sweeps)
         self.near_decay = near_decay
         self.near_floor = near_floor
         self.best_weight = best_weight
@@ -77,12 +74,12 @@ class PlannedTargets(Targets):
         """Environment steps when it was last planned; None: not yet."""
         self._round: int | None = None
         if learner.replay_buffer.states is None:
-            learner.replay_buffer.keep_states(int(max_states))
+            learner.replay_buffer.keep_states(_whole("max_states", max_states))
 
     @staticmethod
     def replay_kwargs(target_kwargs: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`Targets.replay_kwargs`."""
-        return {"max_states": int(target_kwargs.get("max_states", 20_000))}
+        return {"max_states": _whole("max_states", target_kwargs.get("max_states", 20_000))}
 
     @property
     def initial_value(self) -> float:
@@ -92,7 +89,10 @@ class PlannedTargets(Targets):
     def before_updates(self, num_timesteps: int, progress: float) -> None:
         """Plan, where it is time to: the last time at 70% of training, for the network to learn what was planned."""
         round_ = min(0, math.floor(math.log(max(progress, 1e-12) / _LAST_PLAN) / math.log(self.growth)))
-        if round_ != self._round:
+        at = self.planned_at
+        # so that steps grow again, or are counted anew, by a second call of learn
+        again = at is not None and not at <= num_timesteps < max(self.growth, 1.01 / _LAST_PLAN) * at
+        if round_ != self._round or again:
             self._round = round_
             self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer, self.sweeps)
             self.planned_at = num_timesteps
@@ -175,3 +175,9 @@ class PlannedTargets(Targets):
         self.planned_at, self._round = state["planned_at"], state["round"]
         self.plan.set_checkpoint_state(state["plan"])
         self.exploration.set_checkpoint_state(state["exploration"])
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, (int, float, np.number)) or not float(value).is_integer() or value < 1:
+        raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+    return int(value)

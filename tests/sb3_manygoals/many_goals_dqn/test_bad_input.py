@@ -100,7 +100,7 @@ def test_planned_targets_that_make_no_sense_are_refused(settings, message):
         make_model(target_class=PlannedTargets, target_kwargs=settings)
 
 
-@pytest.mark.parametrize("settings", [{"max_states": 0}, {"max_states": 2.5}])
+@pytest.mark.parametrize("settings", [{"max_states": 0}, {"max_states": 2.5}, {"max_states": -3}])
 def test_a_number_of_states_that_makes_no_sense_is_refused(settings):
     with pytest.raises(ValueError, match="max_states must be a whole number, at least 1, got"):
         make_model(target_class=PlannedTargets, target_kwargs=settings)

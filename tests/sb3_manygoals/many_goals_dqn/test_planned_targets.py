@@ -190,3 +190,12 @@ def test_by_default_it_masters_a_corridor_and_nothing_comes_from_the_target_netw
                 cell = min(max(cell + (-1, 1, 0)[action], 0), 6)
             reached += cell == goal
     assert reached == 49  # each by a shortest path; a random policy manages some 20
+
+
+def test_training_that_goes_on_in_many_calls_plans_again():
+    model = planned_model()
+    planned = set()
+    for call in range(8):
+        model.learn(100, reset_num_timesteps=call == 0)
+        planned.add(model.targets.planned_at)
+    assert max(planned) > 500
