@@ -94,7 +94,7 @@ def sb3_learner(batch_size: int, relabel: bool) -> DQN:
     world = TransformObservation(world, lambda picture: picture.transpose(2, 0, 1), space)
     model = DQN(
         "MultiInputPolicy",
-        GoalBufferWrapper(world),
+        GoalBufferWrapper(world, reset_worlds=True),
         learning_rate=1e-3,
         buffer_size=10_000,
         learning_starts=10 * WARM_UP,

@@ -380,6 +380,30 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
     assert "2.00" not in (made / "goals.csv").read_text()
 
 
+@pytest.mark.parametrize(
+    ("agent", "world"),
+    [
+        *((agent, SMALL.id) for agent in ("td", "table", "hindsight")),
+        *((agent, "MiniGrid-Empty-5x5-v0") for agent in ("default", "table")),
+    ],
+)
+def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path):
+    if world.startswith("MiniGrid"):
+        pytest.importorskip("minigrid")
+    whole = config(agent=agent, env_id=world, n_envs=2, output=tmp_path / "whole", total_steps=800).run()
+    half = config(agent=agent, env_id=world, n_envs=2, output=tmp_path / "half", total_steps=400).run()
+    on = saved_config(half)
+    assert (on.agent, on.env_id, on.resume, on.total_steps) == (agent, world, half, 400)
+    before = (half / "goals.csv").read_text()
+    on.run()  # which is measured again
+    assert (half / "goals.csv").read_text() == before
+    if agent == "table" and world == SMALL.id:  # whose only schedule is told the steps
+        given = json.dumps({"exploration_steps": 133})
+        dataclasses.replace(on, total_steps=800, agent_kwargs=given).run()
+        again = config(agent=agent, env_id=world, n_envs=2, total_steps=800, agent_kwargs=given, output=tmp_path).run()
+        assert (half / "goals.csv").read_text() == (again / "goals.csv").read_text() != (whole / "goals.csv").read_text()
+
+
 def test_what_cannot_be_resumed_is_a_message(tmp_path):
     cut_short, damaged = tmp_path / "cut short", tmp_path / "damaged"
     cut_short.mkdir()
