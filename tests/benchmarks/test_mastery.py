@@ -41,7 +41,15 @@ QUICK = [
 
 
 def config(**options):
-    settings = {"env_id": SMALL.id, "total_steps": 1_200, "n_envs": 4, "eval_steps": 40, "final_episodes": 1, "seed": 1}
+    settings = {
+        "env_id": SMALL.id,
+        "total_steps": 1_200,
+        "n_envs": 4,
+        "eval_steps": 40,
+        "final_episodes": 1,
+        "seed": 1,
+        "eval_freq": 600,
+    }
     given = {"agent_kwargs": json.dumps(KWARGS[options.get("agent", "default")])}
     return MasteryConfig(**settings | given | {"progress_bar": False} | options)
 
@@ -390,7 +398,6 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
 def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path):
     if world.startswith("MiniGrid"):
         pytest.importorskip("minigrid")
-    whole = config(agent=agent, env_id=world, n_envs=2, output=tmp_path / "whole", total_steps=800).run()
     half = config(agent=agent, env_id=world, n_envs=2, output=tmp_path / "half", total_steps=400).run()
     on = saved_config(half)
     assert (on.agent, on.env_id, on.resume, on.total_steps) == (agent, world, half, 400)
@@ -401,7 +408,7 @@ def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path):
         given = json.dumps({"exploration_steps": 133})
         dataclasses.replace(on, total_steps=800, agent_kwargs=given).run()
         again = config(agent=agent, env_id=world, n_envs=2, total_steps=800, agent_kwargs=given, output=tmp_path).run()
-        assert (half / "goals.csv").read_text() == (again / "goals.csv").read_text() != (whole / "goals.csv").read_text()
+        assert (half / "goals.csv").read_text() == (again / "goals.csv").read_text() != before
 
 
 def test_what_cannot_be_resumed_is_a_message(tmp_path):
