@@ -6,14 +6,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SHORTER = {
     "README.md": {
-        "model.learn(3e6, progress_bar=True)": "model.learn(60)",
+        "model.learn(5e5, progress_bar=True)": "model.learn(60)",
         "2e6 - model": "40 - model",
         "learn(1e5": "learn(100",
     },
     "docs/checkpoints.md": {"2_000": "200"},
     "docs/guide.md": {
-        "SMALL_WORLDS = {": 'SMALL_WORLDS = {"learning_starts": 50,',
-        "learn(120_000": "learn(200",
+        "learn(50_000": "learn(200",
         "learn(60_000": "learn(200",
         "learn(2_000": "learn(200",
         "30_000 - model": "200 - model",
