@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks import hindsight, leo, tabular
 from benchmarks.study import Subject, carry_out, choose_held_out, open_folder, saved_settings
-from benchmarks.worlds import NotEnumerable, SettingError, Tables, TabularVectorEnv, World
+from benchmarks.worlds import NotEnumerable, SettingError, Tables, World
 from sb3_manygoals import PAPER, GoalBuffer, ManyGoalsDQN, TDTargets
 from sb3_manygoals.goals import (
     GoalSelector,
@@ -87,6 +87,8 @@ class MasteryConfig:
     """Starts for each goal in the measurement after training; by default 2 if there are more than 2,000 goals, else 10."""
     most_goals: int = 10_000
     """Goals that are measured at most, drawn at random."""
+    curve_goals: int = 1_000
+    """The same while it trains: measuring all of a large world takes as long as some ten thousand steps."""
     output: Path = Path("runs")
     """Folder in which the run's own folder is made."""
     progress_bar: bool = True
@@ -207,7 +209,7 @@ def run(config: MasteryConfig) -> Path:
     :return: the folder
     :raises SettingError: if settings do not go together
     """
-    for name in ("total_steps", "n_envs", "eval_freq", "eval_steps", "final_episodes", "most_goals", "threads"):
+    for name in ("total_steps", "n_envs", "eval_freq", "eval_steps", "final_episodes", "most_goals", "curve_goals", "threads"):
         value = getattr(config, name)
         if value is not None and value < 1:
             raise SettingError(f"{name} must be at least 1, got {value}")
@@ -228,12 +230,11 @@ def run(config: MasteryConfig) -> Path:
     config = replace(config, eval_freq=config.eval_freq or max(1, config.total_steps // 5))
     folder = open_folder(config, f"mastery-{config.agent}-{world.name}-seed{config.seed}")
     if tables is None:
-        subject = Subject(model, world, None, None, held_out, model)
+        subject = Subject(model, world, None, held_out, model)
     else:
         by_pictures = tabular.ByNumbers(model, tables) if numbered else model
         if numbered:
             tables = replace(tables, space=spaces.Discrete(len(tables)), observations=np.arange(len(tables)))
-        evaluated = TabularVectorEnv(tables, len(states))
-        subject = Subject(model, world, tables, evaluated, held_out[states], by_pictures, states)
+        subject = Subject(model, world, tables, held_out[states], by_pictures, states)
     carry_out(config, folder, subject)
     return folder

@@ -17,7 +17,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from benchmarks import film, logs, plotting, report, run_folder
-from benchmarks.worlds import SettingError, Tables, World
+from benchmarks.worlds import SettingError, Tables, TabularVectorEnv, World
 from sb3_manygoals import (
     ExactCheckpointCallback,
     ManyGoalsDQN,
@@ -50,8 +50,6 @@ class Subject:
     """Where it learns."""
     tables: Tables | None
     """That written out, as the model sees it; None: it cannot be."""
-    eval_env: VectorEnv[Any, Any, Any] | None
-    """Worlds for measurements, made of those."""
     held_out: NDArray[np.bool_]
     """Which of the goals that are measured are held out from training, shape (n_goals,)."""
     by_pictures: GoalReacher
@@ -202,15 +200,18 @@ def carry_out(config: MasteryConfig, folder: Path, subject: Subject) -> dict[str
     curve = logs.CurveLog(folder / "mastery.csv", CURVE + (HELD_OUT_CURVE if held_out.any() else []))
     table = logs.CSVLog(folder / "progress.csv")
     callback: MasteryCallback | Clock = Clock()
-    if tables is not None and subject.eval_env is not None:
+    if tables is not None and subject.states is not None:
         assert config.eval_freq is not None
+        some = np.sort(np.random.default_rng(1).permutation(len(subject.states))[: config.curve_goals])
+        if held_out.any() and not held_out[some].any():  # of which there are few
+            some = np.arange(len(subject.states))
         callback = MasteryCallback(
-            subject.eval_env,
-            tables.observations[subject.states],
+            TabularVectorEnv(tables, len(some)),
+            tables.observations[subject.states[some]],
             config.eval_freq,
             config.eval_steps,
             config.eval_epsilon,
-            lambda point: curve.add(_curve_row(point, held_out)),
+            lambda point: curve.add(_curve_row(point, held_out[some])),
             seed=config.seed,
             verbose=1,
         )
@@ -258,8 +259,6 @@ def carry_out(config: MasteryConfig, folder: Path, subject: Subject) -> dict[str
                 states=subject.states,
             )
     report.write(folder, subject.world, results, summary, subject.states)
-    if subject.eval_env is not None:
-        subject.eval_env.close()
     model.get_env().close()  # type: ignore[union-attr]
     for line in said(summary):
         print(line)
@@ -269,7 +268,8 @@ def carry_out(config: MasteryConfig, folder: Path, subject: Subject) -> dict[str
 
 def _measure(config: MasteryConfig, subject: Subject) -> dict[str, MasteryResult]:
     """After training, of other starts than meanwhile."""
-    tables, env = subject.tables, subject.eval_env
+    tables = subject.tables
+    env: VectorEnv[Any, Any, Any]
     if tables is None:
         known = subject.model.goal_buffer.observations
         rows = np.random.default_rng(0).permutation(len(known))[: min(MOST_KNOWN, config.most_goals)]
@@ -277,7 +277,7 @@ def _measure(config: MasteryConfig, subject: Subject) -> dict[str, MasteryResult
         env = SyncVectorEnv([subject.world.make] * min(len(goals), 64))
     else:
         goals, ceiling = tables.observations[subject.states], tables.ceiling(config.eval_steps)
-    assert env is not None
+        env = TabularVectorEnv(tables, len(goals))
     episodes = config.final_episodes or (2 if len(goals) > MANY else 10)
 
     def mastery(reacher: GoalReacher, epsilon: float = 0.0, with_ceiling: bool = False) -> MasteryResult:

@@ -23,7 +23,7 @@ from benchmarks.worlds import SettingError, World
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
 from gym_twoRooms.oracle import OraclePolicy
-from sb3_manygoals import PAPER, ManyGoalsDQN, MasteryResult, PlannedTargets, TabularAllGoals, TDTargets
+from sb3_manygoals import PAPER, ManyGoalsDQN, MasteryResult, PlannedTargets, TabularAllGoals, TDTargets, evaluation
 from tests.benchmarks.command_line import command
 
 ROOT = Path(__file__).parents[2]
@@ -215,8 +215,14 @@ def test_a_map_in_a_file(tmp_path):
     assert (summary["world"], summary["reachable"]) == ("TwoRoomsSwitch-mine", "220")
 
 
-def test_some_goals_can_be_measured(tmp_path):
-    folder = config(most_goals=30, held_out=0.3, output=tmp_path).run()
+def test_some_goals_can_be_measured(tmp_path, monkeypatch):
+    measured = []
+    evaluate = evaluation.evaluate_mastery
+    monkeypatch.setattr(
+        evaluation, "evaluate_mastery", lambda *args, **rest: measured.append(args[2]) or evaluate(*args, **rest)
+    )
+    folder = config(most_goals=30, curve_goals=20, held_out=0.3, output=tmp_path).run()
+    assert {len(goals) for goals in measured} == {20}  # while it trained
     goals = read(folder / "goals.csv")
     states = [int(row["state"]) for row in goals]
     assert len(set(states)) == 30
