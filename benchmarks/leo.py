@@ -13,7 +13,7 @@ from torch import nn
 
 from sb3_manygoals import ManyGoalsDQN, TDTargets
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.goals.environments import goal_episodes
+from sb3_manygoals.goals.environments import goal_trackers
 from sb3_manygoals.losses import pairwise_td_loss
 from sb3_manygoals.many_goals_dqn import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.targets import Draw, Learner
@@ -78,7 +78,7 @@ class _AllGoals:
 
     q_net: AllGoalsNetwork
     q_net_target: AllGoalsNetwork
-    q_net_average: AllGoalsNetwork | None
+    q_net_ema: AllGoalsNetwork | None
     goal_buffer: GoalBuffer
 
     def __init__(self, *args: Any, n_goals: int, **kwargs: Any) -> None:
@@ -97,7 +97,7 @@ class _AllGoals:
         self, observation: PyTorchObs, deterministic: bool = True, action_masks: th.Tensor | None = None
     ) -> th.Tensor:
         assert isinstance(observation, dict)
-        network = self.q_net if self.q_net_average is None else self.q_net_average
+        network = self.q_net if self.q_net_ema is None else self.q_net_ema
         state, goal = (observation[name] for name in ("observation", "desired_goal"))
         ids = th.as_tensor(self.goal_buffer.ids(goal.cpu().numpy()), device=state.device)
         q = network.of_goals(state, ids.clamp(min=0))
@@ -174,7 +174,7 @@ class AllGoalsDQN(ManyGoalsDQN):
 
     def _setup_model(self) -> None:
         assert self.env is not None, "a comparison learner is built with its environment"
-        self.policy_kwargs = {**self.policy_kwargs, "n_goals": goal_episodes(self.env)[0].goal_buffer.capacity}
+        self.policy_kwargs = {**self.policy_kwargs, "n_goals": goal_trackers(self.env)[0].goal_buffer.capacity}
         super()._setup_model()
 
     def _adopt_goals(self, env: VecEnv) -> None:

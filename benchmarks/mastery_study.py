@@ -33,8 +33,8 @@ ABLATIONS: dict[str, Options] = {
     "no-best-action-loss": {"agent_kwargs": PLANNED | {"target_kwargs": {"best_weight": 0.0}}},
     "no-near-weights": {"agent_kwargs": PLANNED | {"target_kwargs": {"near_decay": 1.0}}},
     "relu": {"agent_kwargs": {"policy_kwargs": {"activation_fn": "torch.nn:ReLU"}}},
-    "product-head": {"agent_kwargs": {"policy_kwargs": {"head": "product"}}},
-    "no-averaging": {"agent_kwargs": {"policy_kwargs": {"averaging": 0.0}}},
+    "bilinear-head": {"agent_kwargs": {"policy_kwargs": {"head": "bilinear"}}},
+    "no-ema_decay": {"agent_kwargs": {"policy_kwargs": {"ema_decay": 0.0}}},
     "no-standardization": {"agent_kwargs": {"policy_kwargs": {"standardize": False}}},
     "worlds-reset": {"agent_kwargs": {"goal_wrapper_kwargs": {"reset_worlds": True}}},
     "worlds-not-reset": {"agent_kwargs": {"goal_wrapper_kwargs": {"reset_worlds": False}}},
@@ -42,7 +42,7 @@ ABLATIONS: dict[str, Options] = {
 }
 """The default with one thing changed."""
 
-ON_POLICY: Options = {"batch_size": 16, "target_kwargs": {"goal_sampling": "pursued"}}
+ON_POLICY: Options = {"batch_size": 16, "target_kwargs": {"goal_sampling": "behavior"}}
 """16 transitions from the same replay memory, each teaching its own goal; as many updates as the others make."""
 
 PAPER: dict[str, Options] = {

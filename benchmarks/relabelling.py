@@ -16,7 +16,7 @@ from sb3_manygoals import GoalBuffer
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.goals import UNKNOWN
-from sb3_manygoals.goals.environments import as_goal_vec_env, goal_episodes
+from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers
 from sb3_manygoals.networks import Preprocess
 
 REDRAWS = 8
@@ -48,7 +48,7 @@ class KnownGoalsHerReplayBuffer(HerReplayBuffer):
         self, buffer_size: int, observation_space: spaces.Dict, action_space: spaces.Space[Any], env: VecEnv, **kwargs: Any
     ) -> None:
         super().__init__(buffer_size, observation_space, action_space, env, **kwargs)
-        self.goal_buffer: GoalBuffer = goal_episodes(env)[0].goal_buffer
+        self.goal_buffer: GoalBuffer = goal_trackers(env)[0].goal_buffer
         self.goal_updates: NDArray[np.int64] = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
 
     def _sample_goals(self, batch_indices: NDArray[Any], env_indices: NDArray[Any]) -> NDArray[Any]:

@@ -28,7 +28,7 @@ from sb3_manygoals import (
 )
 from sb3_manygoals.evaluation import GoalReacher, MasteryPoint
 from sb3_manygoals.goals import UNKNOWN
-from sb3_manygoals.goals.environments import goal_episodes
+from sb3_manygoals.goals.environments import goal_trackers
 
 if TYPE_CHECKING:
     from benchmarks.mastery import MasteryConfig
@@ -68,7 +68,7 @@ class Subject:
         """Goals that it knows."""
         env = self.algorithm.get_env()
         assert env is not None
-        return len(goal_episodes(env)[0].goal_buffer)
+        return len(goal_trackers(env)[0].goal_buffer)
 
 
 class ByPlan:

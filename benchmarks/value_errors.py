@@ -119,7 +119,7 @@ def learnt_values(
         return None
     model = ManyGoalsDQN.load(path, device="cpu")
     model.policy.set_training_mode(False)
-    network = model.q_net if model.policy.q_net_average is None else model.policy.q_net_average
+    network = model.q_net if model.policy.q_net_ema is None else model.policy.q_net_ema
     found = np.empty((mdp.n_states, mdp.n_actions, len(goals)), dtype=np.float32)
     with th.no_grad():
         embedded = network.goal_embedding(network.trunk(th.as_tensor(mdp.observe(goals))))

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import GoalBuffer
-from sb3_manygoals.goals.environments import as_goal_vec_env, goal_episodes, is_goal_wrapped, pursue_goals
+from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
 from sb3_manygoals.memory import check_memory
 
 SelfTabularAllGoals = TypeVar("SelfTabularAllGoals", bound="TabularAllGoals")
@@ -298,7 +298,7 @@ class TabularAllGoals(BaseAlgorithm):
             raise ValueError(f"total_timesteps must be a finite number, at least 1, got {total_timesteps!r}")
         total, callback = self._setup_learn(int(total_timesteps), callback, reset_num_timesteps, tb_log_name, progress_bar)
         assert self.env is not None
-        episodes = goal_episodes(self.env)[0]
+        episodes = goal_trackers(self.env)[0]
         callback.on_training_start(locals(), globals())
         while self.num_timesteps < total:
             callback.on_rollout_start()
@@ -353,7 +353,7 @@ class TabularAllGoals(BaseAlgorithm):
         if len(self.ep_success_buffer):
             self.logger.record("rollout/success_rate", safe_mean(self.ep_success_buffer))
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
-        self.logger.record("goals/known", len(goal_episodes(self.env)[0].goal_buffer))
+        self.logger.record("goals/known", len(goal_trackers(self.env)[0].goal_buffer))
         self.logger.record("time/episodes", self._episode_num, exclude="tensorboard")
         self.logger.record("time/fps", int((self.num_timesteps - self._num_timesteps_at_start) / elapsed))
         self.logger.record("time/time_elapsed", int(elapsed), exclude="tensorboard")
@@ -392,7 +392,7 @@ class TabularAllGoals(BaseAlgorithm):
         assert self.env is not None, "the model has no environment"
         return {
             "algorithm": get_algorithm_state(self),
-            "goal_buffer": goal_episodes(self.env)[0].goal_buffer.get_checkpoint_state(),
+            "goal_buffer": goal_trackers(self.env)[0].goal_buffer.get_checkpoint_state(),
             "rng": self.rng,
             "exploration_rate": self.exploration_rate,
         }
@@ -405,7 +405,7 @@ class TabularAllGoals(BaseAlgorithm):
         assert self.env is not None, "the model has no environment: give it one before"
         set_algorithm_state(self, state["algorithm"])
         try:
-            goal_episodes(self.env)[0].goal_buffer.set_checkpoint_state(state["goal_buffer"])
+            goal_trackers(self.env)[0].goal_buffer.set_checkpoint_state(state["goal_buffer"])
         except ValueError as error:
             raise CheckpointError(str(error)) from error
         self.rng, self.exploration_rate = state["rng"], state["exploration_rate"]

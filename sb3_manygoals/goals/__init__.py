@@ -2,7 +2,7 @@
 
 from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.disagreement import ValueDisagreementSelector
-from sb3_manygoals.goals.episodes import GoalEpisodes
+from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.experience import IntermediateDifficultySelector, LeastVisitedSelector
 from sb3_manygoals.goals.learning_progress import LearningProgressSelector, SmoothedProgressSelector
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector, WeightedSelector
@@ -13,7 +13,7 @@ __all__ = [
     "UNKNOWN",
     "GoalBuffer",
     "GoalBufferWrapper",
-    "GoalEpisodes",
+    "GoalTracker",
     "GoalSelector",
     "IntermediateDifficultySelector",
     "LearningProgressSelector",

@@ -11,12 +11,12 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wrapper
 
-from sb3_manygoals.goals.episodes import GoalEpisodes
+from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.vec_wrapper import VecGoalBufferWrapper
 from sb3_manygoals.goals.wrappers import GoalBufferWrapper
 
 
-def goal_episodes(env: VecEnv) -> list[GoalEpisodes]:
+def goal_trackers(env: VecEnv) -> list[GoalTracker]:
     """
     :param env: a VecEnv with goal wrappers
     :return: the goal episodes of its wrappers: one for a VecGoalBufferWrapper, else one an environment
@@ -24,13 +24,13 @@ def goal_episodes(env: VecEnv) -> list[GoalEpisodes]:
     """
     wrapper = unwrap_vec_wrapper(env, VecGoalBufferWrapper)
     if isinstance(wrapper, VecGoalBufferWrapper):
-        return [wrapper.goal_episodes]
+        return [wrapper.goal_tracker]
     if not isinstance(env.unwrapped, DummyVecEnv) or not all(env.env_is_wrapped(GoalBufferWrapper)):
         raise ValueError(
             "env has no goal buffer that can be shared: put a VecGoalBufferWrapper around the VecEnv, or a "
             "GoalBufferWrapper with the same goal_buffer around each environment of a DummyVecEnv"
         )
-    episodes: list[GoalEpisodes] = env.get_attr("goal_episodes")
+    episodes: list[GoalTracker] = env.get_attr("goal_tracker")
     settings = {(id(one.goal_buffer), one.goal_reward, one.step_reward) for one in episodes}
     if len(settings) > 1:
         raise ValueError("the GoalBufferWrappers of env must be given the same goal_buffer, goal_reward and step_reward")

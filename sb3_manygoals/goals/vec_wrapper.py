@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 
 from sb3_manygoals import guards
 from sb3_manygoals.goals.buffer import GoalBuffer
-from sb3_manygoals.goals.episodes import GoalEpisodes, ResetWorlds
+from sb3_manygoals.goals.tracker import GoalTracker, ResetWorlds
 from sb3_manygoals.goals.selection import GoalSelector
 from sb3_manygoals.goals.wrappers import MAX_WANDERING, GoalObs, buffer_for, goal_observation_space
 
@@ -36,7 +36,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :param goal_reward: reward of the transition that reaches the goal
     :param step_reward: reward of every other transition
     :param reset_worlds: whether a goal episode's end resets the world; "auto": where its starts are broad, see
-        :class:`~sb3_manygoals.goals.GoalEpisodes`. A Monitor around an environment must allow early resets then, as it does
+        :class:`~sb3_manygoals.goals.GoalTracker`. A Monitor around an environment must allow early resets then, as it does
         by default
     :raises TypeError: if the observations cannot be goals
     :raises ValueError: if ``reset_worlds`` is asked of a VecEnv that cannot, or another argument makes no sense
@@ -64,7 +64,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         goal_buffer = buffer_for(venv.observation_space, goal_buffer)
         if reset_worlds == "auto" and not can_reset:
             reset_worlds = False
-        self.goal_episodes = GoalEpisodes(
+        self.goal_tracker = GoalTracker(
             goal_buffer, venv.num_envs, selector, max_episode_steps, goal_reward, step_reward, reset_worlds
         )
         self._returns = np.zeros(venv.num_envs)
@@ -72,14 +72,14 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     @property
     def goal_buffer(self) -> GoalBuffer:
         """The known goals."""
-        return self.goal_episodes.goal_buffer
+        return self.goal_tracker.goal_buffer
 
     def seed(self, seed: int | None = None) -> Any:
         """
         :param seed: of the choice of goals, and of the environments at their next reset
         :return: the seed of each environment
         """
-        self.goal_episodes.seed(seed)
+        self.goal_tracker.seed(seed)
         self.action_space.seed(seed)
         return self.venv.seed(seed)
 
@@ -91,7 +91,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         """
         options = [dict(option) for option in self._options]
         goals = [option.pop("goal", None) for option in options]
-        goals = [None if goal is None else self.goal_episodes.check_goal(goal) for goal in goals]
+        goals = [None if goal is None else self.goal_tracker.check_goal(goal) for goal in goals]
         self.venv.set_options(options)
         try:
             observations = self._checked(self.venv.reset(), "a first observation")
@@ -104,7 +104,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         if len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
             observations = self._wander()
         for row, goal in enumerate(goals):
-            self.goal_episodes.start(np.array([row]), observations[row : row + 1], goal)
+            self.goal_tracker.start(np.array([row]), observations[row : row + 1], goal)
         self._returns[:] = 0.0
         return self._goal_obs(observations)
 
@@ -125,7 +125,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         except ValueError:
             guards.blame(self.venv)
             raise
-        guards.check_finite(np.asarray(env_rewards), "a reward", self.goal_episodes)
+        guards.check_finite(np.asarray(env_rewards), "a reward", self.goal_tracker)
         final = observations.copy()
         if env_dones.any():
             starts = current_reset_infos(self.venv)
@@ -133,7 +133,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
                 final[row] = self._own(infos[row]["terminal_observation"], "a terminal observation", row)
                 self.reset_infos[row] = starts[row]
 
-        episodes = self.goal_episodes
+        episodes = self.goal_tracker
         achieved_ids = episodes.advance(final)
         desired_goals, desired_ids = episodes.desired_goals.copy(), episodes.desired_ids.copy()
         success = episodes.achieved(final, desired_goals)
@@ -186,7 +186,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: the goal episodes, and what comes with the last and the next reset; neither environments nor goal buffer"""
         return {
-            "goal_episodes": self.goal_episodes.get_checkpoint_state(),
+            "goal_tracker": self.goal_tracker.get_checkpoint_state(),
             "returns": self._returns.copy(),
             "reset_infos": copy.deepcopy(self.reset_infos),
             "options": copy.deepcopy(self._options),
@@ -197,7 +197,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         :param state: from :meth:`get_checkpoint_state`
         :raises ValueError: if it is of goal episodes of other settings
         """
-        self.goal_episodes.set_checkpoint_state(state["goal_episodes"])
+        self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
         self._returns = state["returns"].copy()
         self.reset_infos, self._options = copy.deepcopy(state["reset_infos"]), copy.deepcopy(state["options"])
 
@@ -206,7 +206,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     ) -> list[Any]:
         """SB3's way to call methods, HerReplayBuffer's to ``compute_reward``; the goal methods are answered here."""
         if method_name in ("compute_reward", "compute_terminated", "compute_truncated"):
-            answer = getattr(self.goal_episodes, method_name)(*method_args, **method_kwargs)
+            answer = getattr(self.goal_tracker, method_name)(*method_args, **method_kwargs)
             return [answer for _ in self._get_indices(indices)]
         return self.venv.env_method(method_name, *method_args, indices=indices, **method_kwargs)
 
@@ -214,17 +214,17 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return {
             "observation": observations,
             "achieved_goal": observations.copy(),
-            "desired_goal": self.goal_episodes.desired_goals.copy(),
+            "desired_goal": self.goal_tracker.desired_goals.copy(),
         }
 
     def _checked(self, venv_obs: Any, what: str) -> NDArray[Any]:
         observations = self.goal_buffer.check(np.array(venv_obs), "observations")
-        guards.check_finite(observations, what, self.goal_episodes)
+        guards.check_finite(observations, what, self.goal_tracker)
         return observations
 
     def _own(self, observation: Any, what: str, row: int) -> NDArray[Any]:
         goals = self.goal_buffer
-        return guards.own_observation(observation, goals.shape, goals.dtype, what, self.goal_episodes, row)
+        return guards.own_observation(observation, goals.shape, goals.dtype, what, self.goal_tracker, row)
 
     def _wander(self) -> NDArray[Any]:
         # as GoalBufferWrapper._wander; the VecEnv resets by itself

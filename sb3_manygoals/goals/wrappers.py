@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sb3_manygoals import guards
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
-from sb3_manygoals.goals.episodes import GoalEpisodes, Info, ResetWorlds
+from sb3_manygoals.goals.tracker import GoalTracker, Info, ResetWorlds
 from sb3_manygoals.goals.picture import beside, goal_picture
 from sb3_manygoals.goals.selection import GoalSelector
 
@@ -52,7 +52,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     :param step_reward: reward of every other transition
     :param reset_worlds: whether ``reset()`` after the end of a goal's episode resets the world too, or lets it go on with
         another goal; ``reset`` with a seed, options or a goal always does. "auto": where its starts are broad, see
-        :class:`~sb3_manygoals.goals.GoalEpisodes`
+        :class:`~sb3_manygoals.goals.GoalTracker`
     :raises TypeError: if the observations cannot be goals
     :raises ValueError: if ``goal_buffer`` is for another space, or a number makes no sense
     """
@@ -80,13 +80,13 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         super().__init__(env)
         self.observation_space = goal_observation_space(env.observation_space)  # type: ignore[assignment]
         goal_buffer = buffer_for(env.observation_space, goal_buffer)
-        self.goal_episodes = GoalEpisodes(goal_buffer, 1, selector, max_episode_steps, goal_reward, step_reward, reset_worlds)
+        self.goal_tracker = GoalTracker(goal_buffer, 1, selector, max_episode_steps, goal_reward, step_reward, reset_worlds)
         self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = None  # where the world stands that is not to be reset
 
     @property
     def goal_buffer(self) -> GoalBuffer:
         """The known goals."""
-        return self.goal_episodes.goal_buffer
+        return self.goal_tracker.goal_buffer
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[GoalObs, dict[str, Any]]:
         """
@@ -98,23 +98,23 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         if self._going_on is not None and seed is None and not options:
             observation, info = self._going_on
             self._going_on = None
-            self.goal_episodes.start(np.array([0]), observation[None], anew=False)
-            return self._goal_obs(observation), {**info, "desired_goal_id": int(self.goal_episodes.desired_ids[0])}
+            self.goal_tracker.start(np.array([0]), observation[None], anew=False)
+            return self._goal_obs(observation), {**info, "desired_goal_id": int(self.goal_tracker.desired_ids[0])}
         self._going_on = None
         options = dict(options or {})
         goal = options.pop("goal", None)
         if goal is not None:
-            goal = self.goal_episodes.check_goal(goal)
+            goal = self.goal_tracker.check_goal(goal)
         if seed is not None:
-            self.goal_episodes.seed(seed)
+            self.goal_tracker.seed(seed)
             self.action_space.seed(seed)
         world_obs, info = self.env.reset(seed=seed, options=options or None)
         observation = self._own(world_obs, "a first observation")
         self.goal_buffer.add(observation[None])
         if goal is None and len(self.goal_buffer) == 0:
             observation, info = self._wander()
-        self.goal_episodes.start(np.array([0]), observation[None], goal)
-        return self._goal_obs(observation), {**info, "desired_goal_id": int(self.goal_episodes.desired_ids[0])}
+        self.goal_tracker.start(np.array([0]), observation[None], goal)
+        return self._goal_obs(observation), {**info, "desired_goal_id": int(self.goal_tracker.desired_ids[0])}
 
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
         """
@@ -125,7 +125,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         """
         world_obs, env_reward, env_terminated, env_truncated, info = self.env.step(action)
         observation = self._own(world_obs, "a terminal observation" if env_terminated or env_truncated else "an observation")
-        episodes = self.goal_episodes
+        episodes = self.goal_tracker
         if not math.isfinite(env_reward):
             guards.check_finite(np.array([env_reward], dtype=np.float64), "a reward", episodes)
         achieved_ids = episodes.advance(observation[None])
@@ -151,27 +151,27 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: the goal episode; neither the environment's state nor the goal buffer"""
-        return {"goal_episodes": self.goal_episodes.get_checkpoint_state(), "going_on": copy.deepcopy(self._going_on)}
+        return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), "going_on": copy.deepcopy(self._going_on)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
         :param state: from :meth:`get_checkpoint_state`
         :raises ValueError: if it is of goal episodes of other settings
         """
-        self.goal_episodes.set_checkpoint_state(state["goal_episodes"])
+        self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
         self._going_on = copy.deepcopy(state["going_on"])
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
-        """The reward of a transition that led to ``achieved_goal``; see :meth:`GoalEpisodes.compute_reward`."""
-        return self.goal_episodes.compute_reward(achieved_goal, desired_goal, info)
+        """The reward of a transition that led to ``achieved_goal``; see :meth:`GoalTracker.compute_reward`."""
+        return self.goal_tracker.compute_reward(achieved_goal, desired_goal, info)
 
     def compute_terminated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
-        """Whether it ends the episode; see :meth:`GoalEpisodes.compute_terminated`."""
-        return self.goal_episodes.compute_terminated(achieved_goal, desired_goal, info)
+        """Whether it ends the episode; see :meth:`GoalTracker.compute_terminated`."""
+        return self.goal_tracker.compute_terminated(achieved_goal, desired_goal, info)
 
     def compute_truncated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
-        """Whether it cuts the episode short; see :meth:`GoalEpisodes.compute_truncated`."""
-        return self.goal_episodes.compute_truncated(achieved_goal, desired_goal, info)
+        """Whether it cuts the episode short; see :meth:`GoalTracker.compute_truncated`."""
+        return self.goal_tracker.compute_truncated(achieved_goal, desired_goal, info)
 
     def render(self) -> Any:
         """
@@ -184,18 +184,18 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         frame = self.env.render()
         if self.render_mode != "rgb_array" or not isinstance(frame, np.ndarray):
             return frame
-        picture = goal_picture(self.env, self.goal_episodes.desired_goals[0])
+        picture = goal_picture(self.env, self.goal_tracker.desired_goals[0])
         return frame if picture is None else beside(frame, picture)
 
     def _own(self, observation: Any, what: str) -> NDArray[Any]:
         goals = self.goal_buffer
-        return guards.own_observation(observation, goals.shape, goals.dtype, what, self.goal_episodes)
+        return guards.own_observation(observation, goals.shape, goals.dtype, what, self.goal_tracker)
 
     def _goal_obs(self, observation: NDArray[Any]) -> GoalObs:
         return {
             "observation": observation,
             "achieved_goal": observation.copy(),
-            "desired_goal": self.goal_episodes.desired_goals[0].copy(),
+            "desired_goal": self.goal_tracker.desired_goals[0].copy(),
         }
 
     def _wander(self) -> tuple[NDArray[Any], dict[str, Any]]:

@@ -170,7 +170,7 @@ class CapturedUpdate:
         except th.OutOfMemoryError as error:
             self._give_up(f"replay memory and goals do not fit on the device: {_first_line(error)}")
             return
-        n_goals = batch_size if model.targets.goal_sampling == "pursued" else model.goal_batch_size
+        n_goals = batch_size if model.targets.goal_sampling == "behavior" else model.goal_batch_size
         ids = th.zeros(n_goals, dtype=th.int64, device=model.device)
         self._taught: Taught = (th.zeros((), device=model.device), ids, th.zeros(ids.shape, device=model.device))
         # a graph reads the step size where it is, so it must be in one place
@@ -247,9 +247,9 @@ class CapturedUpdate:
         assert self._memory is not None
         batch = self._memory.sample(self._batch_size)
         sampling = model.targets.goal_sampling
-        if sampling == "pursued":
-            assert batch.pursued_ids is not None
-            goals, ids = self._memory.goals(batch.pursued_ids), batch.pursued_ids
+        if sampling == "behavior":
+            assert batch.behavior_goal_ids is not None
+            goals, ids = self._memory.goals(batch.behavior_goal_ids), batch.behavior_goal_ids
         elif sampling == "batch":
             goals, ids = self._memory.sample_goals(model.goal_batch_size, batch.next_ids, model.goal_batch_size)
         else:

@@ -69,8 +69,8 @@ def check_classes(
         raise TypeError(f"target_class must be TDTargets, PlannedTargets or another subclass of Targets, got {target_class!r}")
     if target_class is None and target_kwargs:
         raise ValueError(f"target_kwargs {sorted(target_kwargs)} need a target_class: its arguments are no other's")
-    if goals_in_replay and (target_kwargs or {}).get("goal_sampling") == "pursued":
-        raise ValueError('goals_in_replay needs goal_sampling "uniform" or "batch", got "pursued"')
+    if goals_in_replay and (target_kwargs or {}).get("goal_sampling") == "behavior":
+        raise ValueError('goals_in_replay needs goal_sampling "uniform" or "batch", got "behavior"')
 
 
 def _is_subclass(value: Any, parent: type) -> bool:

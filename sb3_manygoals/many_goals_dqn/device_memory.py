@@ -43,8 +43,8 @@ class DeviceMemory:
         ]
         if replay_buffer.next_action_masks is not None:
             fields.append(("next_action_masks", np.bool_, replay_buffer.next_action_masks.shape[2:]))
-        if replay_buffer.pursued_ids is not None:
-            fields.append(("pursued_ids", replay_buffer.pursued_ids.dtype, ()))
+        if replay_buffer.behavior_goal_ids is not None:
+            fields.append(("behavior_goal_ids", replay_buffer.behavior_goal_ids.dtype, ()))
         self._record = np.dtype(fields, align=True)  # so that bytes can be looked at as what they are of
         rows = replay_buffer.buffer_size * replay_buffer.n_envs
         self._transitions = th.empty((rows, self._record.itemsize), dtype=th.uint8, device=device)
@@ -99,7 +99,7 @@ class DeviceMemory:
         """
         drawn = self._transitions[rows]
         shape = (len(rows), *(self.replay_buffer.observation_space.shape or ()))
-        masked, pursued = (self.replay_buffer.next_action_masks is not None, self.replay_buffer.pursued_ids is not None)
+        masked, pursued = (self.replay_buffer.next_action_masks is not None, self.replay_buffer.behavior_goal_ids is not None)
         return ManyGoalsSamples(
             self._field(drawn, "observations").reshape(shape),
             self._field(drawn, "actions")[:, 0],
@@ -107,7 +107,7 @@ class DeviceMemory:
             self._field(drawn, "next_ids")[:, 0],
             self._field(drawn, "terminated")[:, 0],
             self._field(drawn, "next_action_masks") if masked else None,
-            self._field(drawn, "pursued_ids")[:, 0] if pursued else None,
+            self._field(drawn, "behavior_goal_ids")[:, 0] if pursued else None,
         )
 
     def sample_goals(self, n: int, next_ids: th.Tensor | None = None, most: int | None = None) -> tuple[th.Tensor, th.Tensor]:
@@ -164,8 +164,8 @@ class DeviceMemory:
             records["terminated"] = replay.dones[span] != 0
             if replay.next_action_masks is not None:
                 records["next_action_masks"] = replay.next_action_masks[span]
-            if replay.pursued_ids is not None:
-                records["pursued_ids"] = replay.pursued_ids[span]
+            if replay.behavior_goal_ids is not None:
+                records["behavior_goal_ids"] = replay.behavior_goal_ids[span]
             self._transitions[start * replay.n_envs : span.stop * replay.n_envs].copy_(staged, non_blocking=True)
 
     def _copy_goals(self, first: int, last: int) -> None:

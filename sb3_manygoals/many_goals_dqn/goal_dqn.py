@@ -27,8 +27,8 @@ from sb3_manygoals.action_masks import first_action_masks, next_action_masks
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import GoalBuffer, GoalSelector, UniformSelector
-from sb3_manygoals.goals.environments import as_goal_vec_env, goal_episodes, is_goal_wrapped, pursue_goals
-from sb3_manygoals.goals.episodes import GoalEpisodes
+from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
+from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrappers import goal_observation_space
 from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
 from sb3_manygoals.many_goals_dqn.checks import check_classes, check_updates_per_step
@@ -111,7 +111,7 @@ class GoalDQN(DQN):
         elif "max_states" in self.replay_buffer_kwargs:  # it only predicts, and the replay memory stays untouched
             self.replay_buffer_kwargs["max_states"] = 0
         self._selectors = []
-        self._episodes: list[GoalEpisodes] = []
+        self._episodes: list[GoalTracker] = []
         self._exploring = np.ones(self.n_envs, dtype=np.bool_)
         super()._setup_model()
         if self.env is not None:
@@ -169,13 +169,13 @@ class GoalDQN(DQN):
         if self.replay_buffer is not None:  # what is filled is taken already
             room = self.replay_buffer.buffer_size - self.replay_buffer.size()
             needed = {name: size // self.replay_buffer.buffer_size * room for name, size in needed.items()}
-        goal_buffer = goal_episodes(env)[0].goal_buffer if self.goal_buffer is None else self.goal_buffer
+        goal_buffer = goal_trackers(env)[0].goal_buffer if self.goal_buffer is None else self.goal_buffer
         advice = f"choose a smaller buffer_size than {self.buffer_size}, or a goal buffer of smaller capacity"
         check_memory("the replay memory and the goals", {**needed, **goal_buffer.memory_to_come}, advice)
 
     def _adopt_goals(self, env: VecEnv) -> None:
         """Take goal buffer and rewards over from the env's goal wrapper, where they live."""
-        episodes = goal_episodes(env)
+        episodes = goal_trackers(env)
         goal_space = episodes[0].goal_buffer.observation_space
         if env.observation_space != goal_observation_space(goal_space):
             raise ValueError(
@@ -216,7 +216,7 @@ class GoalDQN(DQN):
             return self._episodes[0].desired_ids
         return np.concatenate([episodes.desired_ids for episodes in self._episodes])
 
-    def _replay_goals(self, episodes: list[GoalEpisodes]) -> ReplayGoals:
+    def _replay_goals(self, episodes: list[GoalTracker]) -> ReplayGoals:
         theirs = episodes[0].goal_buffer
         if not isinstance(theirs, ReplayGoals) and (len(theirs) > 0 or theirs.has_held_out):
             raise ValueError("goals_in_replay: env's goal buffer has goals or held-out observations, which none would know of")
@@ -246,7 +246,7 @@ class GoalDQN(DQN):
         if self.goals_in_replay and not is_goal_wrapped(env):
             settings["goal_buffer"] = ReplayGoals(env.observation_space)
         env = self._wrap_env(pursue_goals(env, settings))
-        for theirs in (pursuit.goal_buffer for pursuit in goal_episodes(env)):
+        for theirs in (pursuit.goal_buffer for pursuit in goal_trackers(env)):
             known = self.goal_buffer is None or theirs is self.goal_buffer
             if not known and (len(theirs) > 0 or theirs.has_held_out):
                 raise ValueError(
@@ -267,7 +267,7 @@ class GoalDQN(DQN):
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
         assert self.env is not None, "a model without an environment cannot learn"
-        self._selectors = list({id(episodes.selector): episodes.selector for episodes in goal_episodes(self.env)}.values())
+        self._selectors = list({id(episodes.selector): episodes.selector for episodes in goal_trackers(self.env)}.values())
         for selector in self._selectors:
             selector.use_values(self.goal_values)
         before = self._last_obs
@@ -300,7 +300,7 @@ class GoalDQN(DQN):
     def _add_step(self, fault: guards.Fault) -> None:
         """Complete a fault that is one of this model's environments', and not of a callback's."""
         assert self.env is not None
-        sources = [id(pursuit) for pursuit in goal_episodes(self.env)]
+        sources = [id(pursuit) for pursuit in goal_trackers(self.env)]
         if fault.source in sources:
             fault.index += sources.index(fault.source)  # of GoalBufferWrappers, each of which knows of one environment
         elif fault.source != id(self.env.unwrapped):
@@ -355,14 +355,14 @@ class GoalDQN(DQN):
         :param path: of the pickle
         :param truncate_last_traj: not used; part of SB3's interface
         :raises ValueError: if it was written by a model with action masks and this one has none, or the reverse, or for
-            ``goal_sampling="pursued"`` and this one has another, or the reverse
+            ``goal_sampling="behavior"`` and this one has another, or the reverse
         """
         before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
         if (self.replay_buffer.next_action_masks is not None) != self.action_masks:
             self.replay_buffer = before
             raise ValueError(f"the model has action_masks={self.action_masks}, the replay memory was kept by one that has not")
-        if (self.replay_buffer.pursued_ids is not None) != self.replay_buffer_kwargs.get("pursued_goals", False):
+        if (self.replay_buffer.behavior_goal_ids is not None) != self.replay_buffer_kwargs.get("behavior_goals", False):
             self.replay_buffer = before
             raise ValueError(
                 "the replay memory was kept by a model of another goal_sampling: pursued goals are in one of both only"

@@ -255,7 +255,7 @@ class ManyGoalsDQN(GoalDQN):
         self.policy.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.policy.optimizer.step()
-        self.policy.update_average()
+        self.policy.update_ema()
         return loss.detach(), draw.goal_ids, losses.detach()
 
     def goal_values(self, observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float32]:

@@ -49,14 +49,14 @@ class ReplayPlan:
         self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     @property
-    def never(self) -> float:
+    def unreachable_value(self) -> float:
         """What it is worth never to get there."""
         return self.step_reward / (1.0 - self.gamma)
 
     @property
     def horizon(self) -> float:
         """What it is worth to get there after the 1 / (1 - gamma) steps that the discount looks ahead."""
-        return self.never + (self.goal_reward - self.never) / np.e
+        return self.unreachable_value + (self.goal_reward - self.unreachable_value) / np.e
 
     def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, sweeps: int) -> None:
         """
@@ -140,9 +140,9 @@ class ReplayPlan:
         """What ends of the environment add to the worth of actions: those at the goal reach it, all others never will."""
         if ends.nnz == 0:
             return None
-        worth = np.repeat(np.float32(self.never) * ends.sum(axis=1)[:, None], len(goal_states), axis=1)
+        worth = np.repeat(np.float32(self.unreachable_value) * ends.sum(axis=1)[:, None], len(goal_states), axis=1)
         known = np.flatnonzero(goal_states != UNKNOWN)
-        worth[:, known] += np.float32(self.goal_reward - self.never) * ends[:, goal_states[known]].toarray()
+        worth[:, known] += np.float32(self.goal_reward - self.unreachable_value) * ends[:, goal_states[known]].toarray()
         return worth.astype(np.float32)
 
     def _grow(self, n_states: int, n_goals: int, n_actions: int) -> None:
@@ -152,7 +152,7 @@ class ReplayPlan:
         of_actions = np.min_scalar_type(-n_actions)
         needed = {"planned values": n_states * n_goals * 4, "planned actions": n_states * n_goals * of_actions.itemsize}
         check_memory("planning", needed, "choose fewer max_states in target_kwargs, or target_class=TDTargets")
-        self.values = np.full((n_states, n_goals), self.never, dtype=np.float32)
+        self.values = np.full((n_states, n_goals), self.unreachable_value, dtype=np.float32)
         self.values[: len(before), : before.shape[1]] = before
         self.best = np.full((n_states, n_goals), -1, dtype=of_actions)
 

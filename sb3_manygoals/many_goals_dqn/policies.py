@@ -17,7 +17,7 @@ from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, Preprocess, UniversalQNetwork, check_image_space, make_trunk
 
 _HEADS: dict[str, type[UniversalQNetwork]] = {
-    "product": UniversalQNetwork,
+    "bilinear": UniversalQNetwork,
     "distance": DistanceQNetwork,
 }
 
@@ -36,9 +36,9 @@ class ManyGoalsPolicy(BasePolicy):
     :param ortho_init: whether weights of the trunk begin orthogonal, as those of SB3's actor-critics do: for one that is to be
         the beginning of such
     :param standardize: whether to standardize observations, element by element, by what is known when learning starts
-    :param head: "product" of the embeddings, as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`),
+    :param head: "bilinear" of the embeddings, as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`),
         or "distance" between them (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
-    :param averaging: share that an average of the weights over updates keeps of itself at each, less in the first ones; greedy
+    :param ema_decay: share that an average of the weights over updates keeps of itself at each, less in the first ones; greedy
         actions are those of the averaged network then. 0.0: no average, actions of the network that learns
     :param features_extractor_class: SB3 features extractor, the first part of the shared trunk; sees images channels first
     :param features_extractor_kwargs: its further arguments
@@ -50,7 +50,7 @@ class ManyGoalsPolicy(BasePolicy):
     """
 
     action_space: spaces.Discrete
-    n_averaged: th.Tensor
+    ema_updates: th.Tensor
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class ManyGoalsPolicy(BasePolicy):
         layer_norm: bool = False,
         ortho_init: bool = False,
         standardize: bool = True,
-        head: Literal["product", "distance"] = "distance",
-        averaging: float = 0.999,
+        head: Literal["bilinear", "distance"] = "distance",
+        ema_decay: float = 0.999,
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
@@ -73,8 +73,8 @@ class ManyGoalsPolicy(BasePolicy):
     ) -> None:
         if head not in _HEADS:
             raise ValueError(f"head must be one of {', '.join(map(repr, _HEADS))}, got {head!r}")
-        if not 0.0 <= averaging < 1.0:
-            raise ValueError(f"averaging must be a number in [0, 1), got {averaging!r}")
+        if not 0.0 <= ema_decay < 1.0:
+            raise ValueError(f"ema_decay must be a number in [0, 1), got {ema_decay!r}")
         if optimizer_kwargs is None and issubclass(optimizer_class, RMSpropTFLike):
             optimizer_kwargs = {"alpha": 0.99, "eps": 1e-12}
         if optimizer_kwargs is None and optimizer_class is th.optim.Adam:
@@ -95,12 +95,12 @@ class ManyGoalsPolicy(BasePolicy):
         self.ortho_init = ortho_init
         self.standardize = standardize
         self.head = head
-        self.averaging = averaging
+        self.ema_decay = ema_decay
         self.q_net = self.make_q_net()
         self.q_net_target = self._follower()
-        self.q_net_average = self._follower() if averaging else None
-        if averaging:
-            self.register_buffer("n_averaged", th.zeros((), device=self.device))
+        self.q_net_ema = self._follower() if ema_decay else None
+        if ema_decay:
+            self.register_buffer("ema_updates", th.zeros((), device=self.device))
         self.optimizer = self.optimizer_class(
             self.q_net.parameters(),
             lr=lr_schedule(1),  # type: ignore[call-arg]
@@ -130,15 +130,15 @@ class ManyGoalsPolicy(BasePolicy):
         return network.requires_grad_(False).eval()
 
     @th.no_grad()
-    def update_average(self) -> None:
+    def update_ema(self) -> None:
         """Take the weights that an update gave into the average, if there is one."""
-        if self.q_net_average is not None:
-            self.n_averaged += 1.0
+        if self.q_net_ema is not None:
+            self.ema_updates += 1.0
             # as TensorFlow's ExponentialMovingAverage: the first ones count less, so that the beginning is soon forgotten
-            share = (9.0 / (10.0 + self.n_averaged)).clamp(min=1.0 - self.averaging)
-            for average, learned in zip(self.q_net_average.parameters(), self.q_net.parameters(), strict=True):
+            share = (9.0 / (10.0 + self.ema_updates)).clamp(min=1.0 - self.ema_decay)
+            for average, learned in zip(self.q_net_ema.parameters(), self.q_net.parameters(), strict=True):
                 average.lerp_(learned, share)
-            for buffer, ours in zip(self.q_net_average.buffers(), self.q_net.buffers(), strict=True):
+            for buffer, ours in zip(self.q_net_ema.buffers(), self.q_net.buffers(), strict=True):
                 buffer.copy_(ours)
 
     def fit_standardization(self, observations: th.Tensor) -> None:
@@ -147,7 +147,7 @@ class ManyGoalsPolicy(BasePolicy):
             policy does not standardize
         """
         if self.standardize:
-            for network in filter(None, (self.q_net, self.q_net_target, self.q_net_average)):
+            for network in filter(None, (self.q_net, self.q_net_target, self.q_net_ema)):
                 preprocess = network.trunk[0]  # type: ignore[index]
                 preprocess.fit(observations)
 
@@ -155,7 +155,7 @@ class ManyGoalsPolicy(BasePolicy):
         """
         :param by: what is added to all values, of each network
         """
-        for network in filter(None, (self.q_net, self.q_net_target, self.q_net_average)):
+        for network in filter(None, (self.q_net, self.q_net_target, self.q_net_ema)):
             network.shift_values(by)
 
     def forward(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:
@@ -170,7 +170,7 @@ class ManyGoalsPolicy(BasePolicy):
         self, observation: PyTorchObs, deterministic: bool = True, action_masks: th.Tensor | None = None
     ) -> th.Tensor:
         assert isinstance(observation, dict)
-        network = self.q_net if self.q_net_average is None else self.q_net_average
+        network = self.q_net if self.q_net_ema is None else self.q_net_ema
         q: th.Tensor = network(observation["observation"], observation["desired_goal"])
         if action_masks is not None:
             q = q.masked_fill(~action_masks, -th.inf)
@@ -221,7 +221,7 @@ class ManyGoalsPolicy(BasePolicy):
             "ortho_init": self.ortho_init,
             "standardize": self.standardize,
             "head": self.head,
-            "averaging": self.averaging,
+            "ema_decay": self.ema_decay,
             "lr_schedule": self._dummy_schedule,
             "features_extractor_class": self.features_extractor_class,
             "features_extractor_kwargs": self.features_extractor_kwargs,

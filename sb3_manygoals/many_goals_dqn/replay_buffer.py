@@ -37,7 +37,7 @@ class ManyGoalsSamples(NamedTuple):
     """Whether the environment itself ended with s', shape (S,) bool."""
     next_action_mask: th.Tensor | None = None
     """The actions allowed in s', shape (S, A) bool; None: all."""
-    pursued_ids: th.Tensor | None = None
+    behavior_goal_ids: th.Tensor | None = None
     """The goal that was pursued, -1 if it is none of the known ones; shape (S,) int64; None: not kept."""
     states: th.Tensor | None = None
     """Where states are kept: the number of s, -1 if it has none; shape (S,) int64."""
@@ -55,7 +55,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     :param n_envs: number of parallel environments
     :param optimize_memory_usage: must be False; part of SB3's interface
     :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
-    :param pursued_goals: whether to keep the id of the goal that was pursued
+    :param behavior_goals: whether to keep the id of the goal that was pursued
     :param max_states: how many distinct observations are told apart as states, for :class:`ReplayModel`; 0: none
 
     For copies of it elsewhere, ``added`` counts the calls of :meth:`add`, and ``rewrites`` how often what was there became
@@ -71,7 +71,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         n_envs: int = 1,
         optimize_memory_usage: bool = False,
         action_masks: bool = False,
-        pursued_goals: bool = False,
+        behavior_goals: bool = False,
         max_states: int = 0,
     ) -> None:
         super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
@@ -80,9 +80,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.next_action_masks: NDArray[np.bool_] | None = None
         if action_masks:
             self.next_action_masks = np.zeros((self.buffer_size, n_envs, int(action_space.n)), dtype=np.bool_)
-        self.pursued_ids: NDArray[np.int64] | None = None
-        if pursued_goals:
-            self.pursued_ids = np.full((self.buffer_size, n_envs), UNKNOWN, dtype=np.int64)
+        self.behavior_goal_ids: NDArray[np.int64] | None = None
+        if behavior_goals:
+            self.behavior_goal_ids = np.full((self.buffer_size, n_envs), UNKNOWN, dtype=np.int64)
         self.states: GoalBuffer | None = None
         self.tried: NDArray[np.int32] = np.zeros((0, int(action_space.n)), dtype=np.int32)
         """How often each action was taken in each state, also in transitions that have given way; (at least S, A)."""
@@ -97,7 +97,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         action_space: spaces.Discrete,
         n_envs: int,
         action_masks: bool,
-        pursued_goals: bool = False,
+        behavior_goals: bool = False,
         max_states: int = 0,
     ) -> dict[str, int]:
         """
@@ -106,7 +106,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param action_space: Discrete
         :param n_envs: number of parallel environments
         :param action_masks: whether they are kept
-        :param pursued_goals: whether their ids are kept
+        :param behavior_goals: whether their ids are kept
         :param max_states: see the class; their observations are not counted
         :return: bytes of its arrays, by what they are of
         """
@@ -124,7 +124,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         }
         if action_masks:
             needed["replay action masks"] = rows * int(action_space.n)
-        if pursued_goals:
+        if behavior_goals:
             needed["replay pursued goal ids"] = rows * np.dtype(np.int64).itemsize
         if max_states:
             needed["replay states"] = rows * 2 * np.dtype(np.int64).itemsize
@@ -155,8 +155,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         ended = np.array([info["env_terminated"] for info in infos])
         if self.next_action_masks is not None:
             self.next_action_masks[self.pos] = read_action_masks(infos, self.next_action_masks.shape[2], ended)
-        if self.pursued_ids is not None:
-            self.pursued_ids[self.pos] = [info["desired_goal_id"] for info in infos]
+        if self.behavior_goal_ids is not None:
+            self.behavior_goal_ids[self.pos] = [info["desired_goal_id"] for info in infos]
         if self.states is not None:
             self._count(obs["observation"], action, next_obs["observation"])
         super().add(obs["observation"], next_obs["observation"], action, reward, ended, infos)
@@ -273,7 +273,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             "timeouts",
             "next_ids",
             "next_action_masks",
-            "pursued_ids",
+            "behavior_goal_ids",
         )
         arrays = {name: getattr(self, name, None) for name in names}
         of_states = self.states is not None
@@ -296,8 +296,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             shape = (self.n_envs, *(self.observation_space.shape or ()))
             self.next_ids[time] = goal_buffer.add(self.next_observations[time].reshape(shape))
         goal_buffer.n_added, goal_buffer.n_recurred = counted  # they were not met again
-        if self.pursued_ids is not None:
-            self.pursued_ids[:] = UNKNOWN
+        if self.behavior_goal_ids is not None:
+            self.behavior_goal_ids[:] = UNKNOWN
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ManyGoalsSamples:  # type: ignore[override]
         """
@@ -328,6 +328,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.to_torch(self.next_ids[rows], copy=False),
             self.to_torch(self.dones[rows].astype(np.bool_), copy=False),
             None if self.next_action_masks is None else self.to_torch(self.next_action_masks[rows], copy=False),
-            None if self.pursued_ids is None else self.to_torch(self.pursued_ids[rows], copy=False),
+            None if self.behavior_goal_ids is None else self.to_torch(self.behavior_goal_ids[rows], copy=False),
             states=None if self.states is None else self.to_torch(self.state_ids[rows], copy=False),
         )

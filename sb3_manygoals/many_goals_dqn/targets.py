@@ -16,7 +16,7 @@ from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 
-GoalSampling = Literal["uniform", "batch", "pursued"]
+GoalSampling = Literal["uniform", "batch", "behavior"]
 
 
 class Draw(NamedTuple):
@@ -45,7 +45,7 @@ class Learner:
     step_reward: float
 
     @property
-    def never(self) -> float:
+    def unreachable_value(self) -> float:
         """What a goal is worth that is never reached."""
         return self.step_reward / (1.0 - self.gamma)
 
@@ -147,7 +147,7 @@ class TDTargets(Targets):
 
     :param learner: whose network is taught
     :param goal_sampling: where the goals of an update come from. "batch": the next observations of the sampled transitions, as
-        many as are different, topped up with uniform goals; "uniform" over the known goals, as in the paper; "pursued": not
+        many as are different, topped up with uniform goals; "uniform" over the known goals, as in the paper; "behavior": not
         many goals but one, each transition teaching only the goal that was pursued when it was made, the paper's on-policy
         baseline (there with a ``batch_size`` of 16)
     :param update_interval: environment steps between updates of the target network
@@ -193,12 +193,12 @@ class TDTargets(Targets):
     @staticmethod
     def replay_kwargs(target_kwargs: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`Targets.replay_kwargs`."""
-        return {"pursued_goals": target_kwargs.get("goal_sampling") == "pursued"}
+        return {"behavior_goals": target_kwargs.get("goal_sampling") == "behavior"}
 
     @property
     def initial_value(self) -> float:
         """What all values begin near."""
-        return self.learner.never if self._initial_value is None else float(self._initial_value)
+        return self.learner.unreachable_value if self._initial_value is None else float(self._initial_value)
 
     def after_step(self, num_timesteps: int, n_envs: int) -> bool:
         """Whether a multiple of the interval was passed."""
@@ -216,9 +216,9 @@ class TDTargets(Targets):
         """See :meth:`Targets.draw`."""
         goal_buffer, device = self.learner.goal_buffer, self.learner.policy.device
         batch = self.learner.replay_buffer.sample(batch_size)
-        if self.goal_sampling == "pursued":
-            assert batch.pursued_ids is not None
-            ids = batch.pursued_ids.cpu().numpy()
+        if self.goal_sampling == "behavior":
+            assert batch.behavior_goal_ids is not None
+            ids = batch.behavior_goal_ids.cpu().numpy()
         else:
             ids = goal_buffer.sample_ids(goal_batch_size, rng)
         rows = None
@@ -231,8 +231,8 @@ class TDTargets(Targets):
         return Draw(batch, goals, th.as_tensor(ids, device=device), rows)
 
     def losses(self, draw: Draw) -> th.Tensor:
-        """The paper's L(g) of each goal: see :meth:`pairwise_losses` and :meth:`pursued_losses`."""
-        return self.pursued_losses(draw) if self.goal_sampling == "pursued" else self.pairwise_losses(draw)
+        """The paper's L(g) of each goal: see :meth:`pairwise_losses` and :meth:`behavior_goal_losses`."""
+        return self.behavior_goal_losses(draw) if self.goal_sampling == "behavior" else self.pairwise_losses(draw)
 
     def pairwise_losses(self, draw: Draw) -> th.Tensor:
         """
@@ -253,7 +253,7 @@ class TDTargets(Targets):
         achieved = batch.next_ids[:, None] == goal_ids
         return pairwise_td_loss(q, self._targets(next_q, achieved, batch))
 
-    def pursued_losses(self, draw: Draw) -> th.Tensor:
+    def behavior_goal_losses(self, draw: Draw) -> th.Tensor:
         """
         Each transition with one goal, its own.
 

@@ -120,7 +120,7 @@ def test_settings_reach_the_learner():
     assert (model.tau, model.gradient_steps, model.train_freq.frequency) == (0.5, 2, 3)
     assert model.lr_schedule(0.5) == 3e-3
     assert model.replay_buffer.her_ratio == pytest.approx(7 / 8)
-    assert model.env.goal_episodes.max_episode_steps == 20
+    assert model.env.goal_tracker.max_episode_steps == 20
     usual = made()
     assert usual.lr_schedule(0.5) == 5e-4
     assert usual.replay_buffer.goal_selection_strategy.name == "FUTURE"

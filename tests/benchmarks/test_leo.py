@@ -20,7 +20,7 @@ def model():
         learning_rate=1e-3,
         learning_starts=60,
         updates_per_step=0.25,
-        policy_kwargs={"net_arch": [32], "averaging": 0.0},
+        policy_kwargs={"net_arch": [32], "ema_decay": 0.0},
         goal_wrapper_kwargs={"goal_buffer": GoalBuffer(env.observation_space, 220), "max_episode_steps": 5},
         seed=0,
         device="cpu",
@@ -97,7 +97,7 @@ def test_the_average_acts_where_there_is_one():
     state, ids = model.goal_buffer[np.arange(9)], np.arange(9)[::-1].copy()
     actions, _ = model.predict({"observation": state, "desired_goal": model.goal_buffer[ids]}, deterministic=True)
     with th.no_grad():
-        q = model.policy.q_net_average.of_goals(th.as_tensor(state.copy()), th.as_tensor(ids))
+        q = model.policy.q_net_ema.of_goals(th.as_tensor(state.copy()), th.as_tensor(ids))
     assert actions.tolist() == q.argmax(dim=1).tolist()
 
 

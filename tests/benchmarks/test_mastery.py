@@ -263,7 +263,7 @@ def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
     paper = build(agent="paper", n_envs=None)
     same_settings(paper, ManyGoalsDQN("CnnPolicy", env, **PAPER), NAMES)
     assert paper.n_envs == 1
-    assert paper.env.get_attr("goal_episodes")[0].reset_worlds is True
+    assert paper.env.get_attr("goal_tracker")[0].reset_worlds is True
     assert build(n_envs=None).n_envs == 64
     assert isinstance(build(agent="hindsight", n_envs=None), HindsightDQN)
     assert build(agent="hindsight", n_envs=None).n_envs == 8
@@ -276,15 +276,15 @@ def test_arguments_reach_the_class():
     given = {
         "target_class": "sb3_manygoals:PlannedTargets",
         "target_kwargs": {"best_weight": 0.0},
-        "policy_kwargs": {"activation_fn": "torch.nn:ReLU", "averaging": 0.0},
+        "policy_kwargs": {"activation_fn": "torch.nn:ReLU", "ema_decay": 0.0},
         "gamma": 0.9,
     }
     model = build(agent_kwargs=json.dumps(given))
     assert isinstance(model.targets, PlannedTargets)
     assert (model.targets.best_weight, model.gamma) == (0.0, 0.9)
     assert any(isinstance(module, th.nn.ReLU) for module in model.q_net.modules())
-    on_policy = build(agent="paper", agent_kwargs='{"target_kwargs": {"goal_sampling": "pursued"}}')
-    assert (on_policy.targets.goal_sampling, on_policy.targets.update_interval) == ("pursued", 250)
+    on_policy = build(agent="paper", agent_kwargs='{"target_kwargs": {"goal_sampling": "behavior"}}')
+    assert (on_policy.targets.goal_sampling, on_policy.targets.update_interval) == ("behavior", 250)
     assert on_policy.policy.embedding_dim == 1024
     assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "e": {"f": 5}}) == {
         "a": {"b": 1, "c": 4},
@@ -295,9 +295,9 @@ def test_arguments_reach_the_class():
 
 @pytest.mark.parametrize("selection", SELECTORS)
 def test_every_rule_of_choosing_goals_can_be_asked_for(selection):
-    assert type(build(selection=selection).env.goal_episodes.selector) is SELECTORS[selection]
+    assert type(build(selection=selection).env.goal_tracker.selector) is SELECTORS[selection]
     single = build(selection=selection, n_envs=1, agent="paper")
-    assert type(single.env.get_attr("goal_episodes")[0].selector) is SELECTORS[selection]
+    assert type(single.env.get_attr("goal_tracker")[0].selector) is SELECTORS[selection]
 
 
 def test_held_out_goals_are_measured_and_nothing_else(tmp_path):

@@ -48,7 +48,7 @@ def test_the_papers_experiments_are_its_recipe():
     for name, config in first.items():
         assert second[name] == MasteryConfig(**vars(config) | {"held_out": 0.2})
     on_policy = built(first["on-policy"])
-    assert (on_policy.targets.goal_sampling, on_policy.batch_size, on_policy.n_envs) == ("pursued", 16, 1)
+    assert (on_policy.targets.goal_sampling, on_policy.batch_size, on_policy.n_envs) == ("behavior", 16, 1)
     assert on_policy.buffer_size == PAPER["buffer_size"]
     assert first["learning-progress"].selection == "learning_progress"
 
@@ -61,14 +61,14 @@ def test_each_ablation_changes_the_default_otherwise():
     assert isinstance(models["default"].targets, PlannedTargets)
 
     def looks(model):
-        return str(model.policy), str(vars(model.targets)), model.policy.averaging, model.env.goal_episodes.reset_worlds
+        return str(model.policy), str(vars(model.targets)), model.policy.ema_decay, model.env.goal_tracker.reset_worlds
 
     seen = [tuple(part for part in looks(model)) for model in models.values()]
     assert len(set(seen)) == len(models) == 10
     assert models["no-best-action-loss"].targets.best_weight == 0.0
     assert models["no-near-weights"].targets.near_decay == 1.0
-    assert models["worlds-reset"].env.goal_episodes.reset_worlds is True
-    assert models["worlds-not-reset"].env.goal_episodes.reset_worlds is False
+    assert models["worlds-reset"].env.goal_tracker.reset_worlds is True
+    assert models["worlds-not-reset"].env.goal_tracker.reset_worlds is False
 
 
 def test_worlds_have_their_own_steps_and_maps():

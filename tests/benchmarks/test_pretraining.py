@@ -145,7 +145,7 @@ def test_the_defaults_are_the_papers():
     assert model.train_freq.frequency == model.gradient_steps == 1
     assert (model.exploration_initial_eps, model.exploration_final_eps, model.exploration_fraction) == (1.0, 0.1, 1.0)
     policy, targets = model.policy, model.targets
-    assert (policy.head, policy.standardize, policy.averaging, targets.goal_sampling) == ("product", False, 0.0, "uniform")
+    assert (policy.head, policy.standardize, policy.ema_decay, targets.goal_sampling) == ("bilinear", False, 0.0, "uniform")
     assert (targets.initial_value, targets.update_interval, targets.tau) == (0.0, 250, 1.0)
     assert isinstance(model.replay_buffer, ManyGoalsFrameReplayBuffer)
     assert model.replay_buffer.memory.stacks.n_stack == 4

@@ -316,11 +316,11 @@ def test_bias_and_rms_are_told_apart(tmp_path, exact):
 
 
 def test_learnt_values_are_those_by_which_the_network_acts(tmp_path):
-    policy = PAPER["policy_kwargs"] | {"embedding_dim": 16, "averaging": 0.9}
+    policy = PAPER["policy_kwargs"] | {"embedding_dim": 16, "ema_decay": 0.9}
     settings = PAPER | {"buffer_size": 100, "gamma": 0.95, "policy_kwargs": policy}
     model = ManyGoalsDQN("CnnPolicy", SMALL, seed=3, device="cpu", **settings)
     with th.no_grad():
-        for weights in model.policy.q_net_average.parameters():
+        for weights in model.policy.q_net_ema.parameters():
             weights.add_(0.1 * th.randn_like(weights))
     run = make_run(tmp_path / "net" / "run", goals={})
     model.save(run / "model.zip")
@@ -332,7 +332,7 @@ def test_learnt_values_are_those_by_which_the_network_acts(tmp_path):
     states, pursued = np.repeat(np.arange(N), 3), np.tile(goals, N)
     pictures = [th.as_tensor(MDP.observations[numbers]) for numbers in (states, pursued)]
     with th.no_grad():
-        expected = model.policy.q_net_average(*pictures).numpy().reshape(N, 3, 5)
+        expected = model.policy.q_net_ema(*pictures).numpy().reshape(N, 3, 5)
     np.testing.assert_allclose(values, expected.transpose(0, 2, 1), atol=1e-5)
     observation = {"observation": MDP.observations[states], "desired_goal": MDP.observations[pursued]}
     actions, _ = model.predict(observation | {"achieved_goal": observation["observation"]}, deterministic=True)

@@ -42,7 +42,7 @@ def slow_loop(model, env_id, goals, max_steps, epsilon, episodes_per_goal, n_env
 
 @pytest.mark.parametrize(("epsilon", "n_envs"), [(0.0, 30), (0.8, 30), (0.8, 7)])
 def test_agrees_exactly_with_a_slow_loop(epsilon, n_envs):
-    policy = {"embedding_dim": 16, "head": "product", "net_arch": [32]}
+    policy = {"embedding_dim": 16, "head": "bilinear", "net_arch": [32]}
     model = ManyGoalsDQN("CnnPolicy", gym.make(SMALL), policy_kwargs=policy, seed=0)
     goals = all_goals()[::14]
     env = gym.make_vec(SMALL, num_envs=n_envs, vectorization_mode="vector_entry_point")

@@ -368,7 +368,7 @@ def test_goal_episodes_reset_worlds_that_can_be_reset():
 def test_which_worlds_can_be_reset(wrap, possible, mode):
     venv = wrap(mode)
     assert can_reset_single_envs(venv) == (mode in possible)
-    assert VecGoalBufferWrapper(venv).goal_episodes.reset_worlds == ("auto" if mode in possible else False)
+    assert VecGoalBufferWrapper(venv).goal_tracker.reset_worlds == ("auto" if mode in possible else False)
     if mode not in possible:
         with pytest.raises(ValueError, match=r"reset_worlds=True needs .* AutoresetMode.DISABLED"):
             VecGoalBufferWrapper(venv, reset_worlds=True)

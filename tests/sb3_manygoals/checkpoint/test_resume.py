@@ -37,7 +37,7 @@ def native(n_envs):
 
 TINY = {"net_arch": [16], "embedding_dim": 8}
 TD = {"update_interval": 20}
-PAPERS = {"head": "product", "averaging": 0.0, "standardize": False, "optimizer_class": FusedRMSprop}
+PAPERS = {"head": "bilinear", "ema_decay": 0.0, "standardize": False, "optimizer_class": FusedRMSprop}
 CNN = {**TINY, "features_extractor_class": PaddedCNN, "layer_norm": True}
 BUILDS = {
     "one environment": lambda: ("CnnPolicy", gym.make(SMALL), {"target_kwargs": TD, "policy_kwargs": {**TINY, **PAPERS}}),
@@ -54,7 +54,7 @@ BUILDS = {
     "vectors": lambda: (
         "MlpPolicy",
         make_vec_env("CartPole-v1", 2, seed=1),
-        {"target_kwargs": {**TD, "goal_sampling": "pursued"}, "updates_per_step": 1.0},
+        {"target_kwargs": {**TD, "goal_sampling": "behavior"}, "updates_per_step": 1.0},
     ),
     "planned": lambda: ("CnnPolicy", gym.make(SMALL), PLANNED),
     "several, planned": lambda: ("CnnPolicy", make_vec_env(SMALL, 2, seed=2), {**PLANNED, "updates_per_step": 1.5}),

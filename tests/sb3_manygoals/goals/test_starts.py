@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.goals import UNKNOWN
-from sb3_manygoals.goals.episodes import Starts
+from sb3_manygoals.goals.tracker import Starts
 from tests.sb3_manygoals.worlds import Corridor
 
 LENGTH = 40
@@ -69,7 +69,7 @@ class Player:
 
     @property
     def episodes(self):
-        return self.env.goal_episodes
+        return self.env.goal_tracker
 
     def play(self, n_steps):
         for _ in range(n_steps):
@@ -177,8 +177,8 @@ def test_from_a_checkpoint_the_same_worlds_are_reset(vector, start):
 
 def test_where_single_worlds_cannot_be_reset_they_go_on():
     stacked = VecFrameStack(DummyVecEnv([lambda: Corridor(6, image=True)] * 2), 2)
-    assert VecGoalBufferWrapper(stacked).goal_episodes.reset_worlds is False
-    assert VecGoalBufferWrapper(DummyVecEnv([Corridor] * 2)).goal_episodes.reset_worlds == "auto"
+    assert VecGoalBufferWrapper(stacked).goal_tracker.reset_worlds is False
+    assert VecGoalBufferWrapper(DummyVecEnv([Corridor] * 2)).goal_tracker.reset_worlds == "auto"
     with pytest.raises(ValueError, match="reset_worlds=True needs a DummyVecEnv or SubprocVecEnv, got VecFrameStack"):
         VecGoalBufferWrapper(stacked, reset_worlds=True)
 

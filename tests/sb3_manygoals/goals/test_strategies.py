@@ -18,7 +18,7 @@ from sb3_manygoals.checkpoint import decode, encode
 from sb3_manygoals.goals import (
     UNKNOWN,
     GoalBuffer,
-    GoalEpisodes,
+    GoalTracker,
     IntermediateDifficultySelector,
     LearningProgressSelector,
     LeastVisitedSelector,
@@ -121,11 +121,11 @@ def test_choices_follow_the_probabilities(kind):
 
 @pytest.mark.parametrize("kind", ALL)
 def test_after_restoring_the_choices_are_the_same(kind):
-    episodes = GoalEpisodes(make_buffer(12), 3, experienced(kind))
+    episodes = GoalTracker(make_buffer(12), 3, experienced(kind))
     episodes.seed(5)
     skeleton, arrays = encode(episodes.get_checkpoint_state())
     state = decode(json.loads(json.dumps(skeleton)), {name: array.copy() for name, array in arrays.items()})
-    again = GoalEpisodes(make_buffer(12), 3, kind())
+    again = GoalTracker(make_buffer(12), 3, kind())
     again.selector.use_values(numbers)
     again.set_checkpoint_state(state)
     rng = np.random.default_rng(1)
@@ -192,7 +192,7 @@ def test_held_out_goals_are_never_chosen(kind):
     seen = []
     for _ in range(150):
         model.learn(2, reset_num_timesteps=False)
-        seen.append(int(model.env.get_attr("goal_episodes")[0].desired_goals[0].argmax()))
+        seen.append(int(model.env.get_attr("goal_tracker")[0].desired_goals[0].argmax()))
     assert set(seen) == {0, 2, 3, 5}
 
 
@@ -343,7 +343,7 @@ def test_another_goal_buffer_makes_a_rule_forget():
     spy = Spy()
     model = make_model(spy).learn(20)
     assert spy.forgot == 0
-    episodes = model.env.get_attr("goal_episodes")[0]
+    episodes = model.env.get_attr("goal_tracker")[0]
     episodes.adopt(episodes.goal_buffer)
     assert spy.forgot == 0
     episodes.adopt(GoalBuffer(episodes.goal_buffer.observation_space))
@@ -363,7 +363,7 @@ def test_a_saved_model_brings_a_fresh_rule_and_a_copied_one_all_of_it(kind, tmp_
     model = make_model(kind()).learn(60)
     model.save(tmp_path / "model")
     again = ManyGoalsDQN.load(tmp_path / "model", Corridor())
-    selector = again.env.get_attr("goal_episodes")[0].selector
+    selector = again.env.get_attr("goal_tracker")[0].selector
     assert type(selector) is kind
     if issubclass(kind, WeightedSelector):
         np.testing.assert_allclose(selector.probabilities(6), 1 / 6)

@@ -7,7 +7,7 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
-from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, GoalEpisodes, GoalSelector, VecGoalBufferWrapper
+from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, GoalTracker, GoalSelector, VecGoalBufferWrapper
 from tests.sb3_manygoals.worlds import Corridor
 
 LEFT, RIGHT, STAY = 0, 1, 2
@@ -249,7 +249,7 @@ def test_without_resets_the_world_goes_on():
     venv = VecGoalBufferWrapper(
         VecFrameStack(DummyVecEnv([lambda: Corridor(length=5, image=True, start=0)]), 2), max_episode_steps=2
     )
-    assert venv.goal_episodes.reset_worlds is False
+    assert venv.goal_tracker.reset_worlds is False
     venv.reset()
     _, _, dones, _ = venv.step(np.array([RIGHT]))
     obs, _, dones, infos = venv.step(np.array([RIGHT]))
@@ -301,7 +301,7 @@ def test_bad_settings_are_refused():
         GoalBufferWrapper(gym.wrappers.TransformObservation(Corridor(), lambda o: (o,), spaces.Tuple([spaces.Discrete(2)])))
     with pytest.raises(TypeError, match="selector must be a GoalSelector or None, got 'uniform'"):
         GoalBufferWrapper(Corridor(), selector="uniform")
-    episodes = GoalEpisodes(GoalBuffer(spaces.Discrete(3)))
+    episodes = GoalTracker(GoalBuffer(spaces.Discrete(3)))
     episodes.goal_buffer = GoalBuffer(spaces.Discrete(3), held_out=np.arange(3))
     with pytest.raises(ValueError, match="the goal buffer is empty"):
         episodes.start(np.array([0]), np.array([1]))

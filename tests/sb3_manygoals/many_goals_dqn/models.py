@@ -8,7 +8,7 @@ from sb3_manygoals.many_goals_dqn import TDTargets
 from tests.sb3_manygoals.worlds import Corridor
 
 SMALL = {"net_arch": [32], "embedding_dim": 32}
-PLAIN = {**SMALL, "head": "product", "averaging": 0.0, "standardize": False, "activation_fn": nn.ReLU}
+PLAIN = {**SMALL, "head": "bilinear", "ema_decay": 0.0, "standardize": False, "activation_fn": nn.ReLU}
 """Nothing between the weights and what is computed by hand."""
 
 

@@ -52,7 +52,7 @@ def test_counts_must_be_positive(name, value):
         ({"target_kwargs": {"tau": 0.5}}, r"target_kwargs \['tau'\] need a target_class"),
         ({"learning_starts": -1}, "learning_starts must be a whole number, at least 0, got -1"),
         ({"policy_kwargs": {"head": "sum"}}, "head must be one of 'product', 'distance', got 'sum'"),
-        ({"policy_kwargs": {"averaging": 1.0}}, r"averaging must be a number in \[0, 1\), got 1.0"),
+        ({"policy_kwargs": {"ema_decay": 1.0}}, r"ema_decay must be a number in \[0, 1\), got 1.0"),
         ({"policy": "Policy"}, "policy must be one of CnnPolicy, MlpPolicy, got 'Policy'"),
         ({"policy_kwargs": {"embedding_dim": 0}}, "embedding_dim must be at least 1, got 0"),
         ({"goal_wrapper_kwargs": {"max_episode_steps": -5}}, "max_episode_steps must be a whole number, at least 1, got -5"),
@@ -74,7 +74,7 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
         ({"initial_value": float("nan")}, "initial_value must be a finite number, or None, got nan"),
         ({"initial_value": float("-inf")}, "initial_value must be a finite number, or None, got -inf"),
         ({"initial_value": "0"}, "initial_value must be a finite number, or None, got '0'"),
-        ({"goal_sampling": "none"}, 'goal_sampling must be one of "uniform", "batch", "pursued", got \'none\''),
+        ({"goal_sampling": "none"}, 'goal_sampling must be one of "uniform", "batch", "behavior", got \'none\''),
     ],
 )
 def test_targets_of_a_target_network_that_make_no_sense_are_refused(settings, message):

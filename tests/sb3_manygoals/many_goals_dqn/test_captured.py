@@ -114,7 +114,7 @@ def imitated(monkeypatch):
 @pytest.mark.parametrize("policy_kwargs", [RMSPROP, ADAM], ids=["RMSprop", "Adam"])
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"goal_sampling": "batch", "tau": 0.3}, {"goal_sampling": "pursued"}],
+    [{}, {"goal_sampling": "batch", "tau": 0.3}, {"goal_sampling": "behavior"}],
     ids=["paper", "batch goals", "pursued goals"],
 )
 def test_the_numbers_are_those_of_updates_by_hand(policy_kwargs, settings, imitated, monkeypatch):
@@ -153,8 +153,8 @@ def test_the_numbers_are_those_of_updates_by_hand(policy_kwargs, settings, imita
             th.tensor(memory.next_ids[drawn]),
             th.tensor(memory.dones[drawn].astype(bool)),
         )
-        if reference.targets.goal_sampling == "pursued":
-            np.testing.assert_array_equal(ids[update], memory.pursued_ids[drawn])
+        if reference.targets.goal_sampling == "behavior":
+            np.testing.assert_array_equal(ids[update], memory.behavior_goal_ids[drawn])
         elif reference.targets.goal_sampling == "batch":
             met = set(batch.next_ids.tolist())
             assert set(ids[update][: len(met)].tolist()) == met

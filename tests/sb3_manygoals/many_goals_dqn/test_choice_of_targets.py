@@ -59,7 +59,7 @@ def test_where_observations_never_recur_targets_are_bootstrapped(capsys):
     model = choosing("CartPole-v1").learn(20)
     model._review_targets()
     obs = {key: th.tensor(value) for key, value in model.env.reset().items()}
-    for network in ("q_net", "q_net_target", "q_net_average"):
+    for network in ("q_net", "q_net_target", "q_net_ema"):
         values = [getattr(one.policy, network)(obs["observation"], obs["desired_goal"]) for one in (model, told)]
         th.testing.assert_close(*values)
 

@@ -35,7 +35,7 @@ def make_model(targets=None, policy_kwargs=None, **kwargs):
 
 GRAPH = {"cuda_graph": True}
 CAPTURED = [name for name in BUILDS if not {"planned", "chosen"} & set(name.replace(",", "").split())]
-DISTANCE = {"embedding_dim": 8, "averaging": 0.9, "head": "distance"}
+DISTANCE = {"embedding_dim": 8, "ema_decay": 0.9, "head": "distance"}
 
 
 @pytest.mark.parametrize(

@@ -85,11 +85,11 @@ def test_the_recipe_builds_the_papers_agent():
     assert (model.targets.goal_sampling, model.targets.update_interval, model.targets.tau) == ("uniform", 250, 1.0)
     assert model.targets.initial_value == pytest.approx(-10.0)
     assert not model.targets.cuda_graph
-    (episodes,) = model.env.get_attr("goal_episodes")
+    (episodes,) = model.env.get_attr("goal_tracker")
     assert (episodes.max_episode_steps, episodes.reset_worlds) == (50, True)
     policy = model.policy
     assert type(policy.q_net) is UniversalQNetwork  # a product of embeddings
-    assert policy.q_net_average is None
+    assert policy.q_net_ema is None
     trunk = list(policy.q_net.trunk)
     assert trunk[0].standardize
     assert isinstance(trunk[1], PaddedCNN)

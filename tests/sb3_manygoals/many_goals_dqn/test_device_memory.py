@@ -85,9 +85,9 @@ class Host:
         assert (batch.next_action_mask is not None) == self.masks
         if self.masks:
             np.testing.assert_array_equal(batch.next_action_mask.numpy(), replay.next_action_masks[:size].reshape(shape[0], 4))
-        assert (batch.pursued_ids is not None) == self.pursued
+        assert (batch.behavior_goal_ids is not None) == self.pursued
         if self.pursued:
-            np.testing.assert_array_equal(batch.pursued_ids.numpy(), replay.pursued_ids[:size].ravel())
+            np.testing.assert_array_equal(batch.behavior_goal_ids.numpy(), replay.behavior_goal_ids[:size].ravel())
         eager = replay.sample(3)  # the same shapes and dtypes as the host's batches
         for ours, theirs in zip(memory.sample(3), eager, strict=True):
             assert (ours is None) == (theirs is None)
@@ -98,7 +98,7 @@ class Host:
 
 
 @pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize(("masks", "pursued"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(("masks", "behavior"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_kind_of_observation_is_mirrored(space, masks, pursued, device):
     host = Host(space, masks=masks, pursued=pursued)

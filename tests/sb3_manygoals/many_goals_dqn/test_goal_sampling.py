@@ -38,7 +38,7 @@ def knows_all(model):
 
 
 def test_on_policy_each_transition_teaches_the_goal_it_was_made_for():
-    model = knows_all(make_model(goal_sampling="pursued"))
+    model = knows_all(make_model(goal_sampling="behavior"))
     with th.no_grad():
         for parameter in model.q_net.parameters():
             parameter.add_(0.1 * th.randn_like(parameter))
@@ -51,7 +51,7 @@ def test_on_policy_each_transition_teaches_the_goal_it_was_made_for():
         th.tensor(CELLS[there]),
         th.tensor(5 - there),
         th.tensor(terminated),
-        pursued_ids=th.tensor(ids),
+        behavior_goal_ids=th.tensor(ids),
     )
     draw = drawn_for(model, batch)
     sampled, sampled_ids = draw.goals, draw.goal_ids
@@ -84,16 +84,16 @@ def test_the_replay_memory_keeps_which_goal_was_pursued():
         pursued.append([info["desired_goal_id"] for info in local["infos"]])
         return True
 
-    model = make_model(n_envs=3, goal_sampling="pursued", learning_starts=1000).learn(60, listen)
-    np.testing.assert_array_equal(model.replay_buffer.pursued_ids[: len(pursued)], pursued)
+    model = make_model(n_envs=3, goal_sampling="behavior", learning_starts=1000).learn(60, listen)
+    np.testing.assert_array_equal(model.replay_buffer.behavior_goal_ids[: len(pursued)], pursued)
     assert len(np.unique(pursued)) > 3
-    assert model.replay_buffer.sample(7).pursued_ids.shape == (7,)
-    assert make_model().learn(10).replay_buffer.sample(7).pursued_ids is None
+    assert model.replay_buffer.sample(7).behavior_goal_ids.shape == (7,)
+    assert make_model().learn(10).replay_buffer.sample(7).behavior_goal_ids is None
 
 
 def test_it_learns_one_goal_at_a_time_too():
     targets = {"initial_value": 0.0, "update_interval": 50}
-    model = make_model(goal_sampling="pursued", targets=targets, batch_size=16)
+    model = make_model(goal_sampling="behavior", targets=targets, batch_size=16)
     model.learn(3_000)
     cells, goals = np.divmod(np.arange(36), 6)
     actions, _ = model.predict({"observation": CELLS[cells], "desired_goal": CELLS[goals]}, deterministic=True)
@@ -102,20 +102,20 @@ def test_it_learns_one_goal_at_a_time_too():
 
 
 def test_goals_that_nobody_knows_teach_nothing():
-    model = knows_all(make_model(goal_sampling="pursued"))
+    model = knows_all(make_model(goal_sampling="behavior"))
     ids = th.full((3,), UNKNOWN)
     rows = th.tensor(CELLS[:3])
-    batch = ManyGoalsSamples(rows, th.zeros(3, dtype=th.int64), rows, ids, th.zeros(3, dtype=th.bool), pursued_ids=ids)
+    batch = ManyGoalsSamples(rows, th.zeros(3, dtype=th.int64), rows, ids, th.zeros(3, dtype=th.bool), behavior_goal_ids=ids)
     assert model.targets.losses(drawn_for(model, batch)).mean() == 0.0
     model._update_eagerly(3)
     assert model.goal_updates.sum() == 0
 
 
 def test_another_goal_buffer_makes_it_forget_what_was_pursued(tmp_path):
-    model = make_model(goal_sampling="pursued").learn(60)
+    model = make_model(goal_sampling="behavior").learn(60)
     model.save_replay_buffer(tmp_path / "replay")
     model.replay_buffer.identify(GoalBuffer(Corridor(6).observation_space))
-    assert (model.replay_buffer.pursued_ids == UNKNOWN).all()
+    assert (model.replay_buffer.behavior_goal_ids == UNKNOWN).all()
     with pytest.raises(ValueError, match="the replay memory was kept by a model of another goal_sampling"):
         make_model().load_replay_buffer(tmp_path / "replay")
 
@@ -129,7 +129,7 @@ def test_its_memory_is_counted():
 # --- counting --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "pursued"])
+@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "behavior"])
 def test_updates_of_each_goal_are_counted_and_kept(goal_sampling, tmp_path):
     class Power(BaseCallback):
         def _on_step(self):
@@ -158,8 +158,8 @@ def test_updates_of_each_goal_are_counted_and_kept(goal_sampling, tmp_path):
     np.testing.assert_array_equal(model.goal_updates, counts)
     for ours, theirs in zip(model.policy.parameters(), undisturbed.policy.parameters(), strict=True):
         assert th.equal(ours, theirs)
-    if goal_sampling == "pursued":
-        with pytest.raises(CheckpointError, match="the replay memory was saved with pursued_ids"):
+    if goal_sampling == "behavior":
+        with pytest.raises(CheckpointError, match="the replay memory was saved with behavior_goal_ids"):
             ExactCheckpointCallback(tmp_path).resume(make_model())
 
 

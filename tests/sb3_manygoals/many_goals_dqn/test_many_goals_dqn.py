@@ -31,7 +31,7 @@ def test_an_id_and_a_wrapped_environment_and_a_vector_of_them():
     model = make_model(DummyVecEnv([lambda: GoalBufferWrapper(Corridor(), buffer) for _ in range(3)])).learn(60)
     assert model.goal_buffer is buffer
     model = make_model(make_vec_env(Corridor, 3), goal_wrapper_kwargs={"max_episode_steps": 4}).learn(90)
-    assert model.env.goal_episodes.max_episode_steps == 4
+    assert model.env.goal_tracker.max_episode_steps == 4
     assert max(episode["l"] for episode in model.ep_info_buffer) == 4
     model = make_model(VecGoalBufferWrapper(make_vec_env(Corridor, 2)), updates_per_step=0.5).learn(60)
     assert model._n_updates == 20

@@ -18,7 +18,7 @@ def goal_space(space):
 def test_actions_are_greedy_in_the_values():
     space = spaces.Box(-1, 1, (4,), np.float32)
     th.manual_seed(0)
-    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, head="product", averaging=0.0)
+    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, head="bilinear", ema_decay=0.0)
     with th.no_grad():
         policy.q_net.head.bias.zero_()  # at first the biases decide, and the same everywhere
     space.seed(0)
@@ -53,27 +53,27 @@ def test_the_target_network_starts_equal_and_is_not_trained():
 def test_actions_are_those_of_the_averaged_weights():
     space = spaces.Box(-1, 1, (4,), np.float32)
     th.manual_seed(0)
-    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, averaging=0.75)
+    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, ema_decay=0.75)
     for _ in range(3):
         with th.no_grad():
             for parameter in policy.q_net.parameters():
                 parameter.add_(th.randn_like(parameter))
-        policy.update_average()
-    assert policy.n_averaged == 3
-    assert not any(average.requires_grad for average in policy.q_net_average.parameters())
+        policy.update_ema()
+    assert policy.ema_updates == 3
+    assert not any(average.requires_grad for average in policy.q_net_ema.parameters())
     space.seed(0)
     obs = {key: np.stack([space.sample() for _ in range(200)]) for key in ("observation", "desired_goal")}
     tensors = [th.tensor(obs[key]) for key in ("observation", "desired_goal")]
     with th.no_grad():
-        ours, average = policy.q_net(*tensors).argmax(dim=1), policy.q_net_average(*tensors).argmax(dim=1)
+        ours, average = policy.q_net(*tensors).argmax(dim=1), policy.q_net_ema(*tensors).argmax(dim=1)
     assert not th.equal(ours, average)
     np.testing.assert_array_equal(policy.predict(obs)[0], average.numpy())
 
 
 def test_the_average_forgets_its_beginning():
     """After n updates the newest weights count 9 / (10 + n), until that is less than is told: by hand, of one weight."""
-    policy = MlpPolicy(goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, [4], averaging=0.7)
-    weight, average = policy.q_net.offset, policy.q_net_average.offset
+    policy = MlpPolicy(goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, [4], ema_decay=0.7)
+    weight, average = policy.q_net.offset, policy.q_net_ema.offset
     with th.no_grad():
         weight.fill_(0.0)
         average.fill_(0.0)
@@ -81,7 +81,7 @@ def test_the_average_forgets_its_beginning():
     for update in range(40):
         with th.no_grad():
             weight.fill_(float(update))
-        policy.update_average()
+        policy.update_ema()
         share = max(9 / (10 + update + 1), 0.3)
         assert update >= len(shares) or share == shares[update]
         expected += share * (update - expected)
@@ -90,10 +90,10 @@ def test_the_average_forgets_its_beginning():
 
 
 def test_without_an_average_actions_are_those_of_what_is_learnt():
-    policy = MlpPolicy(goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, averaging=0.0)
-    assert policy.q_net_average is None
-    policy.update_average()
-    assert "n_averaged" not in policy.state_dict()
+    policy = MlpPolicy(goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, ema_decay=0.0)
+    assert policy.q_net_ema is None
+    policy.update_ema()
+    assert "ema_updates" not in policy.state_dict()
 
 
 def test_small_pictures_are_looked_at_place_by_place_and_large_ones_by_convolutions():
@@ -177,7 +177,7 @@ def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path):
         batch_size=8,
         policy_kwargs={"standardize": True, "embedding_dim": 8, "net_arch": [8]},
     )
-    preprocess, *others = (network.trunk[0] for network in (model.q_net, model.q_net_target, model.policy.q_net_average))
+    preprocess, *others = (network.trunk[0] for network in (model.q_net, model.q_net_target, model.policy.q_net_ema))
     assert preprocess.mean.abs().max() == 0.0
     model.learn(60)
     known = th.tensor(model.goal_buffer.observations.copy()).permute(0, 3, 1, 2) / 255

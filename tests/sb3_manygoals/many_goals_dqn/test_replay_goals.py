@@ -144,8 +144,8 @@ def test_a_model_saved_and_loaded_has_its_goals_in_its_replay_memory(tmp_path):
 
 
 def test_what_does_not_go_together_is_refused():
-    with pytest.raises(ValueError, match='goals_in_replay needs goal_sampling "uniform" or "batch", got "pursued"'):
-        make(target_class=TDTargets, target_kwargs={"goal_sampling": "pursued"})
+    with pytest.raises(ValueError, match='goals_in_replay needs goal_sampling "uniform" or "batch", got "behavior"'):
+        make(target_class=TDTargets, target_kwargs={"goal_sampling": "behavior"})
     with pytest.raises(ValueError, match="needs the UniformSelector, as goals are forgotten, got LeastVisitedSelector"):
         make(goal_wrapper_kwargs={"selector": LeastVisitedSelector()})
     with pytest.raises(ValueError, match="goal_buffer must not be given"):

@@ -27,7 +27,7 @@ def test_save_and_load_round_trip(tmp_path, policy):
         obs = goal_obs(world, cell, 5 - cell)
         assert model.predict(obs, deterministic=True)[0] == alone.predict(obs, deterministic=True)[0]
     again = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(image=policy == "CnnPolicy"))
-    assert again.env.get_attr("goal_episodes")[0].max_episode_steps == 6
+    assert again.env.get_attr("goal_tracker")[0].max_episode_steps == 6
     assert (again.target_class, again.target_kwargs, again.num_timesteps) == (TDTargets, targets, 100)
     assert (again.targets.goal_sampling, again.targets.tau) == ("batch", 0.5)
     again.load_goal_buffer(tmp_path / "goals")
@@ -40,7 +40,7 @@ def test_save_and_load_round_trip(tmp_path, policy):
     assert not th.equal(parameters(model), parameters(again))
     # an env that pursues goals already is taken as it is
     wrapped = GoalBufferWrapper(Corridor(image=policy == "CnnPolicy"), max_episode_steps=3)
-    assert ManyGoalsDQN.load(tmp_path / "model", env=wrapped).env.get_attr("goal_episodes")[0].max_episode_steps == 3
+    assert ManyGoalsDQN.load(tmp_path / "model", env=wrapped).env.get_attr("goal_tracker")[0].max_episode_steps == 3
 
 
 def test_the_policy_alone_round_trips(tmp_path):
@@ -94,7 +94,7 @@ def test_held_out_goals_stay_held_out_in_a_loaded_model(tmp_path):
 def test_what_is_changed_at_loading_is_changed_and_checked(tmp_path):
     make_model(make_vec_env(Corridor, 2), goal_wrapper_kwargs={"reset_worlds": True}).save(tmp_path / "model")
     loaded = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(), goal_wrapper_kwargs={"max_episode_steps": 3})
-    assert loaded.env.get_attr("goal_episodes")[0].max_episode_steps == 3
+    assert loaded.env.get_attr("goal_tracker")[0].max_episode_steps == 3
     assert ManyGoalsDQN.load(tmp_path / "model", env=Corridor()).learn(10).num_timesteps == 10
     with pytest.raises(ValueError, match="gamma must be less than 1"):
         ManyGoalsDQN.load(tmp_path / "model", gamma=1.0)
@@ -106,7 +106,7 @@ def test_ids_of_goals_in_pursuit_follow_a_loaded_goal_buffer(tmp_path):
     other.add(model.goal_buffer.observations[::-1])
     other.save(tmp_path / "goals")
     model.load_goal_buffer(tmp_path / "goals")
-    (episodes,) = model.env.get_attr("goal_episodes")
+    (episodes,) = model.env.get_attr("goal_tracker")
     np.testing.assert_array_equal(episodes.desired_ids, other.ids(episodes.desired_goals))
 
 

@@ -14,7 +14,7 @@ from tests.sb3_manygoals.many_goals_dqn.models import PLAIN, goal_obs, make_mode
 from tests.sb3_manygoals.worlds import Corridor
 
 
-@pytest.mark.parametrize("head", ["product", "distance"])
+@pytest.mark.parametrize("head", ["bilinear", "distance"])
 def test_the_update_is_the_brute_force_loop_over_pairs(head):
     """Loss and gradients of S x G pairs, each computed by itself with its own goal's reward and termination."""
     model = td_model(Corridor(length=6, deadly=True), policy_kwargs={"head": head})
@@ -82,16 +82,16 @@ def test_it_learns_every_goal_of_a_corridor():
     assert reached >= 45  # of 49, each by a shortest path; a random policy manages some 20
 
 
-@pytest.mark.parametrize("head", ["product", "distance"])
+@pytest.mark.parametrize("head", ["bilinear", "distance"])
 def test_values_begin_as_of_goals_that_are_never_reached_or_as_told(head):
-    policy = {"head": head, "averaging": 0.9}
+    policy = {"head": head, "ema_decay": 0.9}
     plain, told = (td_model(targets={"initial_value": value}, policy_kwargs=policy) for value in (0.0, 3.0))
     settings = {"gamma": 0.9, "goal_wrapper_kwargs": {"step_reward": -0.5, "goal_reward": 0.25}}
     never = td_model(policy_kwargs=policy, **settings)
     planned = make_model(target_class=PlannedTargets, policy_kwargs={**PLAIN, **policy}, **settings)
     obs = th.as_tensor(np.stack([Corridor().observation_of(cell) for cell in range(4)]))
     for model, value in ((told, 3.0), (never, -0.5 / 0.1), (planned, 0.25)):
-        for name in ("q_net", "q_net_target", "q_net_average"):
+        for name in ("q_net", "q_net_target", "q_net_ema"):
             network, without = (getattr(one.policy, name) for one in (model, plain))
             th.testing.assert_close(network(obs, obs.flip(0)), without(obs, obs.flip(0)) + value)
             moved = [key for key, weights in without.state_dict().items() if not th.equal(weights, network.state_dict()[key])]
@@ -193,7 +193,7 @@ def test_batch_goals_are_the_next_observations_topped_up():
         np.testing.assert_array_equal(goals.numpy(), cells[goal_ids.numpy()])
 
 
-@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "pursued", None])
+@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "behavior", None])
 def test_held_out_goals_are_neither_pursued_nor_taught(goal_sampling):
     """None: with planned values."""
     world = Corridor(length=6)

@@ -57,7 +57,7 @@ class Starts:
         return self.n * (self.n - 1) / 2 >= max(_BROAD * n_known, _NOT_ONE) * self.pairs
 
 
-class GoalEpisodes:
+class GoalTracker:
     """
     What each of ``n_envs`` environments is pursuing and for how long, and what that is worth.
 
