@@ -2,10 +2,10 @@
 
 from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.disagreement import ValueDisagreementSelector
-from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.experience import IntermediateDifficultySelector, LeastVisitedSelector
 from sb3_manygoals.goals.learning_progress import LearningProgressSelector, SmoothedProgressSelector
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector, WeightedSelector
+from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.vec_wrapper import VecGoalBufferWrapper, current_reset_infos
 from sb3_manygoals.goals.wrappers import GoalBufferWrapper
 
@@ -13,8 +13,8 @@ __all__ = [
     "UNKNOWN",
     "GoalBuffer",
     "GoalBufferWrapper",
-    "GoalTracker",
     "GoalSelector",
+    "GoalTracker",
     "IntermediateDifficultySelector",
     "LearningProgressSelector",
     "LeastVisitedSelector",

@@ -12,8 +12,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 
 from sb3_manygoals import guards
 from sb3_manygoals.goals.buffer import GoalBuffer
-from sb3_manygoals.goals.tracker import GoalTracker, ResetWorlds
 from sb3_manygoals.goals.selection import GoalSelector
+from sb3_manygoals.goals.tracker import GoalTracker, ResetWorlds
 from sb3_manygoals.goals.wrappers import MAX_WANDERING, GoalObs, buffer_for, goal_observation_space
 
 

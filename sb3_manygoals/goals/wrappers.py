@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from sb3_manygoals import guards
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
-from sb3_manygoals.goals.tracker import GoalTracker, Info, ResetWorlds
 from sb3_manygoals.goals.picture import beside, goal_picture
 from sb3_manygoals.goals.selection import GoalSelector
+from sb3_manygoals.goals.tracker import GoalTracker, Info, ResetWorlds
 
 GoalObs = dict[str, NDArray[Any]]
 

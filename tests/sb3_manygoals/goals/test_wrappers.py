@@ -7,7 +7,7 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
-from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, GoalTracker, GoalSelector, VecGoalBufferWrapper
+from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, GoalSelector, GoalTracker, VecGoalBufferWrapper
 from tests.sb3_manygoals.worlds import Corridor
 
 LEFT, RIGHT, STAY = 0, 1, 2
