@@ -79,7 +79,6 @@ OTHERS = {
         "(settings: throughput --world --help, and so on).",
     ),
     "film": ("film:FilmConfig", "Film the exact policy of a map pursuing goals."),
-    "faults": ("faults:FaultsConfig", "Kill, damage and starve training runs, and count what comes of it."),
 }
 """All other commands."""
 
