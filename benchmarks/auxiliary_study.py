@@ -14,8 +14,7 @@ from benchmarks import run_folder
 from benchmarks.a2c import World
 from benchmarks.auxiliary import PACKAGES, WORLDS, Agent, AuxiliaryConfig
 from benchmarks.suite import Spec
-from benchmarks.suite.config import SuiteConfig
-from benchmarks.suite.drive import Outcome
+from benchmarks.suite.run import Outcome, SuiteConfig
 
 AGENTS: tuple[Agent, ...] = get_args(Agent)
 

@@ -15,8 +15,7 @@ from benchmarks.auxiliary import AuxiliaryConfig
 from benchmarks.games_study import ROWS, STEPS, carry_out_config, chosen
 from benchmarks.scores import human_normalized, interquartile_mean, interval, median
 from benchmarks.suite import Result, Spec, results
-from benchmarks.suite.config import SuiteConfig
-from benchmarks.suite.drive import Outcome
+from benchmarks.suite.run import Outcome, SuiteConfig
 
 GAMES = ("Atlantis", "Boxing", "DoubleDunk", "Gravitar", "Qbert", "TimePilot", "UpNDown")
 """The paper's, of its section 5."""

@@ -15,8 +15,7 @@ from benchmarks.auxiliary import AuxiliaryConfig
 from benchmarks.pretraining import PretrainingConfig
 from benchmarks.scores import DATA, read_table
 from benchmarks.suite import Spec
-from benchmarks.suite.config import SuiteConfig
-from benchmarks.suite.drive import Outcome
+from benchmarks.suite.run import Outcome, SuiteConfig
 
 AGENTS: dict[str, AuxiliaryConfig | PretrainingConfig] = {
     "a2c": AuxiliaryConfig(agent="a2c"),  # of both sections

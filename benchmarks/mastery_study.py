@@ -14,8 +14,7 @@ import tyro
 from benchmarks import run_folder
 from benchmarks.mastery import SELECTORS, Agent, MasteryConfig
 from benchmarks.suite import Spec
-from benchmarks.suite.config import SuiteConfig
-from benchmarks.suite.drive import Outcome
+from benchmarks.suite.run import Outcome, SuiteConfig
 
 Options = dict[str, Any]
 

@@ -17,8 +17,7 @@ from benchmarks import run_folder
 from benchmarks.pretraining import PACKAGES, WORLDS, Agent, PretrainingConfig, World
 from benchmarks.scores import interval, probability_of_improvement
 from benchmarks.suite import Result, Spec, results
-from benchmarks.suite.config import SuiteConfig
-from benchmarks.suite.drive import Outcome
+from benchmarks.suite.run import Outcome, SuiteConfig
 
 AGENTS: tuple[Agent, ...] = get_args(Agent)
 

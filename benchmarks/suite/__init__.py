@@ -1,5 +1,5 @@
 """
-Many runs, on one machine or many: a suite is a set of specs, and each is carried out once, whatever happens meanwhile.
+Many runs, on one machine or many: a suite is a set of specs, and each is carried out once, however often it is interrupted.
 
 Nothing here knows what is run, or imports anything heavy: a call that finds nothing to do ends at once.
 """

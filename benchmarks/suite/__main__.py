@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from benchmarks.suite.config import SuiteConfig
+from benchmarks.suite.run import SuiteConfig
 from benchmarks.suite.spec import SuiteError
 
 

@@ -1,4 +1,4 @@
-"""Whether suites that were carried out more than once, by other engines or with interruptions, came to the same."""
+"""Whether a suite gave the same results when it was carried out again, by another engine or with interruptions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from stable_baselines3.common.save_util import load_from_zip_file
 
 from benchmarks.suite.spec import SuiteError, read_result
 
-TABLES = ("curve.csv", "mastery.csv", "goals.csv")
-"""Files of a run that say what it came to at which step."""
+FILES = ("curve.csv", "mastery.csv", "goals.csv", "model.zip")
+"""Files of a run that are compared."""
 
 INCIDENTAL = ("seconds", "bytes")
-"""How names of values and of columns end that may differ: how long it took, and how well it was compressed."""
+"""Values and columns whose names end so may differ."""
 
 
 @dataclass(frozen=True)
 class CompareConfig:
-    """Say whether runs of the same names in two or more folders came to the same, to the last bit of their weights."""
+    """Say whether runs of the same names in two or more folders have equal results, to the last bit of their weights."""
 
     roots: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of suites: ROOT of the studies."""
@@ -51,8 +51,8 @@ class CompareConfig:
 def differences(one: Path, other: Path) -> Iterator[str]:
     """
     :param one: folder of a suite
-    :param other: the same, carried out once more
-    :return: a line for each result, row of a table or weight that is not the same
+    :param other: of the same suite, carried out again
+    :return: a line for each result, row of a table or file of weights that differs
     :raises SuiteError: if no run has finished in ``one``, or a result is damaged
     """
     ours, theirs = ({path.parent.name: path.parent for path in root.glob("*/result.json")} for root in (one, other))
@@ -61,26 +61,22 @@ def differences(one: Path, other: Path) -> Iterator[str]:
     for name in sorted(ours.keys() ^ theirs.keys()):
         yield f"{name}: has finished only in {one if name in ours else other}"
     for name in sorted(ours.keys() & theirs.keys()):
-        values = [_lasting(read_result(root[name]).values) for root in (ours, theirs)]
+        folders = ours[name], theirs[name]
+        values = [_lasting(read_result(folder).values) for folder in folders]
         if values[0] != values[1]:
             yield f"{name}: {values[0]} and {values[1]}"
-        yield from (f"{name}: {line}" for line in _files(ours[name], theirs[name]))
-
-
-def _files(one: Path, other: Path) -> Iterator[str]:
-    files, theirs = (
-        {path.relative_to(root) for path in root.rglob("*") if path.name in (*TABLES, "model.zip")} for root in (one, other)
-    )
-    for file in sorted(files ^ theirs):
-        yield f"{file} is only in {one if file in files else other}"
-    for file in sorted(files & theirs):
-        if file.name == "model.zip":
-            if not same(_weights(one / file), _weights(other / file)):
-                yield f"{file}: other weights, or moments of the optimizer"
-            continue
-        for number, rows in enumerate(itertools.zip_longest(_rows(one / file), _rows(other / file)), start=2):
-            if rows[0] != rows[1]:
-                yield f"{file}, line {number}: {rows[0]} and {rows[1]}"
+        files = [{path.relative_to(folder) for path in folder.rglob("*") if path.name in FILES} for folder in folders]
+        for file in sorted(files[0] ^ files[1]):
+            yield f"{name}: {file} is only in {folders[file in files[1]]}"
+        for file in sorted(files[0] & files[1]):
+            pair = [folder / file for folder in folders]
+            if file.suffix == ".zip":
+                if not same(*(load_from_zip_file(path, device="cpu")[1:] for path in pair)):
+                    yield f"{name}: {file}: other weights, or moments of the optimizer"
+                continue
+            for number, rows in enumerate(itertools.zip_longest(*map(_rows, pair)), start=2):
+                if rows[0] != rows[1]:
+                    yield f"{name}: {file}, line {number}: {rows[0]} and {rows[1]}"
 
 
 def _lasting(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,16 +88,11 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         return [_lasting(row) for row in csv.DictReader(file)]
 
 
-def _weights(path: Path) -> Any:
-    _, parameters, variables = load_from_zip_file(path, device="cpu")
-    return [parameters, variables]
-
-
 def same(one: Any, other: Any) -> bool:
     """
-    :param one: tensors in lists and dicts
+    :param one: tensors in lists, tuples and dicts
     :param other: likewise
-    :return: whether they are equal, to the last bit
+    :return: whether they are equal bit by bit
     """
     if isinstance(one, th.Tensor):
         return isinstance(other, th.Tensor) and one.dtype == other.dtype and th.equal(one, other)

@@ -1,4 +1,4 @@
-"""A run as a value, the folder it lies in, and what came out of it."""
+"""A run as a value, the folder it lies in, and its result."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from typing import Any
 
 
 class SuiteError(Exception):
-    """A spec, a result or an order that makes no sense, with what to do about it."""
+    """A spec, a result or an option is wrong. The message says what to do."""
 
 
 @dataclass(frozen=True, eq=False)
 class Spec:
     """
-    A run: who does what, where, for how long. Equal specs are the same run: those of the same name, in the same folder.
+    One run. Equal specs are the same run: they have the same name and the same folder.
 
-    :param carry_out: import path ``package.module:function`` of what does it. ``function(spec, folder)`` goes on from what it
-        has left in ``folder``, at first nothing, writes all that it writes below it, and returns a mapping of plain JSON.
-        It may be killed at any moment and is then called again. Where a run is known by its command line, the function calls
-        what that would call: a program that it starts might live on when this process is killed
-    :param agent: who, in words; times are estimated for each by itself
-    :param game: where: a game, or an environment's id
+    :param carry_out: import path ``package.module:function``. ``function(spec, folder)`` goes on from what it left in
+        ``folder``, writes below ``folder`` only, and returns a mapping of plain JSON. It may be killed at any moment and is
+        then called again. It must not start programs, which would outlive it
+    :param agent: who learns; times are estimated for each agent
+    :param game: a game, or the id of an environment
     :param seed: of everything random
     :param steps: environment steps
-    :param settings: all else that the function should know, as plain JSON
-    :raises ValueError: if a field cannot be what it is
+    :param settings: whatever else the function needs, as plain JSON
+    :raises ValueError: if a field is invalid
     """
 
     carry_out: str
@@ -55,19 +54,19 @@ class Spec:
             copy = json.loads(json.dumps(dict(self.settings), allow_nan=False))
         except (TypeError, ValueError) as error:
             raise ValueError(f"settings must be plain JSON, got {self.settings!r}: {error}") from error
-        if copy != dict(self.settings):  # a tuple, say, would come back as a list, and the spec not be equal to itself
+        if copy != dict(self.settings):  # a tuple would come back as a list
             raise ValueError(f"settings must be plain JSON, got {self.settings!r}, which comes back as {copy!r}")
-        object.__setattr__(self, "settings", copy)  # so that it cannot be changed from elsewhere
+        object.__setattr__(self, "settings", copy)
 
     def __eq__(self, other: object) -> bool:
-        return self.name == other.name if isinstance(other, Spec) else NotImplemented  # not by fields, where 1 is 1.0
+        return self.name == other.name if isinstance(other, Spec) else NotImplemented  # not by fields, where 1 equals 1.0
 
     def __hash__(self) -> int:
         return hash(self.name)
 
     @cached_property
     def name(self) -> str:
-        """What it is, for people, and digits of a hash of all of it, so that no two specs share a name."""
+        """Name of the folder: readable, and unique by a hash of all fields."""
         text = json.dumps(asdict(self), sort_keys=True)
         agent, game = (re.sub(r"[^A-Za-z0-9-]+", "_", words)[:60].strip("_-") for words in (self.agent, self.game))
         return f"{agent}-{game}-{self.steps}-seed{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
@@ -75,7 +74,7 @@ class Spec:
     def folder(self, root: Path) -> Path:
         """
         :param root: of all runs
-        :return: where this one lies, or would
+        :return: the folder of this one
         """
         return root / self.name
 
@@ -83,12 +82,12 @@ class Spec:
 @dataclass(frozen=True)
 class Result:
     """
-    What came out of a run.
+    What a run returned.
 
     :ivar spec: of the run
     :ivar values: what its function returned
-    :ivar seconds: that the last attempt took
-    :ivar attempts: how many it took; those that were stopped or killed count
+    :ivar seconds: of the last attempt
+    :ivar attempts: how many it took, those included that were stopped or killed
     """
 
     spec: Spec
@@ -98,10 +97,10 @@ class Result:
 
     def write(self, folder: Path) -> None:
         """
-        Write ``result.json``; it is there as a whole or not at all, whatever happens.
+        Write ``result.json`` atomically.
 
         :param folder: of the run
-        :raises SuiteError: if the values are no plain JSON
+        :raises SuiteError: if the values are not plain JSON
         """
         try:
             text = json.dumps(asdict(self), indent=2, allow_nan=False)
@@ -113,21 +112,19 @@ class Result:
 def read_result(folder: Path) -> Result:
     """
     :param folder: of a run
-    :return: what came out
+    :return: its result
     :raises FileNotFoundError: if it has not finished
-    :raises SuiteError: if ``result.json`` is not what was written
+    :raises SuiteError: if ``result.json`` is damaged
     """
     path = folder / "result.json"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        spec, values, seconds = Spec(**record["spec"]), record["values"], float(record["seconds"])
-        result = Result(spec, values, seconds, int(record["attempts"]))
-        if not isinstance(values, dict):
-            raise ValueError(f"values must be a mapping, got {values!r}")
-    except (ValueError, KeyError, TypeError) as error:  # what is no JSON, or no UTF-8, is a ValueError
+        values = dict(record["values"].items())
+        result = Result(Spec(**record["spec"]), values, float(record["seconds"]), int(record["attempts"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SuiteError(f"{path} is damaged: {error!r}. Remove it, and the run finishes once more") from error
-    if spec.name != folder.name:
-        raise SuiteError(f"{path} is of another run, {spec.name}. Remove it, and the run finishes once more")
+    if result.spec.name != folder.name:
+        raise SuiteError(f"{path} is of another run, {result.spec.name}. Remove it, and the run finishes once more")
     return result
 
 
@@ -135,7 +132,7 @@ def results(specs: Iterable[Spec], root: Path) -> dict[Spec, Result]:
     """
     :param specs: of a suite
     :param root: of all runs
-    :return: the results of those that have finished, in the order of ``specs``
+    :return: the results of finished runs, in the order of ``specs``
     :raises SuiteError: if one is damaged
     """
     folders = {spec: spec.folder(root) for spec in specs}
@@ -146,19 +143,19 @@ def pending(specs: Iterable[Spec], root: Path) -> list[Spec]:
     """
     :param specs: of a suite
     :param root: of all runs
-    :return: those that have not finished, each once, in the order of ``specs``
+    :return: the runs that have not finished, each once, in the order of ``specs``
     :raises SuiteError: if a result is damaged
     """
-    specs = list(specs)
-    finished = results(specs, root)
-    return [spec for spec in dict.fromkeys(specs) if spec not in finished]
+    suite = dict.fromkeys(specs)
+    finished = results(suite, root)
+    return [spec for spec in suite if spec not in finished]
 
 
 def shard(specs: Iterable[Spec], part: str) -> list[Spec]:
     """
     :param specs: of a suite
     :param part: "i/n": the i-th of n parts, counted from 1
-    :return: every n-th spec from the i-th on, finished or not: each is in exactly one part
+    :return: every n-th spec from the i-th on; each spec is in exactly one part
     :raises ValueError: if there is no such part
     """
     match = re.fullmatch(r"(\d+)/(\d+)", part)
@@ -169,7 +166,7 @@ def shard(specs: Iterable[Spec], part: str) -> list[Spec]:
 
 def write_whole(path: Path, text: str) -> None:
     """
-    Write a file that is there as a whole or not at all, even if the power fails.
+    Write a file atomically and durably: after a power failure it is the old one or the new one.
 
     :param path: the file; one already there is replaced
     :param text: for it
@@ -180,15 +177,10 @@ def write_whole(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     staged.replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name is in the folder, which reaches the disk by itself only later."""
-    if os.name == "nt":  # where folders cannot be opened
+    if os.name == "nt":  # folders cannot be opened there
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        os.fsync(descriptor)  # the new name
     finally:
         os.close(descriptor)

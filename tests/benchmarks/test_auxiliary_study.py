@@ -8,7 +8,7 @@ from benchmarks.auxiliary import WORLDS
 from benchmarks.auxiliary_study import AGENTS, AuxiliaryStudyConfig, carry_out, configuration, specs
 from benchmarks.auxiliary_summary import collect
 from benchmarks.suite import results
-from benchmarks.suite.config import SuiteConfig
+from benchmarks.suite.run import SuiteConfig
 from tests.sb3_manygoals.checkpoint.conftest import no_sync
 
 __all__ = ["no_sync"]

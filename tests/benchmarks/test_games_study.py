@@ -15,7 +15,7 @@ from benchmarks.games_study import AGENTS, GamesStudyConfig, configuration, game
 from benchmarks.pretraining import PretrainingConfig
 from benchmarks.scores import DATA, human_normalized, read_table
 from benchmarks.suite import Result, read_result, results
-from benchmarks.suite.config import SuiteConfig
+from benchmarks.suite.run import SuiteConfig
 from tests.sb3_manygoals.checkpoint.conftest import no_sync
 from tests.sb3_manygoals.checkpoint.test_resume import same
 

@@ -15,7 +15,7 @@ from benchmarks.auxiliary_summary import collect
 from benchmarks.pretraining import WORLDS, Agent, PretrainingConfig, make_a2c, make_learner, run, saved_config
 from benchmarks.pretraining_study import PretrainingStudyConfig, carry_out, compare, configuration, mean_return, specs
 from benchmarks.suite import Result
-from benchmarks.suite.config import SuiteConfig
+from benchmarks.suite.run import SuiteConfig
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
 from sb3_manygoals.optim import FusedRMSprop

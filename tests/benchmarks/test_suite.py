@@ -15,8 +15,7 @@ from filelock import FileLock
 
 from benchmarks.suite import Spec, SuiteError, pending, read_result, results
 from benchmarks.suite.attempt import Busy, attempt, in_child
-from benchmarks.suite.config import SuiteConfig
-from benchmarks.suite.estimate import estimate, hours_until_done
+from benchmarks.suite.run import SuiteConfig, estimate, hours_until_done
 from benchmarks.suite.spec import Result
 from tests.benchmarks import suite_agent
 from tests.benchmarks.suite_agent import make, one_fails, quick, slow, starts
