@@ -23,8 +23,6 @@ BENCHMARKS = [
 # Gymnasium takes its `pygame` module from pygame-ce too; pygame, of the same module name, cannot be installed beside it.
 RENDER = ["pygame-ce>=2.5"]
 ATARI = ["ale-py>=0.12.1", "lz4>=4.3"]
-# For tests only: losses are compared with it. It brings JAX, some 600 MB.
-RLAX = ["rlax>=0.1.9; python_version >= '3.11'"]
 DOCS = ["furo", "myst-parser>=3.0", "sphinx>=7.0"]
 
 setup(
@@ -51,7 +49,8 @@ setup(
         "atari": ATARI,
         "render": RENDER,
         "ray": ["ray>=2.40"],
-        "rlax": RLAX,
+        # Only to record its outputs again, with which tests compare losses. It brings JAX and a nightly build of tfp.
+        "rlax": ["rlax>=0.1.9; python_version >= '3.11'"],
         "docs": [*ATARI, *DOCS],
         "benchmarks": BENCHMARKS,
         # Another's intervals, for a test of ours; what it needs does not go with pandas 3.
@@ -61,7 +60,6 @@ setup(
             *BENCHMARKS,
             *DOCS,
             *RENDER,
-            *RLAX,
             "build>=1.2",
             "hypothesis>=6.100",
             "mypy>=1.10",
