@@ -94,7 +94,7 @@ def learner(
         "buffer_size": FRAMES_KEPT if frames else 10_000,
         "batch_size": n_transitions,
         "goal_batch_size": n_goals,
-        "target_kwargs": PAPER["target_kwargs"] | {"goal_sampling": goal_sampling, "cuda_graph": device == "cuda"},
+        "target_kwargs": PAPER["target_kwargs"] | {"goal_sampling": goal_sampling},
         "learning_starts": 10 * WARM_UP,
         "updates_per_step": 1.0 / n_envs,
         "goal_wrapper_kwargs": {"goal_buffer": goals, "reset_worlds": True},

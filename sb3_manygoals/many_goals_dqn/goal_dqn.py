@@ -30,7 +30,6 @@ from sb3_manygoals.goals import GoalBuffer, GoalSelector, UniformSelector
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrappers import goal_observation_space
-from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate
 from sb3_manygoals.many_goals_dqn.checks import check_classes, check_updates_per_step
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
@@ -50,10 +49,9 @@ _BUILT_ANEW = (
     "goal_buffer",
     "_loss",
     "_selectors",
-    "_goal_updates",
+    "goal_updates",
     "targets",
     "_episodes",
-    "_captured",
     "_reviewed",
 )
 """Attributes that :meth:`GoalDQN.save` leaves out."""
@@ -87,8 +85,9 @@ class GoalDQN(DQN):
     rng: np.random.Generator
     _loss: th.Tensor
     _selectors: list[GoalSelector]
-    _goal_updates: NDArray[np.int64]
-    _captured: CapturedUpdate | None
+    goal_updates: NDArray[np.int64]
+    """How often each goal was in an update, by id, shape (capacity of the goal buffer,). Goals in the replay memory are not
+    counted."""
     _last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
     _exploring: NDArray[np.bool_]
     """Environments whose goal episode explores, where the targets know how."""
@@ -126,7 +125,6 @@ class GoalDQN(DQN):
 
     def _make_targets(self, target_class: type[Targets]) -> None:
         assert self.goal_buffer is not None
-        self._drop_captured()
         learner = Learner(self.policy, self.replay_buffer, self.goal_buffer, self.gamma, self.goal_reward, self.step_reward)
         self.targets = target_class(learner, **(self.target_kwargs or {}))
 
@@ -186,8 +184,8 @@ class GoalDQN(DQN):
             self.goal_buffer = self._replay_goals(episodes)
         elif self.goal_buffer is None:
             self.goal_buffer = episodes[0].goal_buffer
-        if len(self._goal_updates) != self.goal_buffer.capacity:
-            self._goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
+        if len(self.goal_updates) != self.goal_buffer.capacity:
+            self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         for pursuit in episodes:
             # the ids in the replay memory are this buffer's
             pursuit.adopt(self.goal_buffer)
@@ -307,21 +305,6 @@ class GoalDQN(DQN):
             return
         fault.num_timesteps = self.num_timesteps
 
-    @property
-    def goal_updates(self) -> NDArray[np.int64]:
-        """
-        How often each goal was in an update, by id, shape (capacity of the goal buffer,); fetched from the device now. Goals
-        in the replay memory are not counted.
-        """
-        if self._captured is not None:
-            self._captured.add_counts(self._goal_updates)
-        return self._goal_updates
-
-    def _drop_captured(self) -> None:
-        if self._captured is not None:
-            self._captured.add_counts(self._goal_updates)
-            self._captured = None
-
     def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
         """
         Write the known goals, which ``save`` leaves out as it does the replay memory.
@@ -342,8 +325,7 @@ class GoalDQN(DQN):
             raise TypeError("the goals of this model are in its replay memory: use load_replay_buffer")
         assert isinstance(self.observation_space, spaces.Dict)
         self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"])
-        self._drop_captured()
-        self._goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
+        self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         self.replay_buffer.identify(self.goal_buffer)
         if self.env is not None:
             self._adopt_goals(self.env)
@@ -417,8 +399,7 @@ class GoalDQN(DQN):
         except ValueError as error:
             raise CheckpointError(str(error)) from error
         if "goal_updates" in state:  # not counted by an earlier version
-            self._drop_captured()
-            self._goal_updates = state["goal_updates"]
+            self.goal_updates = state["goal_updates"]
         self.rng = state["rng"]
         self.exploration_rate = state["exploration_rate"]
         self._loss = state["loss"].to(self.device)

@@ -19,13 +19,12 @@ from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
 from sb3_manygoals.goals.buffer import check_goal_space
 from sb3_manygoals.goals.environments import is_goal_wrapped, pursue_goals
-from sb3_manygoals.many_goals_dqn.captured import CapturedUpdate, Taught
 from sb3_manygoals.many_goals_dqn.checks import check_gamma, check_share, whole
 from sb3_manygoals.many_goals_dqn.goal_dqn import GoalDQN, update_rhythm
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
-from sb3_manygoals.many_goals_dqn.targets import Draw, Targets
+from sb3_manygoals.many_goals_dqn.targets import Targets
 from sb3_manygoals.memory import keep_freed_memory
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
@@ -172,10 +171,9 @@ class ManyGoalsDQN(GoalDQN):
         self.goals_in_replay = goals_in_replay
         self.action_masks = action_masks
         self.goal_buffer = None
-        self._goal_updates: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.goal_updates: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.exploration_rate = exploration_initial_eps
         self._loss = th.zeros(())
-        self._captured: CapturedUpdate | None = None
         if _init_setup_model:
             self._setup_model()
 
@@ -194,11 +192,8 @@ class ManyGoalsDQN(GoalDQN):
         self.rng = np.random.default_rng(None if seed is None else (seed, _LEARNER_STREAM))
 
     def _on_step(self) -> None:
-        if self.num_timesteps >= self.learning_starts and self.targets.after_step(self.num_timesteps, self.n_envs):
-            if self._captured is None:
-                self.targets.move()
-            else:
-                self._captured.move_target(self)
+        if self.num_timesteps >= self.learning_starts:
+            self.targets.after_step(self.num_timesteps, self.n_envs)
         self.exploration_rate = self.exploration_schedule(self._current_progress_remaining)
 
     def train(self, gradient_steps: int, batch_size: int = 128) -> None:
@@ -228,27 +223,16 @@ class ManyGoalsDQN(GoalDQN):
             return goals[np.linspace(0, len(goals) - 1, _MOST_TO_FIT, dtype=np.int64)]
         return goals.copy()
 
-    def _update(self, batch_size: int) -> Taught:
-        if not (self.targets.cuda_graph and self.device.type == "cuda"):
-            return self._update_eagerly(batch_size)
-        if self._captured is None or not self._captured.fits(self, batch_size):
-            self._drop_captured()  # frees its memory before as much is taken again
-            self._captured = CapturedUpdate(self, batch_size)
-        return self._captured.update(self)
+    def _update(self, batch_size: int) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
+        """
+        One step of the optimizer.
 
-    def _update_eagerly(self, batch_size: int) -> Taught:
+        :return: the loss before the step, the ids of its goals, and the loss of each goal, detached
+        """
         draw = self.targets.draw(batch_size, self.goal_batch_size, self.rng)
-        if not self.goals_in_replay:  # where ids are no rows
+        if not self.goals_in_replay:  # there ids are hashes, not rows
             ids = draw.goal_ids.cpu().numpy()
-            np.add.at(self._goal_updates, ids[ids >= 0], 1)
-        return self._descend(draw)
-
-    def _descend(self, draw: Draw) -> Taught:
-        """
-        One step of the optimizer and what follows it. It may be captured: nothing in it may wait for the device or count.
-
-        :return: the loss before the step, the ids of its goals, and the loss of each, on the device, without their graph
-        """
+            np.add.at(self.goal_updates, ids[ids >= 0], 1)
         losses = self.targets.losses(draw)
         loss = losses.mean()
         guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)

@@ -156,10 +156,9 @@ class PlannedTargets(Targets):
             actions[explore] = self.exploration.actions(states[explore], self.learner.replay_buffer, rng, masks)
         return actions
 
-    def after_step(self, num_timesteps: int, n_envs: int) -> bool:
-        """See :meth:`Targets.after_step`; nothing has to move."""
+    def after_step(self, num_timesteps: int, n_envs: int) -> None:
+        """Update the values that guide exploration, when they are due."""
         self.exploration.refresh(self.learner.replay_buffer, num_timesteps)
-        return False
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """See :meth:`Targets.get_checkpoint_state`."""

@@ -57,9 +57,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
     :param behavior_goals: whether to keep the id of the goal that was pursued
     :param max_states: how many distinct observations are told apart as states, for :class:`ReplayModel`; 0: none
-
-    For copies of it elsewhere, ``added`` counts the calls of :meth:`add`, and ``rewrites`` how often what was there became
-    something else.
     """
 
     def __init__(
@@ -75,7 +72,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         max_states: int = 0,
     ) -> None:
         super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
-        self.added, self.rewrites = 0, 0
         self.next_ids = np.zeros((self.buffer_size, n_envs), dtype=np.int64)
         self.next_action_masks: NDArray[np.bool_] | None = None
         if action_masks:
@@ -160,7 +156,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         if self.states is not None:
             self._count(obs["observation"], action, next_obs["observation"])
         super().add(obs["observation"], next_obs["observation"], action, reward, ended, infos)
-        self.added += 1
 
     def keep_states(self, max_states: int) -> None:
         """
@@ -242,7 +237,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
                 raise CheckpointError(
                     f"the replay memory was saved with {name} {state[name]}, this one has {getattr(self, name)}"
                 )
-        self.rewrites += 1
         if state["states"] is None:
             self.forget_states()
         elif self.states is None:
@@ -290,7 +284,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
         :param goal_buffer: takes in what it does not know yet
         """
-        self.rewrites += 1
         counted = goal_buffer.n_added, goal_buffer.n_recurred
         for time in range(self.size()):
             shape = (self.n_envs, *(self.observation_space.shape or ()))

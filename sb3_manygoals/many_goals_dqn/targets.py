@@ -58,9 +58,6 @@ class Targets(ABC):
     :param learner: whose network is taught
     """
 
-    cuda_graph: bool = False
-    """Whether updates are to be captured as a CUDA graph."""
-
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
 
@@ -101,16 +98,13 @@ class Targets(ABC):
         :param progress: share of training that they are, from 0 to 1
         """
 
-    def after_step(self, num_timesteps: int, n_envs: int) -> bool:
+    def after_step(self, num_timesteps: int, n_envs: int) -> None:  # noqa: B027
         """
-        :param num_timesteps: environment steps so far
-        :param n_envs: how many of them were the last step of the vector of environments
-        :return: whether it is time for :meth:`move`
-        """
-        return False
+        Called after every step of the environments, once learning has started.
 
-    def move(self) -> None:  # noqa: B027
-        """Let what targets are made of follow the network that learns."""
+        :param num_timesteps: environment steps so far, all environments together
+        :param n_envs: number of environments
+        """
 
     def act(
         self,
@@ -154,9 +148,6 @@ class TDTargets(Targets):
     :param tau: share of the learning network that it takes over each time
     :param initial_value: what all values begin near; None: what a goal is worth that is never reached,
         ``step_reward / (1 - gamma)``. From 0, with few goals reached in an update, all values first sink to there together
-    :param cuda_graph: on a CUDA device, whether replay memory and goals are kept there too and an update is one captured graph
-        that waits for nothing; where that cannot be, a warning says why. Its draws are other ones than the host's. Never yet
-        run on a GPU
     :raises ValueError: if a choice or number makes no sense
     """
 
@@ -169,7 +160,6 @@ class TDTargets(Targets):
         update_interval: int = 250,
         tau: float = 1.0,
         initial_value: float | None = None,
-        cuda_graph: bool = False,
     ) -> None:
         super().__init__(learner)
         if goal_sampling not in self.goal_samplings:
@@ -184,7 +174,6 @@ class TDTargets(Targets):
         self.goal_sampling = goal_sampling
         self.update_interval = int(update_interval)
         self.tau = tau
-        self.cuda_graph = cuda_graph
         self._initial_value = initial_value
         policy = learner.policy
         # of batch normalization, which no parameter is; as SB3's DQN
@@ -200,13 +189,10 @@ class TDTargets(Targets):
         """What all values begin near."""
         return self.learner.unreachable_value if self._initial_value is None else float(self._initial_value)
 
-    def after_step(self, num_timesteps: int, n_envs: int) -> bool:
-        """Whether a multiple of the interval was passed."""
-        # the steps of all environments count
-        return num_timesteps // self.update_interval > (num_timesteps - n_envs) // self.update_interval
-
-    def move(self) -> None:
-        """Have the target network take over its share of the learning network."""
+    def after_step(self, num_timesteps: int, n_envs: int) -> None:
+        """Update the target network whenever the step count passes a multiple of ``update_interval``."""
+        if num_timesteps // self.update_interval == (num_timesteps - n_envs) // self.update_interval:
+            return
         policy = self.learner.policy
         polyak_update(policy.q_net.parameters(), policy.q_net_target.parameters(), self.tau)
         learned, target = self._running_stats

@@ -51,7 +51,7 @@ def test_counts_must_be_positive(name, value):
         ({"updates_per_step": float("inf")}, "updates_per_step must be a number, more than 0 and at most 1000, got inf"),
         ({"target_kwargs": {"tau": 0.5}}, r"target_kwargs \['tau'\] need a target_class"),
         ({"learning_starts": -1}, "learning_starts must be a whole number, at least 0, got -1"),
-        ({"policy_kwargs": {"head": "sum"}}, "head must be one of 'product', 'distance', got 'sum'"),
+        ({"policy_kwargs": {"head": "sum"}}, "head must be one of 'bilinear', 'distance', got 'sum'"),
         ({"policy_kwargs": {"ema_decay": 1.0}}, r"ema_decay must be a number in \[0, 1\), got 1.0"),
         ({"policy": "Policy"}, "policy must be one of CnnPolicy, MlpPolicy, got 'Policy'"),
         ({"policy_kwargs": {"embedding_dim": 0}}, "embedding_dim must be at least 1, got 0"),

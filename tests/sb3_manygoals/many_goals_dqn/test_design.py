@@ -84,7 +84,6 @@ def test_the_recipe_builds_the_papers_agent():
     assert type(model.targets) is TDTargets
     assert (model.targets.goal_sampling, model.targets.update_interval, model.targets.tau) == ("uniform", 250, 1.0)
     assert model.targets.initial_value == pytest.approx(-10.0)
-    assert not model.targets.cuda_graph
     (episodes,) = model.env.get_attr("goal_tracker")
     assert (episodes.max_episode_steps, episodes.reset_worlds) == (50, True)
     policy = model.policy

@@ -107,7 +107,7 @@ def test_goals_that_nobody_knows_teach_nothing():
     rows = th.tensor(CELLS[:3])
     batch = ManyGoalsSamples(rows, th.zeros(3, dtype=th.int64), rows, ids, th.zeros(3, dtype=th.bool), behavior_goal_ids=ids)
     assert model.targets.losses(drawn_for(model, batch)).mean() == 0.0
-    model._update_eagerly(3)
+    model._update(3)
     assert model.goal_updates.sum() == 0
 
 

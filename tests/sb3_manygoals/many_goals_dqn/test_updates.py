@@ -10,7 +10,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from sb3_manygoals import GoalBuffer, ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn import ManyGoalsSamples, PlannedTargets
 from sb3_manygoals.many_goals_dqn.targets import Draw
-from tests.sb3_manygoals.many_goals_dqn.models import PLAIN, goal_obs, make_model, td_model
+from tests.sb3_manygoals.many_goals_dqn.models import PLAIN, goal_obs, make_model, parameters, td_model
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -214,3 +214,14 @@ def test_held_out_goals_are_neither_pursued_nor_taught(goal_sampling):
     model.targets.draw = spy
     model.learn(400, callback=lambda local, _: pursued.add(int(local["new_obs"]["desired_goal"].argmax())) or True)
     assert pursued == taught == {0, 1, 3, 5}
+
+
+@pytest.mark.skipif(not th.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("make", [td_model, make_model], ids=["bootstrapped", "planned"])
+def test_a_gpu_learns_what_a_cpu_learns(make):
+    random = {"exploration_initial_eps": 1.0, "exploration_final_eps": 1.0}  # so that behavior does not depend on rounding
+    on_cpu, on_gpu = (make(device=device, batch_size=8, learning_rate=1e-4, **random).learn(60) for device in ("cpu", "cuda"))
+    assert {parameter.device.type for parameter in on_gpu.policy.parameters()} == {"cuda"}
+    assert on_gpu._n_updates == on_cpu._n_updates > 0
+    np.testing.assert_array_equal(on_gpu.goal_updates, on_cpu.goal_updates)
+    th.testing.assert_close(parameters(on_gpu).cpu(), parameters(on_cpu), rtol=1e-3, atol=1e-4)
