@@ -55,8 +55,8 @@ class ReplayPlan:
 
     @property
     def horizon(self) -> float:
-        """What it is worth to get there after the 1 / (1 - gamma) steps that the discount looks ahead."""
-        return self.unreachable_value + (self.goal_reward - self.unreachable_value) / np.e
+        """The value of a goal 3 / (1 - gamma) steps away, or of one that is reached at once with probability 0.05."""
+        return self.unreachable_value + (self.goal_reward - self.unreachable_value) * np.exp(-3.0)
 
     def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, sweeps: int) -> None:
         """
@@ -161,8 +161,7 @@ class ReplayPlan:
         :param states: numbers of states, -1 where it has none, shape (S,)
         :param goal_ids: ids of goals, -1 where it is none, shape (G,)
         :return: what each action is worth in each state for each goal, shape (S, G, A); NaN where that is not known: where it
-            had not been tried when it was planned, or no way was found within the 1 / (1 - gamma) steps that the discount
-            looks ahead. There may be one all the same, that nobody has gone yet
+            had not been tried when it was planned, or is worth less than :attr:`horizon`
         """
         model = self.model
         if model is None:

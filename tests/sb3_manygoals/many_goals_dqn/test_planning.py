@@ -17,7 +17,7 @@ from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, fille
 
 N, A, GAMMA, GOAL_REWARD, STEP_REWARD = 7, 3, 0.9, 0.5, -0.2
 NEVER = STEP_REWARD / (1 - GAMMA)
-HORIZON = NEVER + (GOAL_REWARD - NEVER) / np.e
+HORIZON = NEVER + (GOAL_REWARD - NEVER) * np.exp(-3)
 
 
 def led_to(transitions, state, action):
@@ -117,10 +117,24 @@ def test_what_is_not_known_is_not_a_number():
     assert np.argwhere(~np.isnan(found)).tolist() == [[0, 0, 1], [0, 0, 4], [0, 2, 4]]
     expected = [GOAL_REWARD, STEP_REWARD + GAMMA * GOAL_REWARD, GOAL_REWARD]
     np.testing.assert_allclose(found[~np.isnan(found)], expected)
-    # as far as the discount looks ahead: GAMMA ** (d - 1) >= 1 / e
-    known = ~np.isnan(plan.action_values(np.array([0]), np.arange(15)))[0, :, 1]
-    assert known.tolist() == [GAMMA**d >= 1 / np.e for d in range(15)]
-    assert known.sum() == 10
+
+
+def test_a_way_counts_as_known_up_to_three_times_the_discount_horizon():
+    goals, plan = GoalBuffer(CELLS), ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD)
+    goals.add(np.arange(1, 41))
+    plan.refresh(filled([(cell, 1, cell + 1, False) for cell in range(40)]), goals, 50)
+    known = ~np.isnan(plan.action_values(np.array([0]), np.arange(40)))[0, :, 1]
+    assert known.tolist() == [GAMMA**d >= np.exp(-3) for d in range(40)]
+    assert known.sum() == 29
+
+
+def test_a_goal_that_is_reached_seldom_is_still_a_goal_with_a_best_action():
+    # action 1 reaches cell 1 in 2 of 10 tries and ends in cell 2 else; action 2 always ends there
+    transitions = [(0, 1, 1, False)] * 2 + [(0, 1, 2, True)] * 8 + [(0, 2, 2, True)] * 10
+    goals, plan = GoalBuffer(CELLS), ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD)
+    goals.add(np.array([1]))
+    plan.refresh(filled(transitions), goals, 50)
+    assert plan.best_actions(np.array([0]), np.array([0])).tolist() == [1]
 
 
 @given(st.lists(steps, min_size=1, max_size=40), st.integers(1, 30))
