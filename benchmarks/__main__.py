@@ -72,23 +72,18 @@ OTHERS = {
         "study_report:ReportConfig",
         "Write one page about many runs and suites, finished or not, that opens without a network.",
     ),
-    "throughput": (
-        "throughput:ThroughputConfig",
-        "Time updates, ours and others, and their memory; instead with --world the world against its peers, with --atari "
-        "games beside SB3's set-ups, with --auxiliary what auxiliary tasks cost, with --pretraining what pre-training costs "
-        "(settings: throughput --world --help, and so on).",
+    "speed-update": (
+        "speed.update:UpdateConfig",
+        "Time updates, ours and others, against the number of goals, and measure their memory.",
+    ),
+    "speed-world": ("speed.world:WorldConfig", "Time the world against its peers."),
+    "speed-training": (
+        "speed.training:TrainingConfig",
+        "Time whole training, ours and SB3's: the goal loop, A2C in games with auxiliary tasks and without, pre-training.",
     ),
     "film": ("film:FilmConfig", "Film the exact policy of a map pursuing goals."),
 }
 """All other commands."""
-
-THROUGHPUT = {
-    "--world": "world_speed:WorldSpeedConfig",
-    "--atari": "atari_speed:AtariSpeedConfig",
-    "--auxiliary": "auxiliary_speed:AuxiliarySpeedConfig",
-    "--pretraining": "pretraining_speed:PretrainingSpeedConfig",
-}
-"""What else ``throughput`` does, each with settings of its own."""
 
 
 def main() -> None:
@@ -100,15 +95,8 @@ def main() -> None:
         commands.add_parser(command, help=text, add_help=False)
     command, arguments = parser.parse_args(sys.argv[1:2]).command, sys.argv[2:]
     path, text = (RUNS | OTHERS)[command]
-    # Looked for first, as it decides which settings there are: none of the table's has a meaning for the world, say.
-    others = [argument for argument in arguments if argument in THROUGHPUT] if command == "throughput" else []
-    if len(set(others)) > 1:
-        sys.exit(f"error: throughput does one of {', '.join(THROUGHPUT)} at a time, got {' '.join(others)}")
-    if others:
-        command, path, text = f"throughput {others[0]}", THROUGHPUT[others[0]], ""
-        arguments = [argument for argument in arguments if argument != others[0]]
     options: dict[str, Any] = {"default": defaults(command, arguments)} if command in RUNS else {}
-    config = tyro.cli(load(path), prog=f"{prog} {command}", description=text or None, args=arguments, **options)
+    config = tyro.cli(load(path), prog=f"{prog} {command}", description=text, args=arguments, **options)
     try:
         config.run()
     except (LayoutError, CheckpointError, PastRunError, SettingError, SuiteError) as error:

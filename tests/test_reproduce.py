@@ -30,9 +30,7 @@ def test_the_command_line_knows_the_command(command, monkeypatch):
         assert importlib.util.find_spec(module) is not None
         return
     ran = []
-    others = [argument for argument in arguments if argument in command_line.THROUGHPUT]
-    paths = {name: path for name, (path, _) in (command_line.RUNS | command_line.OTHERS).items()} | command_line.THROUGHPUT
-    path = paths[others[0] if others else arguments[0]]
+    path, _ = (command_line.RUNS | command_line.OTHERS)[arguments[0]]
     monkeypatch.setattr(command_line.load(path), "run", lambda config: ran.append(config))
     monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
     command_line.main()

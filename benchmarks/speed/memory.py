@@ -6,16 +6,14 @@ import ctypes
 import gc
 import multiprocessing
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import torch as th
 
-from benchmarks.cases import Case
-from benchmarks.updates import Update
+from benchmarks.speed.scenarios import Scenario
 
 UPDATES = 3
 """In a measurement: while the second computes its loss, the gradients of the first are still there."""
@@ -23,63 +21,45 @@ UPDATES = 3
 PROCESS = Path("/proc/self")
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
 class UnmeasuredError(RuntimeError):
     """Why the memory of an update could not be measured."""
 
 
-def of_update(case: Case, threads: int) -> float:
+def of_update(scenario: Scenario, threads: int) -> float:
     """
-    Measure in a new process, spawned and not forked: what this one has taken and given back would serve a forked one.
+    Measure in a new process, spawned and not forked: a forked one could use what this one has taken and given back.
 
-    There the learner makes an update of 2 transitions x 2 goals first: then libraries are loaded, and the optimizer has its
-    moments. What remains, without gradients, is the learner at rest.
-
-    :param case: which update
+    :param scenario: which update
     :param threads: of torch
     :return: megabytes (10^6 bytes) that it takes more, at most, while it makes updates: on the CPU the process's resident
         memory, on CUDA that of tensors
     :raises UnmeasuredError: if the machine does not tell, or has not enough memory
     """
-    return in_a_new_process(_measure, case, threads) / 1e6
-
-
-def in_a_new_process(measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """
-    :param measure: a function of a module
-    :param args: of it
-    :param kwargs: of it
-    :return: what it returns in a process of its own
-    :raises UnmeasuredError: if it needs more memory than there is
-    """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
-            return pool.submit(measure, *args, **kwargs).result()
+            return pool.submit(_measure, scenario, threads).result() / 1e6
         except BrokenProcessPool as error:
             raise UnmeasuredError("its process was ended, for want of memory perhaps") from error
         except (MemoryError, th.OutOfMemoryError) as error:
             raise UnmeasuredError(str(error)) from error
 
 
-def of_updates(cases: Sequence[Case], threads: int) -> dict[Case, float]:
+def of_updates(scenarios: Sequence[Scenario], threads: int) -> dict[str, float]:
     """
-    :param cases: which updates
+    :param scenarios: which updates
     :param threads: of torch
-    :return: what :func:`of_update` finds for each; those of which it finds nothing are left out, with the reason printed
+    :return: what :func:`of_update` finds, by name; where it finds nothing the reason is printed
     """
     reason = why_not()
     if reason is not None:
         print(f"memory on the CPU is not measured: {reason}")
     found = {}
-    for case in cases:
-        if reason is None or case.device != "cpu":
+    for scenario in scenarios:
+        if reason is None or scenario.device != "cpu":
             try:
-                found[case] = of_update(case, threads)
+                found[scenario.name] = of_update(scenario, threads)
             except UnmeasuredError as error:
-                print(f"memory of {case.name} is not measured: {error}")
+                print(f"memory of {scenario.name} is not measured: {error}")
     return found
 
 
@@ -122,36 +102,28 @@ def status(name: str, process: Path = PROCESS) -> int:
     return 1_024 * int(fields[name].split()[0])
 
 
-def _measure(case: Case, threads: int) -> int:
+def _measure(scenario: Scenario, threads: int) -> int:
     th.set_num_threads(threads)
-    update = case.update()
-    _settle(update)
-    if update.device.type == "cuda":
-        th.cuda.reset_peak_memory_stats(update.device)
-        at_rest = th.cuda.memory_allocated(update.device)
-        _run(update)
-        return th.cuda.max_memory_allocated(update.device) - at_rest
-    reason = why_not()
-    if reason is not None:
-        raise UnmeasuredError(reason)
-    _, at_rest = reset_peak()
-    _run(update)
-    return status("VmHWM") - at_rest
-
-
-def _settle(update: Update) -> None:
-    """Bring the learner to rest: all loaded, moments there, nothing left over."""
+    update = scenario.update()
+    # At rest: libraries are loaded, the optimizer has its moments, and there are no gradients.
     update.make(2, 2)
-    update.optimizer.zero_grad()
+    update.model.policy.optimizer.zero_grad()
     gc.collect()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc, which keeps what was freed: updates would use it
         if trim is not None:
             trim(0)
     update.wait()
-
-
-def _run(update: Update) -> None:
+    device = update.model.device
+    if device.type == "cuda":
+        th.cuda.reset_peak_memory_stats(device)
+        at_rest = th.cuda.memory_allocated(device)
+    else:
+        reason = why_not()
+        if reason is not None:
+            raise UnmeasuredError(reason)
+        _, at_rest = reset_peak()
     for _ in range(UPDATES):
-        update.run()
+        update.make(*update.size)
     update.wait()
+    return (th.cuda.max_memory_allocated(device) if device.type == "cuda" else status("VmHWM")) - at_rest

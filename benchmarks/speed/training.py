@@ -1,0 +1,176 @@
+"""Steps a second of whole training: the goal loop, A2C in Atari games with auxiliary tasks and without, and pre-training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import A2C
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.utils import ConstantSchedule
+from stable_baselines3.common.vec_env import VecEnv
+
+from benchmarks import auxiliary, pretraining
+from benchmarks.auxiliary_presets import A2C_SETTINGS, K_BEST_EPISODES, N_ENVS, TASKS
+from benchmarks.speed import baselines, timing
+from benchmarks.speed.scenarios import WARM_UP, WORLD, Scenario
+from benchmarks.speed.timing import Contender, Ratio, SpeedConfig
+from sb3_manygoals import ManyGoalsDQN
+from sb3_manygoals.auxiliary import EpisodeBuffer
+from sb3_manygoals.pretraining import RewardPredictor
+
+Part = Literal["goals", "atari", "auxiliary", "pretraining"]
+
+SB3_BACKENDS = {"dummy": "A2C, SB3's DummyVecEnv", "subproc": "A2C, SB3's SubprocVecEnv"}
+"""Whole set-ups of SB3's, games included, by backend of :func:`sb3_manygoals.atari.make_atari_vec_env`."""
+
+SB3_POLICY: dict[str, Any] = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5}}
+"""SB3's own network and the optimizer of the paper's sources."""
+
+_SB3 = {name: 1.0 for name in SB3_BACKENDS.values()}
+
+RATIOS = (
+    Ratio("steps/s: goal loop / SB3's DQN of one goal", "goal loop", "SB3's DQN", at_least=1.0),
+    Ratio("steps/s of A2C: ours / the faster of SB3's", "A2C", _SB3, at_least=1.3),
+    Ratio("steps/s of A2C: our games with SB3's network / the faster of SB3's", "A2C, SB3's network", _SB3),
+    Ratio("time of a step: A2C + many goals / A2C", "A2C", "A2C + many_goals", at_most=2.0),
+    Ratio("time of a step: A2C + pixel control / A2C", "A2C", "A2C + pixel_control"),
+    Ratio("time of a step: A2C + reward prediction / A2C", "A2C", "A2C + reward_prediction"),
+    Ratio("time of a step: pre-training by many goals / A2C", "A2C", "pre-training by many_goals"),
+    Ratio("time of a step: pre-training by reward prediction / A2C", "A2C", "pre-training by reward_prediction"),
+)
+
+
+@dataclass(frozen=True)
+class TrainingConfig(SpeedConfig):
+    """Time whole training, ours and others', in turn in every round."""
+
+    parts: tuple[Part, ...] = get_args(Part)
+    """The goal loop in the paper's world; A2C in a game beside SB3's set-ups; A2C with auxiliary tasks; pre-training."""
+    game: str = "Breakout"
+    """Of all parts but the first."""
+    goal_steps: int = 300
+    """Steps in each measurement of the goal loop, each with an update."""
+    a2c_steps: int = 4_000
+    """Steps in each measurement of A2C, of all copies together."""
+    pretraining_steps: int = 200
+    """Steps in each measurement of pre-training, each with an update."""
+    n_envs: int = N_ENVS
+    """Copies of the game in which A2C acts at once."""
+    episodes: int = K_BEST_EPISODES
+    """Episodes of random play in the buffer of auxiliary tasks."""
+    transitions: int = pretraining.PretrainingConfig.buffer_size
+    """In the replay memory of pre-training, which is full when anything is measured."""
+
+    def run(self) -> Path:
+        """:return: the run's folder"""
+        return run(self)
+
+
+def run(config: TrainingConfig) -> Path:
+    """
+    Measure, print, and write ``training-<n>-threads.csv`` and ``config.json``.
+
+    :param config: what to run
+    :return: the folder
+    """
+    packages = [] if config.parts == ("goals",) else ["ale-py", "lz4"]
+    folder, _ = timing.open_folder(config, "speed-training", packages)
+    with ExitStack() as stack:
+        entrants = []
+        for name, model, steps, callbacks in learners(config):
+            assert model.env is not None
+            stack.callback(model.env.close)
+            entrants.append(Contender(name, "steps/s", timing.training(model, steps, callbacks)))
+        for threads in config.threads:
+            th.set_num_threads(threads)
+            print(f"\n{config.game}, {threads} torch thread(s)")
+            timing.compare(folder / f"training-{threads}-threads.csv", entrants, RATIOS, config.rounds)
+    print(f"written to {folder}")
+    return folder
+
+
+def learners(config: TrainingConfig) -> Iterator[tuple[str, BaseAlgorithm, int, Sequence[Any]]]:
+    """
+    :param config: what to run
+    :return: what is trained: its name, the learner, steps in each measurement, and callbacks
+    """
+    if "goals" in config.parts:
+        ours, theirs = Scenario("pairwise", 32, 16).learner(n_envs=1), baselines.sb3_dqn(WORLD, 32, relabel=False)
+        theirs.learn(WARM_UP)
+        for name, model in (("goal loop", ours), ("SB3's DQN", theirs)):
+            model.learning_starts = 0
+            yield name, model, config.goal_steps, []
+    base = auxiliary.AuxiliaryConfig(agent="a2c", game=config.game, n_envs=config.n_envs, capacity=config.episodes)
+    if set(config.parts) - {"goals"}:
+        yield "A2C", auxiliary.make(base)[0], config.a2c_steps, []
+    if "atari" in config.parts:
+        from sb3_manygoals.atari import make_atari_vec_env  # here, as the command line works without ale-py
+
+        for backend, name in {"native": "A2C, SB3's network", **SB3_BACKENDS}.items():
+            env = make_atari_vec_env(config.game, config.n_envs, 0, backend=backend)  # type: ignore[arg-type]
+            sb3 = A2C("CnnPolicy", env, seed=0, device="cpu", policy_kwargs=SB3_POLICY, **A2C_SETTINGS)
+            yield name, sb3, config.a2c_steps, []
+    if "auxiliary" in config.parts:
+        episodes: EpisodeBuffer | None = None
+        for task in TASKS:
+            model, callbacks = auxiliary.make(replace(base, agent=task))
+            if episodes is None:
+                episodes = callbacks[task].episodes
+                assert episodes is not None
+                assert model.env is not None
+                play(episodes, model.env)
+            callbacks[task].episodes = episodes
+            yield f"A2C + {task}", model, config.a2c_steps, list(callbacks.values())
+    if "pretraining" in config.parts:
+        for agent in ("many_goals", "reward_prediction"):
+            learner = pretrained(config, agent)
+            yield f"pre-training by {agent}", learner, config.pretraining_steps, []
+
+
+def play(episodes: EpisodeBuffer, env: VecEnv) -> None:
+    """
+    Play at random until the buffer is full.
+
+    :param episodes: the buffer
+    :param env: games with discrete actions, whose scores come in ``infos[i]["episode"]``
+    """
+    assert isinstance(env.action_space, spaces.Discrete)
+    rng = np.random.default_rng(0)
+    observations: Any = env.reset()
+    episodes.start(observations)
+    while len(episodes) < episodes.capacity:
+        actions = rng.integers(env.action_space.n, size=env.num_envs)
+        observations, rewards, dones, infos = env.step(actions)
+        episodes.add(
+            actions,
+            rewards,
+            dones,
+            observations,
+            [info.get("terminal_observation") for info in infos],
+            [bool(info.get("TimeLimit.truncated", False)) for info in infos],
+            [info["episode"]["r"] if "episode" in info else None for info in infos],
+        )
+
+
+def pretrained(config: TrainingConfig, agent: pretraining.Agent) -> ManyGoalsDQN | RewardPredictor:
+    """
+    :param config: what to run
+    :param agent: how it pre-trains
+    :return: the learner, its replay memory full, without an update so far; it acts as half way through its training
+    """
+    full = config.transitions
+    steps = {"buffer_size": full, "learning_starts": full, "pretrain_steps": 2 * full, "steps": 4 * full}
+    learner = pretraining.make_learner(pretraining.PretrainingConfig(agent=agent, game=config.game, **steps))
+    if isinstance(learner, ManyGoalsDQN):
+        half_way = (learner.exploration_initial_eps + learner.exploration_final_eps) / 2
+        learner.exploration_schedule = ConstantSchedule(half_way)
+    learner.learn(full)
+    return learner
