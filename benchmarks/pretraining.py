@@ -22,8 +22,8 @@ from sb3_manygoals.auxiliary import RolloutReusePolicy
 from sb3_manygoals.checkpoint import checkpoints
 from sb3_manygoals.checkpoint.callback import Checkpointable
 from sb3_manygoals.checkpoint.learner import get_generators, set_generators
-from sb3_manygoals.goals.vec_wrapper import can_reset_single_envs
 from sb3_manygoals.pretraining import CopiedLayer, ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
+from sb3_manygoals.vec_env import can_reset_single_envs
 
 World = Literal["atari", "minigrid"]
 Agent = Literal["many_goals", "reward_prediction", "none"]

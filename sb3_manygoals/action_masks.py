@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_manygoals.goals import current_reset_infos
+from sb3_manygoals.vec_env import current_reset_infos
 
 
 def read_action_masks(

@@ -15,6 +15,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_manygoals.action_masks import random_allowed
 from sb3_manygoals.goals.buffer import check_goal_space, identical
+from sb3_manygoals.guards import check_count
 
 _OWN_STREAM = 1
 """Keeps random actions from being drawn with the very numbers of a world that has the same seed."""
@@ -103,8 +104,8 @@ def evaluate_mastery(
     environment ends first has failed.
 
     :param model: acts towards goals; asked for deterministic actions
-    :param env: vector environment without goals, whose observations are single arrays and actions discrete, with the
-        autoreset mode NEXT_STEP
+    :param env: vector environment without goals, whose observations are single arrays and actions discrete, in any autoreset
+        mode
     :param goals: observations to reach, shape (n_goals, *observation_space.shape)
     :param max_steps: steps allowed
     :param epsilon: probability of a random action instead of the model's. The paper does not say whether it evaluates
@@ -161,12 +162,11 @@ def evaluate_mastery(
                 **masked,
             )
             actions[active] = np.where(explore[active], actions[active], chosen)
-            observations, _, terminated, truncated, infos = env.step(actions)
-            ended = active[(terminated | truncated)[active]]
-            if len(ended):
-                arrived = ended[_same(observations[ended], pursued[ended])]
-                steps[first + arrived] = step + 1
-                active = np.setdiff1d(active, ended)
+            observations, last, ended, infos = _step(env, actions)
+            gone = active[ended[active]]
+            arrived = gone[_same(last[gone], pursued[gone])]
+            steps[first + arrived] = step + 1
+            active = active[~ended[active]]
     steps = steps.reshape(len(goals), episodes_per_goal)
     reached = steps >= 0
     return MasteryResult(
@@ -176,6 +176,25 @@ def evaluate_mastery(
         steps=steps,
         ceiling=None if ceiling is None else _probabilities(ceiling(starts, goals[episode_goals]), steps.shape),
     )
+
+
+def _step(
+    env: VectorEnv[Any, Any, Any], actions: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_], dict[str, Any]]:
+    """:return: observations to act on, those that the step led to, which episodes have ended, and infos"""
+    observations, _, terminated, truncated, infos = env.step(actions)
+    last, ended, mode = observations, terminated | truncated, env.metadata["autoreset_mode"]
+    if not ended.any() or mode is AutoresetMode.NEXT_STEP:
+        return observations, last, ended, infos
+    last = observations.copy()
+    if mode is AutoresetMode.SAME_STEP:
+        for row in np.flatnonzero(ended).tolist():
+            last[row] = infos["final_obs"][row]
+    else:
+        observations, reset_infos = env.reset(options={"reset_mask": ended})
+        if "action_mask" in reset_infos:
+            infos = {"action_mask": np.where(ended[:, None], reset_infos["action_mask"], infos["action_mask"])}
+    return observations, last, ended, infos
 
 
 def _probabilities(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -227,17 +246,11 @@ def _check(
         )
     if not isinstance(env.single_action_space, spaces.Discrete) or env.single_action_space.start != 0:
         raise ValueError(f"env must have discrete actions that start at 0, got {env.single_action_space}")
-    mode = env.metadata.get("autoreset_mode")
-    if mode is not AutoresetMode.NEXT_STEP:
-        raise ValueError(f"env must have autoreset mode NEXT_STEP, as gymnasium.make_vec makes it, got {mode}")
-    counts: list[tuple[str, Any, int]] = [
-        ("max_steps", max_steps, 1),
-        ("episodes_per_goal", episodes_per_goal, 1),
-        ("seed", seed, 0),
-    ]
-    for name, value, least in counts:
-        if not isinstance(value, (int, np.integer)) or value < least:
-            raise ValueError(f"{name} must be a whole number, at least {least}, got {value!r}")
+    if not isinstance(env.metadata.get("autoreset_mode"), AutoresetMode):
+        raise ValueError(f"env.metadata must say its autoreset_mode, got {env.metadata.get('autoreset_mode')}")
+    check_count("max_steps", max_steps)
+    check_count("episodes_per_goal", episodes_per_goal)
+    check_count("seed", seed, least=0)
     if not 0.0 <= epsilon <= 1.0:
         raise ValueError(f"epsilon must be in [0, 1], got {epsilon}")
     if not 0.0 < confidence < 1.0:

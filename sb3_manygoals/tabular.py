@@ -21,6 +21,7 @@ from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
+from sb3_manygoals.guards import check_count
 from sb3_manygoals.memory import check_memory
 
 SelfTabularAllGoals = TypeVar("SelfTabularAllGoals", bound="TabularAllGoals")
@@ -42,10 +43,7 @@ class AllGoalsTable:
     """
 
     def __init__(self, n_states: int, n_actions: int) -> None:
-        for name, value in (("n_states", n_states), ("n_actions", n_actions)):
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
-        self.n_states, self.n_actions = int(n_states), int(n_actions)
+        self.n_states, self.n_actions = check_count("n_states", n_states), check_count("n_actions", n_actions)
         size = self.n_states * self.n_actions * self.n_states * np.dtype(np.float32).itemsize
         check_memory(
             f"a table of {n_states} states, {n_actions} actions and {n_states} goals", {"values": size}, "number less"
@@ -82,11 +80,9 @@ class AllGoalsTable:
         :param terminated: whether the environment itself ended, bool, shape (N,); None: nowhere
         :raises ValueError: if there is no such state or action; then nothing has changed
         """
-        for name, numbers, n in (
-            ("states", states, self.n_states),
-            ("actions", actions, self.n_actions),
-            ("next_states", next_states, self.n_states),
-        ):
+        states_and_actions = {"states": states, "actions": actions, "next_states": next_states}
+        for name, numbers in states_and_actions.items():
+            n = self.n_actions if name == "actions" else self.n_states
             if len(numbers) and (numbers.min() < 0 or numbers.max() >= n):
                 raise ValueError(f"{name} must be in [0, {n}), got {numbers.min()} to {numbers.max()}")
         ended = np.zeros(len(states), dtype=np.bool_) if terminated is None else terminated
@@ -136,21 +132,11 @@ class TablePolicy(BasePolicy):
         states, goals = (observation[name].cpu().numpy() for name in ("observation", "desired_goal"))
         return th.from_numpy(self.table.greedy(states, goals))
 
-    def predict(
-        self,
-        observation: NDArray[Any] | dict[str, NDArray[Any]],
-        state: tuple[NDArray[Any], ...] | None = None,
-        episode_start: NDArray[Any] | None = None,
-        deterministic: bool = False,
-    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+    def predict(self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False) -> Any:
         """
-        Greedy actions.
-
         :param observation: dict with "observation" and "desired_goal", the numbers of states, of shape () or (n,)
-        :param state: not used
-        :param episode_start: not used
-        :param deterministic: not used: exploration is the algorithm's
-        :return: actions, int64, of the same shape, and ``state``
+        :param state: not used, as ``episode_start`` and ``deterministic``: exploration is the algorithm's
+        :return: greedy actions, int64, of the same shape, and ``state``
         :raises ValueError: if ``observation`` is not such a dict, or there is no such state
         """
         if not isinstance(observation, dict) or not {"observation", "desired_goal"} <= observation.keys():
@@ -303,7 +289,8 @@ class TabularAllGoals(BaseAlgorithm):
         while self.num_timesteps < total:
             callback.on_rollout_start()
             last_obs: Any = self._last_obs
-            self._update_exploration()
+            remaining = max(0.0, 1.0 - self.num_timesteps / self.exploration_steps)
+            self.exploration_rate = self.exploration_schedule(remaining)
             actions, _ = self.predict(last_obs)
             new_obs, rewards, dones, infos = self.env.step(actions)
             self.num_timesteps += self.n_envs
@@ -326,54 +313,43 @@ class TabularAllGoals(BaseAlgorithm):
                 np.array([info["env_terminated"] for info in infos]),
             )
             self._last_obs = new_obs
-            self._count_episodes(dones, infos, log_interval)
+            if dones.any():
+                self._update_info_buffer(infos, dones)
+                before, self._episode_num = self._episode_num, self._episode_num + int(dones.sum())
+                if self._episode_num // log_interval > before // log_interval:
+                    self.dump_logs()
             callback.on_rollout_end()
         callback.on_training_end()
         return self
 
-    def _update_exploration(self) -> None:
-        self.exploration_rate = self.exploration_schedule(max(0.0, 1.0 - self.num_timesteps / self.exploration_steps))
-
-    def _count_episodes(self, dones: NDArray[np.bool_], infos: list[dict[str, Any]], log_interval: int) -> None:
-        if dones.any():
-            self._update_info_buffer(infos, dones)
-            before, self._episode_num = self._episode_num, self._episode_num + int(dones.sum())
-            if self._episode_num // log_interval > before // log_interval:
-                self.dump_logs()
-
     def dump_logs(self) -> None:
         """Write log data."""
         assert self.env is not None
-        assert self.ep_info_buffer is not None
-        assert self.ep_success_buffer is not None
         elapsed = max((time.time_ns() - self.start_time) / 1e9, sys.float_info.epsilon)
-        if len(self.ep_info_buffer):
-            self.logger.record("rollout/ep_rew_mean", safe_mean([episode["r"] for episode in self.ep_info_buffer]))
-            self.logger.record("rollout/ep_len_mean", safe_mean([episode["l"] for episode in self.ep_info_buffer]))
-        if len(self.ep_success_buffer):
-            self.logger.record("rollout/success_rate", safe_mean(self.ep_success_buffer))
-        self.logger.record("rollout/exploration_rate", self.exploration_rate)
-        self.logger.record("goals/known", len(goal_trackers(self.env)[0].goal_buffer))
-        self.logger.record("time/episodes", self._episode_num, exclude="tensorboard")
-        self.logger.record("time/fps", int((self.num_timesteps - self._num_timesteps_at_start) / elapsed))
-        self.logger.record("time/time_elapsed", int(elapsed), exclude="tensorboard")
-        self.logger.record("time/total_timesteps", self.num_timesteps, exclude="tensorboard")
+        episodes = list(self.ep_info_buffer or ())
+        means = {
+            "rollout/ep_rew_mean": [episode["r"] for episode in episodes],
+            "rollout/ep_len_mean": [episode["l"] for episode in episodes],
+            "rollout/success_rate": list(self.ep_success_buffer or ()),
+        }
+        log = {
+            **{name: safe_mean(values) for name, values in means.items() if values},
+            "rollout/exploration_rate": self.exploration_rate,
+            "goals/known": len(goal_trackers(self.env)[0].goal_buffer),
+            "time/episodes": self._episode_num,
+            "time/fps": int((self.num_timesteps - self._num_timesteps_at_start) / elapsed),
+            "time/time_elapsed": int(elapsed),
+            "time/total_timesteps": self.num_timesteps,
+        }
+        for name, value in log.items():
+            self.logger.record(name, value, exclude="tensorboard" if name.startswith("time/") and name != "time/fps" else None)
         self.logger.dump(step=self.num_timesteps)
 
-    def predict(
-        self,
-        observation: NDArray[Any] | dict[str, NDArray[Any]],
-        state: tuple[NDArray[Any], ...] | None = None,
-        episode_start: NDArray[Any] | None = None,
-        deterministic: bool = False,
-    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+    def predict(self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False) -> Any:
         """
-        Greedy actions, or epsilon-greedy with the current ``exploration_rate``, drawn for each environment by itself.
-
         :param observation: dict with "observation" and "desired_goal", the numbers of states, of shape () or (n,)
-        :param state: not used
-        :param episode_start: not used
-        :param deterministic: True for the greedy action
+        :param state: not used, as ``episode_start``
+        :param deterministic: True for greedy actions, else epsilon-greedy ones, drawn for each environment by itself
         :return: actions, int64, of the same shape, and ``state``
         :raises ValueError: if ``observation`` is not such a dict, or there is no such state
         """

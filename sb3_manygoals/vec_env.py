@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -13,10 +13,8 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import is_wrapped
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
-
-from sb3_manygoals.infos import info_list
 
 
 class GymnasiumVecEnv(VecEnv):
@@ -129,39 +127,21 @@ class GymnasiumVecEnv(VecEnv):
         return list(self.vector_env.render() or ())  # type: ignore[arg-type]  # these frames are arrays
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """
-        :param attr_name: name of an attribute, see the class for whose
-        :param indices: of environments, None for all
-        :return: its value for each of them
-        :raises AttributeError: if there is none
-        """
-        rows = self._rows(indices)
-        base = self.vector_env.unwrapped
-        if isinstance(base, SyncVectorEnv):
+        """As SB3's, of the objects that the class names. :raises AttributeError: if there is no such attribute"""
+        rows, envs = self._rows(indices), self._envs
+        if envs is not None:
             # not SyncVectorEnv.get_attr, which calls what is callable, even reset
-            return [base.envs[row].get_wrapper_attr(attr_name) for row in rows]
+            return [envs[row].get_wrapper_attr(attr_name) for row in rows]
         if attr_name in ("observation_space", "action_space"):
             attr_name = f"single_{attr_name}"
-        owner = self._owner(attr_name)
-        if not hasattr(owner, attr_name) and isinstance(base, AsyncVectorEnv):
-            values: Any = base.get_attr(attr_name)
-        else:
-            values = getattr(owner, attr_name)
-        values = self._each(values)
-        return [values[row] for row in rows]
+        return self._ask(attr_name, rows, lambda value: value, lambda workers: workers.get_attr(attr_name))
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """
-        :param attr_name: name of an attribute, see the class for whose
-        :param value: the same for all
-        :param indices: of environments, None for all
-        :raises ValueError: if some environments cannot be changed without the others
-        """
-        rows = self._rows(indices)
-        base = self.vector_env.unwrapped
-        if isinstance(base, SyncVectorEnv):
+        """As SB3's, of the objects that the class names. :raises ValueError: if only all can be changed"""
+        rows, envs, base = self._rows(indices), self._envs, self.vector_env.unwrapped
+        if envs is not None:
             for row in rows:
-                base.envs[row].set_wrapper_attr(attr_name, value)
+                envs[row].set_wrapper_attr(attr_name, value)
             return
         self._check_all(rows, f"set_attr({attr_name!r})")
         if isinstance(base, AsyncVectorEnv):
@@ -173,41 +153,44 @@ class GymnasiumVecEnv(VecEnv):
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
         """
-        Call a method, see the class for whose. ``"reset"`` resets environments without disturbing the others.
+        As SB3's, of the objects that the class names. ``"reset"``, with ``seed`` and ``options`` by name, resets environments
+        without disturbing the others.
 
-        :param method_name: its name
-        :param method_args: its arguments; those of ``"reset"`` are ``seed`` and ``options``, by name
-        :param indices: of environments, None for all
-        :param method_kwargs: its arguments by name
-        :return: what it returns for each of them
-        :raises ValueError: if some environments cannot be called, or reset, without the others
+        :raises ValueError: if only all can be called, or reset
         """
-        rows = self._rows(indices)
-        base = self.vector_env.unwrapped
+        rows, envs = self._rows(indices), self._envs
         if method_name == "reset":
             return self._reset_some(rows, *method_args, **method_kwargs)
-        if isinstance(base, SyncVectorEnv):
-            return [base.envs[row].get_wrapper_attr(method_name)(*method_args, **method_kwargs) for row in rows]
+        if envs is not None:
+            return [envs[row].get_wrapper_attr(method_name)(*method_args, **method_kwargs) for row in rows]
         self._check_all(rows, f"env_method({method_name!r})")
-        owner = self._owner(method_name)
-        if not hasattr(owner, method_name) and isinstance(base, AsyncVectorEnv):
-            answers: Any = base.call(method_name, *method_args, **method_kwargs)
-        else:
-            answers = getattr(owner, method_name)(*method_args, **method_kwargs)
-        answers = self._each(answers)
-        return [answers[row] for row in rows]
+        return self._ask(
+            method_name,
+            rows,
+            lambda method: method(*method_args, **method_kwargs),
+            lambda workers: workers.call(method_name, *method_args, **method_kwargs),
+        )
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """
-        :param wrapper_class: a wrapper of single environments
-        :param indices: of environments, None for all
-        :return: whether each is wrapped in it; False where that cannot be seen, in all but a SyncVectorEnv
-        """
+        """As SB3's; False where it cannot be seen, in all but a SyncVectorEnv."""
+        envs = self._envs
+        return [envs is not None and is_wrapped(envs[row], wrapper_class) for row in self._rows(indices)]
+
+    @property
+    def _envs(self) -> Sequence[gym.Env[Any, Any]] | None:
+        """The single environments, where there are any in this process."""
         base = self.vector_env.unwrapped
-        rows = self._rows(indices)
-        return [isinstance(base, SyncVectorEnv) and is_wrapped(base.envs[row], wrapper_class) for row in rows]
+        return base.envs if isinstance(base, SyncVectorEnv) else None
+
+    def _ask(self, name: str, rows: list[int], use: Callable[[Any], Any], ask_workers: Callable[[Any], Any]) -> list[Any]:
+        """Take apart what ``use`` makes of an attribute of the vector environment, or else what its workers answer."""
+        base, owner, n = self.vector_env.unwrapped, self._owner(name), self.vector_env.num_envs
+        in_workers = isinstance(base, AsyncVectorEnv) and not hasattr(owner, name)
+        values = ask_workers(base) if in_workers else use(getattr(owner, name))
+        sequence = isinstance(values, (list, tuple)) or (isinstance(values, np.ndarray) and values.ndim > 0)
+        return [values[row] if sequence and len(values) == n else values for row in rows]
 
     def _split_same_step(self, vector_infos: dict[str, Any], ended: NDArray[np.intp]) -> list[dict[str, Any]]:
         """The infos of the step; those of the new episodes, which Gymnasium has in their place, go to ``reset_infos``."""
@@ -285,12 +268,6 @@ class GymnasiumVecEnv(VecEnv):
             owner = owner.env
         return owner
 
-    def _each(self, values: Any) -> list[Any]:
-        """Give each environment its part of what a vector environment has for all."""
-        n = self.vector_env.num_envs
-        sequence = isinstance(values, (list, tuple)) or (isinstance(values, np.ndarray) and values.ndim > 0)
-        return list(values) if sequence and len(values) == n else [values] * n
-
 
 def _row(batch: Any, row: int) -> Any:
     """A copy of one of a batch of observations."""
@@ -299,3 +276,75 @@ def _row(batch: Any, row: int) -> Any:
     if isinstance(batch, tuple):
         return tuple(_row(values, row) for values in batch)
     return deepcopy(batch[row])
+
+
+def info_list(infos: dict[str, Any], n: int, rows: NDArray[np.intp] | None = None) -> list[dict[str, Any]]:
+    """
+    The infos of each environment. Inverts what Gymnasium's VectorEnv does: for each ``key`` an array of N values, or again
+    such a dict, and under ``_key`` a mask of the environments that gave one. Values without a mask are taken to be of all
+    environments, and those that are not N in number to be common to them.
+
+    :param infos: of a vector environment
+    :param n: number of its environments, N
+    :param rows: those wanted, int; all if None
+    :return: a dict for each of ``rows``, which shares no memory with ``infos`` but for objects that are no arrays
+    """
+    if rows is None:
+        rows = np.arange(n)
+    names: list[str] = []
+    columns: list[list[Any]] = []
+    partial: list[tuple[str, list[Any], NDArray[np.bool_]]] = []
+    for key, values in infos.items():
+        if key.startswith("_") and key[1:] in infos:
+            continue  # a mask
+        column = _column(values, n, rows)
+        mask = np.asarray(infos[f"_{key}"])[rows] if f"_{key}" in infos else None
+        if mask is None or mask.all():
+            names.append(key)
+            columns.append(column)
+        else:
+            partial.append((key, column, mask))
+    # Whole columns are put together without a Python loop over keys: with thousands of environments it would be what takes
+    # the time.
+    listed = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)] if names else [{} for _ in rows]
+    for key, column, mask in partial:
+        for row in np.flatnonzero(mask).tolist():
+            listed[row][key] = column[row]
+    return listed
+
+
+def _column(values: Any, n: int, rows: NDArray[np.intp]) -> list[Any]:
+    if isinstance(values, dict):
+        return info_list(values, n, rows)
+    if isinstance(values, np.ndarray) and values.ndim > 0 and len(values) == n:
+        chosen = values[rows]
+        return chosen.tolist() if chosen.ndim == 1 else list(chosen)
+    if isinstance(values, (list, tuple)) and len(values) == n:
+        return [values[row] for row in rows]
+    return [values] * len(rows)
+
+
+def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:
+    """
+    What came with the first observation of each environment's episode. SB3's own VecEnvWrappers have ``reset_infos`` too, and
+    leave them empty.
+
+    :param venv: vectorized environment
+    :return: the ``reset_infos`` of the outermost that fills them, one for each environment
+    """
+    while isinstance(venv, VecEnvWrapper) and not any(venv.reset_infos):
+        venv = venv.venv
+    return venv.reset_infos
+
+
+def can_reset_single_envs(venv: VecEnv) -> bool:
+    """
+    Whether ``venv.env_method("reset", indices=...)`` can be relied upon. SB3's own VecEnvs can do that, others say so in an
+    attribute ``can_reset_single_envs``. Wrappers cannot, even around these: a stack of frames would not notice the reset.
+
+    :param venv: vectorized environment
+    :return: whether single environments can be reset
+    """
+    if isinstance(venv, VecEnvWrapper):  # which would answer with the attribute of what it wraps
+        return False
+    return isinstance(venv, (DummyVecEnv, SubprocVecEnv)) or bool(getattr(venv, "can_reset_single_envs", False))

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_manygoals.guards import check_count
 from sb3_manygoals.memory import check_memory
 
 GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -37,10 +38,10 @@ class GoalBuffer:
     :param observation_space: the space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
     :param capacity: the greatest number of goals; memory is touched only as goals come in
     :param held_out: observations of shape ``(n, *observation_space.shape)`` that must never become goals, or None
-    :raises TypeError: if elements of ``observation_space`` are not single arrays of fixed shape
-    :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
     :param what: what the observations are kept as, for the warning
     :param limit: where ``capacity`` is set, for the warning
+    :raises TypeError: if elements of ``observation_space`` are not single arrays of fixed shape
+    :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
 
     For copies of it elsewhere, ``rewrites`` counts how often its goals became others. ``n_added`` counts observations given to
@@ -56,12 +57,10 @@ class GoalBuffer:
         limit: str = "capacity, of the goal buffer",
     ) -> None:
         check_goal_space(observation_space)
-        if not isinstance(capacity, (int, np.integer)) or isinstance(capacity, bool) or capacity < 1:
-            raise ValueError(f"capacity must be a whole number of goals, at least 1, got {capacity!r}")
         assert observation_space.shape is not None  # for mypy: see GOAL_SPACES
         assert observation_space.dtype is not None
         self.observation_space = observation_space
-        self.capacity = int(capacity)
+        self.capacity = check_count("capacity", capacity, of="goals")
         self.shape: tuple[int, ...] = observation_space.shape
         self.dtype = np.dtype(observation_space.dtype)
         self.rewrites = 0
@@ -71,9 +70,7 @@ class GoalBuffer:
         check_memory(f"a goal buffer of capacity {self.capacity}", self.memory_to_come, "choose a smaller capacity")
         self._rows: NDArray[Any] = np.empty((self.capacity, *self.shape), dtype=self.dtype)
         self._salt = f"{self.dtype.str}{self.shape}".encode()[:64]
-        self._held_out: frozenset[bytes] = frozenset()
-        if held_out is not None:
-            self._held_out = frozenset(self._digests(self.check(held_out, "held_out")))
+        self._held_out = frozenset[bytes](() if held_out is None else self._digests(self.check(held_out, "held_out")))
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -249,10 +246,9 @@ class GoalBuffer:
         :raises ValueError: if the stored observations do not fit the space
         """
         with np.load(_npz(path), allow_pickle=False) as stored:
-            buffer = cls(observation_space, int(stored["capacity"]))
-            held_out = stored["held_out"].tobytes()
+            rules = {"capacity": int(stored["capacity"]), "held_out": _split(stored["held_out"].tobytes())}
+            buffer = cls.from_rules(observation_space, rules)
             buffer.add(stored["observations"])
-        buffer._held_out = _split(held_out)
         return buffer
 
     def get_checkpoint_state(self) -> dict[str, Any]:

@@ -12,14 +12,13 @@ from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wrapper
 
 from sb3_manygoals.goals.tracker import GoalTracker
-from sb3_manygoals.goals.vec_wrapper import VecGoalBufferWrapper
-from sb3_manygoals.goals.wrappers import GoalBufferWrapper
+from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
 
 
 def goal_trackers(env: VecEnv) -> list[GoalTracker]:
     """
     :param env: a VecEnv with goal wrappers
-    :return: the goal episodes of its wrappers: one for a VecGoalBufferWrapper, else one an environment
+    :return: their trackers: one for a VecGoalBufferWrapper, else one an environment
     :raises ValueError: if it has none, or they do not share one goal buffer and the same rewards
     """
     wrapper = unwrap_vec_wrapper(env, VecGoalBufferWrapper)
@@ -30,11 +29,17 @@ def goal_trackers(env: VecEnv) -> list[GoalTracker]:
             "env has no goal buffer that can be shared: put a VecGoalBufferWrapper around the VecEnv, or a "
             "GoalBufferWrapper with the same goal_buffer around each environment of a DummyVecEnv"
         )
-    episodes: list[GoalTracker] = env.get_attr("goal_tracker")
-    settings = {(id(one.goal_buffer), one.goal_reward, one.step_reward) for one in episodes}
-    if len(settings) > 1:
+    trackers: list[GoalTracker] = env.get_attr("goal_tracker")
+    if len({(id(one.goal_buffer), one.goal_reward, one.step_reward) for one in trackers}) > 1:
         raise ValueError("the GoalBufferWrappers of env must be given the same goal_buffer, goal_reward and step_reward")
-    return episodes
+    return trackers
+
+
+def is_goal_wrapped(env: GymEnv) -> bool:
+    """:return: whether ``env`` has a goal wrapper, or each of its environments has"""
+    if isinstance(env, VecEnv):
+        return unwrap_vec_wrapper(env, VecGoalBufferWrapper) is not None or all(env.env_is_wrapped(GoalBufferWrapper))
+    return is_wrapped(env, GoalBufferWrapper)
 
 
 def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None) -> GymEnv:
@@ -48,10 +53,8 @@ def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None) -> Gym
         raise TypeError(f"a Discrete action space that starts at 0 is needed, got {env.action_space}")
     if is_goal_wrapped(env):
         return env
-    settings = dict(goal_wrapper_kwargs or {})
-    if isinstance(env, VecEnv):
-        return VecGoalBufferWrapper(env, **settings)
-    return GoalBufferWrapper(env, **settings)
+    settings = goal_wrapper_kwargs or {}
+    return VecGoalBufferWrapper(env, **settings) if isinstance(env, VecEnv) else GoalBufferWrapper(env, **settings)
 
 
 def as_goal_vec_env(env: GymEnv, monitor_wrapper: bool = True) -> VecEnv:
@@ -59,26 +62,19 @@ def as_goal_vec_env(env: GymEnv, monitor_wrapper: bool = True) -> VecEnv:
     As SB3's ``_wrap_env``, without VecTransposeImage: networks put the channels first, once for all three keys.
 
     :param env: an environment or VecEnv, with a goal wrapper or without
-    :param monitor_wrapper: whether to put a Monitor around a single environment whose goals none sees
+    :param monitor_wrapper: whether to put a Monitor around a single environment whose goal episodes none monitors
     :return: a VecEnv with a goal wrapper
     """
     env = pursue_goals(env, None)
     if isinstance(env, VecEnv):
         return env
-    if monitor_wrapper and not monitors_goals(env):
+    if monitor_wrapper and not _monitors_goals(env):
         env = Monitor(env)
     return DummyVecEnv([lambda: env])
 
 
-def is_goal_wrapped(env: GymEnv) -> bool:
-    """:return: whether ``env`` has a goal wrapper, or each of its environments has"""
-    if isinstance(env, VecEnv):
-        return unwrap_vec_wrapper(env, VecGoalBufferWrapper) is not None or all(env.env_is_wrapped(GoalBufferWrapper))
-    return is_wrapped(env, GoalBufferWrapper)
-
-
-def monitors_goals(env: gym.Env[Any, Any]) -> bool:
-    """:return: whether a Monitor sees the goals' episodes; one below the goal wrapper sees the environment's"""
+def _monitors_goals(env: gym.Env[Any, Any]) -> bool:
+    """A Monitor below the goal wrapper sees the environment's episodes."""
     while isinstance(env, gym.Wrapper) and not isinstance(env, GoalBufferWrapper):
         if isinstance(env, Monitor):
             return True

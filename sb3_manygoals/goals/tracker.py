@@ -1,80 +1,88 @@
-"""Goal-pursuing episodes of several environments at once: the core that both goal wrappers share."""
+"""Goal-pursuing episodes of several environments at once: the core of both goal wrappers."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_manygoals import guards
 from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer, identical
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 
 Info = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+ResetWorlds = bool | Literal["auto"]
 
 _GOAL_STREAM = 2
-
-
 _BROAD = 0.1
-"""Starts are broad if they are as many as this share of the known observations, each as likely as the others."""
+"""Starts are broad if they are at least this share of the known observations, all equally likely,"""
 _NOT_ONE = 1.5
-"""And if they are more than this: where there is one, nothing beyond the goals known would ever be met in a corridor."""
+"""and more than this: resets to a single start would keep an agent in a corridor from going on."""
 _RETURN_AFTER = 20
-"""Goal episodes, of full length, after which a world that is not reset for its starts is reset all the same."""
+"""Goal episodes of full length after which a world is reset although its starts are narrow."""
+_MAX_WANDERING = 1_000
+"""Random steps after which a world is given up that shows no observation that may be a goal."""
 
-ResetWorlds = bool | Literal["auto"]
+
+class GoalStep(NamedTuple):
+    """The outcome of one step for the goals pursued, each of shape ``(n_envs,)``."""
+
+    rewards: NDArray[np.float64]
+    reached: NDArray[np.bool_]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    resets: NDArray[np.bool_]
+    """Where the goal episode has ended, the world has not, and is to be reset all the same."""
 
 
 class Starts:
     """
-    Counts the observations with which the worlds begin, to tell broad starts from narrow ones: a reset to one of a few starts
-    only takes an agent back there.
+    Counts first observations, to tell broad starts from narrow ones: a reset to one of a few starts only takes an agent back.
     """
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.n = 0
-        self.pairs = 0
-        """Pairs of equal starts."""
+        self.equal_pairs = 0
 
     def observe(self, ids: NDArray[np.int64]) -> None:
-        """:param ids: of the first observations, ``UNKNOWN`` for those that are no goals, which count as all different"""
+        """:param ids: of the first observations; those with ``UNKNOWN`` count as all different"""
         for number in ids.tolist():
             self.n += 1
             if number != UNKNOWN:
                 before = self.counts.get(number, 0)
-                self.pairs += before
+                self.equal_pairs += before
                 self.counts[number] = before + 1
 
     def are_broad(self, n_known: int) -> bool:
         """
         :param n_known: number of known observations
-        :return: whether there are as many starts as a tenth of these, and not one only, as far as can be told: of n starts
-            drawn evenly from m, one pair in m is equal
+        :return: whether there are at least a tenth as many starts, and more than one. The number of starts is estimated: of
+            starts drawn evenly from m, one pair in m is equal
         """
-        return self.n * (self.n - 1) / 2 >= max(_BROAD * n_known, _NOT_ONE) * self.pairs
+        return self.n * (self.n - 1) / 2 >= max(_BROAD * n_known, _NOT_ONE) * self.equal_pairs
 
 
 class GoalTracker:
     """
-    What each of ``n_envs`` environments is pursuing and for how long, and what that is worth.
+    The goal that each of ``n_envs`` environments pursues, for how long, and the rewards and ends of the goal episodes.
 
     An episode ends when the observation equals the goal (terminated) or after ``max_episode_steps`` steps (truncated), as in
-    Algorithm 1 of Veeriah et al. 2018. The reward is ``goal_reward`` on the transition that reaches the goal, else
-    ``step_reward`` (section 3 of the paper).
+    Algorithm 1 of Veeriah et al. 2018. The environment's own ends end it too.
 
-    :param goal_buffer: the known goals; observations met are added to it
-    :param n_envs: the number of environments
-    :param selector: the rule that chooses goals, uniform if None
-    :param max_episode_steps: the steps an episode may take, T in Algorithm 1
+    :param goal_buffer: the known goals; every observation is added to it, and goals are compared by the ids it gives
+    :param n_envs: number of environments
+    :param selector: rule that chooses goals, uniform if None
+    :param max_episode_steps: steps an episode may take, T in Algorithm 1
     :param goal_reward: reward of the transition that reaches the goal
     :param step_reward: reward of every other transition
-    :param reset_worlds: whether the world is reset when a goal's episode ends, or goes on with another goal. "auto": it is
-        reset where its starts are broad, and else goes on, but for a reset after 20 ``max_episode_steps``
+    :param reset_worlds: whether the end of a goal episode resets the world, or the world goes on with another goal. "auto":
+        reset if its starts are broad, and else only after 20 ``max_episode_steps``
     :raises TypeError: if ``selector`` is none
-    :raises ValueError: if a count is not positive, or reaching a goal is not worth more than a step
+    :raises ValueError: if a count is not positive, or ``goal_reward`` is not greater than ``step_reward``
     """
 
     def __init__(
@@ -89,16 +97,14 @@ class GoalTracker:
     ) -> None:
         if reset_worlds not in (True, False, "auto"):
             raise ValueError(f'reset_worlds must be True, False or "auto", got {reset_worlds!r}')
-        for name, value in (("n_envs", n_envs), ("max_episode_steps", max_episode_steps)):
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
         if not (goal_reward > step_reward and np.isfinite([goal_reward, step_reward]).all()):
             raise ValueError(f"goal_reward must be greater than step_reward, both finite, got {goal_reward} and {step_reward}")
         if selector is not None and not isinstance(selector, GoalSelector):
             raise TypeError(f"selector must be a GoalSelector or None, got {selector!r}")
         self.goal_buffer = goal_buffer
+        self.n_envs = guards.check_count("n_envs", n_envs)
         self.selector = UniformSelector() if selector is None else selector
-        self.max_episode_steps = int(max_episode_steps)
+        self.max_episode_steps = guards.check_count("max_episode_steps", max_episode_steps)
         self.goal_reward = float(goal_reward)
         self.step_reward = float(step_reward)
         self.reset_worlds = reset_worlds
@@ -108,76 +114,39 @@ class GoalTracker:
         self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
         self.steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
         self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
-        """Since the world was reset."""
+        """Steps since the world was reset."""
 
     def seed(self, seed: int | None) -> None:
-        """:param seed: of the generator that goals are drawn with; None for a fresh one"""
+        """:param seed: of the choice of goals; None for a random one"""
         # tagged: the environment draws its own numbers with default_rng(seed)
         self.rng = np.random.default_rng(None if seed is None else (seed, _GOAL_STREAM))
 
-    def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: what is pursued and for how long, the generator and the selector's state, copied; not the goal buffer"""
-        return {
-            "settings": self._settings(),
-            "desired_goals": self.desired_goals.copy(),
-            "desired_ids": self.desired_ids.copy(),
-            "steps": self.steps.copy(),
-            "world_steps": self.world_steps.copy(),
-            "starts": copy.deepcopy(vars(self.starts)),
-            "rng": copy.deepcopy(self.rng),
-            "selector": self.selector.get_checkpoint_state(),
-        }
-
-    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        Go on with these episodes. The goal buffer is restored by itself.
-
-        :param state: from :meth:`get_checkpoint_state`
-        :raises ValueError: if it is of other goals, rewards, selectors or numbers of environments or steps
-        """
-        for name, value in self._settings().items():
-            if state["settings"][name] != value:
-                raise ValueError(f"the state is of goal episodes with {name}={state['settings'][name]!r}, not {value!r}")
-        self.desired_goals, self.desired_ids = state["desired_goals"].copy(), state["desired_ids"].copy()
-        self.steps, self.rng = state["steps"].copy(), copy.deepcopy(state["rng"])
-        self.world_steps = state["world_steps"].copy()
-        vars(self.starts).update(copy.deepcopy(state["starts"]))
-        self.selector.set_checkpoint_state(state["selector"])
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "n_envs": len(self.steps),
-            "shape": self.goal_buffer.shape,
-            "dtype": self.goal_buffer.dtype.str,
-            "selector": type(self.selector).__qualname__,
-            "max_episode_steps": self.max_episode_steps,
-            "goal_reward": self.goal_reward,
-            "step_reward": self.step_reward,
-            "reset_worlds": self.reset_worlds,
-        }
-
     def adopt(self, goal_buffer: GoalBuffer) -> None:
-        """:param goal_buffer: to be used from now on, for the same space of observations"""
+        """:param goal_buffer: for the same observation space, to be used from now on"""
         if goal_buffer is not self.goal_buffer:
             self.selector.forget()
             self.starts = Starts()
         self.goal_buffer = goal_buffer
         self.desired_ids = goal_buffer.ids(self.desired_goals)
 
-    def resets(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    def find_first_goal(self, move: Callable[[], NDArray[Any]]) -> NDArray[np.int64]:
         """
-        :param rows: environments whose goal episode has ended, and their world has not, shape ``(k,)``
-        :return: whether to reset the world of each, shape ``(k,)``
+        Add observations of a random policy (Algorithm 1, line 2) until one is a goal: those before were held out.
+
+        :param move: makes a random step and returns its observations, shape ``(n_envs, *observation_space.shape)``
+        :return: ids of the last observations, shape ``(n_envs,)``
+        :raises ValueError: if none can be found
         """
-        if self.reset_worlds == "auto" and not self.starts.are_broad(len(self.goal_buffer)):
-            long_ago: NDArray[np.bool_] = self.world_steps[rows] >= _RETURN_AFTER * self.max_episode_steps
-            return long_ago
-        return np.full(len(rows), bool(self.reset_worlds))
+        for _ in range(_MAX_WANDERING):
+            ids = self.goal_buffer.add(move())
+            if len(self.goal_buffer) > 0:
+                return ids
+        raise ValueError(f"the goal buffer is still empty after {_MAX_WANDERING} random steps: all they met is held out")
 
     def start(
         self,
         rows: NDArray[np.integer[Any]],
-        observations: NDArray[Any],
+        current_ids: NDArray[np.int64],
         goal: NDArray[Any] | None = None,
         anew: NDArray[np.bool_] | bool = True,
     ) -> None:
@@ -185,80 +154,92 @@ class GoalTracker:
         Begin an episode in some environments.
 
         :param rows: which environments, shape ``(k,)``
-        :param observations: what each of them shows, shape ``(k, *observation_space.shape)``; added to the goal buffer before,
-            where they are counted once
-        :param anew: whether the world of each was reset, shape ``(k,)``, or one answer for all
-        :param goal: the goal to pursue, which need not be known and may be held out; chosen by the selector if None
+        :param current_ids: ids of their current observations, shape ``(k,)``
+        :param goal: the goal, which may be unknown or held out; chosen by the selector if None
+        :param anew: whether their worlds were reset, shape ``(k,)`` or one answer for all
         :raises ValueError: if no goal is given and none is known
         """
-        current_ids = self.goal_buffer.ids(observations)
         begun = np.broadcast_to(anew, len(rows))
         self.starts.observe(current_ids[begun])
         self.world_steps[rows[begun]] = 0
         if goal is not None:
-            goals = self.check_goal(goal)[None]
-            ids = self.goal_buffer.ids(goals)
+            self.desired_goals[rows] = goal
+            self.desired_ids[rows] = self.goal_buffer.ids(self.check_goal(goal)[None])
         elif len(self.goal_buffer) == 0:
             raise ValueError("the goal buffer is empty: no observation that may be a goal has been met yet")
         else:
             ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
-            goals = self.goal_buffer[ids]
-        self.desired_goals[rows] = goals
-        self.desired_ids[rows] = ids
+            self.desired_goals[rows], self.desired_ids[rows] = self.goal_buffer[ids], ids
         self.steps[rows] = 0
+
+    def step(
+        self,
+        observations: NDArray[Any],
+        env_rewards: NDArray[Any],
+        env_terminated: NDArray[np.bool_],
+        env_truncated: NDArray[np.bool_],
+        infos: Sequence[dict[str, Any]],
+    ) -> GoalStep:
+        """
+        Take in one step of every environment. The observations become known goals.
+
+        :param observations: where the step led, terminal ones included, shape ``(n_envs, *observation_space.shape)``
+        :param env_rewards: the environments' own, shape ``(n_envs,)``
+        :param env_terminated: whether the environments terminated, shape ``(n_envs,)``
+        :param env_truncated: whether they were truncated, shape ``(n_envs,)``
+        :param infos: one dict an environment; all of the above, ids and outcome are written into it
+        :return: the outcome
+        :raises ValueError: if an environment's reward is not finite
+        """
+        guards.check_finite(env_rewards, "a reward", self)
+        self.steps += 1
+        self.world_steps += 1
+        ids = self.goal_buffer.add(observations)
+        self.selector.observe_visits(ids[ids != UNKNOWN])
+        reached = ids == self.desired_ids
+        # held-out observations have no id, nor do goals set by hand before they were met
+        nameless = (ids == UNKNOWN) | (self.desired_ids == UNKNOWN)
+        if nameless.any():
+            reached[nameless] = self._identical(observations[nameless], self.desired_goals[nameless])
+        terminated = reached | env_terminated
+        truncated = (self.steps >= self.max_episode_steps) | env_truncated
+        columns = {
+            "env_reward": env_rewards,
+            "env_terminated": env_terminated,
+            "env_truncated": env_truncated,
+            "is_success": reached,
+            "goal_steps": self.steps,
+            "achieved_goal_id": ids,
+            "desired_goal_id": self.desired_ids,
+        }
+        for info, *values in zip(infos, *(column.tolist() for column in columns.values()), strict=True):
+            info.update(zip(columns, values, strict=True))
+        resets = terminated | truncated
+        known = resets & (self.desired_ids != UNKNOWN)
+        if known.any():
+            self.selector.observe_episodes(self.desired_ids[known], reached[known])
+        if resets.any():
+            resets &= ~(env_terminated | env_truncated) & self._resets_worlds()
+        return GoalStep(np.where(reached, self.goal_reward, self.step_reward), reached, terminated, truncated, resets)
+
+    def _resets_worlds(self) -> NDArray[np.bool_] | bool:
+        if self.reset_worlds == "auto" and not self.starts.are_broad(len(self.goal_buffer)):
+            return self.world_steps >= _RETURN_AFTER * self.max_episode_steps
+        return bool(self.reset_worlds)
+
+    def own(self, observation: Any, what: str, row: int = 0) -> NDArray[Any]:
+        """See :func:`~sb3_manygoals.guards.own_observation`, for environment ``row``."""
+        return guards.own_observation(observation, self.goal_buffer.shape, self.goal_buffer.dtype, what, self, row)
 
     def check_goal(self, goal: NDArray[Any]) -> NDArray[Any]:
         """
-        :param goal: what should be one observation
+        :param goal: should be one observation
         :return: the same as a NumPy array
         :raises ValueError: if its shape or dtype is another
         """
         array, shape, dtype = np.asarray(goal), self.goal_buffer.shape, self.goal_buffer.dtype
         if array.shape != shape or array.dtype != dtype:
             raise ValueError(f"options['goal'] must be {dtype} of shape {shape}, got {array.dtype} of {array.shape}")
-        return array
-
-    def advance(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """
-        Count one step of every environment. The observations become known goals.
-
-        :param observations: what each environment shows after its step, shape ``(n_envs, *observation_space.shape)``
-        :return: the goal id of each observation, shape ``(n_envs,)``
-        """
-        self.steps += 1
-        self.world_steps += 1
-        ids = self.goal_buffer.add(observations)
-        self.selector.observe_visits(ids[ids != UNKNOWN])
-        return ids
-
-    def end(self, rows: NDArray[np.integer[Any]], reached: NDArray[np.bool_]) -> None:
-        """
-        Tell the selector that episodes have ended.
-
-        :param rows: in which environments, shape ``(k,)``
-        :param reached: whether the goal was reached in each of them, shape ``(k,)``
-        """
-        ids = self.desired_ids[rows]
-        known = ids != UNKNOWN
-        self.selector.observe_episodes(ids[known], reached[known])
-
-    def achieved(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any]) -> NDArray[np.bool_]:
-        """
-        :param achieved_goal: shape ``(*batch, *observation_space.shape)``
-        :param desired_goal: the same shape
-        :return: whether they are identical, shape ``batch``
-        """
-        left, right = self._check_batch(achieved_goal, "achieved_goal"), self._check_batch(desired_goal, "desired_goal")
-        if left.shape != right.shape:
-            raise ValueError(f"achieved_goal and desired_goal must have one shape, got {left.shape} and {right.shape}")
-        return identical(left, right, len(self.goal_buffer.shape))
-
-    def _check_batch(self, goal: NDArray[Any], name: str) -> NDArray[Any]:
-        shape, dtype = self.goal_buffer.shape, self.goal_buffer.dtype
-        array = np.asarray(goal)
-        batch = array.shape[: array.ndim - len(shape)]
-        if array.shape != (*batch, *shape) or array.dtype != dtype:
-            raise ValueError(f"{name} must be {dtype} of shape (*batch, *{shape}), got {array.dtype} of {array.shape}")
         return array
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
@@ -275,8 +256,8 @@ class GoalTracker:
         """
         :param achieved_goal: one observation or a batch
         :param desired_goal: the same
-        :param info: the info, or one info an observation, of the transitions; ``env_terminated`` is read from it
-        :return: whether the goal is reached or the environment itself came to an end: bool, or bool of shape ``(n,)``
+        :param info: one info, or one an observation; ``env_terminated`` is read from it
+        :return: whether the goal is reached or the environment itself terminated: bool, or bool of shape ``(n,)``
         """
         terminated = self.achieved(achieved_goal, desired_goal) | _read(info, "env_terminated", False).astype(bool)
         return bool(terminated) if terminated.ndim == 0 else terminated
@@ -285,13 +266,68 @@ class GoalTracker:
         """
         :param achieved_goal: one observation or a batch; gives the shape of the answer
         :param desired_goal: not used; part of the GoalEnv interface
-        :param info: the info, or one info an observation; ``goal_steps`` and ``env_truncated`` are read from it
-        :return: whether the steps are used up or the environment itself was cut short: bool, or bool of shape ``(n,)``
+        :param info: one info, or one an observation; ``goal_steps`` and ``env_truncated`` are read from it
+        :return: whether the steps are used up or the environment itself was truncated: bool, or bool of shape ``(n,)``
         """
         cut = (_read(info, "goal_steps", 0) >= self.max_episode_steps) | _read(info, "env_truncated", False).astype(bool)
         batch = np.shape(achieved_goal)[: np.ndim(achieved_goal) - len(self.goal_buffer.shape)]
         truncated: NDArray[np.bool_] = np.broadcast_to(cut, batch)
         return bool(truncated) if truncated.ndim == 0 else truncated.copy()
+
+    def achieved(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any]) -> NDArray[np.bool_]:
+        """
+        :param achieved_goal: shape ``(*batch, *observation_space.shape)``
+        :param desired_goal: the same shape
+        :return: whether they are identical byte for byte, shape ``batch``
+        :raises ValueError: if a shape or dtype is another
+        """
+        shape, dtype = self.goal_buffer.shape, self.goal_buffer.dtype
+        arrays = np.asarray(achieved_goal), np.asarray(desired_goal)
+        for name, array in zip(("achieved_goal", "desired_goal"), arrays, strict=True):
+            if array.shape[array.ndim - len(shape) :] != shape or array.dtype != dtype:
+                raise ValueError(f"{name} must be {dtype} of shape (*batch, *{shape}), got {array.dtype} of {array.shape}")
+        if arrays[0].shape != arrays[1].shape:
+            raise ValueError(
+                f"achieved_goal and desired_goal must have one shape, got {arrays[0].shape} and {arrays[1].shape}"
+            )
+        return self._identical(*arrays)
+
+    def _identical(self, left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
+        return identical(left, right, len(self.goal_buffer.shape))
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: a copy of everything but the goal buffer, for :meth:`set_checkpoint_state`"""
+        return {
+            "settings": self._settings(),
+            "arrays": {name: getattr(self, name).copy() for name in _ARRAYS},
+            "starts": copy.deepcopy(vars(self.starts)),
+            "rng": copy.deepcopy(self.rng),
+            "selector": self.selector.get_checkpoint_state(),
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Go on with these episodes. The goal buffer is restored by itself.
+
+        :param state: from :meth:`get_checkpoint_state`
+        :raises ValueError: if it is of other goals, rewards, selectors or numbers of environments or steps
+        """
+        for name, value in self._settings().items():
+            if state["settings"][name] != value:
+                raise ValueError(f"the state is of goal episodes with {name}={state['settings'][name]!r}, not {value!r}")
+        for name in _ARRAYS:
+            setattr(self, name, state["arrays"][name].copy())
+        self.rng = copy.deepcopy(state["rng"])
+        vars(self.starts).update(copy.deepcopy(state["starts"]))
+        self.selector.set_checkpoint_state(state["selector"])
+
+    def _settings(self) -> dict[str, Any]:
+        names = ("n_envs", "max_episode_steps", "goal_reward", "step_reward", "reset_worlds")
+        goals = {"shape": self.goal_buffer.shape, "dtype": self.goal_buffer.dtype.str}
+        return {**{name: getattr(self, name) for name in names}, **goals, "selector": type(self.selector).__qualname__}
+
+
+_ARRAYS = ("desired_goals", "desired_ids", "steps", "world_steps")
 
 
 def _read(info: Info, key: str, default: Any) -> NDArray[Any]:

@@ -29,7 +29,7 @@ from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import GoalBuffer, GoalSelector, UniformSelector
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
 from sb3_manygoals.goals.tracker import GoalTracker
-from sb3_manygoals.goals.wrappers import goal_observation_space
+from sb3_manygoals.goals.wrapper import goal_observation_space
 from sb3_manygoals.many_goals_dqn.checks import check_classes, check_updates_per_step
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy

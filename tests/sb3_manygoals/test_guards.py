@@ -5,7 +5,6 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -90,36 +89,21 @@ def native(*worlds):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"observation": BAD}, r"environment 1 gave an observation that is not finite: nan at \(\d,\)"),
-        (
-            {"observation": np.full(3, -np.inf, np.float32)},
-            r"environment 1 gave an observation that is not finite: -inf at \(\d,\)",
-        ),
-        ({"observation": BAD, "ends": True}, r"environment 1 gave an? \w*\s?observation that is not finite: nan at \(\d,\)"),
-        ({"reward": np.nan}, "environment 1 gave a reward that is not finite: nan"),
-        ({"reward": -np.inf}, "environment 1 gave a reward that is not finite: -inf"),
+        ({"observation": np.full(3, -np.inf, np.float32)}, r"an observation that is not finite: -inf at \(\d,\)"),
+        ({"observation": BAD, "ends": True}, r"an? \w*\s?observation that is not finite: nan at \(\d,\)"),
+        ({"reward": np.nan}, "a reward that is not finite: nan"),
     ],
-    ids=["nan", "inf", "terminal", "nan reward", "inf reward"],
+    ids=["inf", "terminal", "reward"],
 )
 def test_what_is_not_finite_is_neither_stored_nor_learnt_from(wrap, bad, message):
     model = make_model(wrap(Hostile(), Hostile(at=20, **bad)))
-    with pytest.raises(ValueError, match=f"^{message}, after num_timesteps=38$"):
+    with pytest.raises(ValueError, match=f"^environment 1 gave {message}, after num_timesteps=38$"):
         model.learn(1_000)
     assert np.isfinite(model.goal_buffer.observations).all()
     assert model.replay_buffer.size() == 19
     assert np.isfinite(model.replay_buffer.next_observations).all()
     assert model._n_updates == 15
     assert parameters(model).isfinite().all()
-
-
-def test_of_one_environment():
-    for bad, message in [
-        ({"observation": BAD}, r"environment 0 gave an observation that is not finite: nan at \(1,\), after num_timesteps=19"),
-        ({"observation": BAD, "ends": True}, "environment 0 gave a terminal observation that is not finite"),
-        ({"reward": np.inf}, "environment 0 gave a reward that is not finite: inf, after num_timesteps=19"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            make_model(Hostile(at=20, **bad)).learn(1_000)
 
 
 @pytest.mark.parametrize("wrap", [vector, shared, frames, native])
@@ -181,9 +165,10 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize("wrap", [vector, shared, lambda *worlds: VecFrameStack(vector(*worlds), 2)])
-@pytest.mark.parametrize("misfit", MISFITS, ids=["shape", "float", "int64", "ragged"])
-@pytest.mark.parametrize("at", [0, 20])
+@pytest.mark.parametrize("wrap", [vector, shared, frames])
+@pytest.mark.parametrize(
+    ("misfit", "at"), [*zip(MISFITS, (0, 20, 20, 0), strict=True)], ids=["shape", "float", "int64", "ragged"]
+)
 def test_what_a_dummy_vec_env_would_broadcast_or_cast_is_refused(wrap, misfit, at):
     model = make_model(wrap(Hostile(**IMAGE), Hostile(**IMAGE), Hostile(at=at, observation=misfit, **IMAGE)))
     message = r"^environment 2 gave an? .*observation (of shape .* its space has|that is no array).*, after num_timesteps="
@@ -192,15 +177,7 @@ def test_what_a_dummy_vec_env_would_broadcast_or_cast_is_refused(wrap, misfit, a
     assert model.replay_buffer.size() == max(0, at - 1)
 
 
-def test_the_message_has_shapes_and_dtypes():
-    model = make_model(vector(Hostile(at=0, observation=MISFITS[0], **IMAGE)))
-    text = r"an observation of shape \(10, 10, 1\) and dtype uint8, its space has \(10, 10, 3\) and uint8"
-    with pytest.raises(ValueError, match=text):
-        model.learn(10)
-
-
-@pytest.mark.parametrize("misfit", MISFITS[:3], ids=["shape", "float", "int64"])
-def test_terminal_observations(misfit):
+def test_terminal_observations():
     """SB3 leaves them in the infos as they are."""
 
     class Ends(Hostile):
@@ -208,7 +185,7 @@ def test_terminal_observations(misfit):
             self.at = None if self.taken else self.at
             return super().reset(seed=seed, options=options)
 
-    model = make_model(vector(Hostile(**IMAGE), Ends(at=5, observation=misfit, ends=True, **IMAGE)))
+    model = make_model(vector(Hostile(**IMAGE), Ends(at=5, observation=MISFITS[1], ends=True, **IMAGE)))
     with pytest.raises(ValueError, match=r"environment 1 gave a terminal observation of shape .*, after num_timesteps=8$"):
         model.learn(100)
 
@@ -231,7 +208,8 @@ def test_one_key_of_a_dict():
 
     worlds = (Hostile(**IMAGE), Hostile(at=5, observation=MISFITS[0], **IMAGE))
     model = make_model(VecExtractDictObs(vector(*(Keyed(world) for world in worlds)), "picture"))
-    with pytest.raises(ValueError, match=r"environment 1 gave an observation of shape \(10, 10, 1\)"):
+    text = r"environment 1 gave an observation of shape \(10, 10, 1\) and dtype uint8, its space has \(10, 10, 3\) and uint8"
+    with pytest.raises(ValueError, match=text):
         model.learn(100)
 
 
@@ -287,15 +265,6 @@ def test_the_check_of_a_device_names_the_update():
     guards._assert_on_device(th.zeros(()), "update 3")
     with pytest.raises(RuntimeError, match="the loss of update 3 is not finite"):
         guards._assert_on_device(th.full((), np.nan), "update 3")
-
-
-def test_the_check_in_a_graph_does_not_name_an_update_that_it_cannot_know(monkeypatch):
-    asked, on_device = [], SimpleNamespace(is_cuda=True)
-    monkeypatch.setattr(guards, "_assert_on_device", lambda loss, where: asked.append(where))
-    for capturing in (False, True):
-        monkeypatch.setattr(th.cuda, "is_current_stream_capturing", lambda capturing=capturing: capturing)
-        guards.check_loss(on_device, th.nn.Linear(1, 1), 4, 9)
-    assert asked == ["update 4, after num_timesteps=9", "update 4, after num_timesteps=9, or of a later one"]
 
 
 @pytest.mark.skipif(not th.cuda.is_available(), reason="needs a CUDA device")

@@ -48,7 +48,7 @@ from stable_baselines3.common.vec_env import (
 from sb3_manygoals import GoalBufferWrapper, GymnasiumVecEnv, VecGoalBufferWrapper
 from sb3_manygoals.checkpoint.envs import StatefulEnv
 from sb3_manygoals.goals import GoalSelector
-from sb3_manygoals.goals.vec_wrapper import current_reset_infos
+from sb3_manygoals.vec_env import current_reset_infos
 from tests.sb3_manygoals.worlds import Corridor
 
 SMALL = "gym_twoRooms:TwoRoomsSwitchSmall-v0"

@@ -42,41 +42,77 @@ def test_an_episode_by_hand():
     assert info["is_success"]
     assert info["achieved_goal_id"] == env.goal_buffer.ids(goal[None])[0]
     assert len(env.goal_buffer) == 3
-
-
-def test_the_time_runs_out():
-    env = GoalBufferWrapper(Corridor(length=4), max_episode_steps=2)
-    env.reset(options={"cell": 0, "goal": Corridor(length=4).observation_of(3)})
-    assert env.step(STAY)[2:4] == (False, False)
-    assert env.step(STAY)[2:4] == (False, True)
-
-
-def test_the_environments_own_end_is_an_end_and_no_success():
-    env = GoalBufferWrapper(Corridor(length=3, deadly=True))
-    env.reset(options={"cell": 2, "goal": Corridor(length=3).observation_of(0)})
-    _, reward, terminated, truncated, info = env.step(RIGHT)
-    assert (reward, terminated, truncated) == (-0.1, True, False)
-    assert info["env_terminated"]
-    assert not info["is_success"]
+    env.reset(options={"cell": 0, "goal": world.observation_of(3)})
+    assert [env.step(STAY)[2:4] for _ in range(5)] == [(False, False)] * 4 + [(False, True)]
 
 
 @pytest.mark.parametrize("vector", [False, True])
-def test_being_cut_short_is_not_an_end_of_the_world(vector):
-    """A time limit of the environment must not be taught as a state from which no goal can be reached."""
+@pytest.mark.parametrize(("limit", "ends"), [(9, "env_terminated"), (3, "env_truncated")])
+def test_the_environments_own_end_is_an_end_and_no_success(vector, limit, ends):
+    """And a time limit of the environment must not be taught as a state from which no goal can be reached."""
 
     def make():
-        return gym.wrappers.TimeLimit(Corridor(length=6, start=0), 3)
+        return gym.wrappers.TimeLimit(Corridor(length=6, start=2, deadly=True), limit)
 
     venv = VecGoalBufferWrapper(DummyVecEnv([make])) if vector else DummyVecEnv([lambda: GoalBufferWrapper(make())])
-    goal = Corridor(length=6).observation_of(5)
-    venv.set_options({"goal": goal})
+    venv.set_options({"goal": Corridor(length=6).observation_of(0)})
     venv.reset()
-    for step in (1, 2, 3):
-        _, _, dones, infos = venv.step(np.array([RIGHT]))
-        assert dones[0] == (step == 3)
-        assert infos[0]["env_truncated"] == (step == 3)
-        assert infos[0]["env_terminated"] is False
-    assert infos[0]["TimeLimit.truncated"]
+    for _ in range(9):
+        _, rewards, dones, (info,) = venv.step(np.array([RIGHT]))
+        assert rewards[0] == np.float32(-0.1)
+        if dones[0]:
+            break
+    assert info["goal_steps"] == (3 if ends == "env_truncated" else 4)
+    assert [info[key] for key in ("env_terminated", "env_truncated")] == [ends == "env_terminated", ends == "env_truncated"]
+    assert info["TimeLimit.truncated"] == (ends == "env_truncated")
+    assert not info["is_success"]
+
+
+@pytest.mark.filterwarnings("ignore:.* goals are known")
+@pytest.mark.parametrize("capacity", [1, 2, 6])
+@pytest.mark.parametrize("vector", [False, True])
+def test_ids_say_what_bytes_say(vector, capacity):
+    """Whatever is held out, too late for the buffer, or set by hand before it is known."""
+    world = Corridor(length=6, deadly=True)
+    buffer = GoalBuffer(world.observation_space, capacity, held_out=world.observation_of(4)[None])
+    base = DummyVecEnv([lambda: Corridor(length=6, deadly=True) for _ in range(3)])
+    if vector:
+        venv = VecGoalBufferWrapper(base, buffer, max_episode_steps=6)
+    else:
+        venv = DummyVecEnv([lambda env=env: GoalBufferWrapper(env, buffer, max_episode_steps=6) for env in base.envs])
+    rng, outcomes = np.random.default_rng(0), set()
+    for goal in (0, 4, 5, None):
+        venv.set_options({} if goal is None else {"goal": world.observation_of(goal)})
+        desired = venv.reset()["desired_goal"]
+        for _ in range(60):
+            obs, rewards, dones, infos = venv.step(rng.integers(2, size=3))
+            shown = obs["achieved_goal"].copy()
+            for row in np.flatnonzero(dones):
+                shown[row] = infos[row]["terminal_observation"]["achieved_goal"]
+            reached = (shown == desired).all(axis=1)
+            outcomes |= {(bool(one), info["desired_goal_id"] < 0) for one, info in zip(reached, infos, strict=True)}
+            assert [info["is_success"] for info in infos] == reached.tolist()
+            assert [info["achieved_goal_id"] for info in infos] == buffer.ids(shown).tolist()
+            for name, got in (("reward", rewards), ("terminated", None), ("truncated", None)):
+                (expected, *_) = venv.env_method(f"compute_{name}", shown, desired, infos)
+                assert got is None or got.tolist() == expected.tolist()
+                if name != "reward":
+                    dones = dones & ~expected
+            assert not dones.any()  # either terminated or truncated
+            desired = obs["desired_goal"]
+    assert len(outcomes) == 4
+
+
+def test_rewards_and_ends_are_computed_for_batches():
+    world = Corridor(length=4)
+    env = GoalBufferWrapper(world, max_episode_steps=5)
+    achieved, desired = (np.stack([world.observation_of(cell) for cell in cells]) for cells in ((0, 1, 2, 3), (0, 2, 2, 0)))
+    infos = [{"goal_steps": 1}, {"goal_steps": 5}, {"goal_steps": 2, "env_truncated": True}, {"env_terminated": True}]
+    reward = env.compute_reward(achieved, desired, infos)
+    assert reward.dtype == np.float32
+    np.testing.assert_allclose(reward, [0.0, -0.1, 0.0, -0.1])
+    np.testing.assert_array_equal(env.compute_terminated(achieved, desired, infos), [True, False, True, True])
+    np.testing.assert_array_equal(env.compute_truncated(achieved, desired, infos), [False, True, True, False])
 
 
 def test_observations_are_copies_in_the_dtype_of_the_space():
@@ -115,33 +151,6 @@ def test_goals_are_drawn_from_what_was_met_and_asked_for_something_else():
             assert not np.array_equal(obs["desired_goal"], obs["observation"])
         seen.add(int(obs["desired_goal"].argmax()))
     assert seen == set(range(5))
-
-
-def test_rewards_and_ends_are_recomputed_for_batches():
-    world = Corridor(length=4)
-    env = GoalBufferWrapper(world, max_episode_steps=5)
-    achieved = np.stack([world.observation_of(cell) for cell in (0, 1, 2, 3)])
-    desired = np.stack([world.observation_of(cell) for cell in (0, 2, 2, 0)])
-    infos = [
-        {"goal_steps": 1},
-        {"goal_steps": 5},
-        {"goal_steps": 2, "env_truncated": True},
-        {"goal_steps": 3, "env_terminated": True},
-    ]
-    reward = env.compute_reward(achieved, desired, infos)
-    assert reward.dtype == np.float32
-    np.testing.assert_allclose(reward, [0.0, -0.1, 0.0, -0.1])
-    np.testing.assert_array_equal(env.compute_terminated(achieved, desired, infos), [True, False, True, True])
-    np.testing.assert_array_equal(env.compute_truncated(achieved, desired, infos), [False, True, True, False])
-    # the GoalEnv contract: what step returned is what can be recomputed
-    obs, _ = env.reset(seed=1)
-    for _ in range(30):
-        obs, reward, terminated, truncated, info = env.step(env.action_space.sample())
-        assert reward == env.compute_reward(obs["achieved_goal"], obs["desired_goal"], info)
-        assert terminated == env.compute_terminated(obs["achieved_goal"], obs["desired_goal"], info)
-        assert truncated == env.compute_truncated(obs["achieved_goal"], obs["desired_goal"], info)
-        if terminated or truncated:
-            env.reset()
 
 
 @pytest.mark.filterwarnings("ignore:.*is different from the unwrapped version", "ignore:.*minimal resolution for an image")
@@ -299,6 +308,9 @@ def test_bad_settings_are_refused():
         GoalBufferWrapper(Corridor(length=4), GoalBuffer(Corridor(length=5).observation_space))
     with pytest.raises(TypeError, match="cannot be treated as a space of goals"):
         GoalBufferWrapper(gym.wrappers.TransformObservation(Corridor(), lambda o: (o,), spaces.Tuple([spaces.Discrete(2)])))
+    for wrong in ("always", None, 2):
+        with pytest.raises(ValueError, match='reset_worlds must be True, False or "auto", got'):
+            GoalBufferWrapper(Corridor(), reset_worlds=wrong)
     with pytest.raises(TypeError, match="selector must be a GoalSelector or None, got 'uniform'"):
         GoalBufferWrapper(Corridor(), selector="uniform")
     episodes = GoalTracker(GoalBuffer(spaces.Discrete(3)))

@@ -9,7 +9,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.goals import LeastVisitedSelector
-from sb3_manygoals.goals.wrappers import goal_observation_space
+from sb3_manygoals.goals.wrapper import goal_observation_space
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, ReplayGoals, TDTargets
 from tests.sb3_manygoals.worlds import Corridor
 

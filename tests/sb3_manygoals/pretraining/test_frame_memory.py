@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_manygoals.checkpoint import CheckpointError
-from sb3_manygoals.goals.wrappers import goal_observation_space
+from sb3_manygoals.goals.wrapper import goal_observation_space
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 from sb3_manygoals.pretraining import FrameMemory, FrameReplayBuffer, ManyGoalsFrameReplayBuffer
 

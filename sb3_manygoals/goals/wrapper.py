@@ -1,0 +1,387 @@
+"""Turn an environment, or SB3's vector of environments, into one that pursues goals."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
+
+from sb3_manygoals import guards
+from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
+from sb3_manygoals.goals.picture import beside, goal_picture
+from sb3_manygoals.goals.selection import GoalSelector
+from sb3_manygoals.goals.tracker import GoalTracker, Info, ResetWorlds
+from sb3_manygoals.vec_env import can_reset_single_envs, current_reset_infos
+
+GoalObs = dict[str, NDArray[Any]]
+
+_FIRST = np.array([0])
+
+
+def goal_observation_space(observation_space: spaces.Space[Any]) -> spaces.Dict:
+    """
+    :param observation_space: of an environment without goals
+    :return: the GoalEnv space: the same three times, as observation, achieved_goal and desired_goal
+    :raises TypeError: if its observations cannot be goals
+    """
+    check_goal_space(observation_space)
+    return spaces.Dict({key: observation_space for key in ("observation", "achieved_goal", "desired_goal")})
+
+
+class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.RecordConstructorArgs):
+    """
+    Pursue goals drawn from the observations met so far.
+
+    The observation becomes ``{"observation", "achieved_goal", "desired_goal"}``, as Gymnasium-Robotics' GoalEnv has it. An
+    episode terminates when the goal is reached and is truncated after ``max_episode_steps``; the environment's own
+    termination and truncation end it too. ``reset(options={"goal": observation})`` sets the goal, all other options go to
+    the environment. The environment's reward is in ``info["env_reward"]``; ``info`` also has ``env_terminated``,
+    ``env_truncated``, ``is_success``, ``goal_steps``, and the ids ``achieved_goal_id`` and ``desired_goal_id`` (-1: not in
+    the buffer).
+
+    :param env: an environment whose observation is one array
+    :param goal_buffer: where goals are kept, to be shared between environments; a new one if None
+    :param selector: rule that chooses goals, uniform if None
+    :param max_episode_steps: steps an episode may take, T in Algorithm 1
+    :param goal_reward: reward of the transition that reaches the goal
+    :param step_reward: reward of every other transition
+    :param reset_worlds: whether ``reset()`` after the end of a goal episode resets the world, or lets it go on with another
+        goal; ``reset`` with a seed, options or a goal always resets. "auto": see :class:`~sb3_manygoals.goals.GoalTracker`
+    :raises TypeError: if the observations cannot be goals
+    :raises ValueError: if ``goal_buffer`` is for another space, or a number makes no sense
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        goal_buffer: GoalBuffer | None = None,
+        selector: GoalSelector | None = None,
+        max_episode_steps: int = 50,
+        goal_reward: float = 0.0,
+        step_reward: float = -0.1,
+        reset_worlds: ResetWorlds = "auto",
+    ) -> None:
+        settings = (selector, max_episode_steps, goal_reward, step_reward, reset_worlds)
+        names = ("selector", "max_episode_steps", "goal_reward", "step_reward", "reset_worlds")
+        gym.utils.RecordConstructorArgs.__init__(  # no deep copy: environments are meant to share the buffer
+            self, goal_buffer=goal_buffer, **dict(zip(names, settings, strict=True)), _disable_deepcopy=True
+        )
+        super().__init__(env)
+        self.observation_space = goal_observation_space(env.observation_space)  # type: ignore[assignment]
+        self.goal_tracker = GoalTracker(_buffer_for(env.observation_space, goal_buffer), 1, *settings)
+        self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = None  # where a world stands that is not to be reset
+
+    @property
+    def goal_buffer(self) -> GoalBuffer:
+        """The known goals."""
+        return self.goal_tracker.goal_buffer
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[GoalObs, dict[str, Any]]:
+        """
+        :param seed: of the environment and of the choice of goals
+        :param options: ``{"goal": observation}`` to set the goal; anything else is the environment's
+        :return: the first observation, and the environment's info with ``desired_goal_id``
+        :raises ValueError: if the goal has not the shape and dtype of an observation, or no goal can be found
+        """
+        tracker, going_on = self.goal_tracker, self._going_on
+        self._going_on = None
+        if going_on is not None and seed is None and not options:
+            observation, info = going_on
+            tracker.start(_FIRST, self.goal_buffer.ids(observation[None]), anew=False)
+        else:
+            options = dict(options or {})
+            goal = options.pop("goal", None)
+            if goal is not None:
+                goal = tracker.check_goal(goal)
+            if seed is not None:
+                tracker.seed(seed)
+                self.action_space.seed(seed)
+            world_obs, info = self.env.reset(seed=seed, options=options or None)
+            observation = tracker.own(world_obs, "a first observation")
+            ids = self.goal_buffer.add(observation[None])
+            if goal is None and len(self.goal_buffer) == 0:
+
+                def move() -> NDArray[Any]:
+                    nonlocal observation, info
+                    world_obs, _, terminated, truncated, info = self.env.step(self.action_space.sample())
+                    if terminated or truncated:
+                        world_obs, info = self.env.reset()
+                    observation = tracker.own(world_obs, "an observation")
+                    return observation[None]
+
+                ids = tracker.find_first_goal(move)
+            tracker.start(_FIRST, ids, goal)
+        return self._goal_obs(observation), {**info, "desired_goal_id": int(tracker.desired_ids[0])}
+
+    def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
+        """
+        :param action: of the environment
+        :return: goal observation, goal reward, terminated, truncated, info (see the class)
+        :raises ValueError: if the environment's observation has not the shape and kind of dtype of its space, or it or the
+            environment's reward is not finite
+        """
+        world_obs, env_reward, *env_ends, info = self.env.step(action)
+        observation = self.goal_tracker.own(world_obs, "a terminal observation" if any(env_ends) else "an observation")
+        info = dict(info)
+        env_rewards, (env_terminated, env_truncated) = np.array([env_reward], np.float64), np.array(env_ends, np.bool_)
+        step = self.goal_tracker.step(observation[None], env_rewards, env_terminated[None], env_truncated[None], [info])
+        terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
+        if (terminated or truncated) and not (any(env_ends) or step.resets[0]):
+            self._going_on = observation.copy(), info
+        return self._goal_obs(observation), float(step.rewards[0]), terminated, truncated, info
+
+    def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
+        """The reward of a transition that led to ``achieved_goal``; see :meth:`GoalTracker.compute_reward`."""
+        return self.goal_tracker.compute_reward(achieved_goal, desired_goal, info)
+
+    def compute_terminated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
+        """Whether it ends the episode; see :meth:`GoalTracker.compute_terminated`."""
+        return self.goal_tracker.compute_terminated(achieved_goal, desired_goal, info)
+
+    def compute_truncated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
+        """Whether it cuts the episode short; see :meth:`GoalTracker.compute_truncated`."""
+        return self.goal_tracker.compute_truncated(achieved_goal, desired_goal, info)
+
+    def render(self) -> Any:
+        """
+        The environment's frame and, where the render mode is ``"rgb_array"`` and goals are images, the goal to the right of
+        it, enlarged to the same height. An environment that has a method ``render_observation(observation)``, returning an
+        RGB frame, draws the goal itself.
+
+        :return: (H, W, 3) uint8; in other modes, or if goals are no images, what the environment returns
+        """
+        frame = self.env.render()
+        if self.render_mode != "rgb_array" or not isinstance(frame, np.ndarray):
+            return frame
+        picture = goal_picture(self.env, self.goal_tracker.desired_goals[0])
+        return frame if picture is None else beside(frame, picture)
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: the goal episode; neither the environment's state nor the goal buffer"""
+        return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), "going_on": copy.deepcopy(self._going_on)}
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: from :meth:`get_checkpoint_state`
+        :raises ValueError: if it is of goal episodes of other settings
+        """
+        self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
+        self._going_on = copy.deepcopy(state["going_on"])
+
+    def _goal_obs(self, observation: NDArray[Any]) -> GoalObs:
+        desired_goal = self.goal_tracker.desired_goals[0].copy()
+        return {"observation": observation, "achieved_goal": observation.copy(), "desired_goal": desired_goal}
+
+
+class VecGoalBufferWrapper(VecEnvWrapper):
+    """
+    :class:`~sb3_manygoals.GoalBufferWrapper` for an SB3 VecEnv: all its environments share one goal buffer.
+
+    What ``reset_worlds`` asks for is done exactly as a ``GoalBufferWrapper`` around each of them would. Where VecEnvs cannot
+    reset one environment, or have wrappers (frame stacking, say) that would not notice, "auto" is False. See
+    :func:`can_reset_single_envs`.
+
+    ``infos`` have the keys of ``GoalBufferWrapper``, and at the end of an episode ``terminal_observation``,
+    ``TimeLimit.truncated`` and ``episode`` (return, length) of the goal episode. An ``episode`` entry that a Monitor below
+    writes is moved to ``env_episode``.
+
+    :param venv: vectorized environment whose observation is one array
+    :param goal_buffer: where goals are kept; a new one if None
+    :param selector: rule that chooses goals, uniform if None
+    :param max_episode_steps: steps an episode may take, T in Algorithm 1
+    :param goal_reward: reward of the transition that reaches the goal
+    :param step_reward: reward of every other transition
+    :param reset_worlds: whether the end of a goal episode resets the world; "auto": see
+        :class:`~sb3_manygoals.goals.GoalTracker`. A Monitor around an environment must allow early resets then, as it does
+        by default
+    :raises TypeError: if the observations cannot be goals
+    :raises ValueError: if ``reset_worlds`` is asked of a VecEnv that cannot, or another argument makes no sense
+    """
+
+    def __init__(
+        self,
+        venv: VecEnv,
+        goal_buffer: GoalBuffer | None = None,
+        selector: GoalSelector | None = None,
+        max_episode_steps: int = 50,
+        goal_reward: float = 0.0,
+        step_reward: float = -0.1,
+        reset_worlds: ResetWorlds = "auto",
+    ) -> None:
+        if reset_worlds in (True, "auto") and not can_reset_single_envs(venv):
+            if reset_worlds is True:
+                raise ValueError(
+                    f"reset_worlds=True needs a DummyVecEnv or SubprocVecEnv, got {type(venv).__name__}, in which single "
+                    "environments cannot be reset: pass reset_worlds=False, put VecGoalBufferWrapper innermost, or make the "
+                    "environments of a GymnasiumVecEnv with AutoresetMode.DISABLED"
+                )
+            reset_worlds = False
+        super().__init__(venv, observation_space=goal_observation_space(venv.observation_space))
+        guards.watch(venv)
+        self.goal_tracker = GoalTracker(
+            _buffer_for(venv.observation_space, goal_buffer),
+            venv.num_envs,
+            selector,
+            max_episode_steps,
+            goal_reward,
+            step_reward,
+            reset_worlds,
+        )
+        self._returns = np.zeros(venv.num_envs)
+
+    @property
+    def goal_buffer(self) -> GoalBuffer:
+        """The known goals."""
+        return self.goal_tracker.goal_buffer
+
+    def seed(self, seed: int | None = None) -> Any:
+        """
+        :param seed: of the choice of goals, and of the environments at their next reset
+        :return: the seed of each environment
+        """
+        self.goal_tracker.seed(seed)
+        self.action_space.seed(seed)
+        return self.venv.seed(seed)
+
+    def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
+        """:param options: for the next reset, for all environments or one dict each; ``"goal"`` sets the goal"""
+        VecEnv.set_options(self, options)
+
+    def reset(self) -> GoalObs:
+        """
+        Reset all environments. Options set by ``set_options({"goal": observation})`` set the goals.
+
+        :return: the first goal observations, each of shape ``(num_envs, *observation_space.shape)``
+        """
+        tracker = self.goal_tracker
+        options = [dict(option) for option in self._options]
+        goals = [option.pop("goal", None) for option in options]
+        goals = [None if goal is None else tracker.check_goal(goal) for goal in goals]
+        self.venv.set_options(options)
+        with guards.workers(self.venv):
+            observations = self._checked(self.venv.reset(), "a first observation")
+        self.reset_infos = list(current_reset_infos(self.venv))
+        self._options = [{} for _ in range(self.num_envs)]
+        ids = self.goal_buffer.add(observations)
+        if len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
+
+            def move() -> NDArray[Any]:
+                nonlocal observations
+                actions = np.array([self.action_space.sample() for _ in range(self.num_envs)])
+                step_observations, _, dones, infos = self.venv.step(actions)
+                observations = self._checked(step_observations, "an observation")
+                starts = current_reset_infos(self.venv)
+                self.reset_infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
+                return observations
+
+            ids = tracker.find_first_goal(move)
+        for row, goal in enumerate(goals):
+            tracker.start(np.array([row]), ids[row : row + 1], goal)
+        self._returns[:] = 0.0
+        return self._goal_obs(observations)
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """:param actions: of the environments, for :meth:`step_wait`"""
+        with guards.workers(self.venv):
+            self.venv.step_async(actions)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """
+        :return: goal observations, goal rewards float32, dones, infos
+        :raises ValueError: if an environment's observation has not the shape and kind of dtype of its space, or it or the
+            environment's reward is not finite
+        :raises RuntimeError: if a worker of a SubprocVecEnv has died
+        """
+        tracker = self.goal_tracker
+        with guards.workers(self.venv, answering=True):
+            venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
+            observations = self._checked(venv_obs, "an observation")
+        final = observations.copy()
+        if env_dones.any():
+            starts = current_reset_infos(self.venv)
+            for row in np.flatnonzero(env_dones).tolist():
+                final[row] = tracker.own(infos[row]["terminal_observation"], "a terminal observation", row)
+                self.reset_infos[row] = starts[row]
+        env_truncated = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
+        desired_goals = tracker.desired_goals.copy()
+        step = tracker.step(final, env_rewards, env_dones & ~env_truncated, env_truncated, infos)
+        rewards, dones = step.rewards.astype(np.float32), step.terminated | step.truncated
+        self._returns += rewards
+
+        anew = env_dones | step.resets
+        ended = np.flatnonzero(dones)
+        for row in ended.tolist():
+            info = infos[row]
+            if not anew[row]:
+                self.reset_infos[row] = dict(info)  # the next episode starts where this one ends
+            info["TimeLimit.truncated"] = bool(step.truncated[row] and not step.terminated[row])
+            info["terminal_observation"] = {
+                "observation": final[row],
+                "achieved_goal": final[row].copy(),
+                "desired_goal": desired_goals[row],
+            }
+            if "episode" in info:
+                info["env_episode"] = info["episode"]
+            info["episode"] = {"r": float(self._returns[row]), "l": info["goal_steps"]}
+        if step.resets.any():
+            # all at once: a vector environment then looks once at its states
+            rows = np.flatnonzero(step.resets).tolist()
+            with guards.workers(self.venv):
+                restarted = self.venv.env_method("reset", indices=rows)
+            for row, (first, self.reset_infos[row]) in zip(rows, restarted, strict=True):
+                observations[row] = tracker.own(first, "a first observation", row)
+        if len(ended):
+            ids = np.array([info["achieved_goal_id"] for info in infos])
+            if anew.any():
+                ids[anew] = self.goal_buffer.add(observations[anew])
+            tracker.start(ended, ids[ended], anew=anew[ended])
+            self._returns[ended] = 0.0
+        return self._goal_obs(observations), rewards, dones, infos
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """SB3's way to call methods, HerReplayBuffer's to ``compute_reward``; the goal methods are answered here."""
+        if method_name in ("compute_reward", "compute_terminated", "compute_truncated"):
+            answer = getattr(self.goal_tracker, method_name)(*method_args, **method_kwargs)
+            return [answer for _ in self._get_indices(indices)]
+        return self.venv.env_method(method_name, *method_args, indices=indices, **method_kwargs)
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: the goal episodes, and what comes with the last and the next reset; neither environments nor goal buffer"""
+        kept = {"returns": self._returns, "reset_infos": self.reset_infos, "options": self._options}
+        return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), **copy.deepcopy(kept)}
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: from :meth:`get_checkpoint_state`
+        :raises ValueError: if it is of goal episodes of other settings
+        """
+        self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
+        state = copy.deepcopy({name: state[name] for name in ("returns", "reset_infos", "options")})
+        self._returns, self.reset_infos, self._options = state["returns"], state["reset_infos"], state["options"]
+
+    def _goal_obs(self, observations: NDArray[Any]) -> GoalObs:
+        desired_goals = self.goal_tracker.desired_goals.copy()
+        return {"observation": observations, "achieved_goal": observations.copy(), "desired_goal": desired_goals}
+
+    def _checked(self, venv_obs: Any, what: str) -> NDArray[Any]:
+        observations = self.goal_buffer.check(np.array(venv_obs), "observations")
+        guards.check_finite(observations, what, self.goal_tracker)
+        return observations
+
+
+def _buffer_for(observation_space: spaces.Space[Any], goal_buffer: GoalBuffer | None) -> GoalBuffer:
+    if goal_buffer is None:
+        return GoalBuffer(observation_space)
+    if goal_buffer.observation_space != observation_space:
+        raise ValueError(
+            f"goal_buffer is for observations of {goal_buffer.observation_space}, the environment has {observation_space}"
+        )
+    return goal_buffer
