@@ -26,7 +26,7 @@ from sb3_manygoals.checkpoint.learner import (
     set_generators,
     set_pending_log,
 )
-from sb3_manygoals.checkpoint.tree import CheckpointError, encode
+from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -209,7 +209,7 @@ class ExactCheckpointCallback(BaseCallback):
         elif told is not None or self._is_due():
             self._save_or_warn()
         elif not self._checked:
-            encode(self._state())  # what cannot be saved is an error now, not after hours
+            check_tree(self._state())  # what cannot be saved is an error now, not after hours
         self._checked = self._within_rollout = True
         if told is not None:
             self._obey_signal()

@@ -40,6 +40,7 @@ What an environment keeps elsewhere, in closures, class attributes, modules or N
 from __future__ import annotations
 
 import inspect
+import io
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -51,8 +52,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sb3_manygoals.checkpoint.handlers import PARTS, attributes, inside, is_environment
-from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.checkpoint.values import Encoder, decode
+from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, copy_tree, load_tree, tree_bytes
 
 Node = dict[str, Any]
 
@@ -67,8 +67,7 @@ def get_env_state(env: Any) -> Any:
     """
     if not is_environment(env):
         raise CheckpointError(f"env must be an environment, got {type(env).__name__}")
-    encoder = Encoder()
-    return encoder.state(_capture(env, encoder, {id(env)}))
+    return copy_tree(_capture(env, {id(env)}))
 
 
 def set_env_state(env: Any, state: Any) -> None:
@@ -80,11 +79,12 @@ def set_env_state(env: Any, state: Any) -> None:
     :param state: from :func:`get_env_state`; it is not changed, and may be used again
     :raises CheckpointError: if ``env`` was built otherwise; the message says where
     """
+    node = copy_tree(state)
     try:
-        node = decode(state)
-    except (TypeError, KeyError, IndexError) as error:
+        expected = _chain_of_state(node)
+    except (TypeError, KeyError) as error:
         raise CheckpointError(f"this is not the state of an environment: {error!r}") from error
-    expected, found = _chain_of_state(node), _chain(env, {id(env)})
+    found = _chain(env, {id(env)})
     if expected != found:
         raise CheckpointError(f"the environment was built otherwise: the state is of {expected}, and this is {found}")
     _restore(env, node, {id(env)})
@@ -149,10 +149,10 @@ class StatefulEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorAr
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells all processes
         try:
             if state is None:
-                return self.get_checkpoint_state(), ""
+                return tree_bytes(self.get_checkpoint_state()), ""
             if next_step and self._ended:
                 raise CheckpointError("an environment of an AsyncVectorEnv has ended and waits for its reset: build it anew")
-            self.set_checkpoint_state(state)
+            self.set_checkpoint_state(load_tree(io.BytesIO(state)))
             self._reset_is_due = next_step and self._ended
             self._reset_info = reset_info
         except Exception as error:
@@ -205,33 +205,32 @@ def _is_space(value: Any) -> bool:
     return isinstance(value, Space)
 
 
-def _capture(thing: Any, encoder: Encoder, seen: set[int]) -> Node:
+def _capture(thing: Any, seen: set[int]) -> Node:
     name = type(thing).__name__
-    inner = {place: _capture(one, encoder, seen) for place, one in _inner(thing, seen)}
+    inner = {place: _capture(one, seen) for place, one in _inner(thing, seen)}
     node: Node = {"class": _class(thing), "num_envs": getattr(thing, "num_envs", None), "inner": inner, "workers": None}
     if isinstance(thing, (SubprocVecEnv, AsyncVectorEnv)):
-        node["workers"] = _ask_workers(thing, [()] * thing.num_envs)
-        encoder.scan(node["workers"], f"{name}, in its workers,")
+        node["workers"] = [load_tree(io.BytesIO(state)) for state in _ask_workers(thing, [()] * thing.num_envs)]
     node["spaces"], node["values"], node["special"], node["parts"] = {}, {}, {}, {}
     get_state = _own_method(thing, "get_checkpoint_state")
     node["state"] = None if get_state is None else get_state()
-    encoder.scan(node["state"], f"{name}.get_checkpoint_state()")
+    check_tree(node["state"], f"{name}.get_checkpoint_state()")
     slots = [slot for base in type(thing).__mro__ for slot in getattr(base, "__slots__", ()) if slot != "__weakref__"]
     if slots and get_state is None:
         raise CheckpointError(f"{name} has __slots__, which are not looked into: give it the method get_checkpoint_state()")
     for attribute, value, special in attributes(thing):
         spaces = inside(value, _is_space)
         if spaces is not None:
-            node["spaces"][attribute] = {place: _capture_space(space, encoder) for place, space in spaces.items()}
+            node["spaces"][attribute] = {place: _capture_space(space) for place, space in spaces.items()}
         elif get_state is not None or inside(value, is_environment) is not None:
             continue
         elif special is not None:
             node["special"][attribute] = special.read(thing)
-            encoder.scan(node["special"][attribute], f"{name}.{attribute}")
+            check_tree(node["special"][attribute], f"{name}.{attribute}")
         elif (parts := inside(value, _is_part)) is not None:
-            node["parts"][attribute] = {place: _capture(part, encoder, seen) for place, part in parts.items()}
+            node["parts"][attribute] = {place: _capture(part, seen) for place, part in parts.items()}
         else:
-            encoder.scan(value, f"{name}.{attribute}")
+            check_tree(value, f"{name}.{attribute}")
             node["values"][attribute] = value
     return node
 
@@ -241,7 +240,7 @@ def _restore(thing: Any, node: Node, seen: set[int]) -> None:
     for (_, one), inner in zip(_inner(thing, seen), node["inner"].values(), strict=True):
         _restore(one, inner, seen)
     if node["workers"] is not None:
-        _restore_workers(thing, node["workers"], node["values"].get("reset_infos"))
+        _restore_workers(thing, [tree_bytes(state) for state in node["workers"]], node["values"].get("reset_infos"))
     present = {attribute: (value, special) for attribute, value, special in attributes(thing)}
     for attribute, spaces in node["spaces"].items():
         mine = inside(present.get(attribute, (None, None))[0], _is_space) or {}
@@ -279,10 +278,10 @@ def _inner_spaces(space: Space[Any]) -> dict[str, Space[Any]]:
     return {f"{name}.{place}": one for name, ones in found for place, one in (ones or {}).items()}
 
 
-def _capture_space(space: Space[Any], encoder: Encoder) -> Node:
+def _capture_space(space: Space[Any]) -> Node:
     generator = vars(space)["_np_random"]  # np_random would make one
-    encoder.scan(generator, f"the random number generator of {space}")
-    return {"rng": generator, "inner": {name: _capture_space(one, encoder) for name, one in _inner_spaces(space).items()}}
+    check_tree(generator, f"the random number generator of {space}")
+    return {"rng": generator, "inner": {name: _capture_space(one) for name, one in _inner_spaces(space).items()}}
 
 
 def _restore_space(space: Space[Any], node: Node, name: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from typing import Any
 
 import numpy as np
 import torch as th
-from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -41,7 +41,6 @@ def get_algorithm_state(model: BaseAlgorithm) -> dict[str, Any]:
         "policy": dict(model.policy.state_dict()),
         "optimizer": None if optimizer is None else optimizer.state_dict(),
         "counters": {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)},
-        "layout": _strides(model._last_obs),
         "action_space": None if model.action_space._np_random is None else model.action_space.np_random,
     }
 
@@ -53,7 +52,7 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
     :param model: the algorithm
     :param state: of :func:`get_algorithm_state`
     :raises CheckpointError: if the algorithm was built in another way: class, spaces, number of environments, shapes of the
-        network or kind of optimizer. Then nothing was changed
+        network, kind of optimizer, discount or targets with their arguments. Then nothing was changed
     """
     ours, theirs = _built(model), state["built"]
     for name in [*theirs, *(name for name in ours if name not in theirs)]:
@@ -65,8 +64,6 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
         optimizer.load_state_dict(state["optimizer"])
     for name, value in state["counters"].items():
         setattr(model, name, value)
-    # transposed images stay so: the last bits of convolutions depend on it. Checkpoints of before have no layout
-    model._last_obs = _laid_out(model._last_obs, state.get("layout"))
     if state["action_space"] is not None:
         model.action_space._np_random = state["action_space"]
 
@@ -146,36 +143,21 @@ def _built(model: BaseAlgorithm) -> dict[str, Any]:
         "action space": str(model.action_space),
         "number of environments": model.n_envs,
         "optimizer": type(_optimizer(model)).__qualname__,
+        **{name: getattr(model, name) for name in ("gamma", "gae_lambda") if hasattr(model, name)},
+        **_target_settings(model),
         **{f"weights {name}, shape": list(tensor.shape) for name, tensor in model.policy.state_dict().items()},
     }
 
 
-def _strides(observations: Any) -> Any:
-    """Of an array that fills its memory with its axes in another order, or of each of a dict; else None."""
-    if isinstance(observations, dict):
-        return {name: _strides(array) for name, array in observations.items()}
-    if not isinstance(observations, np.ndarray) or min(observations.strides, default=0) < 0:
-        return None
-    last = sum((length - 1) * stride for length, stride in zip(observations.shape, observations.strides, strict=True))
-    fills = last + observations.itemsize == observations.nbytes
-    # not the flag c_contiguous: for that, where an axis of length 1 stands does not matter
-    return (
-        list(observations.strides)
-        if fills and observations.strides != np.empty_like(observations, order="C").strides
-        else None
-    )
-
-
-def _laid_out(observations: Any, strides: Any) -> Any:
-    """As they were in memory, by what :func:`_strides` told; else in the order of their axes."""
-    if isinstance(strides, dict):
-        return type(observations)((name, _laid_out(array, strides[name])) for name, array in observations.items())
-    if strides is None:
-        return observations
-    memory = np.empty(observations.nbytes, np.uint8)
-    laid_out: NDArray[Any] = np.ndarray(observations.shape, observations.dtype, memory, strides=strides)
-    laid_out[...] = observations
-    return laid_out
+def _target_settings(model: BaseAlgorithm) -> dict[str, Any]:
+    """Class and arguments, defaults included, of the targets that a learner about goals is told to use."""
+    kind: type | None = getattr(model, "target_class", None)
+    if kind is None:
+        return {"target_class": None}
+    defaults = {name: one.default for name, one in inspect.signature(kind).parameters.items() if one.default is not one.empty}
+    given = {**defaults, **(getattr(model, "target_kwargs", None) or {})}
+    plain = {name: one if isinstance(one, (int, float, str, type(None))) else repr(one) for name, one in given.items()}
+    return {"target_class": kind.__name__, **{f"target_kwargs[{name!r}]": one for name, one in plain.items()}}
 
 
 def _optimizer(model: BaseAlgorithm) -> th.optim.Optimizer | None:

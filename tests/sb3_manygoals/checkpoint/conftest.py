@@ -2,14 +2,14 @@ import os
 
 import pytest
 
-from sb3_manygoals.checkpoint import blocks
+from sb3_manygoals.checkpoint import files
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
-    """Arrays above 512 bytes are large, blocks have at most 768 bytes."""
-    monkeypatch.setattr(blocks, "SMALL", 512)
-    monkeypatch.setattr(blocks, "BLOCK", 768)
+def small_pieces(monkeypatch):
+    """Arrays from 512 bytes on are cut into pieces of at most 768 bytes."""
+    monkeypatch.setattr(files, "SMALL", 512)
+    monkeypatch.setattr(files, "PIECE", 768)
 
 
 @pytest.fixture

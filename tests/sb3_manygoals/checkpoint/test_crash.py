@@ -6,20 +6,19 @@ import shutil
 import signal
 import warnings
 
+import numpy as np
 import pytest
 
-from sb3_manygoals.checkpoint import checkpoints, read_checkpoint, read_newest, write_checkpoint, writer
-from tests.sb3_manygoals.checkpoint.trees import files_of, same
-from tests.sb3_manygoals.checkpoint.trees import sample as full_sample
+from sb3_manygoals.checkpoint import checkpoints, files, read_checkpoint, read_newest, write_checkpoint
+from tests.sb3_manygoals.checkpoint.trees import assert_same
 
-pytestmark = pytest.mark.usefixtures("small_blocks", "no_sync")
+pytestmark = pytest.mark.usefixtures("small_pieces", "no_sync")
 CALLS = ("mkdir", "fsync", "rename", "link", "unlink", "rmdir")
 
 
 def sample(seed):
-    """A part of the usual tree, with a file of each kind: the fewer calls, the fewer processes."""
-    tree = full_sample(seed)
-    return {"plain": tree["plain"], "small": tree["arrays"]["bytes"], "large": tree["arrays"]["large"]}
+    """One array is the same each time, and linked."""
+    return {"seed": seed, "large": np.arange(200.0), "changing": np.full(100, seed, np.float64)}
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def root(tmp_path):
 
 
 def state_of(root):
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files_of(root)}
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def failure_of_write(root):
@@ -58,7 +57,7 @@ class Failing:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
 @pytest.mark.parametrize("always", [False, True])
 def test_failed_writes_change_nothing(root, monkeypatch, code, always):
-    before, write = state_of(root), writer._write
+    before, write = state_of(root), files._write
 
     def fail(file, data):
         write(file, memoryview(data)[: len(data) // 2])
@@ -67,7 +66,7 @@ def test_failed_writes_change_nothing(root, monkeypatch, code, always):
     failures = 0
     while True:
         failing = Failing(write, fail, failures + 1, always)
-        monkeypatch.setattr(writer, "_write", failing)
+        monkeypatch.setattr(files, "_write", failing)
         error = failure_of_write(root)
         if error is None:
             break
@@ -77,8 +76,8 @@ def test_failed_writes_change_nothing(root, monkeypatch, code, always):
         assert error.filename in str(error)
         assert state_of(root) == before
         assert len(os.listdir(root)) == 2
-    assert failures == failing.calls > 12
-    assert same(read_newest(root)[1], sample(2))
+    assert failures == failing.calls > 5
+    assert_same(read_newest(root)[1], sample(2))
     assert len(os.listdir(root)) == 2
 
 
@@ -102,7 +101,7 @@ def test_other_failures_leave_whole_checkpoints_too(root, tmp_path, monkeypatch,
         if newest[-1] == "000002-step1":
             assert state_of(copy) == before
         for folder in checkpoints(copy):
-            assert same(read_checkpoint(folder), sample(int(folder.name[-1])))
+            assert_same(read_checkpoint(folder), sample(int(folder.name[-1])))
         assert failure_of_write(copy) is None
         assert len(os.listdir(copy)) == 2
     assert set(newest) == {"mkdir": {"000002-step1"}, "unlink": {"000003-step2"}}.get(name, {"000002-step1", "000003-step2"})
@@ -113,7 +112,7 @@ def test_interrupted_writes_change_nothing(root, monkeypatch):
         raise KeyboardInterrupt
 
     before = state_of(root)
-    monkeypatch.setattr(writer, "_write", Failing(writer._write, fail, 7))
+    monkeypatch.setattr(files, "_write", Failing(files._write, fail, 3))
     with pytest.raises(KeyboardInterrupt):
         write_checkpoint(root, sample(2), step=2)
     assert state_of(root) == before
@@ -141,8 +140,8 @@ def killed_at(root, number):
             return call
 
         try:
-            write = writer._write
-            writer._write = counted(write)
+            write = files._write
+            files._write = counted(write)
             for name in CALLS:
                 setattr(os, name, counted(getattr(os, name)))
             write_checkpoint(root, sample(2), step=2, keep=2)
@@ -165,14 +164,14 @@ def test_killed_writers_leave_the_old_or_the_new_checkpoint(root, tmp_path):
         alive = not killed_at(root, number)
         folder, tree = read_newest(root)
         seed = int(folder.name[-1])
-        assert same(tree, sample(seed))
+        assert_same(tree, sample(seed))
         newest.append(seed)
         for older in checkpoints(root):
-            assert same(read_checkpoint(older), sample(int(older.name[-1])))
+            assert_same(read_checkpoint(older), sample(int(older.name[-1])))
         leftovers += any(name.startswith(".staging-") for name in os.listdir(root))
         following = write_checkpoint(root, sample(3), step=3, keep=2)
         assert checkpoints(root) == [following, folder]
-        assert same(read_checkpoint(following), sample(3))
+        assert_same(read_checkpoint(following), sample(3))
         assert len(os.listdir(root)) == 2
         shutil.rmtree(root)
         if alive:

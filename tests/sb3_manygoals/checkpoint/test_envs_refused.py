@@ -85,8 +85,8 @@ class Window:
         ("things", {"a": [1, (Window(),)]}, r"Corridor.things\['a'\]\[1\]\[0\] is a .*Window"),
         ("objects", np.array([None]), r"Corridor.objects is a numpy.ndarray"),
         ("handle", open(__file__), r"Corridor.handle is a _io.TextIOWrapper"),  # noqa: SIM115
-        ("keyed", {Window: 1}, r"Corridor.keyed has a key of type type"),
-        ("chosen", {frozenset()}, r"an element of Corridor.chosen is a builtins.frozenset"),
+        ("keyed", {Window: 1}, r"a key of Corridor.keyed is a builtins.type"),
+        ("chosen", {Window}, r"an element of Corridor.chosen is a builtins.type"),
     ],
 )
 def test_what_cannot_be_saved_is_refused_by_name(attribute, value, message):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections import deque
 
 import gymnasium as gym
 import numpy as np
@@ -24,11 +23,10 @@ from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoi
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.optim import FusedRMSprop
+from tests.sb3_manygoals.checkpoint.trees import TIMES, assert_same
 from tests.sb3_manygoals.worlds import Corridor
 
 SMALL = "TwoRoomsSwitchSmall-v0"
-TIMES = {"t", "t_start", "episode_times", "training_seconds", "spaces", "shared"}
-"""Keys of a state that may differ between two runs: wall-clock times, and spaces of environments, which nobody has seeded."""
 
 
 def native(n_envs):
@@ -98,25 +96,9 @@ class Stop(BaseCallback):
         return True
 
 
-def same(left, right, path=""):
-    """Equal to the last bit, types and orders included, times left out."""
-    assert type(left) is type(right), path
-    if isinstance(left, dict):
-        assert list(left) == list(right), path
-        for key in left:
-            if key not in TIMES:
-                same(left[key], right[key], f"{path}/{key}")
-    elif isinstance(left, (list, tuple, deque)):
-        assert len(left) == len(right), path
-        for place, (a, b) in enumerate(zip(left, right, strict=True)):
-            same(a, b, f"{path}/{place}")
-    elif isinstance(left, (np.ndarray, th.Tensor)):
-        a, b = np.asarray(left), np.asarray(right)
-        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()), path
-    elif isinstance(left, np.random.Generator):
-        same(left.bit_generator.state, right.bit_generator.state, path)
-    else:
-        assert left == right or (left != left and right != right), (path, left, right)
+def same(left, right):
+    """Equal to the last bit, but for wall-clock times and spaces of environments, which nobody has seeded."""
+    assert_same(left, right, ignore={*TIMES, "spaces"})
 
 
 def log_of(model, folder):
@@ -195,6 +177,11 @@ def test_nothing_to_resume(tmp_path):
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
+        ("several", {"gamma": 0.9}, "a learner with gamma 0.99, got 0.9"),
+        ("several", {"targets": {"goal_sampling": "batch"}}, r"target_kwargs\['goal_sampling'\] uniform, got batch"),
+        ("several", {"targets": {"update_interval": 21}}, r"target_kwargs\['update_interval'\] 20, got 21"),
+        ("several", {"targets": {"initial_value": -1.0}}, r"target_kwargs\['initial_value'\] None, got -1.0"),
+        ("several", {"target_class": None, "target_kwargs": None}, "target_class TDTargets, got None"),
         ("several", {"buffer_size": 180}, "replay memory was saved with buffer_size 50, this one has 60"),
         ("several", {"policy_kwargs": CNN | {"embedding_dim": 9}}, r"weights .*, shape \[.*\], got \[.*\]"),
         (
