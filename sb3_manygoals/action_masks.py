@@ -30,31 +30,22 @@ def read_action_masks(
     return _checked([info["action_mask"] for info in infos], len(infos), n_actions, ended)
 
 
-def first_action_masks(env: VecEnv, n_actions: int) -> NDArray[np.bool_]:
-    """
-    :param env: just reset
-    :param n_actions: A
-    :return: whether each action is allowed at first, shape (n, A)
-    :raises ValueError: as :func:`read_action_masks`
-    """
-    return read_action_masks(current_reset_infos(env), n_actions)
-
-
-def next_action_masks(
-    env: VecEnv, infos: Sequence[Mapping[str, Any]], dones: NDArray[np.bool_], n_actions: int
+def current_action_masks(
+    env: VecEnv, n_actions: int, infos: Sequence[Mapping[str, Any]] | None = None, dones: NDArray[np.bool_] | None = None
 ) -> NDArray[np.bool_]:
     """
-    The masks to act by after a step: where an episode has ended, ``env`` shows the next one already, and ``infos`` are about
-    the last.
+    The masks to act by after a reset or a step. Where an episode has ended, ``env`` shows the next one already.
 
-    :param env: has made a step
-    :param infos: that it returned
-    :param dones: that it returned, shape (n,)
+    :param env: has just been reset, or made a step
     :param n_actions: A
+    :param infos: that the step returned; None after a reset
+    :param dones: that the step returned, shape (n,)
     :return: whether each action is allowed now, shape (n, A)
     :raises ValueError: as :func:`read_action_masks`
     """
-    if dones.any():
+    if infos is None:
+        return read_action_masks(current_reset_infos(env), n_actions)
+    if dones is not None and dones.any():
         starts = current_reset_infos(env)
         infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
     return read_action_masks(infos, n_actions)

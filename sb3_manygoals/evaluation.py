@@ -25,11 +25,7 @@ class GoalReacher(Protocol):
     """Whatever acts towards goals: a ManyGoalsDQN, an SB3 model on goal observations, or a plan of one's own."""
 
     def predict(self, observation: dict[str, NDArray[Any]], *, deterministic: bool = False) -> tuple[NDArray[Any], Any]:
-        """
-        :param observation: "observation", "achieved_goal" and "desired_goal", arrays of n rows
-        :param deterministic: True for the greedy actions
-        :return: actions, shape (n,), and anything
-        """
+        """Takes "observation", "achieved_goal" and "desired_goal" of n rows. Returns actions, shape (n,), and anything."""
 
 
 Ceiling = Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]
@@ -121,7 +117,14 @@ def evaluate_mastery(
     :raises TypeError: if ``env`` is no vector environment, or its observations cannot be goals
     :raises ValueError: if goals, env, a number or what ``ceiling`` gives do not fit, or there are no masks to act under
     """
-    goals = _check(env, goals, max_steps, epsilon, episodes_per_goal, confidence, seed)
+    goals = _check(env, goals)
+    check_count("max_steps", max_steps)
+    check_count("episodes_per_goal", episodes_per_goal)
+    check_count("seed", seed, least=0)
+    if not 0.0 <= epsilon <= 1.0:
+        raise ValueError(f"epsilon must be in [0, 1], got {epsilon}")
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must be in (0, 1), got {confidence}")
     assert isinstance(env.single_action_space, spaces.Discrete)
     n_actions, n_envs = int(env.single_action_space.n), env.num_envs
     episode_goals = np.repeat(np.arange(len(goals)), episodes_per_goal)
@@ -139,7 +142,7 @@ def evaluate_mastery(
             starts[rows] = observations[:n]
         active = np.arange(n)
         for step in range(max_steps + 1):
-            there = _same(observations[active], pursued[active])
+            there = identical(observations[active], pursued[active], goals.ndim - 1)
             steps[first + active[there]] = step
             active = active[~there]
             if step == max_steps or len(active) == 0:
@@ -152,19 +155,13 @@ def evaluate_mastery(
                 masked = {"action_masks": allowed[active]}
             else:
                 actions = rng.integers(n_actions, size=n_envs)
-            chosen, _ = model.predict(
-                {
-                    "observation": observations[active],
-                    "achieved_goal": observations[active],
-                    "desired_goal": pursued[active],
-                },
-                deterministic=True,
-                **masked,
-            )
+            shown = observations[active]
+            query = {"observation": shown, "achieved_goal": shown, "desired_goal": pursued[active]}
+            chosen, _ = model.predict(query, deterministic=True, **masked)
             actions[active] = np.where(explore[active], actions[active], chosen)
             observations, last, ended, infos = _step(env, actions)
             gone = active[ended[active]]
-            arrived = gone[_same(last[gone], pursued[gone])]
+            arrived = gone[identical(last[gone], pursued[gone], goals.ndim - 1)]
             steps[first + arrived] = step + 1
             active = active[~ended[active]]
     steps = steps.reshape(len(goals), episodes_per_goal)
@@ -222,19 +219,7 @@ def _allowed(infos: dict[str, Any], n_envs: int, n_actions: int) -> NDArray[np.b
     return masks.astype(np.bool_)
 
 
-def _same(observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.bool_]:
-    return identical(observations, goals, goals.ndim - 1)
-
-
-def _check(
-    env: VectorEnv[Any, Any, Any],
-    goals: NDArray[Any],
-    max_steps: int,
-    epsilon: float,
-    episodes_per_goal: int,
-    confidence: float,
-    seed: int,
-) -> NDArray[Any]:
+def _check(env: VectorEnv[Any, Any, Any], goals: NDArray[Any]) -> NDArray[Any]:
     if not isinstance(env, VectorEnv):
         raise TypeError(f"env must be a gymnasium.vector.VectorEnv, as gymnasium.make_vec makes it, got {type(env).__name__}")
     space = env.single_observation_space
@@ -248,13 +233,6 @@ def _check(
         raise ValueError(f"env must have discrete actions that start at 0, got {env.single_action_space}")
     if not isinstance(env.metadata.get("autoreset_mode"), AutoresetMode):
         raise ValueError(f"env.metadata must say its autoreset_mode, got {env.metadata.get('autoreset_mode')}")
-    check_count("max_steps", max_steps)
-    check_count("episodes_per_goal", episodes_per_goal)
-    check_count("seed", seed, least=0)
-    if not 0.0 <= epsilon <= 1.0:
-        raise ValueError(f"epsilon must be in [0, 1], got {epsilon}")
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must be in (0, 1), got {confidence}")
     return goals
 
 

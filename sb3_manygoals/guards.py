@@ -27,10 +27,10 @@ class Fault(Exception):
 
     :param what: it did
     :param source: ``id`` of the object that noticed
-    :param index: of the environment as far as the source knows, None if it does not
+    :param index: of the environment as far as the source knows, -1 if it does not
     """
 
-    def __init__(self, what: str, source: int, index: int | None = 0) -> None:
+    def __init__(self, what: str, source: int, index: int = 0) -> None:
         super().__init__(what, source, index)
         self.what, self.source, self.index = what, source, index
         self.num_timesteps: int | None = None
@@ -43,7 +43,7 @@ class EnvironmentFault(Fault, ValueError):
     """An environment gave what is not finite, or has not the shape or dtype of its space."""
 
     def __str__(self) -> str:
-        return f"{'an environment' if self.index is None else f'environment {self.index}'} gave {super().__str__()}"
+        return f"{'an environment' if self.index < 0 else f'environment {self.index}'} gave {super().__str__()}"
 
 
 class WorkerDied(Fault, RuntimeError):
@@ -66,9 +66,7 @@ def check_count(name: str, value: Any, least: int = 1, of: str = "") -> int:
 
 def check_finite(values: NDArray[Any], what: str, source: object, first: int = 0) -> None:
     """
-    Costs nothing for integers.
-
-    :param values: one row an environment
+    :param values: one row an environment; integers are not looked at
     :param what: they are
     :param source: the object that asks
     :param first: index of the first of the environments
@@ -173,7 +171,7 @@ def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
             raise _end_workers(base) from error
         raise
     except ValueError as error:
-        raise EnvironmentFault(f"observations that do not fit {base.observation_space}: {error}", id(base), None) from error
+        raise EnvironmentFault(f"observations that do not fit {base.observation_space}: {error}", id(base), -1) from error
 
 
 def _end_workers(venv: SubprocVecEnv) -> WorkerDied:
@@ -189,17 +187,11 @@ def _end_workers(venv: SubprocVecEnv) -> WorkerDied:
     for remote in venv.remotes:
         remote.close()
     venv.waiting, venv.closed = False, True  # close() would wait for answers
-    deaths = ", ".join(f"environment {index} ({_cause(code)})" for index, code in exits.items())
+    deaths = ", ".join(
+        f"environment {index} ({f'exit code {code}' if code >= 0 else f'signal {-code}, {signal.strsignal(-code)}'})"
+        for index, code in exits.items()
+    )
     return WorkerDied(f"worker processes died: {deaths}; the others were ended", id(venv), min(exits))
-
-
-def _cause(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:  # a real-time signal has no name
-        return f"killed by signal {-code}"
 
 
 def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timesteps: int) -> None:
@@ -220,11 +212,8 @@ def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timeste
     value = loss.item()
     if math.isfinite(value):
         return
-    spoiled = [
-        name
-        for name, values in networks.state_dict().items()
-        if values.is_floating_point() and not th.isfinite(values).all().item()
-    ]
+    parameters = networks.state_dict().items()
+    spoiled = [name for name, values in parameters if values.is_floating_point() and not th.isfinite(values).all()]
     state = f"Not finite already: {', '.join(spoiled)}" if spoiled else "All parameters of the networks are finite"
     raise FloatingPointError(f"the loss of {where} is {value}: stopped before the optimizer's step. {state}")
 

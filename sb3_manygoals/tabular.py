@@ -80,8 +80,7 @@ class AllGoalsTable:
         :param terminated: whether the environment itself ended, bool, shape (N,); None: nowhere
         :raises ValueError: if there is no such state or action; then nothing has changed
         """
-        states_and_actions = {"states": states, "actions": actions, "next_states": next_states}
-        for name, numbers in states_and_actions.items():
+        for name, numbers in (("states", states), ("actions", actions), ("next_states", next_states)):
             n = self.n_actions if name == "actions" else self.n_states
             if len(numbers) and (numbers.min() < 0 or numbers.max() >= n):
                 raise ValueError(f"{name} must be in [0, {n}), got {numbers.min()} to {numbers.max()}")
@@ -169,13 +168,9 @@ class TabularAllGoals(BaseAlgorithm):
     :param exploration_final_eps: the same at the end
     :param exploration_steps: environment steps over which it falls, linearly
     :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` without goals, as ManyGoalsDQN's
-    :param stats_window_size: episodes averaged in the log
-    :param tensorboard_log: folder for TensorBoard, None for no such log
-    :param policy_kwargs: must be None; part of SB3's interface
-    :param verbose: 0 no output, 1 info
     :param seed: of all pseudo-random generators
-    :param device: not used, the table is in main memory; part of SB3's interface
     :param _init_setup_model: whether to make the table now
+    :param kwargs: of SB3's BaseAlgorithm: ``verbose``, ``tensorboard_log``, ``stats_window_size``. ``device`` is not used
     :raises TypeError: if observations or actions are not discrete
     :raises ValueError: if a number makes no sense
     :raises MemoryError: if the table does not fit into the memory that is available
@@ -194,13 +189,9 @@ class TabularAllGoals(BaseAlgorithm):
         exploration_final_eps: float = 0.1,
         exploration_steps: int = 1_000_000,
         goal_wrapper_kwargs: dict[str, Any] | None = None,
-        stats_window_size: int = 100,
-        tensorboard_log: str | None = None,
-        policy_kwargs: dict[str, Any] | None = None,
-        verbose: int = 0,
         seed: int | None = None,
-        device: th.device | str = "cpu",
         _init_setup_model: bool = True,
+        **kwargs: Any,
     ) -> None:
         if isinstance(env, str):
             env = gym.make(env)
@@ -209,18 +200,8 @@ class TabularAllGoals(BaseAlgorithm):
                 env = _with_room_for_all(env, goal_wrapper_kwargs or {})
             elif goal_wrapper_kwargs:
                 raise ValueError(f"goal_wrapper_kwargs {sorted(goal_wrapper_kwargs)} given, but env pursues goals already")
-        super().__init__(
-            policy,
-            env,
-            learning_rate,
-            policy_kwargs,
-            stats_window_size,
-            tensorboard_log,
-            verbose,
-            device="cpu",
-            support_multi_env=True,
-            seed=seed,
-        )
+        kwargs["device"] = "cpu"
+        super().__init__(policy, env, learning_rate, support_multi_env=True, seed=seed, **kwargs)
         self.gamma = gamma
         self.exploration_initial_eps = exploration_initial_eps
         self.exploration_final_eps = exploration_final_eps

@@ -166,9 +166,7 @@ class GoalBuffer:
         """
         if len(self) == 0:
             raise ValueError("cannot sample from an empty goal buffer: add observations first")
-        if n < 1:
-            raise ValueError(f"n must be at least 1, got {n}")
-        return rng.integers(len(self), size=n)
+        return rng.integers(len(self), size=check_count("n", n))
 
     def sample_others(self, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """
@@ -186,20 +184,12 @@ class GoalBuffer:
         return ids
 
     def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
-        """
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
-        :return: whether each may never become a goal, shape ``(n,)``
-        """
+        """Whether each observation of a batch may never become a goal, shape ``(n,)``."""
         digests = self._digests(self.check(observations, "observations"))
         return np.array([digest in self._held_out for digest in digests], dtype=np.bool_)
 
     def check(self, observations: NDArray[Any], name: str) -> NDArray[Any]:
-        """
-        :param observations: what should be a batch of observations
-        :param name: what the caller calls it, for the message
-        :return: the same as a NumPy array
-        :raises ValueError: if shape or dtype are not those of a batch of this buffer's observations
-        """
+        """:return: ``observations`` as an array. :raises ValueError: with ``name``, if they do not fit the space"""
         array = np.asarray(observations)
         if array.shape[1:] != self.shape or array.ndim != len(self.shape) + 1:
             raise ValueError(f"{name} must have shape (n, *{self.shape}), one row an observation, got {array.shape}")
@@ -214,11 +204,7 @@ class GoalBuffer:
 
     @classmethod
     def from_rules(cls, observation_space: spaces.Space[Any], rules: dict[str, Any]) -> GoalBuffer:
-        """
-        :param observation_space: of the observations
-        :param rules: of another buffer for this space
-        :return: an empty buffer with the same rules
-        """
+        """:return: an empty buffer with the ``rules`` of another one for this space"""
         buffer = cls(observation_space, rules["capacity"])
         buffer._held_out = frozenset(rules["held_out"])
         return buffer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -25,12 +24,14 @@ def goal_picture(env: gym.Env[Any, Any], goal: NDArray[Any]) -> NDArray[np.uint8
     :param goal: the goal
     :return: an RGB picture, (H, W, 3) uint8, of any size; None if the goal is no image
     """
-    for layer in _layers(env):
-        if layer.observation_space != env.observation_space:
-            break
+    layer = env
+    while layer.observation_space == env.observation_space:
         render_observation = getattr(layer, "render_observation", None)
         if render_observation is not None:
             return np.asarray(render_observation(goal))
+        if not isinstance(layer, gym.Wrapper):
+            break
+        layer = layer.env
     return as_rgb(env.observation_space, goal)
 
 
@@ -65,11 +66,3 @@ def beside(frame: NDArray[np.uint8], picture: NDArray[np.uint8]) -> NDArray[np.u
     columns = np.arange(width) * picture.shape[1] // width
     gap = np.full((height, 2 * max(1, height // (2 * GAP)), 3), GAP_COLOUR, np.uint8)
     return np.concatenate([frame, gap, picture[rows[:, None], columns]], axis=1)
-
-
-def _layers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:
-    """The environment and all that it wraps, from the outside in."""
-    yield env
-    while isinstance(env, gym.Wrapper):
-        env = env.env
-        yield env

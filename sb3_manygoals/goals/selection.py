@@ -32,29 +32,22 @@ class GoalSelector(ABC):
     @abstractmethod
     def select(self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """
-        Choose one goal for each environment that starts an episode.
-
         :param goal_buffer: the known goals, at least one
         :param current_ids: id of each environment's current observation, ``UNKNOWN`` if it is no goal, shape ``(n,)``
         :param rng: the source of all randomness
-        :return: ids of the chosen goals, shape ``(n,)`` int64
+        :return: id of the goal chosen for each environment, shape ``(n,)`` int64
         """
 
     def observe_visits(self, ids: NDArray[np.int64]) -> None:  # noqa: B027 - optional, as are those below
         """:param ids: goals that a step led to, shape ``(n,)``"""
 
     def observe_episodes(self, ids: NDArray[np.int64], reached: NDArray[np.bool_]) -> None:  # noqa: B027
-        """
-        :param ids: goals of episodes that have ended, shape ``(n,)``
-        :param reached: whether each was reached, shape ``(n,)``
-        """
+        """Take in the goals of episodes that have ended, and whether each was reached, both of shape ``(n,)``."""
 
     def observe_losses(self, ids: th.Tensor, losses: th.Tensor) -> None:  # noqa: B027
         """
-        Take in the losses of one update. The tensors are on the learner's device: reading them makes the update wait for it.
-
-        :param ids: goals of the update, shape ``(G,)`` int64, with repetitions; ``UNKNOWN`` is none. Must be copied
-        :param losses: the paper's L(g) of each, shape ``(G,)``. Must be copied
+        Take in an update: its goals, ``(G,)`` int64, with repetitions and ``UNKNOWN``, and the paper's L(g) of each, ``(G,)``.
+        Both must be copied. They are on the learner's device: reading them makes the update wait for it.
         """
 
     def use_values(self, values: Values) -> None:  # noqa: B027
@@ -321,29 +314,19 @@ class ValueDisagreementSelector(GoalSelector):
 
 
 def mixture(weights: NDArray[np.float64], uniform_share: float) -> NDArray[np.float64]:
-    """
-    :param weights: >= 0, shape ``(n,)``, n > 0; NaN, where nothing is known, counts as the mean of the others
-    :param uniform_share: share of the uniform distribution
-    :return: probabilities in proportion to the weights, mixed with uniform ones; uniform if no weight is positive, ``(n,)``
-    """
+    """Probabilities in proportion to weights >= 0, NaN counting as the mean, mixed with uniform ones, shape ``(n,)``."""
     known = ~np.isnan(weights)
     uniform = np.full(len(weights), 1.0 / len(weights))
     if not weights[known].any():
         return uniform
     scaled = weights / weights[known].max()  # for no sum to overflow
     scaled = np.where(known, scaled, scaled[known].mean())
-    mixed = (1.0 - uniform_share) * scaled / scaled.sum() + uniform_share * uniform
-    probabilities: NDArray[np.float64] = mixed / mixed.sum()
-    return probabilities
+    mixed: NDArray[np.float64] = (1.0 - uniform_share) * scaled / scaled.sum() + uniform_share * uniform
+    return np.asarray(mixed / mixed.sum())
 
 
 def grown(rows: NDArray[Any], n: int, fill: float = 0) -> NDArray[Any]:
-    """
-    :param rows: one row a goal
-    :param n: number of rows needed
-    :param fill: value of new rows
-    :return: the same array if it has n rows, else a copy with at least twice as many rows
-    """
+    """The same array if it has n rows, else a copy with at least n and twice as many, the new ones filled."""
     if len(rows) >= n:
         return rows
     larger = np.full((max(n, 2 * len(rows)), *rows.shape[1:]), fill, dtype=rows.dtype)

@@ -60,8 +60,8 @@ class Starts:
     def are_broad(self, n_known: int) -> bool:
         """
         :param n_known: number of known observations
-        :return: whether there are at least a tenth as many starts, and more than one. The number of starts is estimated: of
-            starts drawn evenly from m, one pair in m is equal
+        :return: whether there are at least a tenth as many starts, and more than one. Of starts drawn evenly from m, one pair
+            in m is equal
         """
         return self.n * (self.n - 1) / 2 >= max(_BROAD * n_known, _NOT_ONE) * self.equal_pairs
 
@@ -232,11 +232,7 @@ class GoalTracker:
         return guards.own_observation(observation, self.goal_buffer.shape, self.goal_buffer.dtype, what, self, row)
 
     def check_goal(self, goal: NDArray[Any]) -> NDArray[Any]:
-        """
-        :param goal: should be one observation
-        :return: the same as a NumPy array
-        :raises ValueError: if its shape or dtype is another
-        """
+        """:return: ``goal`` as a NumPy array. :raises ValueError: if it has not the shape and dtype of an observation"""
         array, shape, dtype = np.asarray(goal), self.goal_buffer.shape, self.goal_buffer.dtype
         if array.shape != shape or array.dtype != dtype:
             raise ValueError(f"options['goal'] must be {dtype} of shape {shape}, got {array.dtype} of {array.shape}")
@@ -246,29 +242,19 @@ class GoalTracker:
         """
         :param achieved_goal: one observation or a batch
         :param desired_goal: the same
-        :param info: not used; part of the GoalEnv interface
+        :param info: one info, or one an observation; not used, part of the GoalEnv interface
         :return: a float for one observation, float32 of shape ``(n,)`` for a batch
         """
         reward = np.where(self.achieved(achieved_goal, desired_goal), self.goal_reward, self.step_reward)
         return float(reward) if reward.ndim == 0 else reward.astype(np.float32)
 
     def compute_terminated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
-        """
-        :param achieved_goal: one observation or a batch
-        :param desired_goal: the same
-        :param info: one info, or one an observation; ``env_terminated`` is read from it
-        :return: whether the goal is reached or the environment itself terminated: bool, or bool of shape ``(n,)``
-        """
+        """As ``compute_reward``: whether the goal is reached or ``info["env_terminated"]``, bool or shape ``(n,)``."""
         terminated = self.achieved(achieved_goal, desired_goal) | _read(info, "env_terminated", False).astype(bool)
         return bool(terminated) if terminated.ndim == 0 else terminated
 
     def compute_truncated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
-        """
-        :param achieved_goal: one observation or a batch; gives the shape of the answer
-        :param desired_goal: not used; part of the GoalEnv interface
-        :param info: one info, or one an observation; ``goal_steps`` and ``env_truncated`` are read from it
-        :return: whether the steps are used up or the environment itself was truncated: bool, or bool of shape ``(n,)``
-        """
+        """As ``compute_reward``: whether ``info["goal_steps"]`` are used up or ``info["env_truncated"]``."""
         cut = (_read(info, "goal_steps", 0) >= self.max_episode_steps) | _read(info, "env_truncated", False).astype(bool)
         batch = np.shape(achieved_goal)[: np.ndim(achieved_goal) - len(self.goal_buffer.shape)]
         truncated: NDArray[np.bool_] = np.broadcast_to(cut, batch)

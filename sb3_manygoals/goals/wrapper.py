@@ -16,7 +16,7 @@ from sb3_manygoals import guards
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
 from sb3_manygoals.goals.picture import beside, goal_picture
 from sb3_manygoals.goals.selection import GoalSelector
-from sb3_manygoals.goals.tracker import GoalTracker, Info, ResetWorlds
+from sb3_manygoals.goals.tracker import GoalTracker, Info
 from sb3_manygoals.vec_env import can_reset_single_envs, current_reset_infos
 
 GoalObs = dict[str, NDArray[Any]]
@@ -48,11 +48,8 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     :param env: an environment whose observation is one array
     :param goal_buffer: where goals are kept, to be shared between environments; a new one if None
     :param selector: rule that chooses goals, uniform if None
-    :param max_episode_steps: steps an episode may take, T in Algorithm 1
-    :param goal_reward: reward of the transition that reaches the goal
-    :param step_reward: reward of every other transition
-    :param reset_worlds: whether ``reset()`` after the end of a goal episode resets the world, or lets it go on with another
-        goal; ``reset`` with a seed, options or a goal always resets. "auto": see :class:`~sb3_manygoals.goals.GoalTracker`
+    :param settings: ``max_episode_steps``, ``goal_reward``, ``step_reward`` and ``reset_worlds``, as of
+        :class:`~sb3_manygoals.goals.GoalTracker`. ``reset`` with a seed, options or a goal always resets the world
     :raises TypeError: if the observations cannot be goals
     :raises ValueError: if ``goal_buffer`` is for another space, or a number makes no sense
     """
@@ -62,19 +59,14 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         env: gym.Env[Any, Any],
         goal_buffer: GoalBuffer | None = None,
         selector: GoalSelector | None = None,
-        max_episode_steps: int = 50,
-        goal_reward: float = 0.0,
-        step_reward: float = -0.1,
-        reset_worlds: ResetWorlds = "auto",
+        **settings: Any,
     ) -> None:
-        settings = (selector, max_episode_steps, goal_reward, step_reward, reset_worlds)
-        names = ("selector", "max_episode_steps", "goal_reward", "step_reward", "reset_worlds")
         gym.utils.RecordConstructorArgs.__init__(  # no deep copy: environments are meant to share the buffer
-            self, goal_buffer=goal_buffer, **dict(zip(names, settings, strict=True)), _disable_deepcopy=True
+            self, goal_buffer=goal_buffer, selector=selector, **settings, _disable_deepcopy=True
         )
         super().__init__(env)
         self.observation_space = goal_observation_space(env.observation_space)  # type: ignore[assignment]
-        self.goal_tracker = GoalTracker(_buffer_for(env.observation_space, goal_buffer), 1, *settings)
+        self.goal_tracker = GoalTracker(_buffer_for(env.observation_space, goal_buffer), 1, selector, **settings)
         self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = None  # where a world stands that is not to be reset
 
     @property
@@ -117,7 +109,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
 
                 ids = tracker.find_first_goal(move)
             tracker.start(_FIRST, ids, goal)
-        return self._goal_obs(observation), {**info, "desired_goal_id": int(tracker.desired_ids[0])}
+        return _goal_obs(observation, tracker.desired_goals[0]), {**info, "desired_goal_id": int(tracker.desired_ids[0])}
 
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
         """
@@ -126,15 +118,16 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         :raises ValueError: if the environment's observation has not the shape and kind of dtype of its space, or it or the
             environment's reward is not finite
         """
+        tracker = self.goal_tracker
         world_obs, env_reward, *env_ends, info = self.env.step(action)
-        observation = self.goal_tracker.own(world_obs, "a terminal observation" if any(env_ends) else "an observation")
+        observation = tracker.own(world_obs, "a terminal observation" if any(env_ends) else "an observation")
         info = dict(info)
         env_rewards, (env_terminated, env_truncated) = np.array([env_reward], np.float64), np.array(env_ends, np.bool_)
-        step = self.goal_tracker.step(observation[None], env_rewards, env_terminated[None], env_truncated[None], [info])
+        step = tracker.step(observation[None], env_rewards, env_terminated[None], env_truncated[None], [info])
         terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
         if (terminated or truncated) and not (any(env_ends) or step.resets[0]):
             self._going_on = observation.copy(), info
-        return self._goal_obs(observation), float(step.rewards[0]), terminated, truncated, info
+        return _goal_obs(observation, tracker.desired_goals[0]), float(step.rewards[0]), terminated, truncated, info
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
         """The reward of a transition that led to ``achieved_goal``; see :meth:`GoalTracker.compute_reward`."""
@@ -174,10 +167,6 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
         self._going_on = copy.deepcopy(state["going_on"])
 
-    def _goal_obs(self, observation: NDArray[Any]) -> GoalObs:
-        desired_goal = self.goal_tracker.desired_goals[0].copy()
-        return {"observation": observation, "achieved_goal": observation.copy(), "desired_goal": desired_goal}
-
 
 class VecGoalBufferWrapper(VecEnvWrapper):
     """
@@ -194,12 +183,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :param venv: vectorized environment whose observation is one array
     :param goal_buffer: where goals are kept; a new one if None
     :param selector: rule that chooses goals, uniform if None
-    :param max_episode_steps: steps an episode may take, T in Algorithm 1
-    :param goal_reward: reward of the transition that reaches the goal
-    :param step_reward: reward of every other transition
-    :param reset_worlds: whether the end of a goal episode resets the world; "auto": see
-        :class:`~sb3_manygoals.goals.GoalTracker`. A Monitor around an environment must allow early resets then, as it does
-        by default
+    :param settings: as of ``GoalBufferWrapper``. Where worlds are reset, a Monitor around one must allow early resets, as it
+        does by default
     :raises TypeError: if the observations cannot be goals
     :raises ValueError: if ``reset_worlds`` is asked of a VecEnv that cannot, or another argument makes no sense
     """
@@ -209,30 +194,21 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         venv: VecEnv,
         goal_buffer: GoalBuffer | None = None,
         selector: GoalSelector | None = None,
-        max_episode_steps: int = 50,
-        goal_reward: float = 0.0,
-        step_reward: float = -0.1,
-        reset_worlds: ResetWorlds = "auto",
+        **settings: Any,
     ) -> None:
-        if reset_worlds in (True, "auto") and not can_reset_single_envs(venv):
-            if reset_worlds is True:
+        if not can_reset_single_envs(venv):
+            if settings.get("reset_worlds") is True:
                 raise ValueError(
                     f"reset_worlds=True needs a DummyVecEnv or SubprocVecEnv, got {type(venv).__name__}, in which single "
                     "environments cannot be reset: pass reset_worlds=False, put VecGoalBufferWrapper innermost, or make the "
                     "environments of a GymnasiumVecEnv with AutoresetMode.DISABLED"
                 )
-            reset_worlds = False
+            if settings.get("reset_worlds", "auto") == "auto":
+                settings["reset_worlds"] = False
         super().__init__(venv, observation_space=goal_observation_space(venv.observation_space))
         guards.watch(venv)
-        self.goal_tracker = GoalTracker(
-            _buffer_for(venv.observation_space, goal_buffer),
-            venv.num_envs,
-            selector,
-            max_episode_steps,
-            goal_reward,
-            step_reward,
-            reset_worlds,
-        )
+        goal_buffer = _buffer_for(venv.observation_space, goal_buffer)
+        self.goal_tracker = GoalTracker(goal_buffer, venv.num_envs, selector, **settings)
         self._returns = np.zeros(venv.num_envs)
 
     @property
@@ -284,7 +260,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         for row, goal in enumerate(goals):
             tracker.start(np.array([row]), ids[row : row + 1], goal)
         self._returns[:] = 0.0
-        return self._goal_obs(observations)
+        return _goal_obs(observations, tracker.desired_goals)
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """:param actions: of the environments, for :meth:`step_wait`"""
@@ -294,8 +270,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     def step_wait(self) -> VecEnvStepReturn:
         """
         :return: goal observations, goal rewards float32, dones, infos
-        :raises ValueError: if an environment's observation has not the shape and kind of dtype of its space, or it or the
-            environment's reward is not finite
+        :raises ValueError: as ``GoalBufferWrapper.step``
         :raises RuntimeError: if a worker of a SubprocVecEnv has died
         """
         tracker = self.goal_tracker
@@ -342,7 +317,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
                 ids[anew] = self.goal_buffer.add(observations[anew])
             tracker.start(ended, ids[ended], anew=anew[ended])
             self._returns[ended] = 0.0
-        return self._goal_obs(observations), rewards, dones, infos
+        return _goal_obs(observations, tracker.desired_goals), rewards, dones, infos
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
@@ -367,10 +342,6 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         state = copy.deepcopy({name: state[name] for name in ("returns", "reset_infos", "options")})
         self._returns, self.reset_infos, self._options = state["returns"], state["reset_infos"], state["options"]
 
-    def _goal_obs(self, observations: NDArray[Any]) -> GoalObs:
-        desired_goals = self.goal_tracker.desired_goals.copy()
-        return {"observation": observations, "achieved_goal": observations.copy(), "desired_goal": desired_goals}
-
     def _checked(self, venv_obs: Any, what: str) -> NDArray[Any]:
         observations = self.goal_buffer.check(np.array(venv_obs), "observations")
         guards.check_finite(observations, what, self.goal_tracker)
@@ -385,3 +356,7 @@ def _buffer_for(observation_space: spaces.Space[Any], goal_buffer: GoalBuffer | 
             f"goal_buffer is for observations of {goal_buffer.observation_space}, the environment has {observation_space}"
         )
     return goal_buffer
+
+
+def _goal_obs(shown: NDArray[Any], desired: NDArray[Any]) -> GoalObs:
+    return {"observation": shown, "achieved_goal": shown.copy(), "desired_goal": desired.copy()}

@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn import DQN
 
 from sb3_manygoals import guards
-from sb3_manygoals.action_masks import first_action_masks, next_action_masks
+from sb3_manygoals.action_masks import current_action_masks
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import GoalBuffer, GoalSelector, UniformSelector
@@ -271,7 +271,7 @@ class GoalDQN(DQN):
         before = self._last_obs
         prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
-            self._last_action_masks = first_action_masks(self.env, self._n_actions)
+            self._last_action_masks = current_action_masks(self.env, self._n_actions)
         return prepared
 
     def _store_transition(
@@ -288,7 +288,7 @@ class GoalDQN(DQN):
             self._exploring[dones] = self.rng.random(int(dones.sum())) < self.exploration_rate
         if self.action_masks:
             assert self.env is not None
-            self._last_action_masks = next_action_masks(self.env, infos, dones, self._n_actions)
+            self._last_action_masks = current_action_masks(self.env, self._n_actions, infos, dones)
 
     @property
     def _n_actions(self) -> int:

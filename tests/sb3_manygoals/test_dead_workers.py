@@ -71,7 +71,7 @@ def test_dead_and_misfitting_workers_are_named_and_none_is_left(tmp_path):
         session.kill()
     assert session.returncode == 0, err
     killed = (
-        "WorkerDied: worker processes died: environment 1 (killed by SIGKILL); the others were ended, after num_timesteps=60"
+        "WorkerDied: worker processes died: environment 1 (signal 9, Killed); the others were ended, after num_timesteps=60"
     )
     misfit = (
         "EnvironmentFault: an environment gave observations that do not fit Box(0, 1, (6,), uint8): {}, after num_timesteps=57"

@@ -141,19 +141,6 @@ def test_the_environments_one_trains_in_give_the_same_mastery_and_masks(mode):
     np.testing.assert_array_equal(outcome(mode), expected)
 
 
-def test_more_random_actions_help_a_policy_that_circles():
-    class Stuck:
-        def predict(self, observation, deterministic=False):
-            return np.full(len(observation["observation"]), 2), None
-
-    rates = [
-        evaluate_mastery(Stuck(), corridors(6), corridor_goals(), epsilon=epsilon, episodes_per_goal=5).rate
-        for epsilon in (0.0, 1.0)
-    ]
-    assert rates[0] < 0.5
-    assert rates[1] == 1.0  # in 200 random steps over six cells; to miss one of 30 episodes has probability < 1e-4
-
-
 def test_the_interval_is_the_bootstraps():
     reached = np.array([1.0] * 80 + [0.0] * 20)
     model, env = Pilgrim(), corridors(50, start=0)

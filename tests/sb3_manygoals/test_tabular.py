@@ -25,23 +25,6 @@ def make_model(env=None, **kwargs):
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_one_update_by_hand():
-    table = AllGoalsTable(3, 2)
-    table.values[1] = [[-1.0, -2.0, -3.0], [-4.0, -1.5, -0.5]]
-    table.values[0, 1] = [-10.0, -10.0, -10.0]
-    table.update(np.array([0]), np.array([1]), np.array([1]), learning_rate=0.5, gamma=0.9)
-    # best in state 1: -1, -1.5 and -0.5; targets -0.1 + 0.9 * best, but 0 for the goal that is reached
-    np.testing.assert_allclose(table.values[0, 1], [(-10 - 1.0) / 2, (-10 + 0.0) / 2, (-10 - 0.55) / 2], rtol=1e-6)
-    np.testing.assert_array_equal(table.values[0, 0], 0)
-    np.testing.assert_array_equal(table.values[2], 0)
-
-
-def test_where_the_environment_ends_no_other_goal_is_reached_any_more():
-    table = AllGoalsTable(3, 2)
-    table.update(np.array([0]), np.array([0]), np.array([2]), 1.0, gamma=0.9, terminated=np.array([True]))
-    np.testing.assert_allclose(table.values[0, 0], [-1.0, -1.0, 0.0], rtol=1e-6)  # -0.1 / (1 - 0.9)
-
-
 TRANSITION = st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 3), st.booleans())
 
 
@@ -59,13 +42,6 @@ def test_it_is_the_loop_over_transitions_and_goals(transitions, rate, seed):
     s, a, after, ended = map(np.array, zip(*transitions, strict=True))
     table.update(s, a, after, rate, 0.8, goal_reward=0.25, step_reward=-0.5, terminated=ended)
     np.testing.assert_allclose(table.values, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_values_for_all_goals_are_neighbours_in_memory():
-    table = AllGoalsTable(5, 3)
-    assert table.values.shape == (5, 3, 5)
-    assert table.values.dtype == np.float32
-    assert table.values[0, 0].flags.c_contiguous
 
 
 def test_greedy_is_the_best_action_for_each_pair():
@@ -88,15 +64,12 @@ def test_what_is_not_in_the_table_is_refused_and_changes_nothing(name, value):
 
 
 def test_a_table_that_does_not_fit_is_refused(monkeypatch):
-    monkeypatch.setattr(memory, "available_memory", lambda: 1000)
-    with pytest.raises(MemoryError, match=r"a table of 10 states, 3 actions and 10 goals would take 1\.2 KiB"):
-        AllGoalsTable(10, 3)
-
-
-def test_tables_of_no_size_are_refused():
     for n_states, n_actions in ((0, 2), (2, 0), (2.0, 2), (True, 2)):
         with pytest.raises(ValueError, match="must be a whole number, at least 1"):
             AllGoalsTable(n_states, n_actions)
+    monkeypatch.setattr(memory, "available_memory", lambda: 1000)
+    with pytest.raises(MemoryError, match=r"a table of 10 states, 3 actions and 10 goals would take 1\.2 KiB"):
+        AllGoalsTable(10, 3)
 
 
 # --- the learner -----------------------------------------------------------------------------------------------------

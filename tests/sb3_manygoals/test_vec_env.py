@@ -10,7 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3 import A2C
-from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_manygoals import GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper
 from sb3_manygoals.vec_env import can_reset_single_envs, info_list
@@ -321,22 +321,6 @@ def test_info_list():
     assert info_list(infos, 3) == expected
     assert info_list(infos, 3, np.array([2, 1])) == [expected[2], expected[1]]
     assert type(info_list(infos, 3)[0]["a"]) is int
-
-
-@MODES
-def test_sb3s_wrappers(mode):
-    ours = GymnasiumVecEnv(gym.make_vec(SMALL, 2, max_episode_steps=4, autoreset_mode=mode))
-    theirs = DummyVecEnv([lambda: gym.make(SMALL, max_episode_steps=4)] * 2)
-    ours, theirs = (VecFrameStack(VecMonitor(env), 3) for env in (ours, theirs))
-    ours.seed(2)
-    theirs.seed(2)
-    assert_same(ours.reset(), theirs.reset())
-    for _ in range(10):
-        ours_step, theirs_step = ours.step(np.array([0, 3])), theirs.step(np.array([0, 3]))
-        for info in (*ours_step[3], *theirs_step[3]):
-            info.get("episode", {}).pop("t", None)  # seconds
-        assert_same(ours_step, theirs_step)
-        assert ours_step[2][0] == ("episode" in ours_step[3][0])
 
 
 def test_goal_episodes_reset_worlds_that_can_be_reset():

@@ -44,18 +44,6 @@ def test_goals_are_unique_bounded_and_keep_their_ids(additions, capacity):
     assert len({goal.tobytes() for goal in buffer.observations}) == len(buffer)
 
 
-@given(batches, st.randoms())
-def test_order_of_insertion_does_not_matter_to_membership(batch, random):
-    order = list(range(len(batch)))
-    random.shuffle(order)
-    first, second = GoalBuffer(PIXELS), GoalBuffer(PIXELS)
-    first.add(batch)
-    for row in order:
-        second.add(batch[row : row + 1])
-    assert {goal.tobytes() for goal in first.observations} == {goal.tobytes() for goal in second.observations}
-    assert all(goal in second for goal in first.observations)
-
-
 @given(batches, batches)
 def test_held_out_observations_never_become_goals(batch, held_out):
     buffer = GoalBuffer(PIXELS, held_out=held_out)
@@ -118,13 +106,6 @@ def test_every_space_of_single_arrays_can_hold_goals(space):
 def test_floats_are_compared_byte_for_byte():
     buffer = GoalBuffer(spaces.Box(-1.0, 1.0, (1,), np.float32))
     np.testing.assert_array_equal(buffer.add(np.array([[0.0], [-0.0], [0.0]], np.float32)), [0, 1, 0])
-
-
-def test_sampling_is_uniform():
-    buffer = GoalBuffer(spaces.Discrete(4))
-    buffer.add(np.arange(4))
-    counts = np.bincount(buffer.sample_ids(40_000, np.random.default_rng(0)), minlength=4)
-    assert abs(counts - 10_000).max() < 500  # 5.8 standard deviations
 
 
 def test_save_and_load_round_trip(tmp_path):
@@ -201,7 +182,7 @@ def test_an_empty_buffer_cannot_be_sampled():
         GoalBuffer(PIXELS).sample_ids(1, np.random.default_rng(0))
     buffer = GoalBuffer(PIXELS)
     buffer.add(np.zeros((1, 2, 2), np.uint8))
-    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n must be a whole number, at least 1, got 0"):
         buffer.sample_ids(0, np.random.default_rng(0))
 
 

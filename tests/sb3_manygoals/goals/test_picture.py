@@ -5,8 +5,6 @@ from gymnasium import spaces
 from gymnasium.wrappers import (
     FrameStackObservation,
     GrayscaleObservation,
-    HumanRendering,
-    RenderCollection,
     TransformObservation,
 )
 
@@ -101,18 +99,3 @@ def test_a_method_that_draws_other_observations_is_not_asked():
     env = GoalBufferWrapper(mirrored)
     obs, _ = env.reset(seed=0)
     np.testing.assert_array_equal(env.render()[8::16, 176::16], obs["desired_goal"])
-
-
-def test_recording_and_showing(monkeypatch):
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-
-    def make():
-        return GoalBufferWrapper(gym.make("TwoRoomsSwitchSmall-v0", render_mode="rgb_array", cell_size=4))
-
-    recorded = RenderCollection(make())
-    recorded.reset(seed=0)
-    recorded.step(0)
-    assert [frame.shape for frame in recorded.render()] == [(32, 16 + 2 + 16, 3)] * 2
-    shown = HumanRendering(make())
-    shown.reset(seed=0)
-    shown.close()

@@ -211,16 +211,6 @@ def feed(selector, goal, losses):
     selector.catch_up()
 
 
-def test_equation_1_by_hand():
-    selector = LearningProgressSelector(m=2)
-    feed(selector, 0, [10, 8, 5, 4])
-    assert np.isnan(selector.progress(1)[0])  # five are needed
-    feed(selector, 0, [2])
-    assert selector.progress(1)[0] == (10 - 5) + (8 - 4) + (5 - 2)
-    feed(selector, 0, [7])
-    assert selector.progress(1)[0] == (8 - 4) + (5 - 2) + (4 - 7)
-
-
 def test_its_probabilities_by_hand():
     selector = LearningProgressSelector(m=2, uniform_share=0.2)
     feed(selector, 0, [10, 8, 5, 4, 2])  # fallen by 12

@@ -11,7 +11,7 @@ from stable_baselines3.common.utils import polyak_update
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, evaluate_mastery
-from sb3_manygoals.action_masks import first_action_masks, random_allowed
+from sb3_manygoals.action_masks import current_action_masks, random_allowed
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn.models import PLAIN
 from tests.sb3_manygoals.worlds import Corridor
@@ -117,7 +117,7 @@ def test_masks_after_the_first_goal_was_looked_for_are_those_of_where_it_was_fou
         for seed in range(5):
             wrapped.seed(seed)
             cells = wrapped.reset()["observation"].argmax(axis=1)
-            masks = first_action_masks(wrapped, 3)
+            masks = current_action_masks(wrapped, 3)
             assert np.array_equal(masks, np.stack([cells > 0, cells < 5, cells % 2 == 1], axis=1))
 
 
