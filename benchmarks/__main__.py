@@ -10,7 +10,7 @@ from typing import Any
 
 import tyro
 
-from benchmarks.past_runs import PastRunError
+from benchmarks.report import PastRunError
 from benchmarks.suite import SuiteError
 from benchmarks.worlds import SettingError
 from gym_twoRooms.layout import LayoutError
@@ -56,21 +56,13 @@ OTHERS = {
         "beta_study:BetaStudyConfig",
         "The search for beta on seven games: carry out what has not finished, and compare.",
     ),
-    "summary": (
-        "summary:SummaryConfig",
-        "Sum up runs of mastery over their seeds: tables, figures, failing goals, values.",
-    ),
-    "auxiliary-summary": (
-        "auxiliary_summary:AuxiliarySummaryConfig",
-        "Sum up runs of auxiliary or pretraining over their seeds: returns against steps, a table, a figure.",
-    ),
     "compare": (
         "suite.compare:CompareConfig",
         "Say whether suites carried out more than once, by other engines or with interruptions, came to the same.",
     ),
     "report": (
-        "study_report:ReportConfig",
-        "Write one page about many runs and suites, finished or not, that opens without a network.",
+        "report.study:ReportConfig",
+        "Sum up many runs and suites, finished or not: tables, figures, and one page that opens without a network.",
     ),
     "speed-update": (
         "speed.update:UpdateConfig",

@@ -199,9 +199,9 @@ def run(config: AuxiliaryConfig) -> Path:
     }
     (folder / "score.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     if score.score is not None:
-        from benchmarks import auxiliary_plots  # here, as matplotlib takes a second to import, and studies only look at first
+        from benchmarks.report import figures  # here, as matplotlib takes a second to import, and studies only look at first
 
-        auxiliary_plots.curve(folder / "curve.csv", folder / "curve.png", config.game, config.agent, paper)
+        figures.return_curve(folder / "curve.csv", folder / "curve.png", f"{config.game}, {config.agent}", paper)
     said = "no episode has ended" if score.score is None else f"score {score.score:.3f}, mean of the last {LAST} episodes"
     print(f"{said}{'' if paper is None else f'; the paper has {paper:g} after 10M steps'}; {score.training_seconds:.0f} s")
     return folder

@@ -8,7 +8,7 @@ about several runs follows Agarwal et al. (2021), Deep Reinforcement Learning at
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -90,25 +90,6 @@ def human_normalized(scores: ArrayLike, games: Sequence[str]) -> Scores:
     return (raw - random) / (human - random)
 
 
-def arrange(runs: Iterable[tuple[str, int, float]]) -> tuple[tuple[str, ...], Scores]:
-    """
-    :param runs: game, seed and score of each
-    :return: the games in the order in which they came first, and the scores, shape (n_seeds, n_games), seeds in their order
-    :raises ValueError: if a game lacks a seed that another has, or has one twice: nothing is made up and nothing dropped
-    """
-    found: dict[tuple[str, int], float] = {}
-    for game, seed, score in runs:
-        if (game, seed) in found:
-            raise ValueError(f"two scores of {game}, seed {seed}")
-        found[game, seed] = score
-    games = tuple(dict.fromkeys(game for game, _ in found))
-    seeds = sorted({seed for _, seed in found})
-    missing = [f"{game}, seed {seed}" for seed in seeds for game in games if (game, seed) not in found]
-    if missing:
-        raise ValueError(f"no score of {'; '.join(missing)}")
-    return games, np.array([[found[game, seed] for game in games] for seed in seeds], dtype=np.float64)
-
-
 def median(scores: Scores) -> Scores:
     """
     :param scores: shape (..., n_runs, n_games)
@@ -174,22 +155,6 @@ def relative_improvement(scores: ArrayLike, others: ArrayLike, games: Sequence[s
     ours, theirs = (np.atleast_2d(np.asarray(each, dtype=np.float64)).mean(axis=0) for each in (scores, others))
     random, human = references(games)
     return np.asarray((ours - theirs) / (np.maximum(human, theirs) - random))
-
-
-def per_game(agents: Mapping[str, Scores], games: Sequence[str]) -> list[dict[str, str | float]]:
-    """
-    :param agents: by name, raw scores, each of shape (n_runs, n_games)
-    :param games: their names
-    :return: a row for each game: its name, ``random`` and ``human``, and for each agent the mean over its runs, by its name,
-        and the same normalized, by its name and ``_normalized``
-    :raises ValueError: if a game is none of the 49, or there are not as many scores
-    """
-    random, human = references(games)
-    columns: dict[str, Scores] = {"random": random, "human": human}
-    for name, scores in agents.items():
-        columns[name] = scores.mean(axis=-2)
-        columns[f"{name}_normalized"] = human_normalized(columns[name], games)
-    return [{"game": game} | {name: float(column[i]) for name, column in columns.items()} for i, game in enumerate(games)]
 
 
 @dataclass(frozen=True)

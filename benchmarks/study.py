@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
-from benchmarks import film, logs, plotting, report, run_folder
+from benchmarks import film, logs, run_folder
 from benchmarks.worlds import SettingError, Tables, TabularVectorEnv, World
 from sb3_manygoals import (
     ExactCheckpointCallback,
@@ -247,7 +247,9 @@ def carry_out(config: MasteryConfig, folder: Path, subject: Subject) -> dict[str
         writer.writeheader()
         writer.writerow(summary)
     if tables is not None:
-        plotting.mastery_curve(folder / "mastery.csv", folder / "curve.png", config.eval_epsilon)
+        from benchmarks.report import figures  # here, as matplotlib and pandas take seconds to import
+
+        figures.mastery_curve(folder / "mastery.csv", folder / "curve.png", config.eval_epsilon)
         if subject.world.is_two_rooms:
             film.reaching(
                 subject.by_pictures,
@@ -258,7 +260,9 @@ def carry_out(config: MasteryConfig, folder: Path, subject: Subject) -> dict[str
                 config.eval_epsilon,
                 states=subject.states,
             )
-    report.write(folder, subject.world, results, summary, subject.states)
+    from benchmarks.report import single
+
+    single.write(folder)
     model.get_env().close()  # type: ignore[union-attr]
     for line in said(summary):
         print(line)

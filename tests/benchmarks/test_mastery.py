@@ -54,6 +54,11 @@ def config(**options):
     return MasteryConfig(**settings | given | {"progress_bar": False} | options)
 
 
+def text_of(page):
+    """What a reader sees, one blank between words."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page.read_text()))
+
+
 def read(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
@@ -100,17 +105,17 @@ def test_the_tables_agree_with_each_other(folder):
     assert {row["held_out"] for row in goals} == {"0"}
     (summary,) = read(folder / "summary.csv")
     assert sum(int(row["updates"]) for row in goals) == 24 * int(summary["updates"]) > 0
-    page = (folder / "report.html").read_text()
+    page = text_of(folder / "report.html")
     for measure in ("greedy", "epsilon"):
         rate = np.mean([float(row[f"{measure}_reached"]) for row in goals])
         assert float(summary[measure]) == pytest.approx(rate, abs=1e-4)
-        assert f"<td>{measure}</td><td>{rate:.4f}</td>" in page
+        assert f"{measure} {rate:.4f}" in page
     assert (summary["reachable"], summary["measured"], summary["steps"]) == ("220", "220", "2400")
     assert (summary["targets"], summary["agent"], summary["seed"]) == ("PlannedTargets", "default", "3")
     assert 0.0 < float(summary["plan"]) <= 1.0
     assert float(summary["ceiling"]) == pytest.approx(1.0, abs=0.05)
     assert float(summary["training_seconds"]) > 0
-    assert f"knows {summary['known']} of the 220 observations" in " ".join(page.split())
+    assert f"knows {summary['known']} of the 220 observations" in page
 
 
 def test_the_model_is_the_trained_one(folder):
@@ -122,10 +127,10 @@ def test_the_model_is_the_trained_one(folder):
 
 def test_the_report_needs_no_network(folder):
     html = (folder / "report.html").read_text()
-    assert not re.findall(r'(?:src|href)="(?!data:|[\w.-]+")[^"]*"', html)
+    assert not re.findall(r'(?:src|href)="(?!data:|#|[\w.-]+")[^"]*"', html)
     assert "http" not in html.replace("http-equiv", "")
     assert html.count("data:image/gif") == 1
-    for name in re.findall(r'href="([^"]*)"', html):
+    for name in re.findall(r'href="([\w.-]*)"', html):
         assert (folder / name).is_file()
 
 
@@ -307,7 +312,7 @@ def test_held_out_goals_are_measured_and_nothing_else(tmp_path):
     assert len(held_out) == 44
     assert {row["updates"] for row in held_out} == {"0"}
     rate = np.mean([float(row["greedy_reached"]) for row in held_out])
-    assert f"<td>goals held out, greedy</td><td>{rate:.4f}</td>" in (folder / "report.html").read_text()
+    assert f"goals held out, greedy {rate:.4f}" in text_of(folder / "report.html")
     assert float(read(folder / "summary.csv")[0]["held_out_greedy"]) == pytest.approx(rate, abs=1e-4)
     curve = read(folder / "mastery.csv")
     assert all(0 <= float(row["held_out_greedy_low"]) <= float(row["held_out_epsilon_high"]) <= 1 for row in curve)

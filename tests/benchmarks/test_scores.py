@@ -12,14 +12,12 @@ from benchmarks import paper_scores
 from benchmarks.paper_scores import PRINTED, compare, improvements, statement
 from benchmarks.scores import (
     DATA,
-    arrange,
     count_above,
     human_normalized,
     interquartile_mean,
     interval,
     median,
     optimality_gap,
-    per_game,
     probability_of_improvement,
     read_table,
     references,
@@ -129,22 +127,6 @@ def test_bars_of_the_paper_are_finite_and_none_is_zero_by_mistake():
     assert bars["many_goals over a2c"]["Atlantis"] == pytest.approx((2045339.7 - 173983.7) / (173983.7 - 12850.0))
     same = {game for game, value in bars["many_goals over a2c"].items() if value == 0}
     assert same == {"Enduro", "Freeway", "IceHockey", "Tennis", "Venture"}
-
-
-def test_a_row_for_each_game():
-    rows = per_game({"x": np.array([[9.3, 1.7], [-20.7, 31.8]])}, ["Pong", "Breakout"])
-    assert [row["game"] for row in rows] == ["Pong", "Breakout"]
-    assert rows[0] == pytest.approx({"game": "Pong", "random": -20.7, "human": 9.3, "x": -5.7, "x_normalized": 0.5})
-
-
-def test_runs_are_arranged_by_game_and_seed():
-    games, scores = arrange([("b", 1, 4.0), ("b", 0, 3.0), ("a", 0, 1.0), ("a", 1, 2.0)])
-    assert games == ("b", "a")
-    np.testing.assert_array_equal(scores, [[3, 1], [4, 2]])
-    with pytest.raises(ValueError, match="no score of a, seed 1"):
-        arrange([("b", 1, 4.0), ("b", 0, 3.0), ("a", 0, 1.0)])
-    with pytest.raises(ValueError, match="two scores of a, seed 0"):
-        arrange([("a", 0, 1.0), ("a", 0, 1.0)])
 
 
 def test_tables_that_are_none(tmp_path):

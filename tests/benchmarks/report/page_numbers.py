@@ -81,9 +81,9 @@ def agrees(shown, exact):
     return abs(float(digits) - scale * float(exact)) <= 0.5 * 10**-decimals * (1 + 1e-9)
 
 
-def trouble(path):
+def trouble(path, data=None):
     """What is wrong with the numbers of a page, in words; nothing, if nothing is."""
-    data = path.with_name(f"{path.stem}-data")
+    data = data or path.with_name(f"{path.stem}-data")
     page = Page(path.read_text(encoding="utf-8"))
     wrong = [f"says not where it comes from: {text!r}" for text in page.loose]
     for shown, value, cell in page.numbers:
