@@ -14,20 +14,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from gym_twoRooms.layout import Layout, as_layout
 from gym_twoRooms.mdp import TwoRoomsMDP, compile_layout
-from gym_twoRooms.model import TransitionModel, transition_model
-from gym_twoRooms.rendering import draw, write
-from gym_twoRooms.window import Window
+from gym_twoRooms.oracle import TransitionModel, transition_model
+from gym_twoRooms.rendering import Window, draw, write
 
 
 class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     """
     ## Description
 
-    Two rooms, a wall between them, a door in the wall, a switch in each room and a block to push around. There is nothing to
-    win: the world is meant for agents that learn to reach any observation from any other. It is a finite Markov decision
-    process in which that is always possible, and every state looks different.
-
-    It follows the visual gridworld of the paper on many-goals reinforcement learning, and has exactly its 5,728 observations:
+    Two rooms, a wall between them, a door in the wall, a switch in each room and a block to push. There is no task: the world
+    is for agents that learn to reach any observation from any other. It is a finite Markov decision process in which that is
+    always possible, and every state looks different. It follows the visual gridworld of the paper on many-goals reinforcement
+    learning, and has exactly its 5,728 observations:
 
         . . . . . . . . . .
         . S . . W W . . . .       S  switch
@@ -42,21 +40,12 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     ## Observation Space
 
-    `Box(0, 255, (H, W, 3), uint8)`: an RGB picture with one pixel per cell, 10 x 10 on the default map. The colours of the
-    agent, blocks, open and shut doors, switches, slippery floor, walls and floor are all distinct. The agent and blocks hide
-    what is under them.
+    `Box(0, 255, (H, W, 3), uint8)`: an RGB picture with one pixel per cell, 10 x 10 on the default map. Each thing has its own
+    colour. The agent and blocks hide what is under them. Rendering never changes observations.
 
     ## Action Space
 
-    `Discrete(5)`:
-
-    | action | meaning | |
-    |---|---|---|
-    | 0 | up | |
-    | 1 | down | |
-    | 2 | left | |
-    | 3 | right | |
-    | 4 | toggle | on a switch, flips the door that it operates; elsewhere does nothing |
+    `Discrete(5)`: 0 up, 1 down, 2 left, 3 right, 4 toggle. On a switch, toggle flips its door; elsewhere it does nothing.
 
     ## Dynamics
 
@@ -66,54 +55,28 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     - On slippery floor, with probability `slip_probability`, the action (whichever it is) becomes a random move.
     - After every action, each open door in which nobody stands closes with probability `close_probability`.
 
-    ## Rewards
+    ## Rewards, Starting State and Episode End
 
-    The reward is always 0.
-
-    ## Starting State
-
-    Drawn uniformly from all states, or the one given by `reset(options={"state": number})`.
-
-    ## Episode End
-
-    An episode never terminates and is not truncated, unless by a `TimeLimit` (`gym.make(..., max_episode_steps=...)`).
+    The reward is always 0. The starting state is drawn uniformly from all states, or given by
+    `reset(options={"state": number})`. An episode never terminates; a `TimeLimit` (`gym.make(..., max_episode_steps=...)`)
+    truncates it.
 
     ## Information
 
-    `reset` and `step` return a dictionary with
-
-    - `"state"`: the number of the state, int;
-    - `"action_mask"`: 1 where an action may do something, (5,) int8: toggling only on a switch. `action_masks()` gives it as
-      bool. The other actions are no error.
-
-    ## Rendering
-
-    Whatever the render mode and the size of a cell, observations stay as they are. The modes are
-
-    - `"rgb_array"`: `render()` returns a picture, (H * cell_size, W * cell_size, 3) uint8;
-    - `"human"`: `reset` and `step` show that picture in a window, at `metadata["render_fps"]` pictures per second. That needs
-      pygame: `pip install "sb3-manygoals[render]"`. When a person closes the window, the environment goes on without it;
-    - `"ansi"`: `render()` returns the map as a string: `@` agent, `B` block, `D` (or `E`, `F`, `G`) shut door, `/` open door,
-      `S` (or `T`, `U`, `V`) switch, `W` slippery floor, `#` wall, `.` floor.
-
-    `render_observation(observation)` draws any observation in the same way, be it the current one, a goal or another.
-    `python -m gym_twoRooms.play` is the world on the keyboard.
+    `reset` and `step` return `"state"`, the number of the state, int, and `"action_mask"`, 1 where an action may do something
+    (toggling only on a switch), (5,) int8. The other actions are no error.
 
     ## Arguments
 
-    ```python
-    import gymnasium as gym
-    import gym_twoRooms  # registers the environments
-
-    env = gym.make("TwoRoomsSwitch-v0", slip_probability=0.0)
-    env = gym.make("TwoRoomsSwitchSmall-v0", render_mode="rgb_array")
-    ```
+    `gym.make("TwoRoomsSwitch-v0", slip_probability=0.0)`; `"TwoRoomsSwitchSmall-v0"` has the layout `"small"`.
 
     :param layout: A :class:`~gym_twoRooms.layout.Layout`, the name of one (``"paper"``, ``"small"``, ``"locks"``,
         ``"warehouse"`` or ``"mansion"``), or an ASCII map
     :param slip_probability: Probability, in [0, 1], that an action on slippery floor becomes a random move
     :param close_probability: Probability, in [0, 1], that an open, empty door closes after an action, for each door
-    :param render_mode: ``"rgb_array"``, ``"human"``, ``"ansi"`` or None
+    :param render_mode: ``"rgb_array"``: :meth:`render` returns a picture; ``"ansi"``: it returns a map in characters;
+        ``"human"``: :meth:`reset` and :meth:`step` show the picture in a window, ``metadata["render_fps"]`` times a second,
+        which needs pygame, until a person closes it; or None
     :param cell_size: Width and height of a cell in pictures for people, in pixels
     :raises LayoutError: If the map is not valid, or not all states can be reached from each other
     :raises ValueError: If another argument is out of range
@@ -172,7 +135,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         :raises ValueError: If there is no such state
         """
         self._state = self._check_state(state)
-        return self.observation_of(self._state)
+        return self.mdp.observe(self._state)
 
     def observation_of(self, state: int) -> NDArray[np.uint8]:
         """
@@ -183,8 +146,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         :raises TypeError: If ``state`` is not an integer
         :raises ValueError: If there is no such state
         """
-        observations = self.mdp.observe(np.array([self._check_state(state)]))
-        return observations.reshape(self.observation_space.shape)
+        return self.mdp.observe(self._check_state(state))
 
     def state_of(self, observation: ArrayLike) -> int:
         """
@@ -227,14 +189,14 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         :return: True where an action may do something, (5,) bool
         :raises ResetNeeded: If the environment was not reset yet
         """
-        return self.mdp.action_mask_one(self.state).astype(np.bool_)
+        return self.mdp.action_masks(self.state).astype(np.bool_)
 
     @cached_property
     def P(self) -> TransitionModel:
         """
         The exact dynamics in the form of Gymnasium's toy_text environments, for planners; built on first use.
         ``P[state][action]`` is a list of ``(probability, next_state, reward, terminated)``, see
-        :func:`~gym_twoRooms.model.transition_model`.
+        :func:`~gym_twoRooms.oracle.transition_model`.
         """
         return transition_model(self.mdp)
 
@@ -258,7 +220,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
             self._state = self._check_state(given)
         if self.render_mode == "human":
             self.render()
-        return self.observation_of(self._state), self._info()
+        return self.mdp.observe(self._state), self._info(self._state)
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """
@@ -282,7 +244,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         self._state = state = mdp.step_one(state, number, self.np_random.random)
         if self.render_mode == "human":
             self.render()
-        return mdp.observe_one(state), 0.0, False, False, {"state": state, "action_mask": mdp.action_mask_one(state)}
+        return mdp.observe(state), 0.0, False, False, self._info(state)
 
     def render(self) -> NDArray[np.uint8] | str | None:
         """
@@ -331,34 +293,25 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
             raise TypeError(f"A state must be one integer, got {state!r}.")
         return int(states)
 
-    def _info(self) -> dict[str, Any]:
-        return {"state": self.state, "action_mask": self.mdp.action_mask_one(self.state)}
+    def _info(self, state: int) -> dict[str, Any]:
+        return {"state": state, "action_mask": self.mdp.action_masks(state)}
 
 
 def _reset_needed() -> ResetNeeded:
     return ResetNeeded("The environment has no state yet: call reset() first.")
 
 
-def observation_space(mdp: TwoRoomsMDP) -> spaces.Space[NDArray[np.uint8]]:
-    """
-    The space of the pictures of a compiled layout.
+# What the vector environment shares.
 
-    :param mdp: The compiled layout
-    :return: ``Box(0, 255, (H, W, 3), uint8)``
-    """
+
+def observation_space(mdp: TwoRoomsMDP) -> spaces.Space[NDArray[np.uint8]]:
+    """The space of a world's observations."""
     box = spaces.Box(0, 255, (mdp.layout.height, mdp.layout.width, 3), np.uint8)
     return cast("spaces.Space[NDArray[np.uint8]]", box)  # Box is typed for all dtypes at once
 
 
 def check_rendering(render_mode: str | None, cell_size: int, modes: Sequence[str]) -> None:
-    """
-    Validate the arguments about rendering.
-
-    :param render_mode: One of ``modes``, or None
-    :param cell_size: Pixels per cell
-    :param modes: The modes that there are
-    :raises ValueError: If there is no such mode, or a cell is not a positive whole number of pixels
-    """
+    """Raise ValueError if there is no such mode, or a cell is not a positive whole number of pixels."""
     if render_mode is not None and render_mode not in modes:
         raise ValueError(f"render_mode must be None or one of {modes}, got {render_mode!r}.")
     if not isinstance(cell_size, int) or cell_size < 1:
@@ -366,22 +319,12 @@ def check_rendering(render_mode: str | None, cell_size: int, modes: Sequence[str
 
 
 def warn_about_rendering(modes: Sequence[str]) -> None:
-    """
-    Say that there is nothing to see.
-
-    :param modes: The modes that there are
-    """
+    """Warn that there is nothing to see."""
     gym.logger.warn(f"render() does nothing without a render mode: make the environment with render_mode in {modes}.")
 
 
 def given_state(options: dict[str, Any] | None) -> Any:
-    """
-    Read the options of a reset.
-
-    :param options: ``{"state": ...}``, an empty dictionary or None
-    :return: The state given, or None
-    :raises ValueError: If there is an unknown option
-    """
+    """The state given in the options of a reset, or None. Unknown options raise ValueError."""
     unknown = set(options or ()) - {"state"}
     if unknown:
         raise ValueError(f"Unknown reset options {sorted(map(str, unknown))}; the only one is 'state'.")
@@ -389,28 +332,14 @@ def given_state(options: dict[str, Any] | None) -> Any:
 
 
 def world_of(mdp: TwoRoomsMDP) -> dict[str, Any]:
-    """
-    What makes a world, to be kept beside its state.
-
-    :param mdp: The compiled layout
-    :return: The map and the probabilities
-    """
-    return {
-        "layout": str(mdp.layout),
-        "slip_probability": float(mdp.slip_probability),
-        "close_probability": float(mdp.close_probability),
-    }
+    """The map and the probabilities, to be kept beside a state."""
+    probabilities = {"slip_probability": mdp.slip_probability, "close_probability": mdp.close_probability}
+    return {"layout": str(mdp.layout), **probabilities}
 
 
-def check_world(expected: dict[str, Any], found: dict[str, Any]) -> None:
-    """
-    Compare a world with the one that a state is of.
-
-    :param expected: The latter
-    :param found: The former
-    :raises ValueError: If they differ
-    """
-    for name in expected:
-        if expected[name] != found.get(name):
-            ours, theirs = (f"\n{one}\n" if name == "layout" else repr(one) for one in (found.get(name), expected[name]))
+def check_world(saved: dict[str, Any], here: dict[str, Any]) -> None:
+    """Raise ValueError if a saved state is of another world."""
+    for name in saved:
+        if saved[name] != here.get(name):
+            theirs, ours = (f"\n{one}\n" if name == "layout" else repr(one) for one in (saved[name], here.get(name)))
             raise ValueError(f"The state is of another world: its {name} is {theirs}, here it is {ours}.")

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gym_twoRooms.connectivity import stranded_state
 from gym_twoRooms.layout import BLOCK, DIRECTIONS, DOORS, FLOOR, SLIPPERY, SWITCHES, WALL, Layout, LayoutError
-from gym_twoRooms.numbering import StateNumbering
+from gym_twoRooms.states import StateNumbering, flat, stranded_state
 
 MAX_TABLE_BYTES = 64 * 2**20
 """Up to this size the pictures of all states are kept as a table."""
@@ -55,11 +54,11 @@ class Action(IntEnum):
 
 class TwoRoomsMDP:
     """
-    All states of a layout, numbered by arithmetic, with their dynamics and pictures. Immutable: its arrays are read-only.
+    All states of a layout with their numbers, dynamics and pictures. Immutable: its arrays are read-only.
 
-    A state is where the blocks are, which doors are open, and where the agent is, numbered in that order of significance.
-    Blocks look alike, and states that differ only in which block is where are the same. Cells are flat indexes
-    ``row * width + column``. S is the number of states, B that of blocks, D that of doors, H x W the size of the map.
+    A state is where the blocks are, which doors are open and where the agent is, numbered in that order of significance.
+    Blocks look alike: exchanging two gives the same state. Cells are flat indexes ``row * width + column``. S is the number of
+    states, B that of blocks, D that of doors, H x W the size of the map.
 
     :ivar layout: The map
     :ivar slip_probability: Probability that an action on slippery floor becomes a random move
@@ -70,13 +69,13 @@ class TwoRoomsMDP:
     :ivar blocks: Cells of the blocks, (S, B) int32; those of blocks that could meet are in ascending order
     :ivar doors_open: Whether each door is open, in the order of ``layout.doors``, (S, D) bool
     :ivar slips: Whether the agent stands on slippery floor, (S,) bool
-    :ivar chance: Whether a step leaves anything to chance: on slippery floor, on a switch, or with a door open, unless the
-        probabilities are 0; (S,) bool
-    :ivar on_switch: Whether the agent stands on a switch, so that toggling does something, (S,) bool
+    :ivar chance: Whether a step is random: on slippery floor, on a switch or with a door open, unless the probabilities are 0;
+        (S,) bool
+    :ivar on_switch: Whether the agent stands on a switch, (S,) bool
     :ivar next_state: State after each action, before doors may close and without slipping, (S, 5) int64
-    :ivar closed_state: State once a set of doors had their chance to close: those in which somebody stands stay open. The
-        sets are numbered by their bits, 1 for the first door, 2 for the second; (S, 2**D) int32, the first column is 0 to S-1
-    :ivar closing_probability: Probability that just these doors have their chance after an action, (2**D,) float64
+    :ivar closed_state: State after a set of doors tried to close; a door in which the agent stands stays open. Bit d of a set
+        stands for door d, so the first column is 0 to S-1; (S, 2**D) int32
+    :ivar closing_probability: Probability that just this set of doors tries to close after an action, (2**D,) float64
 
     :param layout: The map
     :param slip_probability: In [0, 1]
@@ -118,7 +117,6 @@ class TwoRoomsMDP:
         :return: State numbers, (...) int64
         :raises ValueError: If no state is like that
         """
-        n_cells = self.layout.height * self.layout.width
         agent, blocks, doors_open = np.asarray(agent), np.asarray(blocks), np.asarray(doors_open)
         n_blocks, n_doors = self.blocks.shape[1], self.doors_open.shape[1]
         for name, array, size in (("blocks", blocks, n_blocks), ("doors_open", doors_open, n_doors)):
@@ -126,18 +124,13 @@ class TwoRoomsMDP:
                 raise ValueError(f"{name} must have shape (..., {size}), got {array.shape}.")
         shape = np.broadcast_shapes(agent.shape, blocks.shape[:-1], doors_open.shape[:-1])
         agent = np.broadcast_to(agent, shape).ravel()
-        blocks = np.broadcast_to(blocks, (*shape, n_blocks)).reshape(len(agent), n_blocks)
+        blocks = np.broadcast_to(blocks, (*shape, n_blocks)).reshape(len(agent), n_blocks).astype(np.int64)
         doors_open = np.broadcast_to(doors_open, (*shape, n_doors)).reshape(len(agent), n_doors).astype(np.bool_)
-        inside = (agent >= 0) & (agent < n_cells) & ((blocks >= 0) & (blocks < n_cells)).all(axis=1)
-        on_map = np.where(inside[:, np.newaxis], blocks, -1).astype(np.int64)
-        numbering = self._numbering
-        states = numbering.encode(np.where(inside, agent, -1), numbering.by_region(on_map), doors_open @ numbering.bits)
+        states = self._numbering.encode(agent, blocks, doors_open @ self._numbering.bits)
         if (states < 0).any():
             first = int((states < 0).argmax())
-            parts = (
-                f"agent in cell {agent[first]}, blocks in {blocks[first].tolist()}, doors open {doors_open[first].tolist()}"
-            )
-            raise ValueError(f"There is no state with the {parts}.")
+            parts = f"agent in cell {agent[first]}, blocks in {blocks[first].tolist()}"
+            raise ValueError(f"There is no state with the {parts}, doors open {doors_open[first].tolist()}.")
         return states.reshape(shape)
 
     def check_states(self, states: ArrayLike) -> NDArray[np.int64]:
@@ -177,9 +170,8 @@ class TwoRoomsMDP:
 
         :param states: State numbers, (N,)
         :param actions: Actions, (N,)
-        :param draw: Given the rows, (k,) ascending, in which something is left to ``chance``, draws a uniform number from
-            [0, 1) for each. It decides whether and where to the agent slips, and what of it that leaves open decides which
-            doors close
+        :param draw: Given the rows, (k,) ascending, in which the step is random, draws a uniform number from [0, 1) for each.
+            The number decides whether and where the agent slips; what remains of it decides which doors close
         :return: Next states, (N,) int64
         """
         rows = np.flatnonzero(self.chance.take(states))
@@ -189,8 +181,8 @@ class TwoRoomsMDP:
         slippery = self.slips.take(states[rows])
         if slippery.any():
             slips = slippery & (uniforms < self.slip_probability)
-            # Given a slip, u / p is uniform again and picks one of four moves, and its fraction is uniform once more.
-            # Rounding cannot make it 1, as u < p.
+            # Given a slip, u / p is uniform again. It picks one of four moves, and its fraction is uniform once more.
+            # It is below 1 after rounding too, as u < p.
             scaled = uniforms[slips] / self.slip_probability * 4
             moves = scaled.astype(actions.dtype)
             actions = actions.copy()
@@ -211,7 +203,7 @@ class TwoRoomsMDP:
 
         :param state: State number
         :param action: Action
-        :param draw: Draws a uniform number from [0, 1); called once where something is left to ``chance``, else not
+        :param draw: Draws a uniform number from [0, 1); called once if the step is random, else not
         :return: Next state
         """
         if not self._chance_at(state):
@@ -250,54 +242,33 @@ class TwoRoomsMDP:
         table.flags.writeable = False
         return table
 
-    def observe(self, states: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
+    def observe(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.uint8]:
         """
         Look up the pictures of states, or draw them where there is no table.
 
-        :param states: State numbers, (N,)
-        :return: A new array, (N, H, W, 3) uint8
+        :param states: State numbers, any shape
+        :return: A new array, (..., H, W, 3) uint8
         """
         # "clip" saves the check of what is never out of range; the default takes twice as long.
         return self.observations.take(states, axis=0, mode="clip") if self.has_table else self.render(states)
 
-    def observe_one(self, state: int) -> NDArray[np.uint8]:
-        """
-        :meth:`observe` for a single state.
-
-        :param state: State number
-        :return: A new array, (H, W, 3) uint8
-        """
-        picture: NDArray[np.uint8] = self.observations[state].copy() if self.has_table else self.render(np.array([state]))[0]
-        return picture
-
-    def action_masks(self, states: NDArray[np.int64]) -> NDArray[np.int8]:
+    def action_masks(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.int8]:
         """
         Which actions may do something.
 
-        :param states: State numbers, (N,)
-        :return: A new array, 1 where an action may do something: toggling only on a switch, (N, 5) int8
+        :param states: State numbers, any shape
+        :return: A new array, 1 where an action may do something: toggling only on a switch, (..., 5) int8
         """
-        masks = np.ones((len(states), self.n_actions), dtype=np.int8)
-        masks[:, Action.TOGGLE] = self.on_switch.take(states)
-        return masks
+        return self._masks.take(states, axis=0, mode="clip")
 
-    def action_mask_one(self, state: int) -> NDArray[np.int8]:
-        """
-        :meth:`action_masks` for a single state.
-
-        :param state: State number
-        :return: A new array, (5,) int8
-        """
-        return self._masks[self._on_switch_at(state)].copy()
-
-    def render(self, states: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
+    def render(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.uint8]:
         """
         Draw the pictures of states, one pixel per cell, without using the table.
 
-        :param states: State numbers, (N,)
-        :return: A new array, (N, H, W, 3) uint8
+        :param states: State numbers, any shape
+        :return: A new array, (..., H, W, 3) uint8
         """
-        states = np.asarray(states)
+        shape, states = np.shape(states), np.ravel(states)
         pictures = np.tile(self._ground, (len(states), 1, 1))
         rows = np.arange(len(states))
         for door, cells in enumerate(self._numbering.doors):
@@ -305,7 +276,7 @@ class TwoRoomsMDP:
         for blocks in self.blocks[states].T:
             pictures[rows, blocks] = COLOURS["block"]
         pictures[rows, self.agent[states]] = COLOURS["agent"]
-        return pictures.reshape(-1, self.layout.height, self.layout.width, 3)
+        return pictures.reshape(*shape, self.layout.height, self.layout.width, 3)
 
     def state_of(self, observation: ArrayLike) -> int:
         """
@@ -315,11 +286,7 @@ class TwoRoomsMDP:
         :return: The state that looks so
         :raises ValueError: If no state does
         """
-        picture = np.asarray(observation)
-        expected = (self.layout.height, self.layout.width, 3)
-        if picture.shape != expected:
-            raise ValueError(f"An observation has shape {expected}, got {picture.shape}.")
-        return int(self.states_of(picture[np.newaxis])[0])
+        return int(self.states_of(np.asarray(observation)[np.newaxis])[0])
 
     def states_of(self, observations: ArrayLike) -> NDArray[np.int64]:
         """
@@ -332,22 +299,21 @@ class TwoRoomsMDP:
         pictures = np.asarray(observations)
         expected = (self.layout.height, self.layout.width, 3)
         if pictures.shape[1:] != expected:
-            raise ValueError(f"Observations have shape (N, {', '.join(map(str, expected))}), got {pictures.shape}.")
-        flat = pictures.reshape(len(pictures), len(self._ground), 3)
-        is_agent, is_block, is_shut = ((flat == COLOURS[thing]).all(axis=2) for thing in ("agent", "block", "door shut"))
+            raise ValueError(f"An observation has shape {expected}, got {pictures.shape[1:]}.")
+        pixels = pictures.reshape(len(pictures), len(self._ground), 3)
+        is_agent, is_block, is_shut = ((pixels == COLOURS[thing]).all(axis=2) for thing in ("agent", "block", "door shut"))
         n_agents, n_blocks = is_agent.sum(axis=1), is_block.sum(axis=1)
         wrong = (n_agents != 1) | (n_blocks != self.blocks.shape[1])
         if wrong.any():
             row = int(wrong.argmax())
             shown = f"{n_agents[row]} agents and {n_blocks[row]} blocks"
             raise ValueError(f"No state looks like this observation (row {row}): it shows {shown}.")
-        blocks = np.nonzero(is_block)[1].reshape(len(flat), self.blocks.shape[1])
-        opened = np.zeros(len(flat), dtype=np.int64)
-        numbering = self._numbering
-        for bit, cells in zip(numbering.bits.tolist(), numbering.doors, strict=True):
+        blocks = np.nonzero(is_block)[1].reshape(len(pixels), self.blocks.shape[1])
+        opened = np.zeros(len(pixels), dtype=np.int64)
+        for bit, cells in zip(self._numbering.bits.tolist(), self._numbering.doors, strict=True):
             # The agent hides a door only when it stands in it, and then the door is open.
             opened += bit * ~is_shut[:, cells].any(axis=1)
-        states = numbering.encode(is_agent.argmax(axis=1), numbering.by_region(blocks), opened)
+        states = self._numbering.encode(is_agent.argmax(axis=1), blocks, opened)
         wrong = (states < 0) | (self.observe(states) != pictures).any(axis=(1, 2, 3))
         if wrong.any():
             raise ValueError(f"No state looks like this observation (row {int(wrong.argmax())}).")
@@ -357,13 +323,11 @@ class TwoRoomsMDP:
         """Fill the tables of what each action does, for all states at once."""
         layout, numbering, opened = self.layout, self._numbering, self._numbering.opened
         n_cells = layout.height * layout.width
-        on_slippery = np.zeros(n_cells, dtype=np.bool_)
-        on_slippery[numbering.flat(layout.slippery)] = True
         flips = np.zeros(n_cells, dtype=np.int64)  # the bit of the door that toggling flips, 0 off the switches
         for bit, switches in zip(numbering.bits, layout.switches, strict=True):
-            flips[numbering.flat(switches)] = bit
+            flips[flat(layout, switches)] = bit
         flip = flips[self.agent]
-        self.slips = on_slippery[self.agent]
+        self.slips = np.isin(self.agent, flat(layout, layout.slippery))
         self.on_switch = flip > 0
         self.chance = self.slips & (self.slip_probability > 0)
         if self.close_probability > 0:
@@ -371,16 +335,13 @@ class TwoRoomsMDP:
 
         self.next_state = np.empty((self.n_states, self.n_actions), dtype=np.int64)
         unchanged = np.arange(self.n_states)
-        row, column = np.divmod(np.arange(n_cells), layout.width)
+        cells = np.full((layout.height + 2, layout.width + 2), -1)  # -1 around the map
+        cells[1:-1, 1:-1] = np.arange(n_cells).reshape(layout.height, layout.width)
         for move, (down, right) in enumerate(DIRECTIONS.values()):
-            to_row, to_column = row + down, column + right
-            on_map = (to_row >= 0) & (to_row < layout.height) & (to_column >= 0) & (to_column < layout.width)
-            beside = np.where(on_map, to_row * layout.width + to_column, -1)
+            beside = cells[1 + down : layout.height + 1 + down, 1 + right : layout.width + 1 + right].ravel()
             agent = beside[self.agent]
             blocks = np.where(self.blocks == agent[:, np.newaxis], beside[self.blocks], self.blocks)
-            # Whatever is in the way - wall, edge, shut door, another block, or one of them behind a block - makes the state
-            # impossible.
-            moved = numbering.encode(agent, blocks, opened)
+            moved = numbering.encode(agent, blocks, opened)  # impossible if a wall, shut door, edge or block is in the way
             self.next_state[:, move] = np.where(moved >= 0, moved, unchanged)
         self.next_state[:, Action.TOGGLE] = numbering.encode(self.agent, self.blocks, opened ^ flip)
 
@@ -389,19 +350,19 @@ class TwoRoomsMDP:
         for bit in numbering.bits.tolist():
             shut = numbering.encode(self.agent, self.blocks, opened & ~bit)
             shut = np.where(shut >= 0, shut, unchanged)
-            # Sets of the doors so far, and each of them with this door.
+            # Sets of the doors so far, each with this door.
             self.closed_state[:, bit : 2 * bit] = shut[self.closed_state[:, :bit]]
         sets = np.arange(self.closed_state.shape[1])
         n_closing = (sets[:, np.newaxis] & numbering.bits > 0).sum(axis=1)
         close = self.close_probability
         self.closing_probability = close**n_closing * (1.0 - close) ** (len(numbering.doors) - n_closing)
-        # A uniform draw below the last bound closes the doors of the first set, from 1 on, whose bound is above it.
+        # A draw closes the doors of the first set whose bound is above it; above the last bound, none.
         self._closing_bounds = np.append(0.0, np.cumsum(self.closing_probability[1:]))
         self._closing_bounds_list = self._closing_bounds.tolist()
         self._any_closing = self._closing_bounds_list[-1]
-        # What single steps need, in the form that is quickest for them.
-        self._chance_at, self._next_state_at, self._on_switch_at = self.chance.item, self.next_state.item, self.on_switch.item
-        self._masks = (np.array([1, 1, 1, 1, 0], dtype=np.int8), np.ones(5, dtype=np.int8))
+        self._chance_at, self._next_state_at = self.chance.item, self.next_state.item  # bound once, for single steps
+        self._masks = np.ones((self.n_states, self.n_actions), dtype=np.int8)
+        self._masks[:, Action.TOGGLE] = self.on_switch
 
     def _check_connected(self) -> None:
         """Raise LayoutError unless every state can be reached from every other."""
@@ -414,15 +375,15 @@ class TwoRoomsMDP:
             raise LayoutError(f"The state ({self._describe(state)}) cannot be {verb} ({note}).")
 
     def _describe(self, state: int) -> str:
-        places = [f"the agent at {self._place(self.agent[state])}"]
-        places += [f"a block at {self._place(block)}" for block in self.blocks[state]]
-        for cells, is_open in zip(self._numbering.doors, self.doors_open[state], strict=True):
-            places.append(f"the door at {self._place(cells[0])} {'open' if is_open else 'shut'}")
-        return ", ".join(places)
+        def place(cell: int) -> str:
+            row, column = divmod(int(cell), self.layout.width)
+            return f"row {row}, column {column}"
 
-    def _place(self, cell: int) -> str:
-        row, column = divmod(int(cell), self.layout.width)
-        return f"row {row}, column {column}"
+        places = [f"the agent at {place(self.agent[state])}"]
+        places += [f"a block at {place(block)}" for block in self.blocks[state]]
+        for cells, is_open in zip(self._numbering.doors, self.doors_open[state], strict=True):
+            places.append(f"the door at {place(cells[0])} {'open' if is_open else 'shut'}")
+        return ", ".join(places)
 
 
 def compile_layout(layout: Layout, slip_probability: float = 0.5, close_probability: float = 0.01) -> TwoRoomsMDP:
@@ -438,5 +399,4 @@ def compile_layout(layout: Layout, slip_probability: float = 0.5, close_probabil
     return _compile(layout, float(slip_probability), float(close_probability))
 
 
-# Apart from its wrapper because the cache tells arguments left out from the same ones given.
-_compile = lru_cache(maxsize=16)(TwoRoomsMDP)
+_compile = lru_cache(maxsize=16)(TwoRoomsMDP)  # a cache on compile_layout would tell defaults left out from the same given

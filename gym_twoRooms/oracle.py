@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 CHUNK = 256
 """Goals that :func:`mastery_ceiling` plans for at a time, to bound its memory: about 32 bytes a state and goal."""
+TransitionModel = dict[int, dict[int, list[tuple[float, int, float, bool]]]]
+"""``{state: {action: [(probability, next_state, reward, terminated), ...]}}``"""
 
 
 def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
@@ -20,15 +22,13 @@ def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
     The dynamics as matrices.
 
     :param mdp: The world
-    :return: For each action, the probabilities of each state's successors, a sparse (S, S) float64 matrix
+    :return: For each action, the probabilities of each state's successors: a sparse (S, S) float64 matrix, its columns in
+        ascending order
     """
     from scipy.sparse import csr_array, diags_array, eye_array  # importing scipy takes longer than compiling a layout
 
-    states = np.arange(mdp.n_states)
-    one = np.ones(mdp.n_states)
-
     def moves_to(targets: NDArray[np.integer[Any]]) -> Any:
-        return csr_array((one, (states, targets)), shape=(mdp.n_states, mdp.n_states))
+        return csr_array((np.ones(len(targets)), (np.arange(len(targets)), targets)), shape=(mdp.n_states, mdp.n_states))
 
     # columns of closing: where a state is once the doors had their chance to close
     closing = sum(
@@ -39,7 +39,29 @@ def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
     slipping = diags_array(mdp.slip_probability * mdp.slips, format="csr")
     staying = eye_array(mdp.n_states, format="csr") - slipping
     random_move = sum(arrivals[1:4], arrivals[0]) * 0.25
-    return [csr_array((staying @ arrival + slipping @ random_move) @ closing) for arrival in arrivals]
+    matrices = [csr_array((staying @ arrival + slipping @ random_move) @ closing) for arrival in arrivals]
+    for matrix in matrices:
+        matrix.eliminate_zeros()
+        matrix.sort_indices()
+    return matrices
+
+
+def transition_model(mdp: TwoRoomsMDP) -> TransitionModel:
+    """
+    The dynamics as Gymnasium's toy_text environments have them in ``P``. It takes about 2 kB a state; for large maps,
+    :func:`transition_matrices` has the same in less space.
+
+    :param mdp: The world
+    :return: For each state and action, what may follow: each next state once, in ascending order, with a positive
+        probability; rewards are 0.0 and nothing terminates
+    """
+    model: TransitionModel = {state: {} for state in range(mdp.n_states)}
+    for action, matrix in enumerate(transition_matrices(mdp)):
+        chances, followers, starts = matrix.data.tolist(), matrix.indices.tolist(), matrix.indptr.tolist()
+        outcomes = [(chance, follower, 0.0, False) for chance, follower in zip(chances, followers, strict=True)]
+        for state in range(mdp.n_states):
+            model[state][action] = outcomes[starts[state] : starts[state + 1]]
+    return model
 
 
 def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDArray[np.float64]:
@@ -70,7 +92,7 @@ def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDA
 
 def mastery_ceiling(mdp: TwoRoomsMDP, horizon: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.float64]]:
     """
-    The ceiling of mastery in the form that :func:`~sb3_manygoals.evaluation.evaluate_mastery` asks for.
+    The ceiling of mastery in the form that :func:`~sb3_manygoals.evaluation.evaluate_mastery` takes.
 
     :param mdp: The world
     :param horizon: Steps allowed

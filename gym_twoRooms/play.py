@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gym_twoRooms.env import TwoRoomsSwitchEnv
 from gym_twoRooms.layout import NAMED_LAYOUTS, Layout
 from gym_twoRooms.mdp import Action
-from gym_twoRooms.window import import_pygame
+from gym_twoRooms.rendering import import_pygame
 
 FPS = 30
 REPEAT_AFTER, REPEAT_EVERY = 9, 3

@@ -1,23 +1,22 @@
-"""Pictures of states for people, in pure NumPy, and the same in characters."""
+"""Pictures of states for people: in NumPy, in characters, and in a window."""
 
-from collections.abc import Sequence
 from functools import lru_cache
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
-from gym_twoRooms.layout import BLOCK, DOORS, FLOOR, SWITCHES, Layout
-from gym_twoRooms.mdp import COLOURS, TwoRoomsMDP
-
-Colour = Sequence[float] | NDArray[np.float64]
+from gym_twoRooms.layout import BLOCK, DOORS, FLOOR, SWITCHES, WALL, Layout
+from gym_twoRooms.mdp import COLOURS, THINGS, TwoRoomsMDP
 
 DARKER, LIGHTER = 0.72, 0.22
 """Factor by which outlines are darkened, and share of white in highlights."""
 SMALLEST_GRID = 8
-"""Cells narrower than this many pixels have no grid lines: they would hide the rest."""
-
+"""Cells narrower than this many pixels have no grid lines, which would hide the rest."""
 AGENT, OPEN_DOOR = "@/"
-"""What :func:`write` adds to the symbols of layouts."""
+"""Symbols of :func:`write` that layouts do not have."""
 
 
 def draw(mdp: TwoRoomsMDP, state: int, cell_size: int = 32) -> NDArray[np.uint8]:
@@ -31,28 +30,19 @@ def draw(mdp: TwoRoomsMDP, state: int, cell_size: int = 32) -> NDArray[np.uint8]
     """
     layout = mdp.layout
     canvas = _ground(layout, cell_size).copy()
-
-    def cell(index: int) -> NDArray[np.float64]:
-        row, column = divmod(index, layout.width)
-        return canvas[row * cell_size : (row + 1) * cell_size, column * cell_size : (column + 1) * cell_size]
-
     for cells, is_open in zip(layout.doors, mdp.doors_open[state], strict=True):
         for row, column in cells:
             switch = SWITCHES[DOORS.index(layout.rows[row][column])]
-            (_draw_open_door if is_open else _draw_shut_door)(cell(row * layout.width + column), switch)
-    for block in mdp.blocks[state].tolist():
-        _draw_block(cell(block))
-    _draw_agent(cell(int(mdp.agent[state])))
+            _paint(_tile(canvas, row, column, cell_size), f"door {'open' if is_open else 'shut'}", f"switch {switch}")
+    for cell, thing in [*((block, "block") for block in mdp.blocks[state].tolist()), (int(mdp.agent[state]), "agent")]:
+        _paint(_tile(canvas, cell // layout.width, cell % layout.width, cell_size), thing)
     return np.round(canvas).astype(np.uint8)
 
 
 def write(mdp: TwoRoomsMDP, state: int) -> str:
     """
-    Write a state as a map. The symbols are those of layouts, ``.`` floor, ``#`` wall, ``W`` slippery floor, letters of
-    switches, and
-
-    - ``@`` the agent and ``B`` a block, which hide what is under them;
-    - the letter of a door when it is shut, ``/`` when it is open.
+    Write a state as a map. The symbols are those of layouts: ``.`` floor, ``#`` wall, ``W`` slippery floor, letters of
+    switches and of shut doors. ``/`` is an open door. ``@`` the agent and ``B`` a block hide what is under them.
 
     :param mdp: The compiled layout
     :param state: The number of the state
@@ -76,76 +66,127 @@ def _ground(layout: Layout, cell_size: int) -> NDArray[np.float64]:
     canvas = np.empty((layout.height * cell_size, layout.width * cell_size, 3))
     for row, symbols in enumerate(layout.rows):
         for column, symbol in enumerate(symbols):
-            tile = canvas[row * cell_size : (row + 1) * cell_size, column * cell_size : (column + 1) * cell_size]
-            tile[:] = COLOURS["wall" if symbol == "#" else "floor"]
-            if symbol == "W":
-                _draw_slippery(tile)
-            elif symbol in SWITCHES:
-                _draw_switch(tile, symbol)
-            if symbol not in "#" + DOORS and cell_size >= SMALLEST_GRID:
-                # One line between two cells: each draws its upper and left ones.
-                tile[0] = tile[:, 0] = tile[-1, -1] * 0.86
+            tile = _tile(canvas, row, column, cell_size)
+            tile[:] = COLOURS["floor"]
+            if symbol not in DOORS:
+                _paint(tile, THINGS[symbol])
+            if symbol not in WALL + DOORS and cell_size >= SMALLEST_GRID:
+                tile[0] = tile[:, 0] = tile[-1, -1] * 0.86  # each cell draws its upper and left lines
     canvas.flags.writeable = False
     return canvas
 
 
-def _draw_slippery(tile: NDArray[np.float64]) -> None:
-    tile[:] = COLOURS["slippery"]
-    for height, left, right in ((0.34, 0.2, 0.6), (0.66, 0.4, 0.8)):
-        _box(tile, height - 0.03, left, height + 0.03, right, _lighter("slippery"))
+def _tile(canvas: NDArray[np.float64], row: int, column: int, size: int) -> NDArray[np.float64]:
+    return canvas[row * size : (row + 1) * size, column * size : (column + 1) * size]
 
 
-def _draw_switch(tile: NDArray[np.float64], switch: str) -> None:
-    _box(tile, 0.12, 0.12, 0.88, 0.88, _darker(f"switch {switch}"))
-    _box(tile, 0.18, 0.18, 0.82, 0.82, COLOURS[f"switch {switch}"])
-    _box(tile, 0.30, 0.46, 0.70, 0.54, _darker(f"switch {switch}"))
+def _paint(tile: NDArray[np.float64], thing: str, switch: str = "") -> None:
+    """Draw a thing; ``switch`` is what operates a door."""
+    colour = np.array(COLOURS[thing], dtype=np.float64)
+    dark, light = colour * DARKER, colour * (1 - LIGHTER) + 255 * LIGHTER
+    if thing == "agent":
+        _disc(tile, 0.5, 0.5, 0.36, dark)
+        _disc(tile, 0.5, 0.5, 0.30, colour)
+    elif thing == "block":
+        _box(tile, 0.12, 0.12, 0.88, 0.88, dark)
+        _box(tile, 0.2, 0.2, 0.8, 0.8, colour)
+    elif thing.startswith("switch"):
+        _box(tile, 0.12, 0.12, 0.88, 0.88, dark)
+        _box(tile, 0.18, 0.18, 0.82, 0.82, colour)
+        _box(tile, 0.30, 0.46, 0.70, 0.54, dark)
+    elif thing.startswith("door"):
+        tile[:] = dark if thing == "door shut" else COLOURS["door shut"]
+        _box(tile, 0.1, 0.1, 0.9, 0.9, colour)
+        _disc(tile, 0.5, 0.74, 0.07, np.array(COLOURS[switch]))  # a knob
+    else:
+        tile[:] = colour
+        if thing == "slippery":
+            _box(tile, 0.31, 0.2, 0.37, 0.6, light)
+            _box(tile, 0.63, 0.4, 0.69, 0.8, light)
 
 
-def _draw_shut_door(tile: NDArray[np.float64], switch: str) -> None:
-    tile[:] = _darker("door shut")
-    _box(tile, 0.1, 0.1, 0.9, 0.9, COLOURS["door shut"])
-    _draw_knob(tile, switch)
-
-
-def _draw_open_door(tile: NDArray[np.float64], switch: str) -> None:
-    tile[:] = COLOURS["door shut"]
-    _box(tile, 0.1, 0.1, 0.9, 0.9, COLOURS["door open"])
-    _draw_knob(tile, switch)
-
-
-def _draw_knob(tile: NDArray[np.float64], switch: str) -> None:
-    """A knob in the colour of the switch that operates the door."""
-    _disc(tile, 0.5, 0.74, 0.07, COLOURS[f"switch {switch}"])
-
-
-def _draw_block(tile: NDArray[np.float64]) -> None:
-    _box(tile, 0.12, 0.12, 0.88, 0.88, _darker("block"))
-    _box(tile, 0.2, 0.2, 0.8, 0.8, COLOURS["block"])
-
-
-def _draw_agent(tile: NDArray[np.float64]) -> None:
-    _disc(tile, 0.5, 0.5, 0.36, _darker("agent"))
-    _disc(tile, 0.5, 0.5, 0.30, COLOURS["agent"])
-
-
-def _darker(thing: str) -> Colour:
-    return np.array(COLOURS[thing]) * DARKER
-
-
-def _lighter(thing: str) -> Colour:
-    return np.array(COLOURS[thing]) * (1 - LIGHTER) + 255 * LIGHTER
-
-
-def _box(tile: NDArray[np.float64], top: float, left: float, bottom: float, right: float, colour: Colour) -> None:
-    """Fill a rectangle; its sides are given as shares of the tile."""
+def _box(tile: NDArray[Any], top: float, left: float, bottom: float, right: float, colour: NDArray[Any]) -> None:
+    """Fill a rectangle; its sides are shares of the tile."""
     size = len(tile)
     tile[round(top * size) : round(bottom * size), round(left * size) : round(right * size)] = colour
 
 
-def _disc(tile: NDArray[np.float64], row: float, column: float, radius: float, colour: Colour) -> None:
-    """Fill a circle with a smooth rim; centre and radius are given as shares of the tile."""
+def _disc(tile: NDArray[Any], row: float, column: float, radius: float, colour: NDArray[Any]) -> None:
+    """Fill a circle with a smooth rim; centre and radius are shares of the tile."""
     size = len(tile)
     centres = np.arange(size) + 0.5
     distance = np.hypot(centres[:, np.newaxis] - row * size, centres - column * size)
     cover = np.clip(radius * size - distance + 0.5, 0, 1)[:, :, np.newaxis]
-    tile[:] = tile * (1 - cover) + np.asarray(colour) * cover
+    tile[:] = tile * (1 - cover) + colour * cover
+
+
+class Window:
+    """
+    A pygame window that shows one picture after another. It opens with the first; a person may close it, and then it stays
+    closed.
+
+    pygame has one window per process: environments share it, and it shows the last picture of any. Pressed keys stay in
+    pygame's queue for others to read.
+
+    :param title: What is written above it
+    """
+
+    _last: ClassVar["Window | None"] = None
+    """Whose picture is on the screen."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.dismissed = False
+        """Whether a person has closed it."""
+        self._clock: Any = None
+
+    def __reduce__(self) -> tuple[type["Window"], tuple[str]]:
+        return type(self), (self.title,)  # there is one window: copies and pickles have none open
+
+    def show(self, picture: NDArray[np.uint8], fps: float) -> None:
+        """
+        Show a picture after waiting until the one before was there for long enough. Nothing happens once it is dismissed.
+
+        :param picture: What to show, (H, W, 3) uint8
+        :param fps: Pictures per second
+        :raises DependencyNotInstalled: If there is no pygame
+        """
+        if self.dismissed:
+            return
+        pygame = import_pygame()
+        size = picture.shape[1], picture.shape[0]
+        screen = pygame.display.get_surface()
+        if Window._last is not self or screen is None or screen.get_size() != size:
+            screen = pygame.display.set_mode(size)
+            pygame.display.set_caption(self.title)
+            Window._last = self
+        pygame.surfarray.blit_array(screen, picture.swapaxes(0, 1))
+        self._clock = self._clock or pygame.time.Clock()
+        self._clock.tick(fps)
+        pygame.display.flip()
+        # Take all but the keys out: a full queue would lose the event that closes the window.
+        events = pygame.event.get(exclude=(pygame.KEYDOWN, pygame.KEYUP))
+        if any(event.type == pygame.QUIT for event in events):
+            self.close()
+            self.dismissed = True
+
+    def close(self) -> None:
+        """Take it off the screen, if it is there; the next picture opens it again, also after it was dismissed."""
+        self.dismissed = False
+        if Window._last is self:
+            Window._last = None
+            import_pygame().display.quit()
+
+
+def import_pygame() -> ModuleType:
+    """
+    :return: pygame, imported on first use
+    :raises DependencyNotInstalled: If there is none
+    """
+    try:
+        import pygame
+    except ImportError as error:
+        raise DependencyNotInstalled(
+            'Pictures on the screen need pygame: run `pip install "sb3-manygoals[render]"` or `pip install pygame-ce`.'
+        ) from error
+    return pygame

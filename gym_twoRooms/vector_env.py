@@ -32,25 +32,20 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
     N copies of :class:`~gym_twoRooms.env.TwoRoomsSwitchEnv`, step for step equal to a
     :class:`gymnasium.vector.SyncVectorEnv` of them with the same seeds, and much faster.
 
-    Worlds never terminate. With ``max_episode_steps`` they are truncated, and then ``autoreset_mode`` says what happens:
+    Worlds never terminate. With ``max_episode_steps`` they are truncated, and ``autoreset_mode`` says what follows:
 
     - ``NEXT_STEP``: the next step resets them, ignoring the action;
-    - ``SAME_STEP``: they are reset at once. The observations and infos are those of the new episode; those of the last step
-      are in ``infos["final_obs"]``, (N,) object, and ``infos["final_info"]``, with the masks ``"_final_obs"`` and
-      ``"_final_info"``;
+    - ``SAME_STEP``: they are reset at once. Observations and infos are of the new episode; those of the last step are in
+      ``infos["final_obs"]``, (N,) object, and ``infos["final_info"]``, with masks ``"_final_obs"`` and ``"_final_info"``;
     - ``DISABLED``: they must be reset by ``reset(options={"reset_mask": mask})`` before the next step.
 
-    ``gym.make_vec("TwoRoomsSwitch-v0", num_envs=N, autoreset_mode="SameStep")`` passes the mode on.
-
-    Random numbers are drawn ahead in blocks, so the generators themselves are not exposed; a copy or a pickle goes on with
-    the very same numbers.
+    Random numbers are drawn ahead in blocks, so generators are not exposed; copies and pickles go on with the same numbers.
 
     :param num_envs: N, at least 1
     :param layout: As for :class:`~gym_twoRooms.env.TwoRoomsSwitchEnv`
     :param slip_probability: As there
     :param close_probability: As there
-    :param render_mode: ``"rgb_array"``, ``"ansi"`` or None; :meth:`render` returns a tuple of N pictures or maps. There is no
-        ``"human"``: N windows would be too many
+    :param render_mode: ``"rgb_array"``, ``"ansi"`` or None; there is no ``"human"``
     :param cell_size: As there
     :param max_episode_steps: Number of steps after which an episode is truncated; None for never
     :param autoreset_mode: One of :class:`gymnasium.vector.AutoresetMode`, or its value; it is ``metadata["autoreset_mode"]``
@@ -76,15 +71,17 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         max_episode_steps: int | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     ) -> None:
-        for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps)):
-            if value is None and name == "max_episode_steps":
-                continue
+        limit = 1 if max_episode_steps is None else max_episode_steps
+        for name, value in (("num_envs", num_envs), ("max_episode_steps", limit)):
             if not isinstance(value, int):
                 raise TypeError(f"{name} must be an integer, got {value!r}.")
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         check_rendering(render_mode, cell_size, self.metadata["render_modes"])
-        self.autoreset_mode = _as_autoreset_mode(autoreset_mode)
+        known = [mode.value for mode in AutoresetMode]
+        if autoreset_mode not in [*AutoresetMode, *known]:
+            raise ValueError(f"autoreset_mode must be an AutoresetMode or one of {known}, got {autoreset_mode!r}.")
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
         self.mdp: TwoRoomsMDP = compile_layout(as_layout(layout), slip_probability, close_probability)
         self.num_envs = num_envs
@@ -98,8 +95,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         self._streams = _UniformStreams(num_envs)
         self._states: NDArray[np.int64] | None = None
         self._elapsed = np.zeros(num_envs, dtype=np.int64)
-        # Worlds that only a reset may follow. In SAME_STEP there are none: they have been reset.
-        self._ended = np.zeros(num_envs, dtype=np.bool_)
+        self._ended = np.zeros(num_envs, dtype=np.bool_)  # worlds that the next step resets, or that the user must reset
 
     @property
     def states(self) -> NDArray[np.int64]:
@@ -126,20 +122,18 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
             mask is not N, or the mask is all False
         :raises ResetNeeded: If the mask leaves a world out that was never reset
         """
-        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
-        if seeds is not None and len(seeds) != self.num_envs:
+        every = range(self.num_envs)
+        seeds = [seed + i for i in every] if isinstance(seed, int) else [None for _ in every] if seed is None else seed
+        if len(seeds) != self.num_envs:
             raise ValueError(f"There must be one seed for each of the {self.num_envs} environments, got {len(seeds)}.")
-        # Not popped from the caller's dictionary, unlike SyncVectorEnv: wrappers around look for the mask after this call.
-        options = dict(options or {})
+        options = dict(options or {})  # a copy, unlike in SyncVectorEnv: wrappers look for the mask after this call
         mask = self._check_mask(options.pop("reset_mask", None), "options['reset_mask']")
         rows = np.flatnonzero(mask)
         given = given_state(options)
         new_states = None if given is None else self._check_states(given, rows)
-        if seeds is not None:
-            for row in rows.tolist():
-                single = seeds[row]
-                if single is not None:
-                    self._streams.seed(row, single)
+        for row in rows.tolist():
+            if (single := seeds[row]) is not None:
+                self._streams.seed(row, single)
         if new_states is None:
             new_states = self.mdp.initial_states(self._streams.take(rows))
         self._elapsed[rows] = 0
@@ -168,13 +162,8 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
 
         :return: Plain data and the generators, copied; for :meth:`set_checkpoint_state`
         """
-        return {
-            "world": self._world(),
-            "states": None if self._states is None else self._states.copy(),
-            "elapsed": self._elapsed.copy(),
-            "ended": self._ended.copy(),
-            "streams": self._streams.get_checkpoint_state(),
-        }
+        found = {"states": self._states, "elapsed": self._elapsed, "ended": self._ended, "streams": vars(self._streams)}
+        return {"world": self._world(), **copy.deepcopy(found)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
@@ -184,9 +173,12 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         :raises ValueError: If it is of other worlds
         """
         check_world(state["world"], self._world())
-        self._states = None if state["states"] is None else state["states"].copy()
-        self._elapsed, self._ended = state["elapsed"].copy(), state["ended"].copy()
-        self._streams.set_checkpoint_state(state["streams"])
+        blocks, ours = state["streams"]["block"].shape, self._streams.block.shape
+        if blocks != ours:
+            raise ValueError(f"Numbers were read ahead in blocks of {blocks}, here it is {ours}.")
+        state = copy.deepcopy(state)
+        self._states, self._elapsed, self._ended = state["states"], state["elapsed"], state["ended"]
+        vars(self._streams).update(state["streams"])
 
     def action_masks(self) -> NDArray[np.bool_]:
         """
@@ -215,8 +207,8 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         starting = self._ended
         any_starting = self.max_episode_steps is not None and bool(starting.any())
         if any_starting and self.autoreset_mode is AutoresetMode.DISABLED:
-            # The type of SyncVectorEnv; but it has stepped the worlds before the first such one by then, and here none has.
             ended = np.flatnonzero(starting).tolist()
+            # AssertionError as in SyncVectorEnv, but before any world has stepped
             raise AssertionError(f"Environments {ended} have ended: reset them with options={{'reset_mask': mask}} first.")
 
         if any_starting:
@@ -237,13 +229,8 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
                 self._ended = truncated.copy()
             elif truncated.any():
                 infos = self._restart(truncated)
-        return (
-            self.mdp.observe(states),
-            np.zeros(self.num_envs),
-            np.zeros(self.num_envs, dtype=np.bool_),
-            truncated,
-            infos | self._infos(),
-        )
+        terminated = np.zeros(self.num_envs, dtype=np.bool_)
+        return self.mdp.observe(states), np.zeros(self.num_envs), terminated, truncated, infos | self._infos()
 
     def render(self) -> tuple[NDArray[np.uint8] | str, ...] | None:
         """
@@ -272,11 +259,10 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
 
     def _put(self, states: NDArray[np.int64], mask: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Change the states where ``mask`` is True; what :meth:`reset` and :meth:`set_state` return."""
-        if mask.all():
-            self._states = states
-        else:
-            self._current()[mask] = states
-        return self.mdp.observe(self._current()), self._infos(mask)
+        if self._states is None:
+            self._states = np.zeros(self.num_envs, dtype=np.int64)
+        self._states[mask] = states
+        return self.mdp.observe(self._states), self._infos(mask)
 
     def _restart(self, ended: NDArray[np.bool_]) -> dict[str, Any]:
         """Start new episodes, and return the infos about the ends of those before."""
@@ -285,27 +271,20 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         final_observations = np.full(self.num_envs, None, dtype=object)
         for row, observation in zip(rows.tolist(), self.mdp.observe(states[rows]), strict=True):
             final_observations[row] = observation
-        infos = {
-            "final_obs": final_observations,
-            "_final_obs": ended.copy(),
-            "final_info": self._infos(ended),
-            "_final_info": ended.copy(),
-        }
+        final = {"final_obs": final_observations, "_final_obs": ended.copy()}
+        infos = {**final, "final_info": self._infos(ended), "_final_info": ended.copy()}
         states[rows] = self.mdp.initial_states(self._streams.take(rows))
         self._elapsed[rows] = 0
         return infos
 
     def _infos(self, mask: NDArray[np.bool_] | None = None) -> dict[str, Any]:
-        """
-        The infos of the worlds where ``mask`` is True, None for all, in Gymnasium's form: zeros elsewhere, and a mask for each
-        key.
-        """
+        """The infos of the worlds where ``mask`` is True, None for all, and zeros elsewhere; and a mask for each key."""
         states = self._current().copy()
         action_mask = self.mdp.action_masks(states)
         if mask is None:
             mask = np.ones(self.num_envs, dtype=np.bool_)
-        elif not mask.all():
-            states *= mask
+        else:
+            states[~mask] = 0
             action_mask[~mask] = 0
         return {"state": states, "_state": mask.copy(), "action_mask": action_mask, "_action_mask": mask.copy()}
 
@@ -320,13 +299,13 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
 
     def _check_states(self, states: ArrayLike, rows: NDArray[np.intp]) -> NDArray[np.int64]:
         """The states, one for all or (N,), of some worlds: (len(rows),) int64."""
-        array = np.asarray(states)
-        if array.shape not in ((), (self.num_envs,)):
-            raise ValueError(f"The states must be one integer or have shape ({self.num_envs},), got {array.shape}.")
-        return self.mdp.check_states(np.broadcast_to(array, self.num_envs)[rows])
+        shape = np.shape(states)
+        if shape not in ((), (self.num_envs,)):
+            raise ValueError(f"The states must be one integer or have shape ({self.num_envs},), got {shape}.")
+        return self.mdp.check_states(np.broadcast_to(np.asarray(states), self.num_envs)[rows])
 
     def _check_mask(self, mask: Any, name: str) -> NDArray[np.bool_]:
-        """Which worlds a mask given by a user, or None for all, is about; with all but all False, worlds must exist."""
+        """A mask given by a user, None for all; where all worlds are not in it, they must have states."""
         if mask is None:
             return np.ones(self.num_envs, dtype=np.bool_)
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
@@ -341,68 +320,38 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         return mask
 
 
-def _as_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    try:
-        return AutoresetMode(mode)
-    except ValueError:
-        known = [known.value for known in AutoresetMode]
-        raise ValueError(f"autoreset_mode must be an AutoresetMode or one of {known}, got {mode!r}.") from None
-
-
 class _UniformStreams:
-    """
-    A generator of uniform numbers for each world, read in blocks: ``random(K)`` gives the numbers that K calls would.
-
-    :param n: Number of streams
-    """
+    """A generator of uniform numbers for each of N worlds, read in blocks: ``random(K)`` gives what K calls would."""
 
     BLOCK = 384
     PADDING = 8
     """With a power of two from row to row, the next numbers of all streams would share a few lines of the cache."""
 
     def __init__(self, n: int) -> None:
-        self._generators: list[np.random.Generator | None] = [None] * n
-        self._block = np.empty((n, self.BLOCK + self.PADDING))
-        self._ends = np.arange(n) * self._block.shape[1] + self.BLOCK
-        self._next = self._ends.copy()
+        self.generators: list[np.random.Generator | None] = [None] * n
+        self.block = np.zeros((n, self.BLOCK + self.PADDING))
+        self.ends = np.arange(n) * self.block.shape[1] + self.BLOCK
+        self.next = self.ends.copy()
 
     def seed(self, index: int, seed: int) -> None:
         """Start a stream anew, dropping the numbers read ahead."""
-        self._generators[index] = seeding.np_random(seed)[0]
-        self._next[index] = self._ends[index]
+        self.generators[index] = seeding.np_random(seed)[0]
+        self.next[index] = self.ends[index]
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[np.float64]:
         """The next number of each of the streams ``rows``, (k,) without repetition."""
-        places = self._next.take(rows)
-        used_up = places == self._ends.take(rows)
+        places = self.next.take(rows)
+        used_up = places == self.ends.take(rows)
         if used_up.any():
             for index in rows[used_up].tolist():
                 self._refill(index)
-            places = self._next.take(rows)
-        self._next[rows] = places + 1
-        return self._block.take(places)
-
-    def get_checkpoint_state(self) -> dict[str, Any]:
-        """The generators, None where none was needed yet, and the numbers read ahead, 0 where they were taken."""
-        width = self._block.shape[1]
-        places = np.arange(self._block.size).reshape(self._block.shape)
-        ahead = (places >= self._next[:, np.newaxis]) & (np.arange(width) < self.BLOCK)
-        return {
-            "generators": copy.deepcopy(self._generators),
-            "block": np.where(ahead, self._block, 0.0),
-            "next": self._next.copy(),
-        }
-
-    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """Go on with these numbers; blocks of another size are refused."""
-        if state["block"].shape != self._block.shape:
-            raise ValueError(f"Numbers were read ahead in blocks of {state['block'].shape}, here it is {self._block.shape}.")
-        self._generators = copy.deepcopy(state["generators"])
-        self._block, self._next = state["block"].copy(), state["next"].copy()
+            places = self.next.take(rows)
+        self.next[rows] = places + 1
+        return self.block.take(places)
 
     def _refill(self, index: int) -> None:
-        generator = self._generators[index]
+        generator = self.generators[index]
         if generator is None:
-            generator = self._generators[index] = seeding.np_random()[0]
-        generator.random(out=self._block[index, : self.BLOCK])
-        self._next[index] -= self.BLOCK
+            generator = self.generators[index] = seeding.np_random()[0]
+        generator.random(out=self.block[index, : self.BLOCK])
+        self.next[index] -= self.BLOCK

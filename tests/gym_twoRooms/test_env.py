@@ -79,7 +79,7 @@ def test_spaces_and_outcomes(env):
     observation, reward, terminated, truncated, info = env.step(np.int64(1))
     assert (reward, terminated, truncated) == (0.0, False, False)
     assert env.state == info["state"] == env.state_of(observation)
-    assert np.array_equal(info["action_mask"], env.mdp.action_mask_one(env.state))
+    assert np.array_equal(info["action_mask"], env.mdp.action_masks(env.state))
 
 
 def test_results_belong_to_the_caller(env):

@@ -12,7 +12,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.wrappers import HumanRendering, RenderCollection
 
 from gym_twoRooms import TwoRoomsSwitchEnv
-from gym_twoRooms.window import Window
+from gym_twoRooms.rendering import Window
 
 
 @pytest.fixture(autouse=True)

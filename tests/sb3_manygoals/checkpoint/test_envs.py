@@ -136,7 +136,7 @@ def test_vectors_of_two_rooms(mode, steps, seed, more, reset, n):
     lazy = [row for row, generator in enumerate(state["streams"]["generators"]) if generator is None]
     first.reset(5)
     set_env_state(first.env, get_env_state(again.env))
-    assert [row for row, one in enumerate(first.env._streams._generators) if one is None] == lazy
+    assert [row for row, one in enumerate(first.env._streams.generators) if one is None] == lazy
     seeds = list(range(n))
     assert_same(first.env.reset(seed=seeds), again.env.reset(seed=seeds))
     for _ in range(400):  # more numbers than are read ahead
