@@ -11,7 +11,7 @@ from sb3_manygoals.goals.selection import (
     ValueDisagreementSelector,
     WeightedSelector,
 )
-from sb3_manygoals.goals.tracker import GoalTracker
+from sb3_manygoals.goals.tracker import GoalStep, GoalTracker
 from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "GoalBuffer",
     "GoalBufferWrapper",
     "GoalSelector",
+    "GoalStep",
     "GoalTracker",
     "IntermediateDifficultySelector",
     "LearningProgressSelector",

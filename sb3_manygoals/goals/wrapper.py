@@ -174,7 +174,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
 
     What ``reset_worlds`` asks for is done exactly as a ``GoalBufferWrapper`` around each of them would. Where VecEnvs cannot
     reset one environment, or have wrappers (frame stacking, say) that would not notice, "auto" is False. See
-    :func:`can_reset_single_envs`.
+    :func:`~sb3_manygoals.vec_env.can_reset_single_envs`.
 
     ``infos`` have the keys of ``GoalBufferWrapper``, and at the end of an episode ``terminal_observation``,
     ``TimeLimit.truncated`` and ``episode`` (return, length) of the goal episode. An ``episode`` entry that a Monitor below
