@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -46,14 +46,14 @@ _numbers = count(1)
 
 
 @contextmanager
-def drawing(grid: bool = True, **options: str) -> Iterator[None]:
+def drawing(grid: bool = True, options: Mapping[str, str] | None = None) -> Iterator[None]:
     """
     Figures that are made and saved within look as the page does.
 
     :param grid: whether charts have lines at their ticks
     :param options: of matplotlib besides
     """
-    with mpl.rc_context(LOOK | {"axes.grid": grid} | options):  # type: ignore[arg-type]
+    with mpl.rc_context(LOOK | {"axes.grid": grid} | dict(options or {})):  # type: ignore[arg-type]
         yield
 
 
@@ -236,7 +236,7 @@ def mastery_curve(table: Path, picture: Path, epsilon: float) -> None:
     :param epsilon: of the second measurement
     """
     rows = pd.read_csv(table)
-    with _one(picture, "lower right", ylabel="mastery", ylim=(0, 1.02)) as axes:
+    with _one(picture, ylabel="mastery", ylim=(0, 1.02)) as axes:
         for prefix, words, line in (("", "", "-"), ("held_out_", ", held-out goals", "--")):
             for name, label, colour in zip(("greedy", "epsilon"), ("greedy", f"epsilon {epsilon:g}"), COLOURS, strict=False):
                 if (column := prefix + name) in rows:
@@ -255,7 +255,7 @@ def return_curve(table: Path, picture: Path, title: str, paper: float | None) ->
     :param paper: the paper's score after 10M steps, if it has one
     """
     rows = pd.read_csv(table)
-    with _one(picture, None, ylabel="return of an episode", title=title) as axes:
+    with _one(picture, ylabel="return of an episode", title=title) as axes:
         axes.plot(rows["step"], rows["episode_return"], color=COLOURS[0], linewidth=2, label="mean of the last 100 episodes")
         if paper is not None:
             axes.axhline(paper, color=COLOURS[1], linewidth=1.2, linestyle=(0, (6, 4)), label="the paper's, after 10M steps")
@@ -263,12 +263,12 @@ def return_curve(table: Path, picture: Path, title: str, paper: float | None) ->
 
 
 @contextmanager
-def _one(picture: Path, legend: str | None, **options: object) -> Iterator[Axes]:
+def _one(picture: Path, **options: object) -> Iterator[Axes]:
     """A figure of one run, on white."""
-    with drawing(**{"figure.facecolor": "white", "savefig.facecolor": "white", "font.size": "10"}):
+    with drawing(options={"figure.facecolor": "white", "savefig.facecolor": "white", "font.size": "10"}):
         figure, axes = chart(7, 4)
         yield axes
         axes.set(xlabel="environment steps", xlim=(0, None), **options)
-        axes.legend(loc=legend)
+        axes.legend()
         figure.savefig(picture, dpi=150)
         plt.close(figure)

@@ -11,7 +11,6 @@ import pandas as pd
 from markupsafe import Markup
 
 from benchmarks import paper_scores, scores
-from benchmarks.paper_scores import PRINTED
 from benchmarks.report import figures, page, tables
 from benchmarks.report import runs as reader
 from benchmarks.report.page import Book, Column, Form, Section, heading, name
@@ -41,7 +40,7 @@ def sections(runs: pd.DataFrame, book: Book) -> list[Section]:
     :param book: to write to
     :return: one for each study and length of runs that have a score or returns
     """
-    found = []
+    found: list[Section] = []
     others = runs[runs["group"].isna() & (runs["status"] != "not begun")]
     for (study, steps), alike in others.groupby(["study", "steps"]):
         curves = reader.returns(alike)
@@ -114,22 +113,12 @@ def _summary(runs: pd.DataFrame, book: Book, prefix: str) -> Markup:
 
 def _printed(book: Book) -> Markup:
     """What the paper's own summaries say, beside what follows from its tables."""
-    rows = [
-        {
-            "summary": f"{each.printed.table.removeprefix('paper_').removesuffix('_scores')}, {each.printed.title}",
-            "median_printed": round(each.printed.median / 100, 6),
-            "median": round(each.median / 100, 6),
-            "above_half_printed": each.printed.above_half,
-            "above_half": each.above_half,
-            "follows": "yes" if each.median_follows and each.count_follows else "no",
-        }
-        for each in map(paper_scores.compare, PRINTED)
-    ]
     columns: list[Column] = [("", "summary", "text"), ("median printed", "median_printed", "percent1")]
-    columns += [("from its table", "median", "percent2"), ("games above half printed", "above_half_printed", "count")]
-    columns += [("from its table", "above_half", "count"), ("follows?", "follows", "text")]
+    columns += [("from its table", "median", "percent2"), ("follows?", "median_follows", "text")]
+    columns += [("games above half printed", "above_half_printed", "count"), ("from its table", "above_half", "count")]
+    columns += [("follows?", "above_half_follows", "text")]
     title = "The paper's own summaries, as printed and as they follow from its tables"
-    return book.add("paper-summaries", pd.DataFrame(rows)).table(columns, title, folded=True)
+    return book.add("paper-summaries", paper_scores.summaries()).table(columns, title, folded=True)
 
 
 @cache

@@ -69,7 +69,7 @@ def sections(runs: pd.DataFrame, book: Book, goals: int, base: str | None) -> li
     :param base: what the time for a step is compared with, a label; None: nothing
     :return: one for each group of comparable runs in TwoRoomsSwitch, where exact plans are made
     """
-    found = []
+    found: list[Section] = []
     for _, group in runs.dropna(subset=["group"]).groupby("group"):
         settings = group["settings"].iloc[0]
         world = World(settings["env_id"], settings.get("map"))

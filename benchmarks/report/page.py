@@ -13,6 +13,7 @@ from urllib.parse import quote
 import jinja2
 import pandas as pd
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from benchmarks.report import figures
 
@@ -143,7 +144,7 @@ class Book:
         self._facts.append((what, value))
         return _data(str(value), f"{self._name}.csv#{len(self._facts)}/value", FORMS[form](value))
 
-    def chart(self, title: Cell, figure: figures.Figure, alt: str, source: Sheet) -> Markup:
+    def chart(self, title: Cell, figure: Figure, alt: str, source: Sheet) -> Markup:
         """
         :param title: said above it
         :param figure: drawn within :func:`benchmarks.report.figures.drawing`; it is closed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.utils import ConstantSchedule
 from stable_baselines3.common.vec_env import VecEnv
@@ -97,7 +98,7 @@ def run(config: TrainingConfig) -> Path:
     return folder
 
 
-def learners(config: TrainingConfig) -> Iterator[tuple[str, BaseAlgorithm, int, Sequence[Any]]]:
+def learners(config: TrainingConfig) -> Iterator[tuple[str, BaseAlgorithm, int, list[BaseCallback]]]:
     """
     :param config: what to run
     :return: what is trained: its name, the learner, steps in each measurement, and callbacks
@@ -121,18 +122,17 @@ def learners(config: TrainingConfig) -> Iterator[tuple[str, BaseAlgorithm, int, 
     if "auxiliary" in config.parts:
         episodes: EpisodeBuffer | None = None
         for task in TASKS:
-            model, callbacks = auxiliary.make(replace(base, agent=task))
+            learner, callbacks = auxiliary.make(replace(base, agent=task))  # type: ignore[arg-type]
             if episodes is None:
                 episodes = callbacks[task].episodes
                 assert episodes is not None
-                assert model.env is not None
-                play(episodes, model.env)
+                assert learner.env is not None
+                play(episodes, learner.env)
             callbacks[task].episodes = episodes
-            yield f"A2C + {task}", model, config.a2c_steps, list(callbacks.values())
+            yield f"A2C + {task}", learner, config.a2c_steps, list(callbacks.values())
     if "pretraining" in config.parts:
-        for agent in ("many_goals", "reward_prediction"):
-            learner = pretrained(config, agent)
-            yield f"pre-training by {agent}", learner, config.pretraining_steps, []
+        for agent in get_args(pretraining.Agent)[:2]:
+            yield f"pre-training by {agent}", pretrained(config, agent), config.pretraining_steps, []
 
 
 def play(episodes: EpisodeBuffer, env: VecEnv) -> None:
@@ -167,7 +167,7 @@ def pretrained(config: TrainingConfig, agent: pretraining.Agent) -> ManyGoalsDQN
     :return: the learner, its replay memory full, without an update so far; it acts as half way through its training
     """
     full = config.transitions
-    steps = {"buffer_size": full, "learning_starts": full, "pretrain_steps": 2 * full, "steps": 4 * full}
+    steps: dict[str, Any] = {"buffer_size": full, "learning_starts": full, "pretrain_steps": 2 * full, "steps": 4 * full}
     learner = pretraining.make_learner(pretraining.PretrainingConfig(agent=agent, game=config.game, **steps))
     if isinstance(learner, ManyGoalsDQN):
         half_way = (learner.exploration_initial_eps + learner.exploration_final_eps) / 2
