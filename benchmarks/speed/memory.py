@@ -26,7 +26,8 @@ def of_updates(scenarios: Sequence[Scenario], threads: int) -> dict[str, float]:
     :param scenarios: which updates
     :param threads: of torch
     :return: megabytes (10^6 bytes) that each takes more, at most, while it makes updates, by its name: on the CPU the
-        process's resident memory, on CUDA that of tensors. Where the machine does not tell, or has not enough, the reason is printed
+        process's resident memory, on CUDA that of tensors. Where the machine does not tell, or has not enough, the reason is
+        printed
     """
     found = {}
     for scenario in scenarios:
