@@ -19,14 +19,10 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-gym.register(
-    id="TwoRoomsSwitch-v0",
-    entry_point="gym_twoRooms.env:TwoRoomsSwitchEnv",
-    vector_entry_point="gym_twoRooms.vector_env:TwoRoomsSwitchVectorEnv",
-)
-gym.register(
-    id="TwoRoomsSwitchSmall-v0",
-    entry_point="gym_twoRooms.env:TwoRoomsSwitchEnv",
-    vector_entry_point="gym_twoRooms.vector_env:TwoRoomsSwitchVectorEnv",
-    kwargs={"layout": "small"},
-)
+for _id, _arguments in (("TwoRoomsSwitch-v0", {}), ("TwoRoomsSwitchSmall-v0", {"layout": "small"})):
+    gym.register(
+        _id,
+        entry_point="gym_twoRooms.env:TwoRoomsSwitchEnv",
+        vector_entry_point="gym_twoRooms.vector_env:TwoRoomsSwitchVectorEnv",
+        kwargs=_arguments,
+    )

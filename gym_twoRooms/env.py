@@ -86,7 +86,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     - v0: Initial version
     """
 
-    metadata = {"render_modes": ["rgb_array", "human", "ansi"], "render_fps": 10}  # noqa: RUF012 - gym.Env declares it so
+    metadata = {"render_modes": ["rgb_array", "human", "ansi"], "render_fps": 10}  # noqa: RUF012 - as gym.Env
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
             self._state = self._check_state(given)
         if self.render_mode == "human":
             self.render()
-        return self.mdp.observe(self._state), self._info(self._state)
+        return self.mdp.observe(self._state), {"state": self._state, "action_mask": self.mdp.action_masks(self._state)}
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """
@@ -244,7 +244,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         self._state = state = mdp.step_one(state, number, self.np_random.random)
         if self.render_mode == "human":
             self.render()
-        return mdp.observe(state), 0.0, False, False, self._info(state)
+        return mdp.observe(state), 0.0, False, False, {"state": state, "action_mask": mdp.action_masks(state)}
 
     def render(self) -> NDArray[np.uint8] | str | None:
         """
@@ -292,9 +292,6 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         if states.ndim:
             raise TypeError(f"A state must be one integer, got {state!r}.")
         return int(states)
-
-    def _info(self, state: int) -> dict[str, Any]:
-        return {"state": state, "action_mask": self.mdp.action_masks(state)}
 
 
 def _reset_needed() -> ResetNeeded:

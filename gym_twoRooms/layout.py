@@ -46,8 +46,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         self._check_symbols()
-        self._check_doors()
-        self._check_blocks()
+        self._check_things()
         self._check_rooms()
 
     @classmethod
@@ -93,11 +92,9 @@ class Layout:
         :raises LayoutError: If no layout has that name
         """
         if name not in NAMED_LAYOUTS:
-            known = ", ".join(repr(known) for known in NAMED_LAYOUTS)
-            raise LayoutError(
-                f"There is no layout named {name!r}; the named ones are {known}. A map has line breaks; Layout.read(path) "
-                "reads one from a file."
-            )
+            known = ", ".join(map(repr, NAMED_LAYOUTS))
+            hint = "A map has line breaks; Layout.read(path) reads one from a file."
+            raise LayoutError(f"There is no layout named {name!r}; the named ones are {known}. {hint}")
         return NAMED_LAYOUTS[name]
 
     def __str__(self) -> str:
@@ -166,9 +163,8 @@ class Layout:
             raise LayoutError("The map is empty.")
         for row, line in enumerate(self.rows):
             if len(line) != self.width:
-                raise LayoutError(
-                    f"Row {row} (counted from 0) has {len(line)} cells where row 0 has {self.width}: all must be as long."
-                )
+                counts = f"has {len(line)} cells where row 0 has {self.width}"
+                raise LayoutError(f"Row {row} (counted from 0) {counts}: all must be as long.")
             for column, symbol in enumerate(line):
                 if symbol not in SYMBOLS:
                     raise LayoutError(f"Unknown symbol {symbol!r} at {_at((row, column))}; known are {' '.join(SYMBOLS)}.")
@@ -177,15 +173,13 @@ class Layout:
         if len(self.free) < 2:
             raise LayoutError(f"The map has {len(self.free)} free cells; the agent needs at least 2 to have somewhere to go.")
 
-    def _check_doors(self) -> None:
+    def _check_things(self) -> None:
         for door, switch in zip(DOORS, SWITCHES, strict=True):
             doors, switches = self._cells(door), self._cells(switch)
             if doors and not switches:
                 raise LayoutError(f"The door {door} at {_at(doors[0])} can never open: the map has no switch {switch}.")
             if switches and not doors:
                 raise LayoutError(f"The switch {switch} at {_at(switches[0])} has nothing to do: the map has no door {door}.")
-
-    def _check_blocks(self) -> None:
         for block in self.blocks:
             if (obstacle := self._obstacle_beside(block)) is not None:
                 raise LayoutError(f"The block at {_at(block)} touches {obstacle}: it could never be pushed away from there.")
@@ -196,18 +190,11 @@ class Layout:
         for cell in sorted({*self.free, *doors} - reached):
             kind = "door" if cell in doors else "free cell"
             raise LayoutError(f"The {kind} at {_at(cell)} is cut off from the free cell at {_at(self.free[0])}.")
-        if not doors:
-            return
-        operable: set[Cell] = set()
-        for cells in self.switches:
-            for switch in cells:
-                operable |= _flood(switch, self.free)
-        for cell in self.free:
+        operable = set().union(*(_flood(switch, self.free) for cells in self.switches for switch in cells))
+        for cell in self.free if doors else ():
             if cell not in operable:
-                raise LayoutError(
-                    f"From the free cell at {_at(cell)} no switch can be reached while all doors are shut: "
-                    "the agent could be locked in. Each room needs a switch."
-                )
+                locked = f"From the free cell at {_at(cell)} no switch can be reached while all doors are shut"
+                raise LayoutError(f"{locked}: the agent could be locked in. Each room needs a switch.")
 
 
 def as_layout(layout: Layout | str) -> Layout:
@@ -231,20 +218,17 @@ def _at(cell: Cell) -> str:
 
 def _flood(start: Cell, allowed: Collection[Cell]) -> set[Cell]:
     """All cells of ``allowed`` that orthogonal steps within it reach from ``start``."""
-    left = set(allowed) - {start}
-    reached, frontier = {start}, [start]
-    while frontier:
-        row, column = frontier.pop()
+    left, reached = set(allowed) - {start}, [start]
+    for row, column in reached:  # which grows
         for down, right in DIRECTIONS.values():
-            cell = (row + down, column + right)
-            if cell in left:
+            if (cell := (row + down, column + right)) in left:
                 left.remove(cell)
-                reached.add(cell)
-                frontier.append(cell)
-    return reached
+                reached.append(cell)
+    return set(reached)
 
 
-_PAPER = """
+_MAPS = {
+    "paper": """
 ..........
 .S..WW....
 ..........
@@ -255,8 +239,8 @@ _PAPER = """
 ....WW....
 ........S.
 ..........
-"""
-_SMALL = """
+""",
+    "small": """
 S..W
 ....
 ....
@@ -265,9 +249,8 @@ S..W
 .B..
 .W..
 ...S
-"""
-
-_LOCKS = """
+""",
+    "locks": """
 S........
 ...WWW...
 .........
@@ -281,8 +264,8 @@ T.......S
 .........
 ...WWW...
 ........T
-"""
-_WAREHOUSE = """
+""",
+    "warehouse": """
 ..S....
 .......
 ###D###
@@ -292,8 +275,8 @@ _WAREHOUSE = """
 ..W.W..
 .......
 S......
-"""
-_MANSION = """
+""",
+    "mansion": """
 ...........#............
 .S.........#............
 ...........#..WWWWWWW...
@@ -318,27 +301,15 @@ _MANSION = """
 ....WW..B..#............
 ...........#..........T.
 ...........#............
+""",
+}
+NAMED_LAYOUTS: Mapping[str, Layout] = MappingProxyType({name: Layout.parse(text, name) for name, text in _MAPS.items()})
 """
-
-NAMED_LAYOUTS: Mapping[str, Layout] = MappingProxyType(
-    {
-        name: Layout.parse(text, name)
-        for name, text in {
-            "paper": _PAPER,
-            "small": _SMALL,
-            "locks": _LOCKS,
-            "warehouse": _WAREHOUSE,
-            "mansion": _MANSION,
-        }.items()
-    }
-)
-"""
-The maps that come with the package, and what each poses:
+The maps that come with the package:
 
 - ``"paper"``: the world of the paper, 5,728 states;
 - ``"small"``: the same ingredients, 220 states, for quick starts and tests;
-- ``"locks"``: three rooms in a row and two doors, so that switches must be used in the right order, 8,316 states;
+- ``"locks"``: three rooms in a row and two doors: switches must be used in the right order, 8,316 states;
 - ``"warehouse"``: two blocks in one room, which get in each other's way, 20,710 states;
-- ``"mansion"``: 24 x 24 cells, four rooms, long ways and a field of slippery floor, 190,800 states, whose pictures are drawn
-  when they are needed and not kept.
+- ``"mansion"``: 24 x 24 cells, four rooms and a field of slippery floor, 190,800 states; pictures are drawn when needed.
 """

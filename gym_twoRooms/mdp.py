@@ -32,8 +32,6 @@ COLOURS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
     }
 )
 """RGB colour of each thing, all distinct, so that no two states look the same."""
-
-
 THINGS: Mapping[str, str] = MappingProxyType(
     {FLOOR: "floor", WALL: "wall", SLIPPERY: "slippery", BLOCK: "floor"}
     | dict.fromkeys(DOORS, "door shut")
@@ -235,8 +233,7 @@ class TwoRoomsMDP:
         :raises ValueError: If they would take more than :data:`MAX_TABLE_BYTES`; use :meth:`render` or :meth:`observe` then
         """
         if not self.has_table:
-            size = self.n_states * self._ground.nbytes / 2**20
-            limit = MAX_TABLE_BYTES / 2**20
+            size, limit = (n / 2**20 for n in (self.n_states * self._ground.nbytes, MAX_TABLE_BYTES))
             raise ValueError(f"A table of all observations would take {size:.0f} MiB (limit {limit:.0f}); use render(states).")
         table = self.render(np.arange(self.n_states))
         table.flags.writeable = False
@@ -259,7 +256,7 @@ class TwoRoomsMDP:
         :param states: State numbers, any shape
         :return: A new array, 1 where an action may do something: toggling only on a switch, (..., 5) int8
         """
-        return self._masks.take(states, axis=0, mode="clip")
+        return self._masks[states].copy() if isinstance(states, int) else self._masks.take(states, axis=0, mode="clip")
 
     def render(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.uint8]:
         """
@@ -375,15 +372,11 @@ class TwoRoomsMDP:
             raise LayoutError(f"The state ({self._describe(state)}) cannot be {verb} ({note}).")
 
     def _describe(self, state: int) -> str:
-        def place(cell: int) -> str:
-            row, column = divmod(int(cell), self.layout.width)
-            return f"row {row}, column {column}"
-
-        places = [f"the agent at {place(self.agent[state])}"]
-        places += [f"a block at {place(block)}" for block in self.blocks[state]]
+        things = [("the agent", self.agent[state], ""), *(("a block", block, "") for block in self.blocks[state])]
         for cells, is_open in zip(self._numbering.doors, self.doors_open[state], strict=True):
-            places.append(f"the door at {place(cells[0])} {'open' if is_open else 'shut'}")
-        return ", ".join(places)
+            things.append(("the door", cells[0], " open" if is_open else " shut"))
+        width = self.layout.width
+        return ", ".join(f"{name} at row {cell // width}, column {cell % width}{how}" for name, cell, how in things)
 
 
 def compile_layout(layout: Layout, slip_probability: float = 0.5, close_probability: float = 0.01) -> TwoRoomsMDP:

@@ -75,10 +75,8 @@ def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDA
     :raises TypeError: If goals are not integers
     :raises ValueError: If there is no such state, or ``horizon`` is negative
     """
-    goals = _check_goals(mdp, goals)
+    goals, columns, matrices = _problem(mdp, goals)
     _check_horizon(horizon)
-    matrices = transition_matrices(mdp)
-    columns = np.arange(len(goals))
     reached = np.zeros((mdp.n_states, len(goals)))
     reached[goals, columns] = 1.0
     for _ in range(horizon):
@@ -127,7 +125,7 @@ def expected_steps(mdp: TwoRoomsMDP, goals: ArrayLike, tolerance: float = 1e-6) 
     :raises TypeError: If goals are not integers
     :raises ValueError: If there is no such state, or ``tolerance`` is not positive
     """
-    return _fewest_steps(mdp, _check_goals(mdp, goals), tolerance)[0]
+    return _fewest_steps(mdp, goals, tolerance)[0]
 
 
 def optimal_values(
@@ -159,19 +157,15 @@ def optimal_values(
     if not 0.0 <= gamma < 1.0:
         raise ValueError(f"gamma must be in [0, 1), got {gamma}.")
     _check_tolerance(tolerance)
-    goals = _check_goals(mdp, goals)
-    matrices = transition_matrices(mdp)
-    columns = np.arange(len(goals))
+    goals, columns, matrices = _problem(mdp, goals)
     worth = np.zeros((mdp.n_states, len(goals)))  # of arriving in each state
     values = np.empty((mdp.n_states, mdp.n_actions, len(goals)))
     while True:
-        best = np.full_like(worth, -np.inf)
         for action, matrix in enumerate(matrices):
             values[:, action] = matrix @ worth
-            np.maximum(best, values[:, action], out=best)
-        before, worth = worth, step_reward + gamma * best
+        before, worth = worth, step_reward + gamma * values.max(axis=1)
         worth[goals, columns] = goal_reward
-        # Iterating contracts by gamma, hence what ``values`` were made of is no further than change / (1 - gamma) off.
+        # Iterating contracts by gamma: ``before`` is no further than change / (1 - gamma) off.
         if np.abs(worth - before).max() <= tolerance * (1.0 - gamma):
             return values
 
@@ -188,8 +182,8 @@ class OraclePolicy:
 
     def __init__(self, mdp: TwoRoomsMDP, goals: ArrayLike) -> None:
         self.mdp = mdp
-        self.goals = _check_goals(mdp, goals)
-        self.actions = _fewest_steps(mdp, self.goals, tolerance=1e-6)[1]
+        self.actions = _fewest_steps(mdp, goals, tolerance=1e-6)[1]
+        self.goals = mdp.check_states(goals)
         self._columns = np.full(mdp.n_states, -1)
         self._columns[self.goals] = np.arange(len(self.goals))
 
@@ -210,15 +204,11 @@ class OraclePolicy:
         return self.actions[states, columns], None
 
 
-def _fewest_steps(
-    mdp: TwoRoomsMDP, goals: NDArray[np.int64], tolerance: float
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _fewest_steps(mdp: TwoRoomsMDP, goals: ArrayLike, tolerance: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Expected steps and best actions, (S, G) each."""
     _check_tolerance(tolerance)
-    matrices = transition_matrices(mdp)
-    columns = np.arange(len(goals))
-    # From below, so that states from which nothing is known yet look near: the values rise until they are right. All states
-    # can reach each other, hence they do.
+    goals, columns, matrices = _problem(mdp, goals)
+    # From below: values rise until they are right, as every state can reach every other.
     steps = np.zeros((mdp.n_states, len(goals)))
     while True:
         options = np.stack([matrix @ steps for matrix in matrices])
@@ -240,8 +230,9 @@ def _check_tolerance(tolerance: float) -> None:
         raise ValueError(f"tolerance must be positive, got {tolerance}.")
 
 
-def _check_goals(mdp: TwoRoomsMDP, goals: ArrayLike) -> NDArray[np.int64]:
+def _problem(mdp: TwoRoomsMDP, goals: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.intp], list["csr_array"]]:
+    """The goals, checked, their columns, and the dynamics."""
     states = mdp.check_states(goals)
     if states.ndim != 1 or len(states) == 0:
         raise ValueError(f"goals must be a sequence of at least one state number, got shape {states.shape}.")
-    return states
+    return states, np.arange(len(states)), transition_matrices(mdp)

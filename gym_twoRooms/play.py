@@ -30,11 +30,10 @@ Step = tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]
 
 class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int64]):
     """
-    What a person at the keyboard needs besides the world: one more action, to wait, in which no time passes; keys that repeat
-    as in a text editor, however often frames are drawn; and, if wanted, goals.
+    A world for the keyboard. It has one more action, to wait, in which no time passes. Keys held down repeat as in an editor.
 
-    A goal is the observation of a random state. It is shown beside the world; when the world looks the same its frame turns
-    green, a message is printed, and the next key brings the next goal.
+    A goal is the observation of a random state, shown beside the world. When it is reached, its frame turns green, a message
+    is printed, and the next key brings the next goal.
 
     :param env: The world, with the render mode ``"rgb_array"``
     :param goals: Whether there are goals
@@ -91,14 +90,11 @@ class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int6
         if self.goal is None:
             return world
         border = self.world.cell_size // 4 + 1
-        both = []
-        for picture in (np.asarray(world), self.world.render_observation(self.goal)):
-            height, width, _ = picture.shape
-            framed = np.empty((height + 2 * border, width + 2 * border, 3), np.uint8)
-            framed[:] = REACHED_COLOUR if self.reached else PURSUED_COLOUR
-            framed[border:-border, border:-border] = picture
-            both.append(framed)
-        return np.concatenate(both, axis=1)
+        pictures = np.stack([np.asarray(world), self.world.render_observation(self.goal)])
+        framed = np.pad(pictures, ((0, 0), (border, border), (border, border), (0, 0)))
+        framed[:] = REACHED_COLOUR if self.reached else PURSUED_COLOUR
+        framed[:, border:-border, border:-border] = pictures
+        return np.hstack(list(framed))
 
     def _next_goal(self) -> None:
         """Choose a state that is not the current one."""
@@ -134,12 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except DependencyNotInstalled as error:
         sys.exit(str(error))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It says what it cannot plot without matplotlib, and nothing is plotted here.
+        warnings.simplefilter("ignore")  # that it cannot plot without matplotlib
         from gymnasium.utils.play import play
 
     pygame.display.init()
     pygame.display.set_caption(f"TwoRoomsSwitch: {layout.name}")
-    # An action has two keys, and their numbers are known only to pygame.
     names = {Action.UP: "up w", Action.DOWN: "down s", Action.LEFT: "left a", Action.RIGHT: "right d", Action.TOGGLE: "space"}
     keys = {(pygame.key.key_code(key),): np.int64(action) for action, pair in names.items() for key in pair.split()}
     play(Player(world, options.goal), fps=FPS, keys_to_action=keys, seed=options.seed, noop=WAIT)

@@ -1,26 +1,32 @@
+"""The scalar env: checkers, states, copies, random numbers, bad input."""
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
 import warnings
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import InvalidAction, ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 import gym_twoRooms
-from gym_twoRooms import LayoutError, TwoRoomsSwitchEnv
+from gym_twoRooms import NAMED_LAYOUTS, LayoutError, TwoRoomsSwitchEnv
 
 IDS = ["TwoRoomsSwitch-v0", "TwoRoomsSwitchSmall-v0"]
+MAP = "S.WD..\n.BW#.S\n...#..\n...#.."
 
 
-class Chosen:
-    """Stands in for a generator, and gives the numbers chosen."""
-
-    def __init__(self) -> None:
-        self.number = 0.0
-
-    def random(self) -> float:
-        return self.number
+def test_names_and_light_imports():
+    assert all(hasattr(gym_twoRooms, name) for name in gym_twoRooms.__all__)
+    heavy = "scipy", "torch", "stable_baselines3", "pygame", "matplotlib"
+    code = f"import sys, gym_twoRooms; assert not set({heavy}) & set(sys.modules), sorted(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("env_id", IDS)
@@ -37,6 +43,15 @@ def test_gymnasium_and_sb3_have_nothing_to_say(env_id, render_mode, monkeypatch)
         check_env(make(), skip_render_check=render_mode is None)
         warnings.filterwarnings("ignore", message="The minimal resolution for an image is 36x36")
         sb3_check_env(make(), skip_render_check=False)
+
+
+class Chosen:
+    """Stands in for a generator, and gives the numbers chosen."""
+
+    number = 0.0
+
+    def random(self) -> float:
+        return self.number
 
 
 @pytest.mark.parametrize(("env_id", "count"), [(IDS[0], 5728), (IDS[1], 220)])
@@ -57,9 +72,8 @@ def test_a_search_through_the_env_finds_all_states_and_they_look_different(env_i
                 if info["state"] not in looks:
                     looks[info["state"]] = observation.tobytes()
                     frontier.append(info["state"])
-    assert len(looks) == count
     assert len(set(looks.values())) == count
-    assert set(looks) == set(range(env.mdp.n_states))
+    assert set(looks) == set(range(count)) == set(range(env.mdp.n_states))
 
 
 @pytest.fixture
@@ -69,27 +83,31 @@ def env():
     return env
 
 
-def test_spaces_and_outcomes(env):
+def test_what_reset_and_step_return(env):
     assert env.observation_space == gym.spaces.Box(0, 255, (8, 4, 3), np.uint8)
     assert env.action_space == gym.spaces.Discrete(5)
     observation, info = env.reset()
     assert observation in env.observation_space
-    assert set(info) == {"state", "action_mask"}
     assert type(info["state"]) is int
-    observation, reward, terminated, truncated, info = env.step(np.int64(1))
-    assert (reward, terminated, truncated) == (0.0, False, False)
-    assert env.state == info["state"] == env.state_of(observation)
-    assert np.array_equal(info["action_mask"], env.mdp.action_masks(env.state))
+    toggles = set()
+    for action in np.random.default_rng(0).integers(5, size=300):
+        masks = env.action_masks()
+        assert (masks.shape, masks.dtype) == ((5,), np.bool_)
+        assert np.array_equal(masks, info["action_mask"])
+        toggles.add(bool(masks[4]))
+        masks[:], info["action_mask"][:], observation[:] = False, 7, 0  # the caller's own
+        observation, reward, terminated, truncated, info = env.step(action)
+        assert (reward, terminated, truncated, set(info)) == (0.0, False, False, {"state", "action_mask"})
+        assert type(info["state"]) is int
+        assert env.state == env.get_state() == info["state"] == env.state_of(observation)
+    assert toggles == {True, False}
 
 
-def test_results_belong_to_the_caller(env):
-    state = env.state
-    for observation in (env.observation_of(state), env.set_state(state), env.reset(options={"state": state})[0]):
+def test_pictures_of_states_belong_to_the_caller(env):
+    for observation in (env.observation_of(5), env.set_state(5), env.reset(options={"state": 5})[0]):
+        assert env.state_of(observation) == 5
         observation[:] = 0
-    _, info = env.reset(options={"state": state})
-    info["action_mask"][:] = 7
-    assert env.state_of(env.observation_of(state)) == state
-    assert env.reset(options={"state": state})[1]["action_mask"].max() == 1
+    assert env.state_of(env.observation_of(5)) == 5
 
 
 def test_the_random_numbers_drawn_are_part_of_the_interface(env):
@@ -105,17 +123,6 @@ def test_the_random_numbers_drawn_are_part_of_the_interface(env):
     assert env.np_random.random() == rng.random()
 
 
-def test_same_seed_same_trajectory():
-    def states(seed):
-        env = TwoRoomsSwitchEnv("paper")
-        _, info = env.reset(seed=seed)
-        actions = np.random.default_rng(0).integers(5, size=300)
-        return [info["state"], *(env.step(action)[4]["state"] for action in actions)]
-
-    assert states(1) == states(1)
-    assert states(1) != states(2)
-
-
 def test_starting_states_are_uniform(env):
     counts = np.bincount([env.reset()[1]["state"] for _ in range(220 * 20)], minlength=220)
     # A chi-squared variable with 219 degrees of freedom: 219 +- 21.
@@ -124,10 +131,59 @@ def test_starting_states_are_uniform(env):
 
 def test_a_layout_may_be_a_name_a_map_or_a_layout():
     text = "S.D.S\n....."
-    assert TwoRoomsSwitchEnv("small").mdp is gym.make("TwoRoomsSwitchSmall-v0").unwrapped.mdp
+    assert gym.make(IDS[0]).unwrapped.mdp.layout.name == "paper"
+    assert TwoRoomsSwitchEnv("small").mdp is gym.make(IDS[1]).unwrapped.mdp
     assert TwoRoomsSwitchEnv(text).mdp is TwoRoomsSwitchEnv(gym_twoRooms.Layout.parse(text)).mdp
     with pytest.raises(LayoutError, match="no layout named"):
         TwoRoomsSwitchEnv("large")
+
+
+def trajectory(env, steps=60):
+    found = []
+    for action in np.random.default_rng(5).integers(5, size=steps):
+        observation, _, _, truncated, info = env.step(action)
+        found.append((observation.tobytes(), truncated, info["state"], info["action_mask"].tolist()))
+        if truncated:
+            found.append(env.reset()[1]["state"])
+    return found
+
+
+def again_from_spec(env):
+    text = env.spec.to_json()
+    json.loads(text)
+    other = gym.make(EnvSpec.from_json(text))
+    assert other.spec == env.spec
+    other.reset()
+    other.unwrapped.np_random = copy.deepcopy(env.unwrapped.np_random)
+    other.unwrapped.set_state(env.unwrapped.get_state())
+    return other
+
+
+@pytest.mark.parametrize(
+    "again",
+    [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env)), again_from_spec],
+    ids=["deepcopy", "pickle", "spec"],
+)
+@pytest.mark.parametrize("kwargs", [{"layout": "small"}, {"layout": MAP, "slip_probability": 1.0}], ids=["name", "map"])
+def test_a_copy_goes_on_as_the_original(again, kwargs):
+    env = gym.make(IDS[0], **kwargs, max_episode_steps=25)
+    env.reset(seed=4)
+    _ = env.unwrapped.P
+    other = again(env)
+    assert other.unwrapped.mdp is env.unwrapped.mdp  # tables are shared, not copied
+    before = other.unwrapped.get_state()
+    expected = trajectory(env)
+    assert other.unwrapped.get_state() == before  # untouched by the original's steps
+    assert trajectory(other) == expected
+    env.reset(seed=1)
+    other.reset(seed=2)
+    assert trajectory(env) != trajectory(other)
+
+
+@pytest.mark.parametrize("name", NAMED_LAYOUTS)
+def test_every_named_layout_goes_through_json(name):
+    spec = EnvSpec.from_json(gym.make(IDS[0], layout=name).spec.to_json())
+    assert gym.make(spec).unwrapped.mdp.layout == NAMED_LAYOUTS[name]
 
 
 @pytest.mark.parametrize("action", [5, -1, 1.0, None, "up", np.array([0, 1])])
@@ -153,20 +209,14 @@ def test_invalid_states_are_refused(env, state, error, message):
             use(state)
 
 
-def test_unknown_options_are_refused(env):
-    with pytest.raises(ValueError, match=r"Unknown reset options \['goal'\]"):
-        env.reset(options={"goal": 1, "state": 0})
-    env.reset(options={})
-
-
 def test_a_reset_is_needed_first():
-    env = TwoRoomsSwitchEnv(render_mode="rgb_array")
-    for use in (lambda: env.step(0), lambda: env.state, env.render):
+    env = pickle.loads(pickle.dumps(TwoRoomsSwitchEnv(render_mode="rgb_array")))
+    for use in (lambda: env.step(0), lambda: env.state, env.get_state, env.action_masks, env.render):
         with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
             use()
 
 
-def test_invalid_arguments_are_refused():
+def test_invalid_arguments_and_options_are_refused(env):
     with pytest.raises(ValueError, match=r"render_mode must be None or one of \['rgb_array', 'human', 'ansi'\], got 'hum'"):
         TwoRoomsSwitchEnv(render_mode="hum")
     for size in (0, -3, 1.5):
@@ -174,8 +224,5 @@ def test_invalid_arguments_are_refused():
             TwoRoomsSwitchEnv(cell_size=size)
     with pytest.raises(ValueError, match="slip_probability must be in"):
         TwoRoomsSwitchEnv(slip_probability=2)
-
-
-def test_rendering_needs_a_mode(env):
-    with pytest.warns(UserWarning, match="without a render mode"):
-        assert env.render() is None
+    with pytest.raises(ValueError, match=r"Unknown reset options \['goal'\]"):
+        env.reset(options={"goal": 1, "state": 0})

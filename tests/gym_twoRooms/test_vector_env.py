@@ -1,131 +1,297 @@
+"""The native vector env against SyncVectorEnv of the scalar env: steps, autoreset, masked resets, states that are set."""
+
 import copy
+import json
 import pickle
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import InvalidAction, ResetNeeded
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gym_twoRooms import TwoRoomsSwitchVectorEnv
+from gym_twoRooms import TwoRoomsSwitchEnv, TwoRoomsSwitchVectorEnv
 
-IDS = ["TwoRoomsSwitch-v0", "TwoRoomsSwitchSmall-v0"]
-N = 5
-
-
-def assert_same(left, right):
-    """Equal results of reset or step, keys and types included."""
-    assert len(left) == len(right)
-    for a, b in zip(left[:-1], right[:-1], strict=True):
-        assert a.dtype == b.dtype
-        assert np.array_equal(a, b)
-    infos, others = left[-1], right[-1]
-    assert infos.keys() == others.keys()
-    for key in infos:
-        assert infos[key].dtype == others[key].dtype, key
-        assert np.array_equal(infos[key], others[key]), key
-
-
-def pair(env_id, **kwargs):
-    native = gym.make_vec(env_id, N, **kwargs)
-    assert type(native) is TwoRoomsSwitchVectorEnv
-    return native, gym.make_vec(env_id, N, vectorization_mode="sync", **kwargs)
+ID = "TwoRoomsSwitchSmall-v0"
+MAPS = [
+    "paper",
+    "small",
+    "S.D.S\n..#..",
+    "..W\n...",
+    "SW.\n#D#\nT.S\n.W.\n#E#\n.WT",
+    "......\n.BB.W.\n......\n......",
+]
+MODES = list(AutoresetMode)
 
 
-@pytest.mark.parametrize("env_id", IDS)
-@pytest.mark.parametrize("kwargs", [{}, {"max_episode_steps": 7}, {"max_episode_steps": 1, "close_probability": 0.3}])
-def test_equal_to_the_synchronous_vector_env(env_id, kwargs):
-    native, sync = pair(env_id, **kwargs)
-    assert native.observation_space == sync.observation_space
-    assert native.action_space == sync.action_space
-    assert native.single_observation_space == sync.single_observation_space
-    assert native.single_action_space == sync.single_action_space
+def assert_same(native, sync):
+    """Equal to the last bit, type, shape and key, through nested infos and arrays of objects."""
+    assert type(native) is type(sync)
+    if isinstance(native, dict):
+        assert native.keys() == sync.keys()
+        for key in native:
+            assert_same(native[key], sync[key])
+    elif isinstance(native, tuple):
+        assert len(native) == len(sync)
+        for ours, theirs in zip(native, sync, strict=True):
+            assert_same(ours, theirs)
+    elif isinstance(native, np.ndarray) and native.dtype == object:
+        assert_same(tuple(native), tuple(sync))
+    elif isinstance(native, np.ndarray):
+        np.testing.assert_array_equal(native, sync, strict=True)
+    else:
+        assert native is sync is None
+
+
+def make_pair(layout, mode, limit, n, probabilities=(0.5, 0.01)):
+    def scalar():
+        env = TwoRoomsSwitchEnv(layout, *probabilities)
+        return env if limit is None else TimeLimit(env, limit)
+
+    native = TwoRoomsSwitchVectorEnv(n, layout, *probabilities, max_episode_steps=limit, autoreset_mode=mode)
+    return native, SyncVectorEnv([scalar] * n, autoreset_mode=mode)
+
+
+def reset_both(pair, seed, options):
+    native, sync = pair
+    ours = native.reset(seed=seed, options=options)
+    assert_same(ours, sync.reset(seed=seed, options=copy.copy(options)))  # it takes the mask out of its options
+
+
+@settings(max_examples=80, derandomize=True)
+@given(data=st.data())
+def test_step_for_step_equal_to_the_synchronous_vector_env(data):
+    n = data.draw(st.integers(1, 4), label="n")
+    mode = data.draw(st.sampled_from(MODES), label="mode")
+    limit = data.draw(st.sampled_from([None, 1, 2, 3, 7]), label="limit")
+    probabilities = data.draw(st.sampled_from([(0.5, 0.01), (1.0, 0.4), (0.0, 0.0)]), label="probabilities")
+    native, sync = pair = make_pair(data.draw(st.sampled_from(MAPS), label="map"), mode, limit, n, probabilities)
     assert native.metadata == {**sync.metadata, "render_modes": ["rgb_array", "ansi"]}
-    assert native.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
+        assert getattr(native, name) == getattr(sync, name)
 
+    numbers = st.integers(0, native.mdp.n_states - 1)
+    seeds = st.one_of(st.none(), st.integers(0, 99), st.lists(st.none() | st.integers(0, 99), min_size=n, max_size=n))
+    masks = st.lists(st.booleans(), min_size=n, max_size=n).filter(any).map(np.array)
+    rng = np.random.default_rng(data.draw(st.integers(0, 99), label="actions"))
+    reset_both(pair, data.draw(st.integers(0, 99), label="seed"), None)
+    ended = np.zeros(n, dtype=bool)
+    for _ in range(data.draw(st.integers(1, 8), label="rounds")):
+        choice = data.draw(st.sampled_from(["steps", "reset", "masked reset", "set_state"]), label="choice")
+        if choice == "steps":
+            for _ in range(data.draw(st.integers(1, 9), label="steps")):
+                if mode is AutoresetMode.DISABLED and ended.any():
+                    reset_both(pair, None, {"reset_mask": ended | (rng.random(n) < 0.3)})
+                actions = rng.integers(5, size=n)
+                result = native.step(actions)
+                assert_same(result, sync.step(actions))
+                ended = result[3]
+        elif choice == "set_state":
+            mask, states = data.draw(masks), np.array([data.draw(numbers) for _ in range(n)])
+            observations, infos = native.set_state(np.where(mask, states, -1), mask)
+            expected_infos = {}
+            for row in np.flatnonzero(mask):
+                sync._env_obs[row] = sync.envs[row].unwrapped.set_state(states[row])
+                info = {"state": int(states[row]), "action_mask": native.mdp.action_masks(states[row])}
+                sync._add_info(expected_infos, info, row)
+            np.testing.assert_array_equal(observations, np.stack(sync._env_obs), strict=True)
+            assert_same(infos, expected_infos)
+        else:
+            options = data.draw(st.sampled_from([None, {}]) | st.fixed_dictionaries({"state": numbers}), label="options")
+            mask = np.ones(n, dtype=bool)
+            if choice == "masked reset":
+                mask = data.draw(masks, label="mask")
+                options = {**(options or {}), "reset_mask": mask}
+            ended = ended & ~mask
+            reset_both(pair, data.draw(seeds, label="seeds"), options)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_many_steps_through_make_vec(mode):
+    """Over the ends of the blocks of random numbers."""
+    native = gym.make_vec(ID, 3, max_episode_steps=5, autoreset_mode=mode)
+    vector_kwargs = {"autoreset_mode": mode}
+    sync = gym.make_vec(ID, 3, vectorization_mode="sync", max_episode_steps=5, vector_kwargs=vector_kwargs)
+    assert type(native) is TwoRoomsSwitchVectorEnv
+    assert native.autoreset_mode is native.metadata["autoreset_mode"] is sync.metadata["autoreset_mode"] is mode
+    reset_both((native, sync), [4, None, 4], {"state": 3})
+    reset_both((native, sync), 4, None)
     rng = np.random.default_rng(0)
-    resets = {
-        0: {"seed": 5},
-        200: {},
-        330: {"options": {"state": 17}},
-        450: {"seed": [3, None, 9, None, 3]},
-        460: {"seed": 8, "options": {"state": 200}},
-    }
-    for time in range(600):
-        if time in resets:
-            assert_same(native.reset(**resets[time]), sync.reset(**resets[time]))
-        actions = rng.integers(5, size=N)
-        assert_same(native.step(actions), sync.step(actions))
+    for time in range(700):
+        if time == 2:  # from here on, episodes end at different times
+            reset_both((native, sync), None, {"reset_mask": np.array([True, False, False])})
+        actions = rng.integers(5, size=3)
+        result = native.step(actions)
+        assert_same(result, sync.step(actions))
+        if mode is AutoresetMode.DISABLED and result[3].any():
+            reset_both((native, sync), None, {"reset_mask": result[3]})
 
 
-def test_truncation_in_some_environments_only():
-    native, sync = pair(IDS[0], max_episode_steps=4)
-    assert_same(native.reset(seed=0), sync.reset(seed=0))
-    for _ in range(9):
-        assert_same(native.step(np.ones(N, dtype=np.int64)), sync.step(np.ones(N, dtype=np.int64)))
-    assert_same(native.reset(), sync.reset())  # in the middle of an episode
-    truncations = [native.step(np.zeros(N, dtype=np.int64))[3].all() for _ in range(10)]
-    assert truncations == [False, False, False, True, False, False, False, False, True, False]
+def test_a_large_map_steps_without_a_table_of_pictures():
+    native, sync = pair = make_pair("mansion", "NextStep", 5, 3)
+    assert native.mdp.n_states == 190_800
+    assert not native.mdp.has_table
+    reset_both(pair, 2, None)
+    for actions in np.random.default_rng(0).integers(5, size=(12, 3)):
+        observations, *_, infos = result = native.step(actions)
+        assert_same(result, sync.step(actions))
+        assert native.mdp.states_of(observations).tolist() == infos["state"].tolist()
+    assert "observations" not in vars(native.mdp)
 
 
-def test_states_can_be_set_one_by_one():
-    env = TwoRoomsSwitchVectorEnv(3, "small")
-    states = np.array([4, 0, 219])
-    observations, infos = env.reset(options={"state": states})
-    assert infos["state"].tolist() == env.states.tolist() == [4, 0, 219]
-    assert np.array_equal(observations, env.mdp.observations[states])
-    states[0] = 9
-    env.states[1] = 9
-    infos["state"][2] = 9
-    assert env.states.tolist() == [4, 0, 219]
+def test_the_mode_belongs_to_the_instance_and_to_the_spec():
+    env = gym.make_vec(ID, 2, autoreset_mode="SameStep")
+    assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert TwoRoomsSwitchVectorEnv(2).metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    again = gym.make_vec(EnvSpec.from_json(env.spec.to_json()))
+    assert (again.num_envs, again.metadata["autoreset_mode"]) == (2, AutoresetMode.SAME_STEP)
+    assert json.loads(env.spec.to_json())["kwargs"]["autoreset_mode"] == "SameStep"
 
 
-def test_results_belong_to_the_caller():
-    env, other = TwoRoomsSwitchVectorEnv(2, max_episode_steps=2), TwoRoomsSwitchVectorEnv(2, max_episode_steps=2)
-    results, expected = env.reset(seed=1), other.reset(seed=1)
-    for _ in range(6):
-        assert_same(results, expected)
-        for array in (*results[:-1], *results[-1].values()):
-            array[:] = 1
-        results, expected = env.step(np.array([0, 3])), other.step(np.array([0, 3]))
-
-
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-def test_a_copy_goes_on_alike(duplicate):
-    env = TwoRoomsSwitchVectorEnv(4, max_episode_steps=50)
-    env.reset(seed=2)
-    rng = np.random.default_rng(0)
-    for _ in range(30):
-        env.step(rng.integers(5, size=4))
+def test_copies_go_on_alike_and_results_belong_to_the_caller(mode, duplicate):
+    env = TwoRoomsSwitchVectorEnv(3, "small", max_episode_steps=4, autoreset_mode=mode)
+    env.reset(seed=0)
+    env.reset(options={"reset_mask": np.array([False, True, False])})
+    for _ in range(3):
+        env.step(np.array([0, 1, 2]))
     other = duplicate(env)
-    for _ in range(300):
-        actions = rng.integers(5, size=4)
-        assert_same(env.step(actions), other.step(actions))
+    assert other.metadata == env.metadata
+    for _ in range(200):  # over the end of the block of random numbers
+        results = [env.reset()] if mode is AutoresetMode.DISABLED else []
+        expected = [other.reset()] if mode is AutoresetMode.DISABLED else []
+        results.append(env.step(np.array([3, 1, 0])))
+        expected.append(other.step(np.array([3, 1, 0])))
+        for left, right in zip(results, expected, strict=True):
+            assert_same(left, right)
+            for array in (*left[:-1], left[-1]["state"], left[-1]["action_mask"], env.states, env.action_masks()):
+                array[:] = 1
+    assert not np.array_equal(TwoRoomsSwitchVectorEnv(8).reset()[1]["state"], TwoRoomsSwitchVectorEnv(8).reset()[1]["state"])
 
 
-def test_without_a_seed_environments_differ():
-    env = TwoRoomsSwitchVectorEnv(8)
-    assert len(set(env.reset()[1]["state"].tolist())) > 1
+def test_an_episode_that_ended_must_be_reset_where_autoreset_is_disabled():
+    native, sync = make_pair("small", "Disabled", 2, 3)
+    reset_both((native, sync), 0, None)
+    actions = np.zeros(3, dtype=np.int64)
+    native.step(actions)
+    native.reset(options={"reset_mask": np.array([False, True, False])})
+    truncated = native.step(actions)[3]
+    assert truncated.tolist() == [True, False, True]
+    before = native.states
+    for prepare in (lambda: None, lambda: native.set_state(before)):  # which is no reset
+        prepare()
+        with pytest.raises(AssertionError, match=r"Environments \[0, 2\] have ended: reset them"):
+            native.step(actions)
+    assert native.states.tolist() == before.tolist()
+    native.reset(options={"reset_mask": truncated})
+    assert native.step(actions)[3].tolist() == [False, True, False]
+    sync.step(actions)
+    sync.step(actions)
+    with pytest.raises(AssertionError):
+        sync.step(actions)
 
 
-def test_rendering():
-    for mode in TwoRoomsSwitchVectorEnv.metadata["render_modes"]:
-        native, sync = pair(IDS[1], render_mode=mode, cell_size=9)
-        native.reset(seed=0)
-        sync.reset(seed=0)
-        assert native.render_mode == mode
-        assert isinstance(native.render(), tuple)
-        assert all(np.array_equal(a, b) for a, b in zip(native.render(), sync.render(), strict=True))
-    env = TwoRoomsSwitchVectorEnv(1)
+def test_options_are_left_to_the_caller_so_that_wrappers_see_the_mask():
+    env = RecordEpisodeStatistics(TwoRoomsSwitchVectorEnv(2, "small", max_episode_steps=3, autoreset_mode="Disabled"))
+    env.reset(seed=0)
+    env.step(np.zeros(2, dtype=np.int64))
+    mask = np.array([True, False])
+    options = {"reset_mask": mask, "state": 5}
+    env.unwrapped.reset(options=options)
+    assert options == {"reset_mask": mask, "state": 5}
+    env.reset(options=options)
+    assert env.episode_lengths.tolist() == [0, 1]
+
+
+def test_states_of_some_worlds_can_be_given():
+    env = TwoRoomsSwitchVectorEnv(3, "small", max_episode_steps=1)
+    env.set_state(np.array([7, 8, 9]))  # even before the first reset, as in the scalar env
+    mask = np.array([True, False, True])
+    observations, infos = env.set_state([1, -5, 2], mask)
+    assert env.states.tolist() == [1, 8, 2]
+    assert np.array_equal(observations, env.mdp.observations[[1, 8, 2]])
+    assert infos["state"].tolist() == [1, 0, 2]
+    assert infos["_state"].tolist() == infos["_action_mask"].tolist() == mask.tolist()
+    assert np.array_equal(infos["action_mask"], env.mdp.action_masks(np.array([1, 8, 2])) * mask[:, None])
+    given = np.array([-1, 4, 999])
+    assert env.reset(options={"state": given, "reset_mask": ~mask})[1]["state"].tolist() == [0, 4, 0]
+    env.set_state(6, mask)
+    for array in (observations, given, *infos.values()):
+        array[:] = 1
+    assert env.states.tolist() == [6, 4, 6]
+    assert mask.tolist() == [True, False, True]
+    assert env.step(np.zeros(3, dtype=np.int64))[3].all()
+
+
+@pytest.mark.parametrize("mode", TwoRoomsSwitchVectorEnv.metadata["render_modes"])
+def test_rendering(mode):
+    pair = [gym.make_vec(ID, 3, vectorization_mode=v, render_mode=mode, cell_size=9) for v in ("vector_entry_point", "sync")]
+    pictures, expected = ((env.reset(seed=0), env.render())[1] for env in pair)
+    assert isinstance(pictures, tuple)
+    assert all(np.array_equal(a, b) for a, b in zip(pictures, expected, strict=True))
     with pytest.warns(UserWarning, match="without a render mode"):
-        assert env.render() is None
+        assert TwoRoomsSwitchVectorEnv(1).render() is None
+
+
+@pytest.mark.parametrize(
+    ("mask", "error", "message"),
+    [
+        ([True, False], TypeError, r"must be a NumPy array of bool, got list"),
+        (np.array([1, 0]), TypeError, r"must be a NumPy array of bool, got an array of int64"),
+        (np.array([True]), ValueError, r"must have shape \(2,\), got \(1,\)"),
+        (np.array([[True, False]]), ValueError, r"must have shape \(2,\), got \(1, 2\)"),
+        (np.array([False, False]), ValueError, "must be True somewhere"),
+    ],
+)
+def test_invalid_masks_are_refused(mask, error, message):
+    native, sync = make_pair("small", "Disabled", None, 2)
+    reset_both((native, sync), 0, None)
+    before = native.states
+    with pytest.raises(error, match=r"options\['reset_mask'\] " + message):
+        native.reset(seed=5, options={"reset_mask": mask})
+    with pytest.raises(error, match="^mask " + message):
+        native.set_state(0, mask)
+    with pytest.raises(error):
+        sync.reset(options={"reset_mask": mask})
+    assert native.states.tolist() == before.tolist()
+
+
+@pytest.mark.parametrize(
+    ("states", "error", "message"),
+    [
+        ([0, 10**6], ValueError, r"in \[0, \d+\), got 1000000"),
+        (-1, ValueError, r"in \[0, \d+\), got -1"),
+        ([0, 1, 2], ValueError, r"have shape \(2,\), got \(3,\)"),
+        ([0.0, 1.0], TypeError, "must be an integer"),
+        (True, TypeError, "must be an integer"),
+    ],
+)
+def test_invalid_states_are_refused(states, error, message):
+    env = TwoRoomsSwitchVectorEnv(2, "small")
+    env.reset(seed=0)
+    before = env.states
+    for use in (env.set_state, lambda states: env.reset(options={"state": states})):
+        with pytest.raises(error, match=message):
+            use(states)
+    assert env.states.tolist() == before.tolist()
 
 
 def test_a_reset_is_needed_first():
-    env = TwoRoomsSwitchVectorEnv(1, render_mode="rgb_array")
-    for use in (lambda: env.step(np.zeros(1, dtype=int)), lambda: env.states, env.render):
+    env, some = TwoRoomsSwitchVectorEnv(2, "small", render_mode="ansi"), np.array([True, False])
+    for use in (lambda: env.step(np.zeros(2, dtype=int)), lambda: env.states, env.render, env.action_masks):
         with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
             use()
+    with pytest.raises(ResetNeeded, match=r"call reset\(\) without options\['reset_mask'\] first"):
+        env.reset(options={"reset_mask": some})
+    with pytest.raises(ResetNeeded, match=r"call reset\(\) without mask first"):
+        env.set_state(0, some)
+    env.reset(options={"reset_mask": np.array([True, True])})
 
 
 @pytest.mark.parametrize(
@@ -148,46 +314,20 @@ def test_invalid_actions_are_refused(actions, message):
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
-        ({"options": {"state": [0, 220]}}, ValueError, r"in \[0, 220\), got 220"),
-        ({"options": {"state": [0, 1, 2]}}, ValueError, r"have shape \(2,\), got \(3,\)"),
-        ({"options": {"state": [0.0, 1.0]}}, TypeError, "must be an integer"),
-        ({"seed": [1, 2, 3]}, ValueError, "one seed for each of the 2 environments, got 3"),
-    ],
-)
-def test_invalid_resets_are_refused(kwargs, error, message):
-    with pytest.raises(error, match=message):
-        TwoRoomsSwitchVectorEnv(2, "small").reset(**kwargs)
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "error", "message"),
-    [
         ({"num_envs": 0}, ValueError, "num_envs must be at least 1, got 0"),
         ({"num_envs": 2.0}, TypeError, "num_envs must be an integer"),
         ({"num_envs": None}, TypeError, "num_envs must be an integer"),
-        ({"num_envs": 1, "max_episode_steps": 0}, ValueError, "max_episode_steps must be at least 1"),
-        ({"num_envs": 1, "max_episode_steps": 1.5}, TypeError, "max_episode_steps must be an integer"),
-        ({"num_envs": 1, "render_mode": "human"}, ValueError, r"one of \['rgb_array', 'ansi'\], got 'human'"),
-        ({"num_envs": 1, "cell_size": 0}, ValueError, "cell_size must be"),
-        ({"num_envs": 1, "close_probability": -1}, ValueError, "close_probability must be"),
+        ({"max_episode_steps": 0}, ValueError, "max_episode_steps must be at least 1"),
+        ({"max_episode_steps": 1.5}, TypeError, "max_episode_steps must be an integer"),
+        ({"render_mode": "human"}, ValueError, r"one of \['rgb_array', 'ansi'\], got 'human'"),
+        ({"cell_size": 0}, ValueError, "cell_size must be"),
+        ({"close_probability": -1}, ValueError, "close_probability must be"),
+        ({"autoreset_mode": "SAME_STEP"}, ValueError, r"autoreset_mode .* one of \['NextStep', 'SameStep', 'Disabled'\]"),
+        ({"autoreset_mode": []}, ValueError, "autoreset_mode must be"),
     ],
 )
 def test_invalid_arguments_are_refused(kwargs, error, message):
     with pytest.raises(error, match=message):
-        TwoRoomsSwitchVectorEnv(**kwargs)
-
-
-def test_a_large_map_steps_without_a_table_of_pictures():
-    native, sync = pair(IDS[0], layout="mansion", max_episode_steps=5)
-    mdp = native.mdp
-    assert mdp.n_states == 190_800
-    assert not mdp.has_table
-    assert_same(native.reset(seed=2), sync.reset(seed=2))
-    for actions in np.random.default_rng(0).integers(5, size=(12, N)):
-        assert_same(native.step(actions), sync.step(actions))
-    env = gym.make(IDS[0], layout="mansion")
-    observation, info = env.reset(seed=2)
-    for action in (0, 1, 2, 3, 4):
-        assert env.unwrapped.state_of(observation) == info["state"]
-        observation, _, _, _, info = env.step(action)
-    assert "observations" not in vars(mdp)
+        TwoRoomsSwitchVectorEnv(**{"num_envs": 1} | kwargs)
+    with pytest.raises(ValueError, match="one seed for each of the 2 environments, got 3"):
+        TwoRoomsSwitchVectorEnv(2, "small").reset(seed=[1, 2, 3])
