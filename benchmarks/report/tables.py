@@ -73,7 +73,7 @@ def mastery(runs: pd.DataFrame, curves: pd.DataFrame, goals: pd.DataFrame, base:
             for name in MEASURES:
                 values = final.loc[[label]].get(name, pd.Series(dtype=float)).dropna()
                 row[name], (row[f"{name}_low"], row[f"{name}_high"]) = values.mean(), student(values)
-            of_done = curves[(curves["label"] == label) & curves["seed"].isin(done["seed"])]
+            of_done = curves[curves["label"] == label]
             for level in LEVELS:
                 first = of_done[of_done["epsilon"] >= level].groupby("seed")["step"].min()
                 row[f"steps_to_{level:g}"] = first.reindex(done["seed"], fill_value=np.inf).median()

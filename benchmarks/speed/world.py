@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch as th
-from numpy.typing import NDArray
 
 import gym_twoRooms
 from benchmarks.speed import timing
@@ -110,7 +108,7 @@ def contenders(config: WorldConfig) -> list[Contender]:
     if importlib.util.find_spec("minigrid") is not None:
         vectors["minigrid"] = (minigrid(few), config.minigrid_steps)
     found = [Contender(name, "steps/s", vector_speed(env, steps)) for name, (env, steps) in vectors.items()]
-    found.append(Contender("copy", "observations/s", partial(copy_speed, pictures, config.steps)))
+    found.append(Contender("copy", "observations/s", rate(lambda _: pictures.copy(), config.steps, n)))
     for name, env_id in (("scalar", WORLD), ("cliff_walking", "CliffWalking-v1")):
         found.append(Contender(name, "steps/s", scalar_speed(gym.make(env_id), config.scalar_steps)))
     found.append(Contender("compile", "s", lambda: float(in_fresh_process(COMPILE))))
@@ -130,6 +128,23 @@ def minigrid(num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
     return gym.make_vec("MiniGrid-DoorKey-8x8-v0", num_envs=num_envs, vectorization_mode="sync", wrappers=seen)
 
 
+def rate(step: Callable[[int], object], steps: int, each: int = 1) -> Callable[[], float]:
+    """
+    :param step: does the step of that number
+    :param steps: in each measurement
+    :param each: how much each is
+    :return: measures how much is done a second
+    """
+
+    def measure() -> float:
+        begin = time.perf_counter()
+        for number in range(steps):
+            step(number)
+        return steps * each / (time.perf_counter() - begin)
+
+    return measure
+
+
 def vector_speed(env: gym.vector.VectorEnv[Any, Any, Any], steps: int) -> Callable[[], float]:
     """
     :param env: a vector environment with discrete actions
@@ -137,17 +152,9 @@ def vector_speed(env: gym.vector.VectorEnv[Any, Any, Any], steps: int) -> Callab
     :return: measures environment steps a second under random actions
     """
     assert isinstance(env.single_action_space, gym.spaces.Discrete)
-    rng = np.random.default_rng(0)
-    actions = cycle(rng.integers(env.single_action_space.n, size=(16, env.num_envs)))
+    actions = np.random.default_rng(0).integers(env.single_action_space.n, size=(16, env.num_envs))
     env.reset(seed=0)
-
-    def measure() -> float:
-        begin = time.perf_counter()
-        for action in islice(actions, steps):
-            env.step(action)
-        return steps * env.num_envs / (time.perf_counter() - begin)
-
-    return measure
+    return rate(lambda number: env.step(actions[number % 16]), steps, env.num_envs)
 
 
 def scalar_speed(env: gym.Env[Any, Any], steps: int) -> Callable[[], float]:
@@ -160,27 +167,12 @@ def scalar_speed(env: gym.Env[Any, Any], steps: int) -> Callable[[], float]:
     actions = np.random.default_rng(0).integers(env.action_space.n, size=steps).tolist()
     env.reset(seed=0)
 
-    def measure() -> float:
-        begin = time.perf_counter()
-        for action in actions:
-            _, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
-                env.reset()
-        return steps / (time.perf_counter() - begin)
+    def step(number: int) -> None:
+        _, _, terminated, truncated, _ = env.step(actions[number])
+        if terminated or truncated:
+            env.reset()
 
-    return measure
-
-
-def copy_speed(observations: NDArray[np.uint8], copies: int) -> float:
-    """
-    :param observations: shape (N, H, W, 3)
-    :param copies: how many to make, each a new array as those of a step are
-    :return: observations copied a second
-    """
-    begin = time.perf_counter()
-    for _ in range(copies):
-        observations.copy()
-    return copies * len(observations) / (time.perf_counter() - begin)
+    return rate(step, steps)
 
 
 def in_fresh_process(code: str) -> str:
@@ -197,6 +189,4 @@ def seconds_of_process(code: str) -> float:
     :param code: a program
     :return: the seconds that its process takes, Python's own start included
     """
-    begin = time.perf_counter()
-    in_fresh_process(code)
-    return time.perf_counter() - begin
+    return 1 / rate(lambda _: in_fresh_process(code), 1)()
