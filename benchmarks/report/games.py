@@ -14,10 +14,9 @@ from benchmarks import paper_scores, scores
 from benchmarks.report import figures, page, tables
 from benchmarks.report import runs as reader
 from benchmarks.report.page import Book, Column, Form, Section, heading, name
+from benchmarks.report.tables import BASELINE
 from benchmarks.scores import DATA, Scores, ScoreTable
 
-BASELINE = "a2c"
-"""The agent that others are compared with, if it is there; else the first of them."""
 OURS = "many-goals"
 """How the names of the agents begin whose improvement over the others is drawn, as in the paper."""
 PRETRAINED = "-pretraining"
@@ -84,7 +83,7 @@ def _summary(runs: pd.DataFrame, book: Book, prefix: str) -> Markup:
     if not games:
         return content + page.words("There is no game in which all agents have all their seeds, and so no summary.")
     normalized = {agent: scores.human_normalized(each, games) for agent, each in raw.items()}
-    base = BASELINE if BASELINE in raw else next(iter(raw))
+    base = next((agent for agent in raw if agent.endswith(BASELINE)), next(iter(raw)))
     rows = []
     for agent, each in normalized.items():
         row: dict[str, Any] = {"agent": agent, "seeds": len(each), "games": len(games)}

@@ -20,6 +20,8 @@ LEVELS = (0.5, 0.9, 0.95)
 """Of mastery at epsilon, how soon each is reached."""
 BINS = 30
 """Of the histogram of updates."""
+BASELINE = "a2c"
+"""How the name of the agent ends that others are compared with, if it is there."""
 
 
 def student(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
@@ -178,13 +180,14 @@ def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
             continue
         timed = runs[runs["game"] == game]
         speeds = (timed["training_seconds"] / timed["step"]).groupby(timed["agent"]).median()
+        base = next((agent for agent in speeds.index if agent.endswith(BASELINE)), None)
         for agent in dict.fromkeys(table.columns.get_level_values("agent")):
             ours = table[agent]
             row = {"game": game, "agent": agent, "seeds": ours.shape[1], "step": ours.index[-1]}
             for what, values in (("final", ours.iloc[-1]), ("area", ours.mean())):
                 row |= estimated(what, interquartile_mean, values.to_numpy()[:, None])
             seconds = timed["training_seconds"][timed["agent"] == agent].dropna().median()
-            rows.append(row | {"training_seconds": seconds, "time_ratio": speeds[agent] / speeds.get("a2c", np.nan)})
+            rows.append(row | {"training_seconds": seconds, "time_ratio": speeds[agent] / speeds.get(base, np.nan)})
     ends = [f"{what}{end}" for what in ("final", "area") for end in ("", "_low", "_high")]
     return pd.DataFrame(rows, columns=["game", "agent", "seeds", "step", *ends, "training_seconds", "time_ratio"])
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.auxiliary import WORLDS
 from benchmarks.auxiliary_study import AGENTS, AuxiliaryStudyConfig, carry_out, configuration, specs
-from benchmarks.auxiliary_summary import collect
+from benchmarks.report.runs import read
 from benchmarks.suite import results
 from benchmarks.suite.run import SuiteConfig
 from tests.sb3_manygoals.checkpoint.conftest import no_sync
@@ -63,6 +63,7 @@ def test_a_part_of_it(tmp_path, capsys):
         assert result.values["step"] == 960
         again = carry_out(spec, folder)  # nothing is left to do
         assert all(again[name] == value for name, value in result.values.items() if name != "training_seconds")
-    assert [(run.agent, run.seed) for run in collect([tmp_path])] == [(a, s) for a in ("a2c", "many_goals") for s in (0, 1)]
+    known = read([tmp_path])[["agent", "seed", "status"]].values.tolist()
+    assert known == [[f"two-rooms-{a}", s, "finished"] for a in ("a2c", "many_goals") for s in (0, 1)]
     config.run()
     assert "4 runs, 4 have finished" in capsys.readouterr().out

@@ -11,9 +11,9 @@ from stable_baselines3 import A2C
 
 from benchmarks import pretraining
 from benchmarks.__main__ import main
-from benchmarks.auxiliary_summary import collect
 from benchmarks.pretraining import WORLDS, Agent, PretrainingConfig, make_a2c, make_learner, run, saved_config
 from benchmarks.pretraining_study import PretrainingStudyConfig, carry_out, compare, configuration, mean_return, specs
+from benchmarks.report.runs import read, returns
 from benchmarks.suite import Result
 from benchmarks.suite.run import SuiteConfig
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
@@ -58,8 +58,9 @@ def test_a_run_has_all_its_steps_and_files(agent, tmp_path, capsys):
     assert saved_config(folder) == replace(tiny(agent=agent, output=tmp_path), resume=folder)
     model = A2C.load(folder / "model.zip", device="cpu")
     assert model.num_timesteps == score["step"]
-    (one,) = collect([folder])
-    assert (one.agent, one.seed, one.steps.tolist()) == (agent, 1, [int(row["step"]) for row in curve(folder)])
+    known = returns(read([folder]))
+    assert set(zip(known["agent"], known["seed"], strict=True)) == {(agent, 1)}
+    assert known["step"].tolist() == [int(row["step"]) for row in curve(folder)]
     said = capsys.readouterr().out
     assert ("copied trunk.1.net.0 to features_extractor.net.0, 16x3x2x2" in said) == (agent != "none")
 
