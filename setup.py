@@ -25,6 +25,8 @@ BENCHMARKS = [
 # Gymnasium takes its `pygame` module from pygame-ce too; pygame, of the same module name, cannot be installed beside it.
 RENDER = ["pygame-ce>=2.5"]
 ATARI = ["ale-py>=0.12.1", "lz4>=4.3"]
+# The games are GPL-3: they are used, not included.
+MINATAR = ["minatar>=1.0.15"]
 DOCS = ["furo", "myst-parser>=3.0", "sphinx>=7.0"]
 
 setup(
@@ -49,11 +51,12 @@ setup(
     ],
     extras_require={
         "atari": ATARI,
+        "minatar": MINATAR,
         "render": RENDER,
         "ray": ["ray>=2.40"],
         # Only to record its outputs again, with which tests compare losses. It brings JAX and a nightly build of tfp.
         "rlax": ["rlax>=0.1.9; python_version >= '3.11'"],
-        "docs": [*ATARI, *DOCS],
+        "docs": [*ATARI, *DOCS, *MINATAR],
         "benchmarks": BENCHMARKS,
         # Reference bootstrap intervals, for tests only.
         "reference": ["rliable>=1.2"],
@@ -61,6 +64,7 @@ setup(
             *ATARI,
             *BENCHMARKS,
             *DOCS,
+            *MINATAR,
             *RENDER,
             "build>=1.2",
             "hypothesis>=6.100",

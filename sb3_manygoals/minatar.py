@@ -1,0 +1,219 @@
+"""
+MinAtar for Stable-Baselines3: five small games (Young and Tian, 2019, https://arxiv.org/abs/1903.03176). Needs the extra
+``minatar``.
+
+The games are MinAtar's own, with sticky actions and rising difficulty as published. Observations are images that SB3 takes as
+they are: ``Box(0, 255, (channels, 10, 10), uint8)``, one channel for each kind of object, 255 where one is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor
+from torch import nn
+
+from sb3_manygoals.vec_env import GymnasiumVecEnv
+
+try:
+    from minatar import Environment
+except ImportError as error:
+    raise ImportError('MinAtar games need minatar: pip install "sb3-manygoals[minatar]"') from error
+
+GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+"""The names of the games."""
+
+MAX_STEPS = 5_000
+"""Steps after which a game is cut short, by default. MinAtar itself has no limit."""
+
+
+class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]]):
+    """
+    N copies of a MinAtar game in one process, as a Gymnasium vector environment that resets a game in the step in which it
+    ends (``AutoresetMode.SAME_STEP``). The actions are those that do something in the game (MinAtar's minimal set).
+
+    Exact checkpoints work.
+
+    :param game: one of :data:`GAMES`, in any spelling: ``"SpaceInvaders"``, ``"space_invaders"``
+    :param num_envs: N
+    :param max_episode_steps: steps after which a game is truncated
+    :param sticky_action_prob: the chance that a game repeats the action before
+    :param difficulty_ramping: whether games become harder as they go on
+    :raises ValueError: if there is no such game, or a number is out of range
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 - Gymnasium's
+
+    def __init__(
+        self,
+        game: str,
+        num_envs: int = 1,
+        max_episode_steps: int = MAX_STEPS,
+        sticky_action_prob: float = 0.1,
+        difficulty_ramping: bool = True,
+    ) -> None:
+        for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not 0.0 <= sticky_action_prob <= 1.0:
+            raise ValueError(f"sticky_action_prob must be in [0, 1], got {sticky_action_prob}")
+        self.game = game_id(game)
+        self.num_envs = num_envs
+        self.max_episode_steps = max_episode_steps
+        self.games = [Environment(self.game, sticky_action_prob, difficulty_ramping) for _ in range(num_envs)]
+        self.action_set = self.games[0].minimal_action_set()
+        height, width, channels = self.games[0].state_shape()
+        self.single_observation_space = spaces.Box(0, 255, (channels, height, width), np.uint8)
+        self.single_action_space = spaces.Discrete(len(self.action_set))
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.steps = np.zeros(num_envs, dtype=np.int64)
+        self._seed(None)
+
+    def _seed(self, seed: int | None) -> None:
+        for row, sequence in enumerate(np.random.SeedSequence(seed).spawn(self.num_envs)):
+            self.games[row].seed(sequence.generate_state(4))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """
+        :param seed: of all games; None: they go on with their random numbers
+        :param options: not used
+        :return: observations, (N, channels, 10, 10) uint8, and no infos
+        """
+        super().reset(seed=seed)
+        if seed is not None:
+            self._seed(seed)
+        for game in self.games:
+            self._begin(game)
+        self.steps[:] = 0
+        return np.stack([self._picture(game) for game in self.games]), {}
+
+    def step(
+        self, actions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """
+        :param actions: (N,) numbers below ``single_action_space.n``
+        :return: observations (N, channels, 10, 10) uint8; rewards, terminated, truncated (N,); infos, with ``final_obs``
+            where a game has ended
+        """
+        obs = np.empty(self.observation_space.shape, dtype=np.uint8)  # type: ignore[arg-type]
+        rewards, terminated = np.empty(self.num_envs), np.empty(self.num_envs, dtype=np.bool_)
+        for row, (game, action) in enumerate(zip(self.games, np.asarray(actions).tolist(), strict=True)):
+            rewards[row], terminated[row] = game.act(self.action_set[action])
+            np.multiply(game.state().transpose(2, 0, 1), 255, out=obs[row], casting="unsafe")
+        self.steps += 1
+        truncated = (self.steps >= self.max_episode_steps) & ~terminated
+        ended = terminated | truncated
+        infos: dict[str, Any] = {}
+        if ended.any():
+            infos = {"final_obs": np.where(ended[:, None, None, None], obs, np.uint8(0)), "_final_obs": ended}
+            for row in np.flatnonzero(ended).tolist():
+                self._begin(self.games[row])
+                obs[row] = self._picture(self.games[row])
+            self.steps[ended] = 0
+        return obs, rewards, terminated, truncated, infos
+
+    @staticmethod
+    def _begin(game: Environment) -> None:
+        game.reset()
+        game.last_action = 0  # which MinAtar leaves as it was: a sticky action would reach into the next game
+
+    @staticmethod
+    def _picture(game: Environment) -> NDArray[np.uint8]:
+        picture: NDArray[np.uint8] = game.state().transpose(2, 0, 1) * np.uint8(255)
+        return picture
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: each game's variables, its random numbers, and the steps since it began"""
+        games = []
+        for game in self.games:
+            own = {name: value for name, value in vars(game.env).items() if name not in ("random", "channels", "action_map")}
+            games.append({"random": game.random.get_state(), "last_action": game.last_action, "variables": deepcopy(own)})
+        return {"game": self.game, "steps": self.steps.copy(), "games": games}
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of :meth:`get_checkpoint_state`
+        :raises ValueError: if it is of another game, or another number of them
+        """
+        if (state["game"], len(state["games"])) != (self.game, self.num_envs):
+            raise ValueError(
+                f"the state is of {len(state['games'])} games of {state['game']}, not of {self.num_envs} of {self.game}"
+            )
+        self.steps = state["steps"].copy()
+        for game, saved in zip(self.games, state["games"], strict=True):
+            game.random.set_state(saved["random"])
+            game.last_action = saved["last_action"]
+            vars(game.env).update(deepcopy(saved["variables"]))
+
+
+class MinAtarCNN(BaseFeaturesExtractor):
+    """
+    MinAtar's own network: a convolution of 16 filters of 3 x 3 and a layer of 128, with ReLU.
+
+    :param observation_space: images, channels first
+    :param features_dim: width of the layer
+    """
+
+    def __init__(self, observation_space: spaces.Box, features_dim: int = 128) -> None:
+        super().__init__(observation_space, features_dim)
+        channels, height, width = observation_space.shape
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, 16, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(16 * (height - 2) * (width - 2), features_dim),
+            nn.ReLU(),
+        )
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        """
+        :param observations: (B, channels, height, width) float32 in [0, 1]
+        :return: (B, features_dim)
+        """
+        features: th.Tensor = self.layers(observations)
+        return features
+
+
+def make_minatar_vec_env(game: str, n_envs: int = 16, seed: int | None = None, **kwargs: Any) -> VecEnv:
+    """
+    Games for SB3's algorithms, with the score and length of each in ``infos[i]["episode"]``.
+
+    :param game: one of :data:`GAMES`
+    :param n_envs: how many copies, N
+    :param seed: of all of them; None: drawn
+    :param kwargs: further arguments of :class:`MinAtarVectorEnv`
+    :return: the environment, with observations (N, channels, 10, 10) uint8
+    :raises ValueError: if there is no such game, or an argument is out of range
+    """
+    env = GymnasiumVecEnv(MinAtarVectorEnv(game, n_envs, **kwargs))
+    if seed is not None:
+        env.seed(seed)
+    return VecMonitor(env)
+
+
+def game_id(game: str) -> str:
+    """
+    :param game: a game's name, as ``"SpaceInvaders"`` or ``"space_invaders"``
+    :return: MinAtar's name of it, as ``"space_invaders"``
+    :raises ValueError: if there is no such game; with the names that are near
+    """
+    known = {name.replace("_", ""): name for name in GAMES}
+    wanted = game.lower().replace("_", "").replace(" ", "")
+    if wanted not in known:
+        near = [known[name] for name in difflib.get_close_matches(wanted, known)]
+        raise ValueError(
+            f"game must be one of {', '.join(GAMES)}, got {game!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+        )
+    return known[wanted]
