@@ -1,56 +1,68 @@
+"""
+What people see: pictures, some compared pixel by pixel with stored ones, maps in characters, and the window. After a wanted
+change, write the stored pictures anew with ``python tests/gym_twoRooms/test_rendering.py`` and look at them.
+"""
+
+import copy
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium as gym
 import numpy as np
+import pygame
 import pytest
+from gymnasium.error import DependencyNotInstalled
+from gymnasium.wrappers import HumanRendering, RenderCollection
+from PIL import Image
 
 from gym_twoRooms import TwoRoomsSwitchEnv
-from gym_twoRooms.layout import Layout
-from gym_twoRooms.mdp import COLOURS, compile_layout
-from gym_twoRooms.rendering import draw, write
+from gym_twoRooms.layout import NAMED_LAYOUTS, Layout
+from gym_twoRooms.mdp import compile_layout
+from gym_twoRooms.rendering import Window, draw, write
 
+ID = "TwoRoomsSwitchSmall-v0"
 SMALL = compile_layout(Layout.named("small"))
+FOLDER = Path(__file__).parent / "pictures"
+FOUR_DOORS = "SV.TU\nDG#EF\nSV.TU"
+PICTURES = {
+    "paper-shut": (NAMED_LAYOUTS["paper"], (11, [52], [False]), 32),
+    "paper-open-coarse": (NAMED_LAYOUTS["paper"], (37, [55], [True]), 5),
+    "small-open": (NAMED_LAYOUTS["small"], (3, [21], [True]), 16),
+    "one-pixel-per-cell": (NAMED_LAYOUTS["small"], (31, [21], [False]), 1),
+    "no-door-no-block": (Layout.parse("..W\n.#."), (2, [], []), 24),
+    "locks": (NAMED_LAYOUTS["locks"], (13, [48], [True, False]), 24),
+    "four-doors": (Layout.parse(FOUR_DOORS), (2, [], [True, False, True, False]), 24),
+}
 
 
-@pytest.mark.parametrize("cell_size", [1, 2, 3, 8, 13, 32])
+def picture(name):
+    layout, parts, cell_size = PICTURES[name]
+    mdp = compile_layout(layout)
+    return draw(mdp, int(mdp.encode(*parts)), cell_size)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_as_they_were(name):
+    with Image.open(FOLDER / f"{name}.png") as stored:
+        np.testing.assert_array_equal(picture(name), np.asarray(stored.convert("RGB")))
+    assert {path.stem for path in FOLDER.iterdir()} == set(PICTURES)
+
+
+@pytest.mark.parametrize("cell_size", [1, 2, 3, 8, 13])
 def test_every_state_has_its_own_picture(cell_size):
     pictures = [draw(SMALL, state, cell_size) for state in range(SMALL.n_states)]
-    assert {picture.shape for picture in pictures} == {(8 * cell_size, 4 * cell_size, 3)}
-    assert {picture.dtype for picture in pictures} == {np.dtype(np.uint8)}
+    shape = (8 * cell_size, 4 * cell_size, 3)
+    assert {(picture.shape, picture.dtype) for picture in pictures} == {(shape, np.dtype(np.uint8))}
     assert len({picture.tobytes() for picture in pictures}) == SMALL.n_states
-
-
-def test_things_are_drawn_where_they_are():
-    state = int(SMALL.encode(2, [21], [False]))
-    picture = draw(SMALL, state, 32).reshape(8, 32, 4, 32, 3).swapaxes(1, 2)
-    centre = picture[:, :, 16, 8]
-    for (row, column), thing in {(0, 2): "agent", (5, 1): "block", (3, 2): "door shut", (3, 0): "wall"}.items():
-        assert tuple(centre[row, column]) == COLOURS[thing]
-    opened = draw(SMALL, int(SMALL.encode(2, [21], [True])), 32).reshape(8, 32, 4, 32, 3).swapaxes(1, 2)
-    assert tuple(opened[3, 2, 16, 16]) == COLOURS["door open"]
-    changed = np.argwhere((opened != picture).any(axis=(2, 3, 4)))
-    assert changed.tolist() == [[3, 2]]
-
-
-def test_a_map_without_door_and_block_can_be_drawn():
-    mdp = compile_layout(Layout.parse("..W"))
-    assert draw(mdp, 0, 10).shape == (10, 30, 3)
-
-
-def test_the_env_draws_its_state_and_pictures_belong_to_the_caller():
-    env = TwoRoomsSwitchEnv("small", render_mode="rgb_array", cell_size=20)
-    env.reset(seed=0)
-    before = env.render()
-    assert np.array_equal(before, draw(env.mdp, env.state, 20))
-    before[:] = 0
-    assert np.array_equal(env.render(), draw(env.mdp, env.state, 20))
-    env.set_state((env.state + 1) % 220)
-    assert env.render().any()
 
 
 def test_maps_in_characters():
     shut = write(SMALL, int(SMALL.encode(2, [21], [False])))
     assert shut.splitlines() == ["S.@W", "....", "....", "##D#", "....", ".B..", ".W..", "...S"]
     env = TwoRoomsSwitchEnv("small", render_mode="ansi")
-    env.reset(seed=0)
-    assert env.render() == write(SMALL, env.state)
     # The block is elsewhere than on the map, on slippery floor; the agent hides the switch.
     env.set_state(int(SMALL.encode(31, [25], [True])))
     assert env.render().splitlines() == ["S..W", "....", "....", "##/#", "....", "....", ".B..", "...@"]
@@ -61,16 +73,18 @@ def test_maps_in_characters():
     assert write(several, state).splitlines() == ["@...U", "//#F#", "..S.U", ".B...", "...B.", "....."]
 
 
-@pytest.mark.parametrize("cell_size", [1, 7, 32])
 @pytest.mark.parametrize("render_mode", [None, "rgb_array", "ansi"])
-def test_observations_stay_as_they_are(cell_size, render_mode):
-    plain = TwoRoomsSwitchEnv()
-    env = TwoRoomsSwitchEnv(render_mode=render_mode, cell_size=cell_size)
+def test_rendering_leaves_observations_as_they_are(render_mode):
+    plain, env = TwoRoomsSwitchEnv(), TwoRoomsSwitchEnv(render_mode=render_mode, cell_size=7)
     assert env.observation_space == plain.observation_space
     assert np.array_equal(env.reset(seed=0)[0], plain.reset(seed=0)[0])
     for action in (1, 2, 4, 3, 0):
-        if render_mode is not None:
-            env.render()
+        if render_mode is None:
+            with pytest.warns(UserWarning, match="without a render mode"):
+                assert env.render() is None
+        elif render_mode == "rgb_array":
+            env.render()[:] = 0  # the caller's own
+            assert np.array_equal(env.render(), draw(env.mdp, env.state, 7))
         assert np.array_equal(env.step(action)[0], plain.step(action)[0])
 
 
@@ -86,3 +100,119 @@ def test_any_observation_can_be_drawn():
     assert picture.sum() == 200 * 3 * 36
     with pytest.raises(ValueError, match=r"An observation has shape \(8, 4, 3\), got \(10, 10, 3\)"):
         env.render_observation(np.zeros((10, 10, 3), np.uint8))
+
+
+# --- the window ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def env(monkeypatch):
+    pygame.display.quit()
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setitem(TwoRoomsSwitchEnv.metadata, "render_fps", 1000)
+    env = gym.make(ID, render_mode="human", cell_size=8).unwrapped
+    yield env
+    env.close()
+    pygame.display.quit()
+
+
+def on_screen():
+    return pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1)
+
+
+def test_reset_step_and_render_show_the_world(env):
+    assert pygame.display.get_surface() is None
+    for act in (lambda: env.reset(seed=3), lambda: env.step(1), lambda: env.step(2)):
+        act()
+        assert np.array_equal(on_screen(), draw(env.mdp, env.state, 8))
+    env.set_state((env.state + 1) % 220)
+    assert not np.array_equal(on_screen(), draw(env.mdp, env.state, 8))
+    assert env.render() is None
+    assert np.array_equal(on_screen(), draw(env.mdp, env.state, 8))
+    assert pygame.display.get_caption()[0] == "TwoRoomsSwitch"
+    for _ in range(2):
+        env.close()
+    assert not pygame.display.get_init()
+    env.reset(seed=0)
+    assert pygame.display.get_surface() is not None
+
+
+def test_when_a_person_closes_the_window_the_world_goes_on_without(env):
+    env.reset(seed=0)
+    pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_a))
+    pygame.event.post(pygame.event.Event(pygame.MOUSEMOTION))
+    env.step(0)
+    # Keys are left for others to read, and all else does not pile up.
+    assert [event.type for event in pygame.event.get()] == [pygame.KEYDOWN]
+    pygame.event.post(pygame.event.Event(pygame.QUIT))
+    env.step(0)
+    assert not pygame.display.get_init()
+    env.step(0)
+    env.reset()
+    assert not pygame.display.get_init()
+    env.close()
+    env.reset()
+    assert pygame.display.get_surface() is not None
+
+
+def test_two_environments_share_the_window(env):
+    other = TwoRoomsSwitchEnv("paper", render_mode="human", cell_size=4)
+    env.reset(seed=0)
+    other.reset(seed=0)
+    env.close()
+    assert np.array_equal(on_screen(), draw(other.mdp, other.state, 4))
+    env.reset(seed=0)
+    assert np.array_equal(on_screen(), draw(env.mdp, env.state, 8))
+    other.close()
+    assert pygame.display.get_surface() is not None
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_an_environment_with_an_open_window_can_be_copied(env, duplicate):
+    env.reset(seed=0)
+    other = duplicate(env)
+    other.close()
+    assert pygame.display.get_surface() is not None
+    assert np.array_equal(other.step(1)[0], env.step(1)[0])
+
+
+def test_the_frame_rate_is_kept(env):
+    window, picture = Window("a"), np.zeros((4, 4, 3), np.uint8)
+    window.show(picture, 20)
+    start = time.perf_counter()
+    for _ in range(4):
+        window.show(picture, 20)
+    assert time.perf_counter() - start > 0.15
+
+
+def test_pygame_is_imported_when_the_first_picture_is_shown(env, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    with pytest.raises(DependencyNotInstalled, match=r'pip install "sb3-manygoals\[render\]"'):
+        env.reset(seed=0)
+    code = (
+        "import sys, gymnasium as gym, gym_twoRooms\n"
+        "for mode in ('rgb_array', 'ansi', 'human'):\n"
+        "    env = gym.make('TwoRoomsSwitchSmall-v0', render_mode=mode).unwrapped\n"
+        "    mode == 'human' or (env.reset(), env.render())\n"
+        "    env.close()\n"
+        "assert 'pygame' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_gymnasiums_wrappers_record_and_show_it(env):
+    recorded = RenderCollection(gym.make(ID, render_mode="rgb_array", cell_size=4))
+    recorded.reset(seed=0)
+    recorded.step(0)
+    frames = recorded.render()
+    assert [frame.shape for frame in frames] == [(32, 16, 3)] * 2
+    shown = HumanRendering(gym.make(ID, render_mode="rgb_array", cell_size=4))
+    shown.reset(seed=0)
+    assert np.array_equal(on_screen(), frames[0])
+    shown.close()
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name in PICTURES:
+        Image.fromarray(picture(name)).save(FOLDER / f"{name}.png", optimize=True)
