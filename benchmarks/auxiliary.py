@@ -21,7 +21,6 @@ from sb3_manygoals.auxiliary import (
     AuxiliaryActorCriticPolicy,
     AuxiliaryCallback,
     EpisodeBuffer,
-    FrameStorage,
     ManyGoalsCallback,
     PixelControlCallback,
     RewardPredictionCallback,
@@ -134,14 +133,7 @@ def make_buffer(config: AuxiliaryConfig, model: A2C) -> EpisodeBuffer:
     :raises ImportError: if lz4 is needed and not installed
     """
     n_stack = 4 if config.world == "atari" else 1
-    store: FrameStorage | None = None
-    if config.world != "two_rooms":
-        from sb3_manygoals.auxiliary.frame_store import FrameStore
-
-        assert model.observation_space.shape is not None
-        channels, *sides = model.observation_space.shape
-        store = FrameStore((channels // n_stack, *sides))
-    return EpisodeBuffer(model.observation_space, config.capacity, n_stack, frame_store=store)
+    return EpisodeBuffer(model.observation_space, config.capacity, n_stack, compress=config.world != "two_rooms")
 
 
 def _callback(config: AuxiliaryConfig, task: str, episodes: EpisodeBuffer) -> AuxiliaryCallback:

@@ -1,30 +1,32 @@
 """
 Atari games for Stable-Baselines3, by ale-py's native vector environment. Needs the extra ``atari``.
 
-What the learner is given is that of SB3's ``make_atari_env`` with ``VecFrameStack(4)`` and ``VecTransposeImage``: every 4th
-frame, the maximum of the last two, 84 x 84 grey levels, in stacks of 4 that begin with zeros; an episode for each life; the
-signs of rewards; and of each game its score and length in ``infos[i]["episode"]``, as by a Monitor. Given the same game, the
-same beginning and the same actions, rewards, lives, ends, scores and lengths are equal, and pictures but for one thing
+Learners see what SB3's ``make_atari_env`` with ``VecFrameStack(4)`` and ``VecTransposeImage`` shows: every 4th frame, the
+maximum of the last two, 84 x 84 grey levels, in stacks of 4 that begin with zeros; an episode for each life; the signs of
+rewards; and the score and length of each game in ``infos[i]["episode"]``, as by a Monitor. With the same game, beginning and
+actions, rewards, lives, ends, scores and lengths are equal, and so are pictures with one exception
 (``tests/sb3_manygoals/test_atari.py`` plays games of both).
 
-What differs from SB3's:
+Differences from SB3's:
 
-- **Grey** is made of each frame before the maximum of two is taken; SB3 takes that of red, green and blue first. It is seen
-  where colours change from one frame to the next: in random play of Pong in less than 1 of 200 pixels, by up to 16 of 255;
-  in Breakout nowhere. Else pictures are the same to the byte.
-- **A lost life** ends the learner's episode and touches nothing else: the next one begins with the very frame that the last
-  one ended with, and play goes on from there. SB3's EpisodicLifeEnv and FireResetEnv play for the learner after each
-  lost life: 4 frames of no-op and, in games that have the action FIRE, 4 frames of it and 4 frames of the action after it.
-  So in a game such as Breakout the learner must learn here to serve the ball after each life.
+- **Grey** is computed before the maximum of two frames; SB3 takes the maximum of red, green and blue first. This shows where
+  colours change between frames: in random play of Pong in less than 1 of 200 pixels, by up to 16 of 255; in Breakout nowhere.
+- **A lost life** ends the learner's episode and nothing else: the next one begins with the last frame, and play goes on.
+  SB3's EpisodicLifeEnv and FireResetEnv play for the learner after each lost life: 4 frames of no-op and, in games with the
+  action FIRE, 4 frames of it and 4 of the action after it. So in a game such as Breakout the learner must learn here to serve
+  the ball after each life.
 - **A game begins** with one frame of FIRE, where the game has that action, and no-op, for a number of frames drawn from 0 to
   29 (at least 1 where there is FIRE). SB3's begins with 1 to 30 frames of no-op, then plays FIRE and the action after it for 4
   frames each.
-- **What is seen last** of a game that is over, between two frames that are seen, is the picture before; SB3's may hold a
-  frame more. In both it is no picture of the end.
+- **The last picture** of a game that ends between two frames that are shown is the one before; SB3's may be up to a frame
+  later. Neither is of the end itself.
 - **The time limit** of 108,000 frames does not count the frames with which a game begins; SB3's counts them.
 - **Infos** of each step are ``lives``, 0 when a game is over, and ``TimeLimit.truncated``; numbers of frames are left out.
 
-Sticky actions are off by default, as SB3 has them; the paper does not speak of them. Machado et al. (2018) recommend
+In both, ``infos[i]["life_lost"]`` marks an episode that ends by a lost life. For goals it is cut short and not ended, as play
+goes on and every goal can still be reached.
+
+Sticky actions are off by default, as in SB3; the paper does not mention them. Machado et al. (2018) recommend
 ``repeat_action_probability=0.25``, each frame's chance that the emulator repeats the last action.
 """
 
@@ -38,7 +40,14 @@ import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecTransposeImage
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecEnv,
+    VecEnvWrapper,
+    VecFrameStack,
+    VecTransposeImage,
+)
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_manygoals.memory import keep_freed_memory
@@ -58,24 +67,23 @@ MAX_FRAMES = 108_000
 class AtariVecEnv(GymnasiumVecEnv):
     """
     N copies of an Atari game, stepped by threads of ale-py without the interpreter. Observations are four frames, the latest
-    last, ``Box(0, 255, (4, 84, 84), uint8)``, which SB3's CnnPolicy takes as they are. For what differs from SB3's own games
-    see :mod:`sb3_manygoals.atari`.
+    last, ``Box(0, 255, (4, 84, 84), uint8)``, which SB3's CnnPolicy takes as they are. See :mod:`sb3_manygoals.atari` for the
+    differences from SB3's games.
 
-    Around the learner's episodes, one for each life, are the games. A game is over where ``"episode" in infos[i]``: then its
-    score ``"r"`` is that of the rewards as they are, and its length ``"l"`` in emulated frames, those before the first
-    observation included, as by SB3's Monitor, which SB3 puts below the frame skip. SB3's ``evaluate_policy`` goes by it, and
-    so counts games and not lives.
+    A learner's episode is one life. A game is over where ``"episode" in infos[i]``: ``"r"`` is its score by unclipped rewards,
+    ``"l"`` its length in emulated frames, with those before the first observation, as of SB3's Monitor below the frame skip.
+    SB3's ``evaluate_policy`` uses them, and so counts games and not lives.
 
     Exact checkpoints work, by :mod:`sb3_manygoals.atari_replay`, if actions are not sticky.
 
     :param game: its name, as ``"MsPacman"`` or ``"ms_pacman"``
     :param n_envs: N
     :param seed: of the first copy, which the others count up from; None: drawn
-    :param clip_reward: whether the learner is given the signs of rewards
+    :param clip_reward: whether the learner sees the signs of rewards
     :param terminal_on_life_loss: whether a lost life ends the learner's episode
     :param repeat_action_probability: of each frame; 0: actions are not sticky
     :param noop_max: a game begins with fewer frames of no-op than this, drawn uniformly
-    :param fire_on_reset: whether it begins with FIRE, in place of a no-op, where the game has that action
+    :param fire_on_reset: whether it begins with FIRE in place of a no-op, where the game has that action
     :param max_frames: after which a game is stopped
     :param num_threads: that step the games; 0: as many as there are processors, or games
     :raises ValueError: if there is no such game, or N is not positive
@@ -115,7 +123,7 @@ class AtariVecEnv(GymnasiumVecEnv):
         self.clip_reward = clip_reward
         self._scores = np.zeros(n_envs, dtype=np.int64)
         self._frames_of_episode = np.ones(n_envs, dtype=np.int64)
-        """Frames in the stack that are of the learner's episode, the first one included, at most all."""
+        """Frames in the stack that are of the learner's episode, at most all."""
         self._began = time.time()
         if seed is not None:
             self.seed(seed)
@@ -137,7 +145,7 @@ class AtariVecEnv(GymnasiumVecEnv):
         dones = np.logical_or(terminated, truncated)
         self._scores += rewards
         self._frames_of_episode = np.minimum(self._frames_of_episode + 1, STACK)
-        # What the stack still holds of an earlier life is not the learner's to see, as in SB3's.
+        # The stack shows nothing of an earlier life, as in SB3's.
         for row in np.flatnonzero(self._frames_of_episode < STACK).tolist():
             earlier = STACK - self._frames_of_episode[row]
             (native["final_obs"] if over[row] else obs)[row, :earlier] = 0
@@ -158,6 +166,7 @@ class AtariVecEnv(GymnasiumVecEnv):
                 }
                 self._scores[row] = 0
             else:
+                info["life_lost"] = True
                 info["terminal_observation"] = obs[row].copy()
                 obs[row, :-1] = 0
         return obs, np.asarray(np.sign(rewards) if self.clip_reward else rewards, dtype=np.float32), dones, infos
@@ -208,7 +217,7 @@ def make_atari_vec_env(
     :param seed: of the first, which the others count up from; None: drawn
     :param backend: ``"native"``, an :class:`AtariVecEnv`; ``"dummy"``, SB3's ``make_atari_env``, one game after the other;
         ``"subproc"``, each in a process of its own. The last two need OpenCV
-    :param clip_reward: whether the learner is given the signs of rewards
+    :param clip_reward: whether the learner sees the signs of rewards
     :param terminal_on_life_loss: whether a lost life ends the learner's episode
     :param repeat_action_probability: of each frame; 0: actions are not sticky
     :param noop_max: the most frames of no-op that a game begins with; with ``"native"`` there are fewer
@@ -222,7 +231,7 @@ def make_atari_vec_env(
     if backend not in classes:
         raise ValueError(f'backend must be "native", "dummy" or "subproc", got {backend!r}')
     env = make_atari_env(
-        # With the module: processes of their own have not imported it.
+        # names the module, which worker processes have not imported
         f"ale_py:{rom_id(game).title().replace('_', '')}NoFrameskip-v4",
         n_envs,
         seed,
@@ -230,7 +239,21 @@ def make_atari_vec_env(
         env_kwargs={"repeat_action_probability": repeat_action_probability},
         vec_env_cls=classes[backend],
     )
-    return VecTransposeImage(VecFrameStack(env, STACK))
+    return _LostLives(VecTransposeImage(VecFrameStack(env, STACK)))
+
+
+class _LostLives(VecEnvWrapper):
+    """Marks lost lives in the infos of SB3's games, as AtariVecEnv does. The Monitor below tells when games are over."""
+
+    def reset(self) -> VecEnvObs:
+        return self.venv.reset()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        obs, rewards, dones, infos = self.venv.step_wait()
+        for row in np.flatnonzero(dones).tolist():
+            if "episode" not in infos[row]:
+                infos[row]["life_lost"] = True
+        return obs, rewards, dones, infos
 
 
 def rom_id(game: str) -> str:

@@ -1,14 +1,15 @@
 """
 The losses of the auxiliary tasks, as pure functions of tensors.
 
-Each gives one number a transition; :func:`reduce` makes one loss of them. Whether that is their sum or their mean is said by
-whoever asks: a weight of 0.02 for the mean over 80 transitions is one of 0.00025 for their sum.
+Each function gives one loss a transition, and :func:`reduce` their sum or mean. The weight depends on which: 0.02 for the mean
+over 80 transitions is 0.00025 for their sum.
 """
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
+import numpy as np
 import torch as th
 from torch.nn import functional
 
@@ -17,12 +18,22 @@ from sb3_manygoals.losses import pairwise_td_targets
 Reduction = Literal["sum", "mean"]
 
 REWARD_CLASSES = 3
-"""Of a reward that is predicted: 0 is zero, 1 positive, 2 negative."""
+"""Classes of rewards: 0 zero, 1 positive, 2 negative."""
+
+
+def check_positive(**numbers: int) -> None:
+    """
+    :param numbers: arguments by name
+    :raises ValueError: if one is no positive whole number
+    """
+    for name, value in numbers.items():
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
 
 
 def check_reduction(reduction: str) -> None:
     """
-    :param reduction: what was given for one
+    :param reduction: an argument
     :raises ValueError: if it is neither "sum" nor "mean"
     """
     if reduction not in get_args(Reduction):
@@ -32,8 +43,8 @@ def check_reduction(reduction: str) -> None:
 def reduce(losses: th.Tensor, reduction: Reduction, valid: th.Tensor | None = None) -> th.Tensor:
     """
     :param losses: one a transition, any shape
-    :param reduction: "sum" of them, or their "mean", the paper's expectation
-    :param valid: which of them are of real transitions and count at all, bool, the same shape; at least one. None: all
+    :param reduction: "sum", or "mean", the paper's expectation
+    :param valid: which transitions are real and count, at least one, bool, the same shape; None: all
     :return: the loss, shape ()
     :raises ValueError: if ``reduction`` is neither
     """
@@ -54,40 +65,39 @@ def many_goals_losses(
     step_reward: float,
 ) -> th.Tensor:
     r"""
-    The squared Bellman error of each transition for the goal of its own trajectory, what the paper's many-goals objective
+    The squared Bellman error of each transition for the goal of its trajectory, the last observation. Its mean is the paper's
+    many-goals objective (section 5 of Veeriah et al. 2018)
 
     .. math:: \mathcal{L}^Q = \mathbb{E} \bigl[r_g + \gamma_g \max_{a'} Q_{\theta^-}(s', a', g) - Q_\theta(s, a, g)\bigr]^2
 
-    is the mean of, where trajectories of length n give both the transitions and, each by its last observation, the goal
-    (section 5 of Veeriah et al. 2018). Targets are of one step, by the target network, and no gradient passes through them.
-    Where a trajectory meets its goal, on its last transition at the latest, the target is ``goal_reward`` alone.
+    Targets come from the target network, look one step ahead, and pass no gradient. Where the goal is reached, at the end of
+    the trajectory or before, the target is ``goal_reward`` alone.
 
-    :param q: the learning network's values of all actions for the trajectory's goal, shape (B, n, A)
-    :param next_q: the target network's of the observations that follow, shape (B, n, A)
+    :param q: values of all actions for the trajectory's goal, by the learning network, shape (B, n, A)
+    :param next_q: those of the next observations, by the target network, shape (B, n, A)
     :param actions: actions taken, int64, shape (B, n)
-    :param achieved: whether the observation that follows is the goal, bool, shape (B, n)
+    :param achieved: whether the next observation is the goal, bool, shape (B, n)
     :param gamma: discount factor, in [0, 1)
     :param goal_reward: reward of a transition that reaches the goal
     :param step_reward: reward of every other transition
     :return: squared errors, shape (B, n)
     """
-    # within a trajectory nothing ends but by its last transition, which is at the goal
+    # only the last transition of a trajectory can end an episode, and it reaches the goal
     never = th.zeros_like(achieved.flatten())
     targets = pairwise_td_targets(
         next_q.detach().flatten(0, 1)[:, None], achieved.flatten()[:, None], never, gamma, goal_reward, step_reward
     )
-    return (_taken(q, actions) - targets.view_as(actions)).square()
+    return (q.gather(-1, actions[..., None]).squeeze(-1) - targets.view_as(actions)).square()
 
 
 def pixel_changes(images: th.Tensor, crop: int, cell: int) -> th.Tensor:
     """
-    The pseudo-rewards of pixel control (Jaderberg et al. 2017): for each square cell of the middle of the picture, by how
-    much its pixels change from one observation to the next, as the mean of the absolute differences over pixels and channels.
+    The pseudo-rewards of pixel control (Jaderberg et al. 2017): for each cell of a square in the middle of the picture, the
+    mean absolute difference between consecutive observations, over pixels and channels.
 
-    :param images: in [0, 1] if pixels are to be compared as in the source, shape (..., n + 1, C, H, W)
-    :param crop: side of the square in the middle that is looked at, in pixels; where it cannot be in the middle, it is a
-        pixel further up or left
-    :param cell: side of a cell, in pixels, a divisor of ``crop``
+    :param images: in [0, 1] as in the source, shape (..., n + 1, C, H, W)
+    :param crop: side of the square in pixels; if it cannot be exactly in the middle, it is a pixel further up or left
+    :param cell: side of a cell in pixels, a divisor of ``crop``
     :return: shape (..., n, crop / cell, crop / cell)
     :raises ValueError: if the square is larger than the picture, or the cells do not fill it
     """
@@ -115,8 +125,7 @@ def check_cells(size: tuple[int, int], crop: int, cell: int) -> None:
 
 def n_step_returns(rewards: th.Tensor, discounts: th.Tensor, bootstrap: th.Tensor) -> th.Tensor:
     r"""
-    What follows each transition of a trajectory, up to its end and beyond it by the bootstrap value:
-    :math:`R_t = r_t + \gamma_t R_{t + 1}`, with :math:`R_n` the bootstrap value.
+    The returns of the transitions, :math:`R_t = r_t + \gamma_t R_{t + 1}`, with :math:`R_n` the bootstrap value.
 
     :param rewards: shape (B, n, ...)
     :param discounts: of what comes after each transition, broadcastable to the same shape
@@ -136,23 +145,22 @@ def pixel_control_losses(
     q: th.Tensor, actions: th.Tensor, changes: th.Tensor, terminated: th.Tensor, valid: th.Tensor, gamma: float
 ) -> th.Tensor:
     r"""
-    n-step Q-learning of how to change each cell of the picture, for each transition the *sum* over cells c of (Jaderberg et
-    al. 2017)
+    n-step Q-learning of how to change each cell c of the picture (Jaderberg et al. 2017): for each transition the *sum* over
+    cells of
 
     .. math:: \frac{1}{2} \Bigl(\sum_{k=t}^{n-1} \gamma^{k-t} r^c_k + \gamma^{n-t} \max_a Q^c(s_n, a) - Q^c(s_t, a_t)\Bigr)^2
 
-    with no gradient through what is in the sum and the maximum. An episode that ended has no value after its end.
+    The target passes no gradient. Nothing is added after the end of an episode.
 
     :param q: values of all actions in each cell, shape (B, n + 1, A, h, w)
     :param actions: actions taken, int64, shape (B, n)
     :param changes: as :func:`pixel_changes` gives them, shape (B, n, h, w)
     :param terminated: whether the last real transition of a trajectory ended the episode, bool, shape (B,)
-    :param valid: which transitions are real, from the first on, bool, shape (B, n). What follows the last is its last
-        observation again
+    :param valid: which transitions are real, from the first on, bool, shape (B, n)
     :param gamma: discount factor
     :return: shape (B, n); 0 where there is no transition
     """
-    # Where nothing is real, nothing happens: no reward, no discount, until the value of the last observation.
+    # What is not real has no reward and no discount: the value of the last observation passes through it.
     discounts = th.ones_like(changes[:, :, 0, 0]).masked_fill(valid, gamma)
     last = valid.sum(dim=1, keepdim=True) - 1
     ended = discounts.gather(1, last).masked_fill(terminated[:, None], 0.0)
@@ -174,15 +182,10 @@ def reward_classes(rewards: th.Tensor) -> th.Tensor:
 
 def reward_prediction_losses(logits: th.Tensor, rewards: th.Tensor) -> th.Tensor:
     """
-    Cross-entropy of the kind of reward that comes next: zero, positive or negative (Jaderberg et al. 2017).
+    Cross-entropy of the sign of the next reward: zero, positive or negative (Jaderberg et al. 2017).
 
     :param logits: shape (B, 3)
     :param rewards: shape (B,)
     :return: shape (B,)
     """
     return functional.cross_entropy(logits, reward_classes(rewards), reduction="none")
-
-
-def _taken(q: th.Tensor, actions: th.Tensor) -> th.Tensor:
-    """Values of the actions taken, shape (B, n) from (B, n, A)."""
-    return q.gather(-1, actions[..., None]).squeeze(-1)

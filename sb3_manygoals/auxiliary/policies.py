@@ -1,4 +1,4 @@
-"""An actor-critic policy whose features are shared with heads for auxiliary tasks."""
+"""An actor-critic policy that shares its features with heads for auxiliary tasks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,62 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, Flatten
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
-from sb3_manygoals.auxiliary.heads import GoalHead, PixelControlHead, RewardPredictionHead
+from sb3_manygoals.auxiliary.episode_buffer import HISTORY
+from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, check_cells
 from sb3_manygoals.auxiliary.rollout_reuse import RolloutReusePolicy
 from sb3_manygoals.goals.buffer import check_goal_space
-from sb3_manygoals.networks import PaddedCNN
+from sb3_manygoals.linear import Linear
+from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
 
 Task = Literal["many_goals", "pixel_control", "reward_prediction"]
 
 _SMALLEST_NATURE_IMAGE = 36
 """Pixels a side, below which the convolutions of NatureCNN do not fit."""
 
+_REWARD_WIDTH = 128
+"""Units of the layer that predicts rewards (Jaderberg et al. 2017)."""
 
-class _Target(nn.Module):
-    """What a goal head is and what it is on; of a target network, copies of these."""
+
+class PixelControlHead(nn.Module):
+    """
+    Values of all actions for each cell of a picture: a fully connected layer to 32 channels, then two transposed convolutions
+    of kernel 4 and stride 2, one for values and one for advantages, centered over actions (dueling; Wang et al. 2016). The
+    20 x 20 cells of Jaderberg et al. (2017) come from 9 x 9. For other numbers of cells, the surplus is cut off.
+
+    :param features_dim: width of the features
+    :param n_actions: number of actions
+    :param size: height and width of the pictures
+    :param crop: side in pixels of the square in their middle that is to be controlled
+    :param cell: side of a cell in pixels
+    :raises ValueError: if the square is larger than the picture, or the cells do not fill it
+    """
+
+    CHANNELS = 32
+
+    def __init__(self, features_dim: int, n_actions: int, size: tuple[int, int], crop: int = 80, cell: int = 4) -> None:
+        super().__init__()
+        check_cells(size, crop, cell)
+        self.cells = crop // cell
+        side = max(-(-self.cells // 2) - 1, 1)  # 2 side + 2 cells come out
+        self.spread = nn.Sequential(
+            Linear(features_dim, self.CHANNELS * side * side), nn.ReLU(), nn.Unflatten(1, (self.CHANNELS, side, side))
+        )
+        self.values = nn.ConvTranspose2d(self.CHANNELS, 1, kernel_size=4, stride=2)
+        self.advantages = nn.ConvTranspose2d(self.CHANNELS, n_actions, kernel_size=4, stride=2)
+
+    def forward(self, features: th.Tensor) -> th.Tensor:
+        """
+        :param features: shape (B, features_dim)
+        :return: values, shape (B, A, crop / cell, crop / cell)
+        """
+        spread = self.spread(features)
+        advantages = self.advantages(spread)
+        q: th.Tensor = self.values(spread) + advantages - advantages.mean(dim=1, keepdim=True)
+        return q[:, :, : self.cells, : self.cells]
+
+
+class _Followed(nn.Module):
+    """A goal head and what it stands on. A target network is a copy of this."""
 
     def __init__(self, features_extractor: BaseFeaturesExtractor, mlp_extractor: MlpExtractor | None, head: nn.Module) -> None:
         super().__init__()
@@ -37,36 +80,36 @@ class _Target(nn.Module):
 
 class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
     """
-    SB3's actor-critic policy, and a head for each auxiliary task on what its actor and its critic share. ::
+    SB3's actor-critic policy, with a head for each auxiliary task on what actor and critic share. ::
 
         model = A2C(AuxiliaryActorCriticPolicy, env)
         model.learn(1_000_000, callback=ManyGoalsCallback(beta=0.02))
 
     For images of at least 36 pixels a side it is SB3's "CnnPolicy" (convolutions 32-64-64, a layer of 512), for smaller ones
-    the same with :class:`~sb3_manygoals.networks.PaddedCNN`, for all else SB3's "MlpPolicy". There actor and critic have
-    nothing in common: the heads are on the last layers of both, side by side.
+    the same with :class:`~sb3_manygoals.networks.PaddedCNN`, for all else SB3's "MlpPolicy". There actor and critic share
+    nothing, so the heads take the last layers of both, side by side.
 
-    Without auxiliary losses it learns what SB3's policy does, to the last bit: the weights of the heads are drawn from random
-    numbers of their own, which depend on the seed too, and the optimizer leaves alone what has no gradient.
+    Without auxiliary losses it learns exactly what SB3's policy does. The heads' initial weights come from random numbers of
+    their own, seeded by the model's generator, and the optimizer skips parameters without gradients.
 
     :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary; images with channels first, as SB3 gives them to
         policies
     :param action_space: Discrete
     :param lr_schedule: learning rate, a function of the remaining progress
-    :param tasks: for which there are heads: "many_goals", "pixel_control", "reward_prediction"
-    :param embedding_dim: width of the embeddings of state and goal (the paper's 1024, of its gridworld)
-    :param crop: side of the square in the middle of the picture that pixel control looks at, in pixels
-    :param cell: side of its cells, in pixels
-    :param net_arch: as SB3's; None: no further layers after convolutions, else two of 64 for each, actor and critic
-    :param features_extractor_class: None: as said above
-    :param reuse_rollout: see :class:`~sb3_manygoals.auxiliary.RolloutReusePolicy`: faster, and SB3's but for rounding; the
+    :param tasks: those with a head: "many_goals", "pixel_control", "reward_prediction"
+    :param embedding_dim: width of the embeddings of state and goal (1024 in the paper's gridworld)
+    :param crop: side in pixels of the square in the middle of the picture that pixel control looks at
+    :param cell: side of its cells in pixels
+    :param net_arch: as SB3's; None: no layers after convolutions, else two of 64 for actor and critic each
+    :param features_extractor_class: None: as described above
+    :param share_features_extractor: must be True; part of SB3's interface
+    :param reuse_rollout: see :class:`~sb3_manygoals.auxiliary.RolloutReusePolicy`: faster, and SB3's but for rounding. The
         default for all images is PaddedCNN then
     :param kwargs: further arguments of SB3's policy
     :raises TypeError: if actions are not Discrete, observations are not single arrays, or pixel control has no images
-    :raises ValueError: if a task is not known or named twice, actor and critic share no features extractor, or the crop does
-        not fit
+    :raises ValueError: if a task is unknown or named twice, actor and critic share nothing, or the crop does not fit
 
-    ``goal_target`` is the target network of the goal head, a copy of the trunk included; no optimizer has it.
+    ``goal_target`` is the target network of the goal head, with a copy of the trunk; it is not optimized.
     """
 
     action_space: spaces.Discrete
@@ -109,17 +152,16 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
         )
         self.tasks = tuple(tasks)
         self.embedding_dim, self.crop, self.cell = embedding_dim, crop, cell
-        # What has no weights cannot be shared.
         self.heads_on_towers = not any(True for _ in self.features_extractor.parameters())
         if self.heads_on_towers and not any(True for _ in self.mlp_extractor.parameters()):
             raise ValueError("net_arch must have layers, or the features extractor weights: else there is nothing to share")
         towers_dim = self.mlp_extractor.latent_dim_pi + self.mlp_extractor.latent_dim_vf
         self.shared_dim = towers_dim if self.heads_on_towers else self.features_dim
         with th.random.fork_rng(devices=[]):
-            # The learner's own random numbers stay as they were; heads are not made of those that its first actions come from.
+            # The learner's generator goes on as in SB3, and the heads do not repeat the numbers of its first actions.
             th.default_generator.manual_seed(int(th.randint(2**62, ())))
             self.heads = nn.ModuleDict({task: self._make_head(task) for task in self.tasks})
-        self.goal_target: _Target | None = None
+        self.goal_target: _Followed | None = None
         if "many_goals" in self.tasks:
             self.goal_target = copy.deepcopy(self._followed()).requires_grad_(False)
         if len(self.heads):
@@ -128,7 +170,7 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
     def shared_features(self, observations: th.Tensor, target: bool = False) -> th.Tensor:
         """
         :param observations: shape (B, *observation_space.shape), the dtype of the space
-        :param target: whether those of the target network
+        :param target: whether to use the target network
         :return: shape (B, shared_dim)
         """
         followed = self._target if target else self
@@ -140,22 +182,25 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
 
     def goal_values(self, observations: th.Tensor, target: bool = False) -> th.Tensor:
         """
-        Of trajectories, for the goal that each ends at. Every observation passes the trunk once, the goal too.
+        Values of trajectories, each for the goal at its end. Every observation passes the trunk once.
 
         :param observations: shape (B, n + 1, *observation_space.shape), the last of each its goal
-        :param target: whether those of the target network
+        :param target: whether to use the target network
         :return: values of all observations but the first (of the target network) or but the last, shape (B, n, A)
         """
         wanted = observations[:, 1:] if target else observations
         features = self.shared_features(wanted.flatten(0, 1), target).view(*wanted.shape[:2], -1)
         head = self._target.head if target else self.heads["many_goals"]
-        q: th.Tensor = head(features if target else features[:, :-1], features[:, -1])
+        assert isinstance(head, UniversalQNetwork)
+        states = features if target else features[:, :-1]
+        embedded = head.state_embedding(states.flatten(0, 1)).view(*states.shape[:2], -1)
+        q: th.Tensor = head.head(embedded * head.goal_embedding(features[:, -1])[:, None])
         return q
 
     def cell_values(self, observations: th.Tensor) -> th.Tensor:
         """
         :param observations: shape (B, n, *observation_space.shape)
-        :return: values of all actions in each cell of the picture, shape (B, n, A, crop / cell, crop / cell)
+        :return: values of all actions in each cell, shape (B, n, A, crop / cell, crop / cell)
         """
         q: th.Tensor = self.heads["pixel_control"](self.shared_features(observations.flatten(0, 1)))
         return q.view(*observations.shape[:2], *q.shape[1:])
@@ -163,30 +208,33 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
     def reward_logits(self, observations: th.Tensor) -> th.Tensor:
         """
         :param observations: three in a row, oldest first, shape (B, 3, *observation_space.shape)
-        :return: of the classes of the reward that comes next, shape (B, 3)
+        :return: logits of the classes of the next reward, shape (B, 3)
         """
-        features = self.shared_features(observations.flatten(0, 1)).view(*observations.shape[:2], -1)
+        features = self.shared_features(observations.flatten(0, 1)).view(len(observations), -1)
         logits: th.Tensor = self.heads["reward_prediction"](features)
         return logits
 
     def update_goal_target(self) -> None:
-        """Make the target network of the goal head equal to what it follows."""
+        """Copy the goal head and what it stands on to the target network."""
         self._target.load_state_dict(self._followed().state_dict())
 
     @property
-    def _target(self) -> _Target:
+    def _target(self) -> _Followed:
         assert self.goal_target is not None, "there is no goal head"
         return self.goal_target
 
-    def _followed(self) -> _Target:
-        return _Target(self.features_extractor, self.mlp_extractor if self.heads_on_towers else None, self.heads["many_goals"])
+    def _followed(self) -> _Followed:
+        return _Followed(
+            self.features_extractor, self.mlp_extractor if self.heads_on_towers else None, self.heads["many_goals"]
+        )
 
     def _make_head(self, task: Task) -> nn.Module:
         n_actions = int(self.action_space.n)
         if task == "many_goals":
-            return GoalHead(self.shared_dim, n_actions, self.embedding_dim)
+            return UniversalQNetwork(nn.Identity(), self.shared_dim, n_actions, self.embedding_dim)
         if task == "reward_prediction":
-            return RewardPredictionHead(self.shared_dim)
+            layers = Linear(HISTORY * self.shared_dim, _REWARD_WIDTH), nn.ReLU(), nn.Linear(_REWARD_WIDTH, REWARD_CLASSES)
+            return nn.Sequential(*layers)
         if not is_image_space(self.observation_space):
             needed = "a uint8 Box of three axes with values 0 to 255"
             raise TypeError(f"pixel control needs images: {needed}, got {self.observation_space}")

@@ -283,7 +283,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             for row in np.flatnonzero(env_dones).tolist():
                 final[row] = tracker.own(infos[row]["terminal_observation"], "a terminal observation", row)
                 self.reset_infos[row] = starts[row]
-        env_truncated = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
+        # at a lost life of an Atari game the episode is only cut: play goes on, and every goal can still be reached
+        env_truncated = np.array([bool(info.get("TimeLimit.truncated") or info.get("life_lost")) for info in infos])
         desired_goals = tracker.desired_goals.copy()
         step = tracker.step(final, env_rewards, env_dones & ~env_truncated, env_truncated, infos)
         rewards, dones = step.rewards.astype(np.float32), step.terminated | step.truncated

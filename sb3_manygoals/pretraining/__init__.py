@@ -13,23 +13,20 @@ Pre-training without a task (section 4 of Veeriah et al. 2018), and how an actor
     transfer_trunk(pretrained, model)
     model.learn(180_000)
 
-A game's observations are stacks of four frames: ``replay_buffer_kwargs={"n_stack": 4}``. ``ortho_init`` lets the trunk begin
-as SB3's actor-critics do; in this world A2C learned far less from torch's smaller weights.
+For the stacks of four frames of a game: ``replay_buffer_kwargs={"n_stack": 4}``. With ``ortho_init`` the trunk begins as
+SB3's actor-critics do; A2C learned far less in this world from torch's smaller weights.
 
-What a step of pre-training takes besides that of the environment, with the paper's numbers. Many goals: 21 observations (16
-of transitions, 5 goals) pass the trunk forth and back, and 21 the target network's forth; one more pair passes to choose an
-action. Reward prediction: 80 observations pass the trunk forth and back. Memory of 10,000 transitions of a game, pictures of
-84 x 84: 71 MB of frames in either case, where stacks kept whole would take 564 MB; each start of a game adds a frame. Goals
-take none: they are in the replay memory.
+With the paper's numbers, an update for many goals passes 21 observations (16 of transitions, 5 goals) through the trunk and
+back, and 21 through the target network; reward prediction passes 80 through the trunk and back. 10,000 transitions of a game
+take 71 MB in either case, where whole stacks would take 564 MB. Goals take none: they are in the replay memory.
 """
 
-from sb3_manygoals.pretraining.frame_memory import FrameMemory, FrameReplayBuffer, ManyGoalsFrameReplayBuffer
+from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer, ManyGoalsFrameReplayBuffer
 from sb3_manygoals.pretraining.reward_prediction import RewardPredictionPolicy, RewardPredictor
 from sb3_manygoals.pretraining.transfer import CopiedLayer, TransferError, transfer_trunk
 
 __all__ = [
     "CopiedLayer",
-    "FrameMemory",
     "FrameReplayBuffer",
     "ManyGoalsFrameReplayBuffer",
     "RewardPredictionPolicy",

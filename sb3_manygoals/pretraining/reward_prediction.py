@@ -1,8 +1,8 @@
-"""The paper's other way to pre-train: predict the sign of the reward, in random behaviour."""
+"""The paper's baseline for pre-training: predict the sign of rewards, while acting at random."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch as th
@@ -13,34 +13,31 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, PyTorchObs, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
 from torch import nn
 
 from sb3_manygoals import guards
-from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, reward_prediction_losses
-from sb3_manygoals.auxiliary.task_callback import check_positive
+from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, check_positive, reward_prediction_losses
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
+from sb3_manygoals.frames import frame_bytes
 from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
 from sb3_manygoals.optim import FusedRMSprop
-from sb3_manygoals.pretraining.frame_memory import FrameReplayBuffer, frame_bytes
-
-SelfRewardPredictor = TypeVar("SelfRewardPredictor", bound="RewardPredictor")
+from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer
 
 _LEARNER_STREAM = 6
 
 
 class RewardPredictionPolicy(BasePolicy):
     """
-    A trunk as ManyGoalsDQN's, and the logits of three kinds of reward, by one layer, from its features. It acts at random.
+    A trunk as ManyGoalsDQN's, and one layer from its features to the logits of the sign of the reward. It acts at random.
 
     :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary
     :param action_space: Discrete
     :param lr_schedule: learning rate, a function of the remaining progress
     :param net_arch: widths of the layers after the features extractor
     :param activation_fn: activation of those layers
-    :param ortho_init: whether weights of the trunk begin orthogonal, as those of SB3's actor-critics do: for one that is to be
-        the beginning of such
+    :param ortho_init: whether the trunk's weights begin orthogonal, as in SB3's actor-critics
     :param features_extractor_class: SB3 features extractor, the first part of the trunk
     :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
@@ -115,59 +112,38 @@ class RewardPredictionPolicy(BasePolicy):
 
 
 class _CnnPolicy(RewardPredictionPolicy):
-    """For images. Arguments as in RewardPredictionPolicy."""
+    """For images."""
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Discrete,
-        lr_schedule: Schedule,
-        features_extractor_class: type[BaseFeaturesExtractor] = PaddedCNN,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            observation_space, action_space, lr_schedule, features_extractor_class=features_extractor_class, **kwargs
-        )
+    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = PaddedCNN, **kwargs: Any) -> None:
+        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
 
 
 class _MlpPolicy(RewardPredictionPolicy):
-    """For vectors, with two layers of 256 units. Arguments as in RewardPredictionPolicy."""
+    """For vectors, with two layers of 256 units."""
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Discrete,
-        lr_schedule: Schedule,
-        net_arch: list[int] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        net_arch = [256, 256] if net_arch is None else net_arch
-        super().__init__(observation_space, action_space, lr_schedule, net_arch=net_arch, **kwargs)
+    def __init__(self, *args: Any, net_arch: list[int] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, net_arch=[256, 256] if net_arch is None else net_arch, **kwargs)
 
 
 class RewardPredictor(OffPolicyAlgorithm):
     """
-    Learns which sign the reward of a transition (s, a, r, s') has from s alone, a stack of frames where s is one: zero,
-    positive or negative, by their cross-entropy. Actions are random, uniformly, whatever was learned. Transitions are drawn
-    uniformly from the replay memory, however rare rewards are.
+    Learns the sign of the reward of a transition (s, a, r, s') from s alone: zero, positive or negative, by cross-entropy.
+    Actions are uniformly random. Transitions are drawn uniformly from the replay memory, however rare rewards are.
 
-    The baseline of section 4 of Veeriah et al. (2018), after Shelhamer et al. (2017): 80 transitions at each step, replay of
-    10,000, RMSProp with 7e-4. There the history is that of the stack of four frames; of actions the source says nothing.
-    For :func:`~sb3_manygoals.pretraining.transfer_trunk` when it has learned. Exact checkpoints work.
+    The baseline of section 4 of Veeriah et al. (2018), after Shelhamer et al. (2017): 80 transitions at each step, a replay
+    memory of 10,000, RMSProp with 7e-4. The history there is a stack of four frames; the source does not mention actions. For
+    :func:`~sb3_manygoals.pretraining.transfer_trunk` afterwards. Exact checkpoints work.
 
-    The cost of a step: one of the environment, one update with 80 passes of the trunk forth and back. Memory: one frame a
-    transition, see :class:`~sb3_manygoals.pretraining.frame_memory.FrameMemory`; for Atari 71 MB.
-
-    :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of :class:`RewardPredictionPolicy`
-    :param env: an environment, its id, or a VecEnv, with discrete actions and single arrays for observations
-    :param learning_rate: step size, or a function of the remaining progress from 1 to 0
-    :param buffer_size: transitions in the replay memory
-    :param learning_starts: environment steps before the first update
+    :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a RewardPredictionPolicy
+    :param env: environment whose observation is one array
+    :param learning_rate: step size, or a function of the remaining progress
+    :param buffer_size: transitions in the replay memory, in all environments together
+    :param learning_starts: steps before the first update
     :param batch_size: transitions in an update
-    :param train_freq: update every so many (vector) steps
+    :param train_freq: steps of each environment between updates
     :param gradient_steps: updates each time
-    :param n_stack: frames that an observation consists of, kept one by one; 1: it is kept whole
-    :param stack_axis: along which they are stacked: 0, or -1
+    :param n_stack: frames in an observation, which are kept once each
+    :param stack_axis: along which they are stacked, 0 or -1
     :param stats_window_size: episodes averaged in the log
     :param tensorboard_log: folder for TensorBoard, None for no such log
     :param policy_kwargs: further arguments of the policy
@@ -225,7 +201,6 @@ class RewardPredictor(OffPolicyAlgorithm):
             support_multi_env=True,
             supported_action_spaces=(spaces.Discrete,),
         )
-        self._loss = th.zeros(())
         if _init_setup_model:
             self._setup_model()
 
@@ -265,51 +240,28 @@ class RewardPredictor(OffPolicyAlgorithm):
             loss.backward()  # type: ignore[no-untyped-call]
             self.policy.optimizer.step()
             self._n_updates += 1
-            self._loss = loss.detach()
-
-    def dump_logs(self) -> None:
-        """Write log data; the loss is fetched from the device only now."""
-        if self._n_updates > 0:
-            self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-            self.logger.record("train/loss", self._loss.item())
-        super().dump_logs()
-
-    def learn(
-        self: SelfRewardPredictor,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 4,
-        tb_log_name: str = "RewardPredictor",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfRewardPredictor:
-        """As SB3's."""
-        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+            self.logger.record("train/loss", loss.item())
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """
-        :return: a plain tree, some of whose arrays are the model's own: to be written before training goes on; see
+        :return: a plain tree, some of whose arrays are the model's own: to be written before training goes on. For
             :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`
         """
         return {
             "algorithm": get_algorithm_state(self),
             "replay_buffer": self.replay_buffer.get_checkpoint_state(),
             "rng": self.rng,
-            "loss": self._loss,
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
         :param state: of :meth:`get_checkpoint_state`, of a model that was built in the same way
-        :raises CheckpointError: if it was built in another way; this one may then be in part what the other was
+        :raises CheckpointError: if it was built in another way; this model may then be changed in part
         """
         set_algorithm_state(self, state["algorithm"])
         self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         self.rng = state["rng"]
-        self._loss = state["loss"].to(self.device)
-
-    def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_loss"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer"], []

@@ -149,7 +149,7 @@ def test_the_defaults_are_the_papers():
     assert (policy.head, policy.standardize, policy.ema_decay, targets.goal_sampling) == ("bilinear", False, 0.0, "uniform")
     assert (targets.initial_value, targets.update_interval, targets.tau) == (0.0, 250, 1.0)
     assert isinstance(model.replay_buffer, ManyGoalsFrameReplayBuffer)
-    assert model.replay_buffer.memory.stacks.n_stack == 4
+    assert model.replay_buffer.frames.n_stack == 4
     assert model.goals_in_replay
     assert isinstance(model.policy.optimizer, FusedRMSprop)
     assert model.policy.optimizer.param_groups[0]["lr"] == 7e-4

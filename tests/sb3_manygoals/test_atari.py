@@ -20,6 +20,7 @@ cv2 = pytest.importorskip("cv2")
 from sb3_manygoals.atari import AtariVecEnv, make_atari_vec_env, rom_id
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
+from sb3_manygoals.goals import VecGoalBufferWrapper
 
 NOOP, FIRE, NEXT = 0, 1, 2
 """The first actions of Breakout, Pong and Assault; SB3's FireResetEnv plays the last two."""
@@ -185,6 +186,29 @@ def test_a_game_is_stopped_after_its_frames_and_lives_need_not_end_anything():
             assert [infos[row]["terminal_observation"].any(axis=(1, 2)).all() for row in range(2)] == [True, True]
             np.testing.assert_array_equal(obs[:, :-1], 0)
     assert min(lives[:49]) < 5
+
+
+@pytest.mark.parametrize("backend", ["native", "dummy"])
+def test_a_lost_life_ends_no_goal(backend):
+    """Play goes on, so values of goals go on across it; only where the game is over no goal can be reached any more."""
+    env = VecGoalBufferWrapper(make_atari_vec_env("Breakout", 1, seed=0, backend=backend), max_episode_steps=1000)
+    env.reset()
+    lost, over, before = 0, 0, None
+    while over < 1:
+        obs, _, dones, (info,) = env.step(np.array([FIRE]))
+        if info["env_terminated"]:
+            over += 1
+            assert dones[0]
+            assert "env_episode" in info
+            assert info["TimeLimit.truncated"] is False
+        elif dones[0] and info.get("life_lost"):
+            lost += 1
+            assert info["TimeLimit.truncated"] is True  # the episode is cut there
+            last = info["terminal_observation"]["observation"]
+            np.testing.assert_array_equal(last[:-1], before[1:])  # and leads to what was seen, not to the next one's beginning
+        before = obs["observation"][0]
+    assert lost == 4
+    env.close()
 
 
 def test_learners_take_the_stacks_as_they_are_and_evaluation_counts_games():

@@ -6,35 +6,8 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sb3_manygoals.auxiliary import ArrayFrames, EpisodeBuffer
+from sb3_manygoals.auxiliary import EpisodeBuffer
 from sb3_manygoals.checkpoint import copy_tree
-
-
-class Counting(ArrayFrames):
-    """Knows which frames are kept, and refuses what nobody may ask for."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.kept = set()
-        self.fetched = 0
-
-    def append(self, frames, streams):
-        assert len(streams) == len(frames)
-        ids = super().append(frames)
-        assert self.kept.isdisjoint(ids.tolist())
-        self.kept.update(ids.tolist())
-        return ids
-
-    def get(self, ids):
-        assert self.kept.issuperset(ids.tolist())
-        self.fetched += len(ids)
-        return super().get(ids)
-
-    def free(self, ids):
-        assert len(set(ids.tolist())) == len(ids)
-        assert self.kept.issuperset(ids.tolist())
-        self.kept.difference_update(ids.tolist())
-        super().free(ids)
 
 
 class Player:
@@ -46,8 +19,7 @@ class Player:
         if n_stack > 1:
             frame[axis] //= n_stack
         self.frame = tuple(frame)
-        store = Counting(self.frame, space.dtype)
-        self.buffer = EpisodeBuffer(space, capacity, n_stack, axis, store)
+        self.buffer = EpisodeBuffer(space, capacity, n_stack, axis)
         self.number = 0
         self.frames = [[] for _ in range(n_envs)]
         self.games = []  # (return, number, segments), of lists of (observation, action, reward, next observation, terminated)
@@ -175,23 +147,12 @@ def test_only_frames_of_kept_and_unfinished_episodes_are_kept(player, steps):
     player.step(steps)
     ongoing = [segment for pending in player.pending for segment in pending]
     kept = [segment for *_, segments in player.best for segment in segments]
-    first = 1 if player.n_stack == 1 else 2  # black frames are the same one
-    assert len(player.buffer.frames.kept) == sum(first + len(segment) for segment in kept + ongoing)
-    player.buffer.start(player.current)  # forgets what is unfinished
-    first = sum(
-        len({frame.tobytes() for frame in frames[-player.n_stack :]})
-        for frames in map(player.frames_now, range(player.n_envs))
-    )
-    assert len(player.buffer.frames.kept) == first + sum((1 if player.n_stack == 1 else 2) + len(segment) for segment in kept)
-
-
-def test_a_shared_frame_is_fetched_once():
-    player = Player(np.random.default_rng(0), 1, IMAGE, 4, 0)
-    while not len(player.buffer):
-        player.step()
-    player.buffer.frames.fetched = 0
-    player.buffer.sample(50, 5, player.rng)
-    assert 0 < player.buffer.frames.fetched <= len(player.buffer.frames.kept)
+    # one frame for each observation, and zeros
+    assert len(player.buffer.frames) <= 1 + sum(1 + len(segment) for segment in kept + ongoing)
+    shown = {step[key].tobytes() for segment in kept + ongoing for step in segment for key in (0, 3)}
+    assert len(player.buffer.frames) >= len(shown)
+    player.buffer.start(player.current)  # drops what is unfinished
+    assert len(player.buffer.frames) <= 1 + sum(1 + len(segment) for segment in kept) + player.n_envs * player.n_stack
 
 
 def test_every_place_is_as_likely():
@@ -283,10 +244,3 @@ def test_a_state_of_another_buffer_is_refused():
     state = EpisodeBuffer(IMAGE, capacity=3).get_checkpoint_state()
     with pytest.raises(ValueError, match="the state is of an episode buffer with capacity=3, not 4"):
         EpisodeBuffer(IMAGE, capacity=4).set_checkpoint_state(state)
-
-
-def test_frames_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match=r"frames must have shape \(n, \*\(2,\)\) and dtype uint8, got \(1, 3\) and uint8"):
-        ArrayFrames((2,), np.uint8).append(np.zeros((1, 3), np.uint8))
-    with pytest.raises(ValueError, match="the state is of a store of frames of shape"):
-        ArrayFrames((2,), np.uint8).set_checkpoint_state(ArrayFrames((3,), np.uint8).get_checkpoint_state())

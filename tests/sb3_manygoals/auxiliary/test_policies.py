@@ -8,7 +8,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 from torch import nn
 
 from sb3_manygoals.auxiliary import AuxiliaryActorCriticPolicy, ManyGoalsCallback
-from sb3_manygoals.auxiliary.heads import GoalHead, PixelControlHead, RewardPredictionHead
+from sb3_manygoals.auxiliary.policies import PixelControlHead
 from sb3_manygoals.networks import PaddedCNN
 from tests.sb3_manygoals.auxiliary.story import stories
 
@@ -34,9 +34,9 @@ def test_the_papers_network():
     assert net.cell_values(observations).shape == (2, 4, 6, 20, 20)
     assert net.reward_logits(observations[:, :3]).shape == (2, 3)
     goal_head, cells = net.heads["many_goals"], net.heads["pixel_control"]
-    assert goal_head.net.state_embedding.weight.shape == (1024, 512)
+    assert goal_head.state_embedding.weight.shape == (1024, 512)
     assert cells.spread[0].weight.shape == (32 * 9 * 9, 512)
-    assert net.heads["reward_prediction"].net[1].weight.shape == (128, 3 * 512)
+    assert net.heads["reward_prediction"][0].weight.shape == (128, 3 * 512)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,8 @@ def test_values_of_trajectories_one_pair_at_a_time():
             goal = followed.features_extractor(observations[b, -1:].float() / 255)
             for t in range(4):
                 state = followed.features_extractor(observations[b, t + first][None].float() / 255)
-                product = head.net.state_embedding(state) * head.net.goal_embedding(goal)
-                th.testing.assert_close(values[b, t], head.net.head(product)[0], rtol=1e-4, atol=1e-5)
-
-
-def test_states_and_goals_are_embedded_apart():
-    head = GoalHead(8, 3, 16)
-    left, right = th.randn(2, 1, 8)
-    assert not th.allclose(head(left[:, None], right)[0], head(right[:, None], left)[0])
+                product = head.state_embedding(state) * head.goal_embedding(goal)
+                th.testing.assert_close(values[b, t], head.head(product)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_the_target_network_stays_until_it_is_told():
@@ -80,7 +74,7 @@ def test_the_target_network_stays_until_it_is_told():
     observations = th.randint(256, (1, 3, *SMALL.shape), dtype=th.uint8)
     before = net.goal_values(observations, target=True)
     with th.no_grad():
-        net.heads["many_goals"].net.head.bias.add_(1.0)
+        net.heads["many_goals"].head.bias.add_(1.0)
         next(net.features_extractor.parameters()).add_(0.1)
     assert th.equal(net.goal_values(observations, target=True), before)
     net.update_goal_target()
@@ -102,9 +96,12 @@ def test_advantages_have_no_mean_and_every_cell_learns(cells):
     assert (q.std(dim=0) > 0).all()
 
 
-def test_reward_prediction_sees_the_order():
-    head, features = RewardPredictionHead(4), th.randn(1, 3, 4)
-    assert not th.allclose(head(features), head(features.flip(1)))
+def test_heads_know_states_from_goals_and_the_order_of_observations():
+    net = policy(SMALL, ALL, crop=10, cell=2)
+    observations = th.randint(256, (1, 3, *SMALL.shape), dtype=th.uint8)
+    turned = observations.flip(1)
+    assert not th.allclose(net.goal_values(observations[:, :2]), net.goal_values(turned[:, 1:]))
+    assert not th.allclose(net.reward_logits(observations), net.reward_logits(turned))
 
 
 @pytest.mark.parametrize("task", ALL)

@@ -63,7 +63,7 @@ def test_on_a_game(pretraining):
     model = pretraining(AtariVecEnv("Breakout", 1, seed=0, num_threads=1), 4)
     model.learn(45)
     assert model._n_updates == 25
-    assert model.replay_buffer.memory.n_frames <= 45
+    assert len(model.replay_buffer.frames) <= 45
     fine_tuned(model, AtariVecEnv("Breakout", 2, seed=0, num_threads=1))
 
 

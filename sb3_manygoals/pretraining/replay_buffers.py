@@ -1,0 +1,149 @@
+"""Replay memories that keep each frame once: next observations share frames with observations, and stacks with each other."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
+
+from sb3_manygoals.checkpoint.tree import CheckpointError
+from sb3_manygoals.frames import FrameArray, FrameStore, frame_bytes
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
+
+
+def _keep_frames(buffer: ReplayBuffer, n_stack: int, stack_axis: Literal[0, -1]) -> FrameStore:
+    """Replace a buffer's arrays of observations, which have taken no memory yet."""
+    shape = buffer.obs_shape  # of discrete observations (1,)
+    assert isinstance(shape, tuple)  # for mypy: no Dict
+    frames = FrameStore(shape, buffer.observation_space.dtype, n_stack, stack_axis)
+    buffer.observations = FrameArray(frames, buffer.buffer_size, buffer.n_envs)  # type: ignore[assignment]
+    buffer.next_observations = FrameArray(frames, buffer.buffer_size, buffer.n_envs)  # type: ignore[assignment]
+    return frames
+
+
+def _frames_state(buffer: FrameReplayBuffer | ManyGoalsFrameReplayBuffer) -> dict[str, Any]:
+    arrays = buffer.observations, buffer.next_observations
+    return {"store": buffer.frames.get_checkpoint_state(), "ids": [array.ids for array in arrays]}  # type: ignore[attr-defined]
+
+
+def _restore_frames(buffer: FrameReplayBuffer | ManyGoalsFrameReplayBuffer, state: dict[str, Any]) -> None:
+    for name in ("buffer_size", "n_envs"):
+        if state[name] != getattr(buffer, name):
+            raise CheckpointError(
+                f"the replay memory was saved with {name} {state[name]}, this one has {getattr(buffer, name)}"
+            )
+    if "frames" not in state:
+        raise CheckpointError("the replay memory was saved with whole observations, this one keeps frames")
+    try:
+        buffer.frames.set_checkpoint_state(state["frames"]["store"])
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+    for array, ids in zip((buffer.observations, buffer.next_observations), state["frames"]["ids"], strict=True):
+        array.ids = ids.copy()  # type: ignore[attr-defined]
+
+
+class FrameReplayBuffer(ReplayBuffer):
+    """
+    SB3's replay memory, whose observations are frames in a :class:`~sb3_manygoals.frames.FrameStore`.
+
+    :param buffer_size: transitions kept, in all environments together
+    :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary
+    :param action_space: of the actions
+    :param device: where batches go
+    :param n_envs: number of parallel environments
+    :param optimize_memory_usage: must be False; part of SB3's interface
+    :param n_stack: frames in an observation
+    :param stack_axis: along which they are stacked, 0 or -1
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        n_stack: int = 1,
+        stack_axis: Literal[0, -1] = 0,
+    ) -> None:
+        super().__init__(buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage)
+        self.frames = _keep_frames(self, n_stack, stack_axis)
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: a plain tree; its arrays are views of the memory, to be written before anything is added"""
+        numbers = {name: getattr(self, name) for name in ("buffer_size", "n_envs", "pos", "full")}
+        arrays = {name: getattr(self, name)[: self.size()] for name in ("actions", "rewards", "dones", "timeouts")}
+        return {**numbers, **arrays, "frames": _frames_state(self)}
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of :meth:`get_checkpoint_state`
+        :raises CheckpointError: if it is of a memory of another size or for other frames
+        """
+        _restore_frames(self, state)
+        for name in ("actions", "rewards", "dones", "timeouts"):
+            getattr(self, name)[: len(state[name])] = state[name]
+        self.pos, self.full = state["pos"], state["full"]
+
+
+class ManyGoalsFrameReplayBuffer(ManyGoalsReplayBuffer):
+    """
+    ManyGoalsDQN's replay memory, whose observations are frames in a :class:`~sb3_manygoals.frames.FrameStore`: for Atari an
+    eighth of the memory of whole stacks. For ``ManyGoalsDQN(replay_buffer_class=...)``.
+
+    :param args: as :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsReplayBuffer` has them
+    :param n_stack: frames in an observation
+    :param stack_axis: along which they are stacked, 0 or -1
+    :param kwargs: as ManyGoalsReplayBuffer has them
+    """
+
+    def __init__(self, *args: Any, n_stack: int = 1, stack_axis: Literal[0, -1] = 0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.frames = _keep_frames(self, n_stack, stack_axis)
+
+    @staticmethod
+    def memory_needed(  # type: ignore[override]
+        buffer_size: int,
+        observation_space: spaces.Dict,
+        action_space: spaces.Discrete,
+        n_envs: int,
+        n_stack: int = 1,
+        stack_axis: Literal[0, -1] = 0,
+        **kwargs: Any,
+    ) -> dict[str, int]:
+        """
+        :param buffer_size: see the class, as are the others
+        :param observation_space: goal observation space
+        :param action_space: Discrete
+        :param n_envs: number of parallel environments
+        :param n_stack: see the class
+        :param stack_axis: takes no memory
+        :param kwargs: see the class
+        :return: bytes of its arrays, by what they are of; a frame more for each start of an episode, see ``frame_bytes``
+        """
+        needed = ManyGoalsReplayBuffer.memory_needed(buffer_size, observation_space, action_space, n_envs, **kwargs)
+        space = observation_space["observation"]
+        assert space.shape is not None
+        del needed["replay observations"], needed["replay next observations"]
+        rows = max(buffer_size // n_envs, 1) * n_envs
+        return {"replay frames": frame_bytes(rows, n_envs, space.shape, space.dtype, n_stack), **needed}
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: a plain tree; its arrays are views of the memory, to be written before anything is added"""
+        return {**super().get_checkpoint_state(), "frames": _frames_state(self)}
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of :meth:`get_checkpoint_state`
+        :raises CheckpointError: if it is of a memory of another size, or for other frames
+        """
+        _restore_frames(self, state)
+        super().set_checkpoint_state(state)
+
+    @property
+    def _arrays(self) -> dict[str, NDArray[Any] | None]:
+        return {name: array for name, array in super()._arrays.items() if not name.endswith("observations")}
