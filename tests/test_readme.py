@@ -25,6 +25,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     """All Python of it, one block after the other as a reader would, with less training."""
     if page == "docs/guide.md":
         pytest.importorskip("minigrid")  # from Python 3.11
+        pytest.importorskip("ale_py")
     code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S))
     for long, short in SHORTER[page].items():
         assert long in code
