@@ -1,4 +1,4 @@
-"""ale-py's vector environment with a memory of how each game came to be where it is, so that it can be brought there again."""
+"""ale-py's vector environment, which can be saved and restored: it plays its games again."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ _SEEDS = 2**31
 
 class ReplayableAtari(AtariVectorEnv):
     """
-    Atari games in ``SAME_STEP`` mode, that say when a game is over, which ``terminated`` does not where lost lives count too.
+    Atari games in ``SAME_STEP`` mode that say when a game is over; ``terminated`` counts lost lives too.
 
-    The emulators cannot be read out. But a game follows from its seed, the number of games before it (each begins with a
-    number of no-ops that is drawn), and the actions since it began. So a checkpoint holds these, and restoring it plays them
-    again: a few milliseconds for each game since the seed was set, and the steps of the longest game under way.
+    Emulators give no state away. But a game follows from its seed, the number of games before it (each draws a number of
+    no-ops) and its actions so far. A checkpoint holds these, and restoring it plays them again: a few milliseconds for each
+    game since the seed was set, and the steps of the longest current game.
 
-    Infos of a step have besides ale-py's own, both of shape (N,): ``game_over`` bool, whether the game is over, and so
-    ``final_obs`` has a row of it; and ``game_frames`` int64, how many frames it took then, those before the first observation
-    included.
+    The infos of a step have two more entries of shape (N,): ``game_over`` bool, where ``final_obs`` has a row, and
+    ``game_frames`` int64, the frames that the game took then, with those before the first observation.
 
     :param rom: ale-py's name of the game
     :param n_envs: N
-    :param settings: those of :class:`~ale_py.vector_env.AtariVectorEnv`
+    :param settings: of :class:`~ale_py.vector_env.AtariVectorEnv`
     """
 
     def __init__(self, rom: str, n_envs: int, **settings: Any) -> None:
@@ -60,7 +59,7 @@ class ReplayableAtari(AtariVectorEnv):
         self._actions = [bytearray() for _ in range(n_envs)]
         """Of each game since it began."""
         self._first_frames = np.zeros(n_envs, dtype=np.int64)
-        """Number, counted from when the emulator was made, of the frame with which the game began."""
+        """With which the games began, counted from when their emulators were made."""
         self._latest: NDArray[np.uint8] | None = None
         """The latest frames, (N, 84, 84): what a replay must come to."""
 
@@ -97,7 +96,7 @@ class ReplayableAtari(AtariVectorEnv):
         """
         :param actions: shape (N,), integers
         :return: observations (N, 4, 84, 84) uint8, rewards (N,) int32, terminated (N,) bool, truncated (N,) bool, infos
-        :raises ValueError: if there is no such action: ale-py would wait for ever
+        :raises ValueError: if there is no such action, for which ale-py would wait for ever
         """
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
@@ -107,7 +106,7 @@ class ReplayableAtari(AtariVectorEnv):
         obs, rewards, terminated, truncated, infos = super().step(actions.astype(np.int64))
         for played, action in zip(self._actions, actions.tolist(), strict=True):
             played.append(action)
-        # The number of the frame before a game's first grows with each reset and with nothing else.
+        # the number of a game's first frame changes when the game is reset, and only then
         first_frames = _first_frames(infos)
         infos["game_frames"] = first_frames - self._first_frames
         infos["game_over"] = over = infos["game_frames"] != 0
@@ -121,7 +120,7 @@ class ReplayableAtari(AtariVectorEnv):
     def get_checkpoint_state(self) -> dict[str, Any]:
         """
         :return: seeds, numbers of games and actions since; and a digest of the frames that they must lead to
-        :raises CheckpointError: if actions are sticky, which depends on all that was played before
+        :raises CheckpointError: if actions are sticky, as chance in them depends on all that was played before
         """
         if self._sticky:
             raise CheckpointError("games with sticky actions cannot be saved: make them with repeat_action_probability=0")
@@ -147,7 +146,7 @@ class ReplayableAtari(AtariVectorEnv):
         lengths = np.array([len(played) for played in actions])
         self.reset(seed=state["seeds"])
         longest = lengths.max()
-        # Games are stepped together, so the shorter ones begin later; what they do until then is forgotten.
+        # Games are stepped together: the shorter ones begin later, and what they do until then does not count.
         for step in range(longest + 1):
             begin = lengths == longest - step
             if begin.any():

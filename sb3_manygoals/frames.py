@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
 try:
     import lz4.block as lz4_block
@@ -50,7 +50,7 @@ class FrameStore:
     def __init__(
         self,
         shape: tuple[int, ...],
-        dtype: DTypeLike,
+        dtype: Any,
         n_stack: int = 1,
         stack_axis: Literal[0, -1] = 0,
         compress: bool = False,
@@ -312,7 +312,7 @@ class FrameArray:
         self.ids[row] = ids
 
 
-def frame_bytes(rows: int, n_envs: int, shape: tuple[int, ...], dtype: DTypeLike, n_stack: int) -> int:
+def frame_bytes(rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, n_stack: int) -> int:
     """
     :param rows: transitions, of all environments together
     :param n_envs: number of environments

@@ -169,9 +169,8 @@ class AuxiliaryCallback(BaseCallback):
         self._start_time = self.model.start_time
         if self.episodes.recorder is None or self.episodes.recorder[0] != self._start_time:
             self.episodes.recorder = self._claim
-            current = self.model._last_obs
-            assert isinstance(current, np.ndarray)
-            self.episodes.start(current, keep_ongoing=not self.locals["reset_num_timesteps"])
+            assert isinstance(self.model._last_obs, np.ndarray)
+            self.episodes.start(self.model._last_obs, keep_ongoing=not self.locals["reset_num_timesteps"])
         venv = self.training_env
         self._monitored |= is_vecenv_wrapped(venv, VecMonitor) or any(venv.env_is_wrapped(Monitor))
         if self._hook is not None:
@@ -190,10 +189,9 @@ class AuxiliaryCallback(BaseCallback):
 
     def _record(self, episodes: EpisodeBuffer) -> None:
         dones, infos = self.locals["dones"], self.locals["infos"]
-        n_envs = len(dones)
-        returns: list[float | None] = [None] * n_envs
-        terminal: list[NDArray[Any] | None] = [None] * n_envs
-        truncated = [False] * n_envs
+        returns: list[float | None] = [None] * len(dones)
+        terminal: list[NDArray[Any] | None] = [None] * len(dones)
+        truncated = [False] * len(dones)
         for env in np.flatnonzero(dones).tolist():
             terminal[env] = infos[env].get("terminal_observation")
             truncated[env] = bool(infos[env].get("TimeLimit.truncated", False))
@@ -218,12 +216,6 @@ class AuxiliaryCallback(BaseCallback):
             check_loss(loss, policy, self.n_updates + 1, self.model.num_timesteps)
             parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
             gradients = th.autograd.grad(self.weight * loss, parameters, allow_unused=True)
-        self._add(parameters, gradients)
-        self.n_updates += 1
-        self.logger.record(f"auxiliary/{self.task}_loss", loss.item())
-        self.logger.record("auxiliary/episodes", len(self.episodes))
-
-    def _add(self, parameters: list[th.Tensor], gradients: tuple[th.Tensor | None, ...]) -> None:
         used = [(one, gradient) for one, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
         assert isinstance(self.model, A2C)
         norm = th.nn.utils.get_total_norm([gradient for _, gradient in used])
@@ -231,6 +223,9 @@ class AuxiliaryCallback(BaseCallback):
         for parameter, gradient in used:
             gradient = gradient * scale
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        self.n_updates += 1
+        self.logger.record(f"auxiliary/{self.task}_loss", loss.item())
+        self.logger.record("auxiliary/episodes", len(self.episodes))
 
     def _on_training_end(self) -> None:
         if self._hook is not None:

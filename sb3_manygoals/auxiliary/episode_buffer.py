@@ -279,7 +279,7 @@ class EpisodeBuffer:
             "capacity": self.capacity,
             "frames": self.frames.get_checkpoint_state(),
             "episodes": [[score, number, len(segments)] for score, number, segments in self._best],
-            "segments": _pack(self._segments, np.float32),
+            "segments": _pack(self._segments),
             "ended": self._ended,
             "ongoing": ongoing,
         }
@@ -337,8 +337,9 @@ class EpisodeBuffer:
         self._index = None
 
     def _drop(self, ongoing: _Ongoing) -> None:
-        for frames in (ongoing.frames, *(segment.frames for segment in ongoing.segments)):
-            self.frames.release(frames)
+        self.frames.release(ongoing.frames)
+        for segment in ongoing.segments:
+            self.frames.release(segment.frames)
 
     def _indexed(self) -> _Index:
         if not self._best:
@@ -364,15 +365,16 @@ def _place(numbers: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray
     return parts, numbers - begins[parts]
 
 
-def _pack(segments: Sequence[_Segment], rewards: type[np.floating[Any]]) -> dict[str, NDArray[Any]]:
+def _pack(segments: Sequence[_Segment], rewards: Any = np.float32) -> dict[str, NDArray[Any]]:
     """:return: the same as few arrays, for :func:`_unpack`"""
-    parts = zip(_Segment._fields[:3], (np.int32, np.int64, rewards), strict=True)
-    joined = {
-        name: np.concatenate([np.empty(0), *(getattr(segment, name) for segment in segments)], dtype=dtype, casting="unsafe")
-        for name, dtype in parts
-    }
+
+    def joined(place: int, dtype: Any) -> NDArray[Any]:
+        return np.concatenate([np.empty(0), *(segment[place] for segment in segments)]).astype(dtype)
+
     return {
-        **joined,
+        "frames": joined(0, np.int32),
+        "actions": joined(1, np.int64),
+        "rewards": joined(2, rewards),
         "frame_ends": np.cumsum([len(segment.frames) for segment in segments], dtype=np.int64),
         "ends": np.cumsum([len(segment.actions) for segment in segments], dtype=np.int64),
         "terminated": np.array([segment.terminated for segment in segments], np.bool_),

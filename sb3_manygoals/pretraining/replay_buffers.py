@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -49,28 +48,14 @@ class FrameReplayBuffer(ReplayBuffer):
     """
     SB3's replay memory, whose observations are frames in a :class:`~sb3_manygoals.frames.FrameStore`.
 
-    :param buffer_size: transitions kept, in all environments together
-    :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary
-    :param action_space: of the actions
-    :param device: where batches go
-    :param n_envs: number of parallel environments
-    :param optimize_memory_usage: must be False; part of SB3's interface
+    :param args: as SB3's ReplayBuffer has them
     :param n_stack: frames in an observation
     :param stack_axis: along which they are stacked, 0 or -1
+    :param kwargs: as SB3's ReplayBuffer has them
     """
 
-    def __init__(
-        self,
-        buffer_size: int,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        device: th.device | str = "auto",
-        n_envs: int = 1,
-        optimize_memory_usage: bool = False,
-        n_stack: int = 1,
-        stack_axis: Literal[0, -1] = 0,
-    ) -> None:
-        super().__init__(buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage)
+    def __init__(self, *args: Any, n_stack: int = 1, stack_axis: Literal[0, -1] = 0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.frames = _keep_frames(self, n_stack, stack_axis)
 
     def get_checkpoint_state(self) -> dict[str, Any]:

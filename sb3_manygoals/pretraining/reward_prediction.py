@@ -114,15 +114,15 @@ class RewardPredictionPolicy(BasePolicy):
 class _CnnPolicy(RewardPredictionPolicy):
     """For images."""
 
-    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = PaddedCNN, **kwargs: Any) -> None:
-        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"features_extractor_class": PaddedCNN} | kwargs)
 
 
 class _MlpPolicy(RewardPredictionPolicy):
     """For vectors, with two layers of 256 units."""
 
-    def __init__(self, *args: Any, net_arch: list[int] | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, net_arch=[256, 256] if net_arch is None else net_arch, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"net_arch": [256, 256]} | kwargs)
 
 
 class RewardPredictor(OffPolicyAlgorithm):

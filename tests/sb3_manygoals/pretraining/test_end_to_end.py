@@ -25,13 +25,12 @@ TRUNK = {"embedding_dim": 16, "features_extractor_class": PaddedCNN, "net_arch":
 
 def many_goals(env, n_stack, stack_axis=0, **kwargs):
     defaults = {"buffer_size": 40, "learning_starts": 20, "batch_size": 16, "goal_batch_size": 5, "seed": 1, "device": "cpu"}
-    defaults |= EVERY_STEP
+    defaults |= {"replay_buffer_class": ManyGoalsFrameReplayBuffer, **EVERY_STEP}
+    defaults |= {"replay_buffer_kwargs": {"n_stack": n_stack, "stack_axis": stack_axis}}
     return ManyGoalsDQN(
         "CnnPolicy",
         env,
         goals_in_replay=True,
-        replay_buffer_class=ManyGoalsFrameReplayBuffer,
-        replay_buffer_kwargs={"n_stack": n_stack, "stack_axis": stack_axis},
         policy_kwargs=TRUNK,
         **defaults | kwargs,
     )
@@ -101,28 +100,29 @@ def test_on_observations_that_are_numbers():
         assert len(transfer_trunk(model, A2C("MlpPolicy", NumberedCorridor(), policy_kwargs=towers, device="cpu"))) == 2
 
 
-def learn(folder, stop=None):
+def learn(pretraining, folder, stop=None):
+    kwargs = (
+        {"goal_wrapper_kwargs": {"max_episode_steps": 6}, "exploration_fraction": 0.5} if pretraining is many_goals else {}
+    )
     # SB3's frame stacks of pictures have their channels last
-    model = many_goals(stories(2, 4, limit=9), 4, -1, goal_wrapper_kwargs={"max_episode_steps": 6}, exploration_fraction=0.5)
+    model = pretraining(stories(2, 4, limit=9), 4, -1 if pretraining is many_goals else 0, **kwargs)
     checkpointing = ExactCheckpointCallback(folder, every_steps=20)
     resumed = checkpointing.resume(model)
     with contextlib.suppress(KeyboardInterrupt):
-        steps = 120 - model.num_timesteps
+        steps = 100 - model.num_timesteps
         model.learn(steps, [checkpointing, *([Stop(stop)] if stop else [])], reset_num_timesteps=not resumed)
-    return resumed, model
+    return resumed
 
 
 @pytest.mark.usefixtures("no_sync")
-@pytest.mark.parametrize("stop", [35, 81])
-def test_the_end_is_the_same_when_it_was_stopped(stop, tmp_path):
-    assert learn(tmp_path / "whole")[0] is False
-    assert learn(tmp_path / "stopped", stop)[0] is False
+@pytest.mark.parametrize(("pretraining", "stop"), [(many_goals, 35), (many_goals, 81), (reward_predictor, 71)])
+def test_the_end_is_the_same_when_it_was_stopped(pretraining, stop, tmp_path):
+    assert learn(pretraining, tmp_path / "whole") is False
+    assert learn(pretraining, tmp_path / "stopped", stop) is False
     np.random.rand(5), th.rand(3)  # noqa: NPY002 - the generators are elsewhere than they were
-    resumed, model = learn(tmp_path / "stopped")
-    assert resumed is True
+    assert learn(pretraining, tmp_path / "stopped") is True
     whole, ends = (read_checkpoint(checkpoints(tmp_path / run)[0]) for run in ("whole", "stopped"))
     same(whole, ends)
-    assert len(model.goal_buffer) == 40
     assert whole["learner"]["algorithm"]["counters"]["_n_updates"] > 20
 
 
@@ -130,24 +130,8 @@ def test_the_end_is_the_same_when_it_was_stopped(stop, tmp_path):
 def test_frames_change_nothing_but_memory(tmp_path):
     """The same learner with stacks kept whole ends with the same weights."""
     trained = []
-    for settings in ({}, {"replay_buffer_class": None, "replay_buffer_kwargs": None}):
-        env = stories(2, 4, limit=9)
-        kwargs = {"replay_buffer_class": ManyGoalsFrameReplayBuffer, "replay_buffer_kwargs": {"n_stack": 4, "stack_axis": -1}}
-        model = ManyGoalsDQN(
-            "CnnPolicy",
-            env,
-            buffer_size=40,
-            learning_starts=20,
-            batch_size=8,
-            goal_batch_size=5,
-            goals_in_replay=True,
-            policy_kwargs=TRUNK,
-            seed=1,
-            device="cpu",
-            **EVERY_STEP,
-            **kwargs | settings,
-        )
-        model.learn(100)
-        trained.append(model.policy.state_dict())
+    for kwargs in ({}, {"replay_buffer_class": None, "replay_buffer_kwargs": None}):
+        model = many_goals(stories(2, 4, limit=9), 4, -1, **kwargs)
+        trained.append(model.learn(80).policy.state_dict())
     for name, tensor in trained[0].items():
         assert th.equal(tensor, trained[1][name]), name

@@ -1,7 +1,5 @@
 """Prediction of the sign of rewards."""
 
-import contextlib
-
 import numpy as np
 import pytest
 import torch as th
@@ -10,12 +8,9 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
 from torch import nn
 
-from sb3_manygoals import ExactCheckpointCallback
-from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
 from sb3_manygoals.optim import FusedRMSprop
 from sb3_manygoals.pretraining import RewardPredictor, transfer_trunk
 from tests.sb3_manygoals.auxiliary.story import stories
-from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -65,11 +60,11 @@ def test_an_update_descends_the_cross_entropy_of_the_batch():
 def test_actions_are_random_whatever_was_learned():
     taken = []
     for rate in (0.0, 0.1):
-        model = make(buffer_size=900, learning_rate=rate)
-        model.learn(900)
+        model = make(buffer_size=300, learning_rate=rate, train_freq=3)
+        model.learn(300)
         taken.append(model.replay_buffer.actions.reshape(-1).copy())
     np.testing.assert_array_equal(*taken)
-    assert (np.bincount(taken[0]) > 250).all()  # 300 are expected of each, with a deviation of 14
+    assert (np.bincount(taken[0]) > 70).all()  # 100 are expected of each, with a deviation of 8
     assert set(model.predict(np.eye(6, dtype=np.uint8))[0].tolist()) <= {0, 1, 2}
 
 
@@ -93,38 +88,6 @@ def test_its_trunk_begins_an_actor_critic(tmp_path):
     for ours, theirs in zip(model.policy.trunk[1].parameters(), target.policy.features_extractor.parameters(), strict=True):
         assert th.equal(ours, theirs)
     target.learn(20)
-
-
-def learn(folder, stop=None):
-    model = RewardPredictor(
-        "CnnPolicy",
-        stories(2, 4, limit=9),
-        learning_starts=20,
-        buffer_size=50,
-        batch_size=8,
-        n_stack=4,
-        seed=1,
-        device="cpu",
-        policy_kwargs={"features_extractor_kwargs": {"features_dim": 16}},
-    )
-    checkpointing = ExactCheckpointCallback(folder, every_steps=20)
-    resumed = checkpointing.resume(model)
-    with contextlib.suppress(KeyboardInterrupt):
-        steps = 120 - model.num_timesteps
-        model.learn(steps, [checkpointing, *([Stop(stop)] if stop else [])], reset_num_timesteps=not resumed)
-    return resumed
-
-
-@pytest.mark.usefixtures("no_sync")
-@pytest.mark.parametrize("stop", [35, 81])
-def test_the_end_is_the_same_when_it_was_stopped(stop, tmp_path):
-    assert learn(tmp_path / "whole") is False
-    assert learn(tmp_path / "stopped", stop) is False
-    np.random.rand(5), th.rand(3)  # noqa: NPY002 - the generators are elsewhere than they were
-    assert learn(tmp_path / "stopped") is True
-    whole, ends = (read_checkpoint(checkpoints(tmp_path / run)[0]) for run in ("whole", "stopped"))
-    same(whole, ends)
-    assert whole["learner"]["algorithm"]["counters"]["_n_updates"] > 20
 
 
 @pytest.mark.parametrize("name", ["buffer_size", "batch_size", "train_freq", "gradient_steps"])
