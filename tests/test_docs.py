@@ -25,7 +25,7 @@ def cells(page, first_column):
 
 
 def test_there_are_pages_with_examples():
-    assert {name(page) for page in SESSIONS} >= {"README.md", name(WORLD)}
+    assert name(WORLD) in {name(page) for page in SESSIONS}
 
 
 @pytest.mark.parametrize("page", SESSIONS, ids=name)

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[1]
 SHORTER = {
     "README.md": {
         "model.learn(5e5, progress_bar=True)": "model.learn(60)",
-        "2e6 - model": "40 - model",
+        "2e6 - model": "100 - model",
         "learn(1e5": "learn(100",
     },
     "docs/checkpoints.md": {"2_000": "200"},
