@@ -29,31 +29,25 @@ RUNS = {
 }
 """Commands that make one run: where their settings are, and what they do. One that was begun can go on: --resume FOLDER."""
 
-DEFAULTS = {
-    "auxiliary": ("--world", "auxiliary:WORLDS", "atari"),
-    "pretraining": ("--world", "pretraining:WORLDS", "atari"),
-}
-"""Commands with an option that gives the defaults of all others: it, its values with those defaults, its own default."""
-
 OTHERS = {
     "mastery-study": (
-        "mastery_study:MasteryStudyConfig",
+        "studies.mastery:MasteryStudyConfig",
         "Many runs of mastery: carry out what has not finished of them.",
     ),
     "auxiliary-study": (
-        "auxiliary_study:AuxiliaryStudyConfig",
+        "studies.auxiliary:AuxiliaryStudyConfig",
         "Many runs of auxiliary in small worlds: carry out what has not finished of them.",
     ),
     "pretraining-study": (
-        "pretraining_study:PretrainingStudyConfig",
+        "studies.pretraining:PretrainingStudyConfig",
         "Many runs of pretraining in MiniGrid: carry out what has not finished of them, and compare.",
     ),
     "games-study": (
-        "games_study:GamesStudyConfig",
+        "studies.games:GamesStudyConfig",
         "Six agents, with auxiliary tasks and with pre-training, in 49 Atari games: carry out what has not finished.",
     ),
     "beta-study": (
-        "beta_study:BetaStudyConfig",
+        "studies.games:BetaStudyConfig",
         "The search for beta on seven games: carry out what has not finished, and compare.",
     ),
     "compare": (
@@ -87,7 +81,7 @@ def main() -> None:
         commands.add_parser(command, help=text, add_help=False)
     command, arguments = parser.parse_args(sys.argv[1:2]).command, sys.argv[2:]
     path, text = (RUNS | OTHERS)[command]
-    options: dict[str, Any] = {"default": defaults(command, arguments)} if command in RUNS else {}
+    options: dict[str, Any] = {"default": defaults(path, arguments)} if command in RUNS else {}
     config = tyro.cli(load(path), prog=f"{prog} {command}", description=text, args=arguments, **options)
     try:
         config.run()
@@ -104,31 +98,26 @@ def load(path: str) -> Any:
     return getattr(importlib.import_module(f"benchmarks.{module}"), name)
 
 
-def defaults(command: str, arguments: list[str]) -> Any:
+def defaults(path: str, arguments: list[str]) -> Any:
     """
-    Of all settings of a run. A preset, a world, or a run to go on with, gives them, and so must be known before they are read
-    and shown by --help.
+    A run to go on with, or the kind of world, gives the defaults of all options, so it is read before them.
 
-    :param command: one of ``RUNS``
+    :param path: of a command of ``RUNS``
     :param arguments: those after it
     :return: an object of its settings
     """
-    path, _ = RUNS[command]
-    first = argparse.ArgumentParser(prog=f"python -m benchmarks {command}", add_help=False, allow_abbrev=False)
+    config = load(path)
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--resume", type=Path)
-    found = load(path)()
-    if command in DEFAULTS:
-        option, values, value = DEFAULTS[command]
-        known = load(values)
-        first.add_argument(option, dest="of", choices=list(known), default=value)
-        found = known[first.parse_known_args(arguments)[0].of]
-    folder = first.parse_known_args(arguments)[0].resume
-    if folder is None:
-        return found
-    try:
-        return load(f"{path.partition(':')[0]}:saved_config")(folder)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        sys.exit(f"error: --resume: {folder} is not the folder of a run: {error!r}")
+    first.add_argument("--world")
+    found, _ = first.parse_known_args(arguments)
+    if found.resume is not None:
+        try:
+            return config.saved(found.resume)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            sys.exit(f"error: --resume: {found.resume} is not the folder of a run: {error!r}")
+    worlds = getattr(sys.modules[config.__module__], "WORLDS", {})  # what is no world is refused later
+    return worlds.get(found.world) or config()
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +10,10 @@ from typing import Any, Literal
 import torch as th
 from stable_baselines3 import A2C
 
-from benchmarks import a2c, logs, run_folder, scores, sparse_worlds
-from benchmarks.a2c import A2CConfig, World
-from benchmarks.auxiliary_presets import HEADS, K_BEST_EPISODES, TASKS
-from benchmarks.episode_scores import LAST, ScoreCallback, ScorePoint
-from benchmarks.study import open_folder, saved_settings
-from sb3_manygoals import ExactCheckpointCallback
+from benchmarks import recording, scores
+from benchmarks.agents import a2c
+from benchmarks.agents.a2c import A2CConfig, WorldName
+from benchmarks.worlds import TILE
 from sb3_manygoals.auxiliary import (
     AuxiliaryActorCriticPolicy,
     AuxiliaryCallback,
@@ -26,7 +23,6 @@ from sb3_manygoals.auxiliary import (
     RewardPredictionCallback,
 )
 from sb3_manygoals.checkpoint import checkpoints
-from sb3_manygoals.checkpoint.callback import Checkpointable
 
 Agent = Literal["many_goals", "a2c", "pixel_control", "reward_prediction"]
 
@@ -35,40 +31,64 @@ CALLBACKS: dict[str, Any] = {
     "pixel_control": PixelControlCallback,
     "reward_prediction": RewardPredictionCallback,
 }
-"""Auxiliary tasks by the names of their heads; A2C alone has none."""
+"""Auxiliary tasks; the agent a2c has none."""
 
-PACKAGES: dict[World, tuple[str, ...]] = {"atari": ("ale-py", "lz4"), "two_rooms": (), "minigrid": ("minigrid", "lz4")}
-"""Whose versions matter besides."""
-
-CURVE = ["step", "episodes", "episode_return", "episode_length", "training_seconds", "kept_episodes", "kept_bytes"]
-"""Columns of ``curve.csv``: a :class:`~benchmarks.episode_scores.ScorePoint`, and how full the episode buffer is."""
+PACKAGES: dict[WorldName, tuple[str, ...]] = {"atari": ("ale-py", "lz4"), "two_rooms": (), "minigrid": ("minigrid", "lz4")}
+"""Further packages whose versions matter."""
 
 
 @dataclass(frozen=True)
 class AuxiliaryConfig(A2CConfig):
     """Train A2C with an auxiliary task, or without. The defaults are the paper's."""
 
-    world: World = "atari"
-    """Atari games, TwoRoomsSwitch with one state to reach, or MiniGrid; also where the defaults of all other options come
-    from."""
+    world: WorldName = "atari"
+    """Atari games, TwoRoomsSwitch with one state to reach, or MiniGrid; it gives the defaults of all other options."""
     agent: Agent = "many_goals"
     """A2C alone, or with one auxiliary task."""
     weight: float | None = None
     """Of the auxiliary loss; by default that of its source."""
-    capacity: int = K_BEST_EPISODES
-    """Best episodes that are kept."""
+    capacity: int = 2000
+    """Best episodes that are kept: the paper's K."""
     goal: int = 0
-    """Number of the state that is to be reached, of two_rooms."""
+    """Number of the state to reach, of two_rooms."""
 
     def __post_init__(self) -> None:
-        self.check({"world": World, "agent": Agent}, "steps")
+        self.check({"world": WorldName, "agent": Agent}, "steps")
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages whose versions matter."""
+        return (*recording.PACKAGES, *PACKAGES[self.world])
 
     def run(self) -> Path:
-        """:return: the run's folder, with everything in it"""
-        return run(self)
+        """
+        Train, and write ``config.json``, ``curve.csv``, ``curve.png``, ``score.json``, ``model.zip``, logs and checkpoints.
+
+        :return: the folder
+        """
+        th.set_num_threads(self.threads)
+        model, tasks = make(self)
+        folder = recording.open_folder(self, f"auxiliary-{self.game}-{self.agent}-seed{self.seed}")
+        print(f"{self.agent} in {self.game}: {self.steps} steps; writing to {folder}")
+        record = a2c.train(self, model, folder, tasks, lambda: _kept(tasks))
+        files = checkpoints(folder / "checkpoints")[0].rglob("*")
+        paper = paper_score(self)
+        record |= {
+            "paper": paper,
+            **_kept(tasks),
+            "kept_transitions": sum(task.episodes.n_transitions for task in tasks.values() if task.episodes is not None),
+            "checkpoint_bytes": sum(path.stat().st_size for path in files if path.is_file()),
+        }
+        if record["score"] is not None:
+            from benchmarks.report import figures  # here, as matplotlib and pandas take seconds to import
+
+            figures.return_curve(folder / "curve.csv", folder / "curve.png", f"{self.game}, {self.agent}", paper)
+        if paper is not None:
+            print(f"the paper has {paper:g} after 10M steps")
+        return a2c.conclude(folder, record)
 
 
-WORLDS: dict[World, AuxiliaryConfig] = {
+WORLDS: dict[WorldName, AuxiliaryConfig] = {
     "atari": AuxiliaryConfig(),
     "two_rooms": AuxiliaryConfig(
         world="two_rooms",
@@ -92,111 +112,40 @@ WORLDS: dict[World, AuxiliaryConfig] = {
     ),
 }
 """
-The defaults of each world. In the small ones the paper's settings hold but for narrower layers and SB3's optimizer. That of
-baselines begins with second moments of 1 and has an epsilon of 1e-5 inside the root, beside which gradients of rare rewards
-are next to nothing for the first thousand updates, A2C's and those of the auxiliary tasks.
+The defaults of each world. In the small ones layers are narrower, and the optimizer is SB3's: that of baselines begins with
+second moments of 1 and has an epsilon of 1e-5 inside the root, so gradients of rare rewards hardly count for the first
+thousand updates.
 """
-
-
-def saved_config(folder: Path) -> AuxiliaryConfig:
-    """
-    :param folder: of a run
-    :return: its settings, to go on with
-    :raises FileNotFoundError: if it is no run's folder
-    """
-    return AuxiliaryConfig(**saved_settings(folder))
 
 
 def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
     """
-    :param config: what to run
-    :return: an untrained agent, and the callback of its auxiliary task, if it has one, by its name
+    :param config: of the run
+    :return: an untrained agent, and the callback of its auxiliary task, if it has one, by name
+    :raises ImportError: if what it needs is not installed
     """
     env = a2c.make_env(config, config.world, config.n_envs, config.goal)
-    assert env.observation_space.shape is not None
-    heads = {"crop": HEADS["crop"], "cell": HEADS["cell"], "embedding_dim": config.embedding_dim}
-    if config.world != "atari":  # all of the picture, a cell of the world in each of pixel control's
-        heads["crop"] = max(env.observation_space.shape)
-        heads["cell"] = 1 if config.world == "two_rooms" else sparse_worlds.TILE
-    tasks = [] if config.agent == "a2c" else [config.agent]
     settings = a2c.settings(config)
-    settings["policy_kwargs"] |= {**heads, "tasks": tasks}
+    tasks = [] if config.agent == "a2c" else [config.agent]
+    settings["policy_kwargs"] |= {"embedding_dim": config.embedding_dim, "tasks": tasks}
+    if config.world != "atari":  # pixel control sees all of the picture, in cells of the world
+        assert env.observation_space.shape is not None
+        cell = 1 if config.world == "two_rooms" else TILE
+        settings["policy_kwargs"] |= {"crop": max(env.observation_space.shape), "cell": cell}
     model = A2C(AuxiliaryActorCriticPolicy, env, device="cpu", **settings)
-    return model, {task: _callback(config, task, make_buffer(config, model)) for task in tasks}
+    weight = () if config.weight is None else (config.weight,)
+    return model, {task: CALLBACKS[task](*weight, episodes=make_buffer(config, model)) for task in tasks}
 
 
 def make_buffer(config: AuxiliaryConfig, model: A2C) -> EpisodeBuffer:
     """
-    :param config: what to run
+    :param config: of the run
     :param model: the agent
-    :return: an empty buffer for its episodes, compressed where pictures are large
+    :return: an empty buffer for its episodes; large pictures are compressed
     :raises ImportError: if lz4 is needed and not installed
     """
     n_stack = 4 if config.world == "atari" else 1
     return EpisodeBuffer(model.observation_space, config.capacity, n_stack, compress=config.world != "two_rooms")
-
-
-def _callback(config: AuxiliaryConfig, task: str, episodes: EpisodeBuffer) -> AuxiliaryCallback:
-    settings = dict(TASKS[task])
-    if config.weight is not None:
-        settings["beta" if task == "many_goals" else "weight"] = config.weight
-    callback: AuxiliaryCallback = CALLBACKS[task](episodes=episodes, **settings)
-    return callback
-
-
-def run(config: AuxiliaryConfig) -> Path:
-    """
-    Train, and write ``config.json``, ``curve.csv``, ``curve.png``, ``score.json``, ``model.zip``, logs and checkpoints.
-
-    :param config: what to run
-    :return: the folder
-    """
-    th.set_num_threads(config.threads)
-    model, tasks = make(config)
-    packages = (*run_folder.PACKAGES, *PACKAGES[config.world])
-    folder = open_folder(config, f"auxiliary-{config.game}-{config.agent}-seed{config.seed}", packages)
-    print(f"{config.agent} in {config.game}: {config.steps} steps; writing to {folder}")
-    curve, table = logs.CurveLog(folder / "curve.csv", CURVE), logs.CSVLog(folder / "progress.csv")
-    buffers = [callback.episodes for callback in tasks.values() if callback.episodes is not None]
-    score = ScoreCallback(config.eval_freq, lambda point: _note(model, curve, point, buffers))
-    own: dict[str, Checkpointable] = {**tasks, "score": score, "curve.csv": curve, "progress.csv": table}
-    saving = ExactCheckpointCallback(
-        folder / "checkpoints", every_seconds=60 * config.checkpoint_minutes, keep=2, extras=own, verbose=1
-    )
-    resumed = saving.resume(model, fallback=True)
-    model.set_logger(logs.logger(folder, table, model.num_timesteps))
-    if model.num_timesteps < config.steps:
-        model.learn(
-            config.steps - model.num_timesteps,
-            [*tasks.values(), score, saving],
-            log_interval=max(1, config.eval_freq // (model.n_envs * model.n_steps)),
-            reset_num_timesteps=not resumed,
-            progress_bar=config.progress_bar,
-        )
-    model.logger.close()
-    model.save(folder / "model.zip")
-    assert model.env is not None
-    model.env.close()
-    paper = paper_score(config)
-    record = {
-        "score": score.score,
-        "paper": paper,
-        "step": model.num_timesteps,
-        "episodes": score.episodes,
-        "training_seconds": round(score.training_seconds, 1),
-        **_kept(buffers),
-        "checkpoint_bytes": sum(
-            path.stat().st_size for path in checkpoints(folder / "checkpoints")[0].rglob("*") if path.is_file()
-        ),
-    }
-    (folder / "score.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    if score.score is not None:
-        from benchmarks.report import figures  # here, as matplotlib takes a second to import, and studies only look at first
-
-        figures.return_curve(folder / "curve.csv", folder / "curve.png", f"{config.game}, {config.agent}", paper)
-    said = "no episode has ended" if score.score is None else f"score {score.score:.3f}, mean of the last {LAST} episodes"
-    print(f"{said}{'' if paper is None else f'; the paper has {paper:g} after 10M steps'}; {score.training_seconds:.0f} s")
-    return folder
 
 
 def paper_score(config: AuxiliaryConfig) -> float | None:
@@ -210,29 +159,7 @@ def paper_score(config: AuxiliaryConfig) -> float | None:
     return float(table.select([config.game]).columns[config.agent][0])
 
 
-def _note(model: A2C, curve: logs.CurveLog, point: ScorePoint, buffers: Sequence[EpisodeBuffer]) -> None:
-    kept = _kept(buffers)
-    curve.add(
-        [
-            point.step,
-            point.episodes,
-            f"{point.episode_return:.6g}",
-            f"{point.episode_length:.6g}",
-            f"{point.training_seconds:.1f}",
-            kept["kept_episodes"],
-            kept["kept_bytes"],
-        ]
-    )
-    model.logger.record("score/last_100_episodes", point.episode_return)
-    if buffers:
-        model.logger.record("auxiliary/kept_bytes", kept["kept_bytes"])
-
-
-def _kept(buffers: Sequence[EpisodeBuffer]) -> dict[str, int]:
-    """How full the episode buffer is, if there is one."""
-    found = {"kept_episodes": 0, "kept_transitions": 0, "kept_bytes": 0}
-    for episodes in buffers:
-        found["kept_episodes"] += len(episodes)
-        found["kept_transitions"] += episodes.n_transitions
-        found["kept_bytes"] += episodes.nbytes
-    return found
+def _kept(tasks: Mapping[str, AuxiliaryCallback]) -> dict[str, int]:
+    """How full the episode buffers are."""
+    buffers = [task.episodes for task in tasks.values() if task.episodes is not None]
+    return {"kept_episodes": sum(map(len, buffers)), "kept_bytes": sum(buffer.nbytes for buffer in buffers)}

@@ -26,7 +26,7 @@ PAUSE = 6
 
 @dataclass(frozen=True)
 class FilmConfig:
-    """Film the exact policy of a map pursuing one goal after another, each shown beside the world."""
+    """Film the exact policy of a map, one goal after another, each shown beside the world."""
 
     layout: str = "paper"
     """The name of a layout that comes with the package, or a file with an ASCII map."""
@@ -40,34 +40,28 @@ class FilmConfig:
     """Pixels a cell."""
 
     def run(self) -> Path:
-        """:return: the GIF"""
-        return exact(self)
+        """
+        Write a GIF of the policy that takes the fewest steps on average. It starts anywhere, and goes on from each goal to the
+        next; nothing is selected or left out.
 
-
-def exact(config: FilmConfig) -> Path:
-    """
-    Write a GIF of the policy that takes the fewest steps on average. It starts anywhere, and from each goal it goes on to the
-    next: nothing is selected or left out.
-
-    :param config: what to film
-    :return: the GIF
-    :raises LayoutError: if there is no such layout, or the map is not valid
-    :raises ValueError: if there are fewer states than goals, no goal, or no pixel in a cell
-    """
-    env = TwoRoomsSwitchEnv(layout_of(config.layout, "layout"), render_mode="rgb_array", cell_size=config.cell_size)
-    if not 1 <= config.goals <= env.mdp.n_states:
-        raise ValueError(f"goals must be in [1, {env.mdp.n_states}], got {config.goals}.")
-    goals = np.random.default_rng(config.seed).choice(env.mdp.n_states, config.goals, replace=False)
-    oracle = OraclePolicy(env.mdp, goals)
-    env.reset(seed=config.seed)
-    frames = []
-    for goal in goals.tolist():
-        frames += _pursue(oracle, env, goal)
-        frames += [frames[-1]] * PAUSE
-    config.output.parent.mkdir(parents=True, exist_ok=True)
-    _write(frames, config.output)
-    print(f"{config.goals} goals reached in {len(frames) - config.goals * (PAUSE + 1)} steps; written to {config.output}")
-    return config.output
+        :return: the GIF
+        :raises LayoutError: if there is no such layout, or the map is not valid
+        :raises ValueError: if there are fewer states than goals, no goal, or no pixel in a cell
+        """
+        env = TwoRoomsSwitchEnv(layout_of(self.layout, "layout"), render_mode="rgb_array", cell_size=self.cell_size)
+        if not 1 <= self.goals <= env.mdp.n_states:
+            raise ValueError(f"goals must be in [1, {env.mdp.n_states}], got {self.goals}.")
+        goals = np.random.default_rng(self.seed).choice(env.mdp.n_states, self.goals, replace=False)
+        oracle = OraclePolicy(env.mdp, goals)
+        env.reset(seed=self.seed)
+        frames = []
+        for goal in goals.tolist():
+            frames += _pursue(oracle, env, goal)
+            frames += [frames[-1]] * PAUSE
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        _write(frames, self.output)
+        print(f"{self.goals} goals reached in {len(frames) - self.goals * (PAUSE + 1)} steps; written to {self.output}")
+        return self.output
 
 
 def reaching(
@@ -83,10 +77,10 @@ def reaching(
     cell_size: int = 24,
 ) -> None:
     """
-    Write a GIF of the agent pursuing ``n_goals`` goals at once, each beside a picture of its goal.
+    Write a GIF of the agent on its way to ``n_goals`` goals, in a panel each.
 
-    The goals are drawn from those the agent reached in every episode of ``result`` (from all, if those are too few), the
-    starts from the world's resets; nothing else is selected, so a failure to get there would be seen.
+    Goals are drawn from those that the agent reached in every episode of ``result`` (from all, if those are too few), starts
+    from the world's resets. Nothing else is selected: failures are seen.
 
     :param model: acts towards goals
     :param world: a TwoRoomsSwitch world
@@ -121,11 +115,7 @@ def _pursue(
     seed: int = 0,
     max_steps: int | None = None,
 ) -> list[NDArray[np.uint8]]:
-    """
-    Act from the present state until the goal is reached.
-
-    :return: Frames: the world on the left, the goal on the right, a green frame once they are the same
-    """
+    """Act until the goal is reached. Pictures have the world on the left, the goal on the right, a green frame at the end."""
     observation, goal = env.observation_of(env.state), env.observation_of(goal_state)
     goal_picture = env.render_observation(goal)
     rng = np.random.default_rng((seed, 1))

@@ -2,79 +2,50 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import csv
 from dataclasses import dataclass, replace
 from pathlib import Path
-from pydoc import locate
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch as th
 import tyro
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
-from benchmarks import hindsight, leo, tabular
-from benchmarks.study import Subject, carry_out, choose_held_out, open_folder, saved_settings
-from benchmarks.worlds import NotEnumerable, SettingError, Tables, World
-from sb3_manygoals import PAPER, GoalBuffer, ManyGoalsDQN, TDTargets
-from sb3_manygoals.goals import (
-    GoalSelector,
-    IntermediateDifficultySelector,
-    LearningProgressSelector,
-    LeastVisitedSelector,
-    SmoothedProgressSelector,
-    UniformSelector,
-    ValueDisagreementSelector,
-)
+from benchmarks import film, recording
+from benchmarks.agents.mastery import AgentConfig, make
+from benchmarks.agents.tabular import ByNumbers
+from benchmarks.recording import Clock, CurveLog
+from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
+from benchmarks.worlds import SettingError, World
+from sb3_manygoals import ManyGoalsDQN, MasteryCallback, MasteryResult, PlannedTargets, evaluate_mastery
+from sb3_manygoals.evaluation import GoalReacher, MasteryPoint
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.goals.environments import goal_trackers
 
-Agent = Literal["default", "td", "paper", "table", "hindsight", "head-per-goal"]
+MANY = 2_000
+"""With more goals than this the final measurement is of 2 starts each, else of 10."""
 
-SELECTORS: dict[str, type[GoalSelector]] = {
-    "uniform": UniformSelector,
-    "learning_progress": LearningProgressSelector,
-    "smoothed_progress": SmoothedProgressSelector,
-    "intermediate_difficulty": IntermediateDifficultySelector,
-    "least_visited": LeastVisitedSelector,
-    "value_disagreement": ValueDisagreementSelector,
-}
-"""Rules by the names they have in the settings."""
+MOST_KNOWN = 1_000
+"""Goals that are measured at most in a world without tables, whose steps take time."""
 
-N_ENVS = {"paper": 1, "hindsight": 8}
-"""How many environments the settings of some agents are for; in TwoRoomsSwitch others have 64."""
+CURVE = ["step", "training_seconds", "greedy", "greedy_low", "greedy_high", "epsilon", "epsilon_low", "epsilon_high"]
+"""Columns of ``mastery.csv``: mastery of all goals."""
+
+HELD_OUT_CURVE = [f"held_out_{name}" for name in CURVE[2:]]
+"""Further columns, of the held-out goals, if there are any."""
 
 
 @dataclass(frozen=True)
-class MasteryConfig:
+class MasteryConfig(AgentConfig):
     """Train an agent in a world, measure how many of its observations it masters, write a report."""
 
     env_id: Annotated[str, tyro.conf.arg(name="world")] = "TwoRoomsSwitch-v0"
     """The world: the id of a Gymnasium environment, TwoRoomsSwitch, FrozenLake8x8-v1, MiniGrid-DoorKey-6x6-v0 or another."""
     map: str | None = None
     """Layout of TwoRoomsSwitch: paper, small, locks, warehouse, mansion, or a file with a map."""
-    agent: Agent = "default"
-    """ManyGoalsDQN as it is; with the targets of a target network; with the paper's settings; a lookup table; SB3's DQN with
-    HerReplayBuffer; ManyGoalsDQN with outputs for each goal."""
-    selection: Literal[
-        "uniform",
-        "learning_progress",
-        "smoothed_progress",
-        "intermediate_difficulty",
-        "least_visited",
-        "value_disagreement",
-    ] = "uniform"
-    """How the goals that are pursued are chosen."""
-    agent_kwargs: str = "{}"
-    """Further arguments of the agent's class, as JSON, into the agent's own where these are objects; "torch.nn:ReLU" is that
-    class."""
-    total_steps: int = 500_000
-    """Environment steps to train for."""
-    seed: int = 0
-    """Of everything random."""
-    n_envs: int | None = None
-    """Environments that run side by side; by default 64 in TwoRoomsSwitch, but 1 for paper and 8 for hindsight, and elsewhere
-    1."""
     held_out: float = 0.0
     """Share of all goals, drawn at random, that are neither pursued nor taught (the paper: 0.2), and measured on their own."""
     eval_freq: int | None = None
@@ -89,20 +60,6 @@ class MasteryConfig:
     """Goals that are measured at most, drawn at random."""
     curve_goals: int = 1_000
     """The same while it trains: measuring all of a large world takes as long as some ten thousand steps."""
-    output: Path = Path("runs")
-    """Folder in which the run's own folder is made."""
-    progress_bar: bool = True
-    """Show one while training."""
-    checkpoint_minutes: float = 5.0
-    """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
-    resume: Path | None = None
-    """Folder of a run to go on with, from its newest checkpoint, or from the start if it has none. The defaults of all other
-    options are then that run's."""
-    device: str = "cpu"
-    """Where the networks live: cpu, cuda, auto."""
-    threads: int = 1
-    """Torch threads. Two are little faster with networks of this size, and on cores that others use too many times slower:
-    OpenMP's threads wait by spinning, unless OMP_WAIT_POLICY is passive."""
 
     @property
     def world(self) -> World:
@@ -110,131 +67,269 @@ class MasteryConfig:
         return World(self.env_id, self.map)
 
     def run(self) -> Path:
-        """:return: the run's folder, with everything in it"""
-        return run(self)
+        """
+        Train, or go on, measure, and write ``config.json``, ``checkpoints/``, ``progress.csv``, ``mastery.csv``,
+        ``goals.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (not for tables), ``report.html``, TensorBoard events; if
+        the world has tables, ``curve.png``; in TwoRoomsSwitch ``reaching.gif``.
+
+        :return: the folder
+        :raises SettingError: if settings are invalid or do not go together
+        """
+        counts = ("total_steps", "n_envs", "eval_freq", "eval_steps", "final_episodes", "most_goals", "curve_goals", "threads")
+        for name in counts:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"{name} must be at least 1, got {value}")
+        if not 0.0 <= self.eval_epsilon <= 1.0:
+            raise SettingError(f"eval_epsilon must be in [0, 1], got {self.eval_epsilon}")
+        th.set_num_threads(self.threads)
+        evaluated = _evaluated(self)
+        config = replace(self, eval_freq=self.eval_freq or max(1, self.total_steps // 5))
+        name = evaluated.world.name
+        folder = recording.open_folder(config, f"mastery-{self.agent}-{name}-seed{self.seed}")
+        reachable = "" if evaluated.tables is None else f" {len(evaluated.tables)} observations can be reached;"
+        print(f"{name}:{reachable} {self.total_steps} steps; writing to {folder}")
+        seconds = _train(config, folder, evaluated)
+        for line in _conclude(config, folder, evaluated, seconds):
+            print(line)
+        print(f"open {folder / 'report.html'}")
+        return folder
 
 
-def saved_config(folder: Path) -> MasteryConfig:
+@dataclass(frozen=True)
+class EvaluatedAgent:
     """
-    :param folder: of a run
-    :return: its settings, to go on with
-    :raises FileNotFoundError: if it is no run's folder
+    An agent, and how it is measured.
+
+    :ivar model: the algorithm, with its environment and a ``predict`` towards goals
+    :ivar world: where it learns
+    :ivar tables: of the world, as the model observes it; None: there are none
+    :ivar held_out: which measured goals are held out, shape (n_goals,)
+    :ivar by_pictures: the model as one that acts on the world's own observations, for the film
+    :ivar states: state numbers of the goals that are measured, shape (n_goals,); None without tables
     """
-    return MasteryConfig(**saved_settings(folder))
+
+    model: Any
+    world: World
+    tables: Tables | None
+    held_out: NDArray[np.bool_]
+    by_pictures: GoalReacher
+    states: NDArray[np.int64] | None = None
 
 
-def make(
-    config: MasteryConfig, world: World, tables: Tables | None, held_out: NDArray[np.bool_] | None = None
-) -> tuple[Any, bool]:
-    """
-    :param config: of the run
-    :param world: to learn in
-    :param tables: it written out, if it can be
-    :param held_out: which of its states must never be goals, or None
-    :return: an untrained agent, and whether it sees the numbers of states instead of observations
-    :raises SettingError: if it cannot be made so
-    """
-    n_envs = config.n_envs or (N_ENVS.get(config.agent, 64) if world.is_two_rooms else 1)
-    given = _arguments(config)
-    never = None if held_out is None or tables is None else tables.observations[held_out]
-    try:
-        if config.agent == "table":
-            if tables is None:
-                raise ValueError("there are no tables of the world, so that its states have no numbers")
-            if never is not None or config.selection != "uniform":
-                raise ValueError("a table knows of a goal what it was taught of it: held_out and selection are for others")
-            return tabular.make(world, tables, n_envs, config.total_steps, config.seed, given), True
-        pursuit: dict[str, Any] = {}
-        if config.selection != "uniform":
-            pursuit["selector"] = SELECTORS[config.selection]()
-        if config.agent in ("hindsight", "head-per-goal") or never is not None:
-            pursuit["goal_buffer"] = GoalBuffer(world.space, 10_000 if tables is None else len(tables), never)
-        if config.agent == "hindsight":
-            return hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given), False
-        own: dict[str, Any] = {"td": {"target_class": TDTargets}, "paper": PAPER}.get(config.agent, {})
-        if config.agent == "paper" and not world.is_seen:  # its convolutions have no meaning there
-            layers = ("features_extractor_class", "net_arch")
-            own = own | {
-                "policy_kwargs": {key: own["policy_kwargs"][key] for key in own["policy_kwargs"] if key not in layers}
-            }
-        own = merged(own, {"goal_wrapper_kwargs": pursuit} if pursuit else {})
-        algorithm = leo.AllGoalsDQN if config.agent == "head-per-goal" else ManyGoalsDQN
-        env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
-        policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
-        return algorithm(policy, env, seed=config.seed, device=config.device, **merged(own, given)), False
-    except (TypeError, ValueError) as error:
-        raise SettingError(
-            f"{config.agent} cannot learn in {config.env_id} with agent_kwargs {config.agent_kwargs}: {error}"
-        ) from error
-
-
-def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    :param own: arguments
-    :param given: others, which count where both have them
-    :return: all of them; dictionaries are merged likewise
-    """
-    nested = {
-        key: merged(own[key], given[key]) for key in given if isinstance(own.get(key), dict) and isinstance(given[key], dict)
-    }
-    return {**own, **given, **nested}
-
-
-def _arguments(config: MasteryConfig) -> dict[str, Any]:
-    try:
-        given = json.loads(config.agent_kwargs)
-    except json.JSONDecodeError as error:
-        raise SettingError(f"agent_kwargs must be JSON, got {config.agent_kwargs!r}: {error}") from error
-    if not isinstance(given, dict):
-        raise SettingError(f"agent_kwargs must be a JSON object, got {config.agent_kwargs!r}")
-    return {key: _named(value) for key, value in given.items()}
-
-
-def _named(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _named(each) for key, each in value.items()}
-    if not isinstance(value, str) or ":" not in value:
-        return value
-    found = locate(value.replace(":", "."))
-    if found is None:
-        raise SettingError(f"agent_kwargs must name classes as torch.nn:ReLU is, there is no {value!r}")
-    return found
-
-
-def run(config: MasteryConfig) -> Path:
-    """
-    Carry out the study, see :func:`~benchmarks.study.carry_out`, and write ``config.json`` besides.
-
-    :param config: what to run
-    :return: the folder
-    :raises SettingError: if settings do not go together
-    """
-    for name in ("total_steps", "n_envs", "eval_freq", "eval_steps", "final_episodes", "most_goals", "curve_goals", "threads"):
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            raise SettingError(f"{name} must be at least 1, got {value}")
-    if not 0.0 <= config.eval_epsilon <= 1.0:
-        raise SettingError(f"eval_epsilon must be in [0, 1], got {config.eval_epsilon}")
-    th.set_num_threads(config.threads)
+def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
     world, tables = config.world, None
     world.make().close()
     try:
         tables = world.tables
-        states = np.sort(np.random.default_rng(0).permutation(len(tables))[: config.most_goals])
     except NotEnumerable as error:
         print(f"{world.id} cannot be written out: {error}. The goals that are measured are those known in the end")
         if config.held_out:
             raise SettingError(f"held_out must be 0 where the goals are not known before, got {config.held_out}") from error
     held_out = choose_held_out(0 if tables is None else len(tables), config.held_out, config.seed)
     model, numbered = make(config, world, tables, held_out if held_out.any() else None)
-    config = replace(config, eval_freq=config.eval_freq or max(1, config.total_steps // 5))
-    folder = open_folder(config, f"mastery-{config.agent}-{world.name}-seed{config.seed}")
     if tables is None:
-        subject = Subject(model, world, None, held_out, model)
+        return EvaluatedAgent(model, world, None, held_out, model)
+    states = np.sort(np.random.default_rng(0).permutation(len(tables))[: config.most_goals])
+    by_pictures = ByNumbers(model, tables) if numbered else model
+    if numbered:
+        tables = replace(tables, space=spaces.Discrete(len(tables)), observations=np.arange(len(tables)))
+    return EvaluatedAgent(model, world, tables, held_out[states], by_pictures, states)
+
+
+def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
+    """
+    :param n_goals: number of goals
+    :param share: of them to be held out, in [0, 1)
+    :param seed: of the choice
+    :return: which are held out, drawn at random, shape (n_goals,)
+    :raises SettingError: if ``share`` is not in [0, 1)
+    """
+    if not 0.0 <= share < 1.0:
+        raise SettingError(f"held_out must be in [0, 1), got {share}")
+    held_out = np.zeros(n_goals, dtype=np.bool_)
+    rng = np.random.default_rng((seed, 5))  # tagged: worlds draw with default_rng(seed)
+    held_out[rng.permutation(n_goals)[: round(share * n_goals)]] = True
+    return held_out
+
+
+def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> float:
+    """:return: seconds of training"""
+    tables, held_out = evaluated.tables, evaluated.held_out
+    curve = CurveLog(folder / "mastery.csv", CURVE + (HELD_OUT_CURVE if held_out.any() else []))
+    callback: MasteryCallback | Clock = Clock()
+    if tables is not None and evaluated.states is not None:
+        some = np.sort(np.random.default_rng(1).permutation(len(evaluated.states))[: config.curve_goals])
+        if held_out.any() and not held_out[some].any():  # of few held-out goals
+            some = np.arange(len(evaluated.states))
+
+        def note(point: MasteryPoint) -> None:
+            results = [point.greedy, point.epsilon]
+            if held_out.any():
+                results += [result.subset(held_out[some]) for result in results]
+            values = [value for result in results for value in (result.rate, *result.interval)]
+            curve.add([point.step, f"{point.training_seconds:.1f}", *(f"{value:.4f}" for value in values)])
+
+        assert config.eval_freq is not None
+        callback = MasteryCallback(
+            TabularVectorEnv(tables, len(some)),
+            tables.observations[evaluated.states[some]],
+            config.eval_freq,
+            config.eval_steps,
+            config.eval_epsilon,
+            note,
+            seed=config.seed,
+            verbose=1,
+        )
+    extras = {"mastery": callback, "mastery.csv": curve}
+    recording.train(config, evaluated.model, config.total_steps, folder, [callback], extras, log_interval=200)
+    if hasattr(evaluated.model, "goal_buffer"):
+        evaluated.model.goal_buffer.save(folder / "goals.npz")
+    return callback.training_seconds
+
+
+def _conclude(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent, training_seconds: float) -> list[str]:
+    """Measure, and write what came out; the lines say it."""
+    from benchmarks.report import figures, single  # here, as matplotlib and pandas take seconds to import
+
+    results = _measure(config, evaluated)
+    _write_goals(folder / "goals.csv", evaluated, results["greedy"], results["epsilon"])
+    summary = _summary(config, evaluated, results, training_seconds)
+    with (folder / "summary.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, summary)
+        writer.writeheader()
+        writer.writerow(summary)
+    if evaluated.tables is not None:
+        figures.mastery_curve(folder / "mastery.csv", folder / "curve.png", config.eval_epsilon)
+    if evaluated.world.is_two_rooms:
+        path, states = folder / "reaching.gif", evaluated.states
+        assert states is not None
+        film.reaching(
+            evaluated.by_pictures, evaluated.world, results["greedy"], path, config.seed, config.eval_epsilon, states
+        )
+    single.write(folder)
+    return _said(summary)
+
+
+class ByPlan:
+    """
+    Acts by the plan of PlannedTargets, instead of the network that learns it; at random where the plan has no action.
+
+    :param model: whose targets are planned
+    :param seed: of random actions
+    """
+
+    def __init__(self, model: ManyGoalsDQN, seed: int) -> None:
+        assert isinstance(model.targets, PlannedTargets)
+        self.model, self.plan = model, model.targets.plan
+        self.rng = np.random.default_rng(seed)
+
+    def predict(self, observation: dict[str, NDArray[Any]], *, deterministic: bool = False) -> tuple[NDArray[Any], Any]:
+        """
+        :param observation: "observation" and "desired_goal", of n worlds
+        :param deterministic: not used
+        :return: actions, shape (n,), and None
+        """
+        states, goals = self.model.replay_buffer.states, self.model.goal_buffer
+        assert states is not None
+        assert goals is not None
+        actions = self.plan.best_actions(states.ids(observation["observation"]), goals.ids(observation["desired_goal"]))
+        any_action = self.rng.integers(int(self.model.action_space.n), size=len(actions))  # type: ignore[attr-defined]
+        return np.where(actions < 0, any_action, actions), None
+
+
+def _measure(config: MasteryConfig, evaluated: EvaluatedAgent) -> dict[str, MasteryResult]:
+    """Mastery after training, from other starts than before."""
+    model, tables = evaluated.model, evaluated.tables
+    env: VectorEnv[Any, Any, Any]
+    if tables is None:
+        known = model.goal_buffer.observations
+        rows = np.random.default_rng(0).permutation(len(known))[: min(MOST_KNOWN, config.most_goals)]
+        goals, ceiling = known[np.sort(rows)], None
+        env = SyncVectorEnv([evaluated.world.make] * min(len(goals), 64))
     else:
-        by_pictures = tabular.ByNumbers(model, tables) if numbered else model
-        if numbered:
-            tables = replace(tables, space=spaces.Discrete(len(tables)), observations=np.arange(len(tables)))
-        subject = Subject(model, world, tables, held_out[states], by_pictures, states)
-    carry_out(config, folder, subject)
-    return folder
+        goals, ceiling = tables.observations[evaluated.states], tables.ceiling(config.eval_steps)
+        env = TabularVectorEnv(tables, len(goals))
+
+    def mastery(reacher: GoalReacher, epsilon: float = 0.0, **options: Any) -> MasteryResult:
+        episodes = config.final_episodes or (2 if len(goals) > MANY else 10)
+        seed = config.seed + 1_000
+        return evaluate_mastery(
+            reacher, env, goals, config.eval_steps, epsilon, episodes_per_goal=episodes, seed=seed, **options
+        )
+
+    results = {"greedy": mastery(model, ceiling=ceiling), "epsilon": mastery(model, config.eval_epsilon)}
+    if isinstance(getattr(model, "targets", None), PlannedTargets):
+        results["plan"] = mastery(ByPlan(model, config.seed))
+    if evaluated.held_out.any():
+        results |= {f"held_out_{name}": result.subset(evaluated.held_out) for name, result in results.items()}
+    return results
+
+
+def _summary(
+    config: MasteryConfig, evaluated: EvaluatedAgent, results: dict[str, MasteryResult], training_seconds: float
+) -> dict[str, Any]:
+    """The row of ``summary.csv``; what is unknown or has no meaning is empty."""
+    model, greedy = evaluated.model, results["greedy"]
+    row: dict[str, Any] = {
+        "world": evaluated.world.name,
+        "agent": config.agent,
+        "seed": config.seed,
+        "known": len(goal_trackers(model.get_env())[0].goal_buffer),
+        "reachable": "" if evaluated.tables is None else len(evaluated.tables),
+        "measured": len(greedy.reached),
+    }
+    for name in ("greedy", "epsilon", "plan", "held_out_greedy", "held_out_epsilon", "held_out_plan"):
+        result = results.get(name)
+        values = [""] * 3 if result is None else [round(value, 4) for value in (result.rate, *result.interval)]
+        row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+    return row | {
+        "ceiling": "" if greedy.ceiling is None else round(float(greedy.ceiling.mean()), 4),
+        "training_seconds": round(training_seconds, 1),
+        "steps": model.num_timesteps,
+        "updates": model._n_updates if hasattr(model, "goal_updates") else "",
+        "targets": type(model.targets).__name__ if hasattr(model, "targets") else "",
+    }
+
+
+def _said(summary: dict[str, Any]) -> list[str]:
+    """The summary in words."""
+    reachable = summary["reachable"]
+    of = f"of {reachable} reachable observations" if reachable else "observations; how many can be reached is not known"
+    lines = [f"known: {summary['known']} {of}"]
+    names = {"greedy": "greedy", "epsilon": "with random actions", "plan": "by the plan itself"}
+    for held, where in (("", ""), ("held_out_", ", goals held out")):
+        for name, words in names.items():
+            rate, low, high = (summary[f"{held}{name}{end}"] for end in ("", "_low", "_high"))
+            if rate != "":
+                lines.append(f"mastered: {rate:.4f} [{low:.4f}, {high:.4f}] {words}{where}")
+    if summary["ceiling"] != "":
+        lines.append(f"the best possible policy, from the same starts: {summary['ceiling']:.4f}")
+    updates = "" if summary["updates"] == "" else f", {summary['updates']} updates"
+    targets = f", {summary['targets']}" if summary["targets"] else ""
+    return [*lines, f"{summary['training_seconds']:.0f} s of training, {summary['steps']} steps{updates}{targets}"]
+
+
+def _write_goals(path: Path, evaluated: EvaluatedAgent, greedy: MasteryResult, noisy: MasteryResult) -> None:
+    """A row a goal: its state, whether it is held out, in how many updates it was, and how the agent fared."""
+    model, tables = evaluated.model, evaluated.tables
+    n_goals = len(greedy.reached)
+    states, held_out = np.arange(n_goals), np.zeros(n_goals, dtype=np.bool_)
+    if evaluated.states is not None:
+        states, held_out = evaluated.states, evaluated.held_out
+    updates = np.zeros(n_goals, dtype=np.int64)
+    if not hasattr(model, "goal_updates"):  # a table, where each transition is an update of every goal
+        updates[:] = model.num_timesteps
+    elif tables is not None:
+        ids = model.goal_buffer.ids(tables.observations[states])
+        updates = np.where(ids == UNKNOWN, 0, model.goal_updates[ids])
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        outcomes = [f"{name}_{what}" for name in ("greedy", "epsilon") for what in ("reached", "mean_steps")]
+        writer.writerow(["state", "held_out", "updates", *outcomes])
+        for goal in range(n_goals):
+            row: list[Any] = [states[goal], int(held_out[goal]), updates[goal]]
+            for result in (greedy, noisy):
+                steps = result.steps[goal][result.reached[goal]]
+                row += [f"{result.reached[goal].mean():.2f}", f"{steps.mean():.1f}" if len(steps) else ""]
+            writer.writerow(row)

@@ -1,10 +1,8 @@
-"""Section 4 of the paper: A2C that begins with a trunk trained before, by mastery or by reward prediction, or from scratch."""
+"""Section 4 of the paper: A2C whose trunk was pre-trained, by mastery or by reward prediction, or not."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,43 +10,37 @@ from typing import Any, Literal
 import torch as th
 from stable_baselines3 import A2C
 
-from benchmarks import a2c, logs, run_folder
-from benchmarks.a2c import A2CConfig
-from benchmarks.auxiliary_presets import OPTIMIZER
-from benchmarks.episode_scores import LAST, ScoreCallback, ScorePoint
-from benchmarks.study import saved_settings
-from sb3_manygoals import PAPER, ExactCheckpointCallback, ManyGoalsDQN, TDTargets
+from benchmarks import recording
+from benchmarks.agents import a2c
+from benchmarks.agents.a2c import OPTIMIZER, A2CConfig
+from sb3_manygoals import PAPER, ManyGoalsDQN, TDTargets
 from sb3_manygoals.auxiliary import RolloutReusePolicy
 from sb3_manygoals.checkpoint import checkpoints
-from sb3_manygoals.checkpoint.callback import Checkpointable
 from sb3_manygoals.checkpoint.learner import get_generators, set_generators
-from sb3_manygoals.pretraining import CopiedLayer, ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
+from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 from sb3_manygoals.vec_env import can_reset_single_envs
 
-World = Literal["atari", "minigrid"]
+WorldName = Literal["atari", "minigrid"]
 Agent = Literal["many_goals", "reward_prediction", "none"]
 
-PACKAGES: dict[World, tuple[str, ...]] = {"atari": ("ale-py",), "minigrid": ("minigrid",)}
-"""Whose versions matter besides."""
+PACKAGES: dict[WorldName, tuple[str, ...]] = {"atari": ("ale-py",), "minigrid": ("minigrid",)}
+"""Further packages whose versions matter."""
 
-N_STACK: dict[World, int] = {"atari": 4, "minigrid": 1}
+N_STACK: dict[WorldName, int] = {"atari": 4, "minigrid": 1}
 """Frames of an observation."""
-
-CURVE = ["step", "episodes", "episode_return", "episode_length", "training_seconds"]
-"""Columns of ``curve.csv``: a :class:`~benchmarks.episode_scores.ScorePoint`, whose steps count those of pre-training."""
 
 
 @dataclass(frozen=True)
 class PretrainingConfig(A2CConfig):
     """Pre-train a trunk, then let A2C begin with it; or A2C from scratch. The defaults are the paper's."""
 
-    world: World = "atari"
-    """Atari games or MiniGrid; also where the defaults of all other options come from."""
+    world: WorldName = "atari"
+    """Atari games or MiniGrid; it gives the defaults of all other options."""
     agent: Agent = "many_goals"
-    """How the trunk is pre-trained: by mastery of many goals, by predicting the sign of rewards in random behaviour, or not at
+    """How the trunk is pre-trained: by mastery of many goals, by predicting the sign of rewards of random actions, or not at
     all."""
     pretrain_steps: int = 1_000_000
-    """Environment steps of pre-training, over which epsilon falls from 1 to 0.1; without it these are A2C's too."""
+    """Environment steps of pre-training, over which epsilon falls from 1 to 0.1; without it, A2C has them too."""
     buffer_size: int = 10_000
     """Transitions in the replay memory of pre-training."""
     learning_starts: int = 1_000
@@ -58,14 +50,14 @@ class PretrainingConfig(A2CConfig):
     goal_batch_size: int = 5
     """Goals in an update, drawn from the replay memory."""
     goal_steps: int = 50
-    """Steps that a goal is pursued for, at most."""
+    """Steps within which a behavior goal must be reached."""
     max_episode_steps: int = 250
     """Steps of an episode, of minigrid."""
     device: str = "cpu"
     """Where the networks live: cpu, cuda, auto."""
 
     def __post_init__(self) -> None:
-        self.check({"world": World, "agent": Agent}, "pretrain_steps")
+        self.check({"world": WorldName, "agent": Agent}, "pretrain_steps")
         if self.steps <= self.pretrain_steps:
             raise ValueError(f"steps must be more than pretrain_steps, {self.pretrain_steps}, got {self.steps}")
         if not 0 <= self.learning_starts < self.pretrain_steps:
@@ -74,12 +66,29 @@ class PretrainingConfig(A2CConfig):
                 f"{self.learning_starts}"
             )
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages whose versions matter."""
+        return (*recording.PACKAGES, *PACKAGES[self.world])
+
     def run(self) -> Path:
-        """:return: the run's folder, with everything in it"""
-        return run(self)
+        """
+        Train, and write ``config.json``, ``curve.csv``, ``score.json``, ``model.zip``, logs and checkpoints; in
+        ``pretraining/`` model, log and checkpoints of pre-training.
+
+        :return: the folder
+        """
+        th.set_num_threads(self.threads)
+        model = make_a2c(self)
+        folder = recording.open_folder(self, f"pretraining-{self.game}-{self.agent}-seed{self.seed}")
+        print(f"{self.agent} in {self.game}: {self.steps} steps; writing to {folder}")
+        if self.agent != "none" and not checkpoints(folder / "checkpoints"):
+            _pretrain(self, folder, model)
+        record = a2c.train(self, model, folder)
+        return a2c.conclude(folder, record | {"pretrain_steps": 0 if self.agent == "none" else self.pretrain_steps})
 
 
-WORLDS: dict[World, PretrainingConfig] = {
+WORLDS: dict[WorldName, PretrainingConfig] = {
     "atari": PretrainingConfig(),
     "minigrid": PretrainingConfig(
         world="minigrid",
@@ -95,18 +104,9 @@ WORLDS: dict[World, PretrainingConfig] = {
 """The defaults of each world."""
 
 
-def saved_config(folder: Path) -> PretrainingConfig:
-    """
-    :param folder: of a run
-    :return: its settings, to go on with
-    :raises FileNotFoundError: if it is no run's folder
-    """
-    return PretrainingConfig(**saved_settings(folder))
-
-
 def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
     """
-    :param config: what to run
+    :param config: of the run
     :return: what pre-trains, in one copy of the world, untrained
     """
     policy = {**OPTIMIZER, "ortho_init": config.ortho_init, "features_extractor_kwargs": {"features_dim": config.features_dim}}
@@ -141,112 +141,21 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
 
 def make_a2c(config: PretrainingConfig) -> A2C:
     """
-    :param config: what to run
+    :param config: of the run
     :return: an untrained agent
     """
     env = a2c.make_env(config, config.world, config.n_envs)
     return A2C(RolloutReusePolicy, env, device=config.device, **a2c.settings(config))
 
 
-def run(config: PretrainingConfig) -> Path:
-    """
-    Train, and write ``config.json``, ``curve.csv``, ``score.json``, ``model.zip``, logs and checkpoints; in ``pretraining/``
-    model, log and checkpoints of pre-training.
-
-    :param config: what to run
-    :return: the folder
-    """
-    th.set_num_threads(config.threads)
-    folder = _open_folder(config)
-    print(f"{config.agent} in {config.game}: {config.steps} steps; writing to {folder}")
-    model = make_a2c(config)
-    if config.agent != "none" and not checkpoints(folder / "checkpoints"):
-        copied = _pretrain(config, folder / "pretraining", model)
-        for layer in copied:
-            print(f"copied {layer.source} to {layer.target}, {'x'.join(map(str, layer.shape))}")
-        model.num_timesteps = config.pretrain_steps  # from which on its own count
-    curve = logs.CurveLog(folder / "curve.csv", CURVE)
-    score = ScoreCallback(config.eval_freq, lambda point: _note(curve, point))
-    _train(config, folder, model, config.steps, {"score": score, "curve.csv": curve}, [score])
-    record = {
-        "score": score.score,
-        "step": model.num_timesteps,
-        "episodes": score.episodes,
-        "training_seconds": round(score.training_seconds, 1),
-        "pretrain_steps": 0 if config.agent == "none" else config.pretrain_steps,
-    }
-    (folder / "score.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    said = "no episode has ended" if score.score is None else f"score {score.score:.3f}, mean of the last {LAST} episodes"
-    print(f"{said}; fine-tuning took {score.training_seconds:.0f} s")
-    return folder
-
-
-def _open_folder(config: PretrainingConfig) -> Path:
-    if config.resume is None:
-        folder = run_folder.create(config.output, f"pretraining-{config.game}-{config.agent}-seed{config.seed}")
-        run_folder.write_config(folder, config, (*run_folder.PACKAGES, *PACKAGES[config.world]))
-        return folder
-    if any(checkpoints(folder) for folder in (config.resume / "checkpoints", config.resume / "pretraining" / "checkpoints")):
-        run_folder.note_resumption(config.resume)  # else it begins only now
-    return config.resume
-
-
-def _pretrain(config: PretrainingConfig, folder: Path, model: A2C) -> list[CopiedLayer]:
-    """Pre-train, or go on with it, or only read what it led to; and give the trunk to ``model``."""
-    folder.mkdir(exist_ok=True)
+def _pretrain(config: PretrainingConfig, folder: Path, model: A2C) -> None:
+    """Pre-train, go on with it, or only read what came of it; and give the trunk to ``model``."""
     generators = get_generators(model)
-    learner = make_learner(config)
-    began = time.perf_counter()
-    _train(config, folder, learner, config.pretrain_steps, {}, [])
+    (folder / "pretraining").mkdir(exist_ok=True)
+    learner, began = make_learner(config), time.perf_counter()
+    recording.train(config, learner, config.pretrain_steps, folder, log_interval=20, part="pretraining")
     print(f"pre-training took {time.perf_counter() - began:.0f} s")
-    copied = transfer_trunk(learner, model)
-    # A2C goes on with the numbers that its seed gives, whether pre-training was done just now or only read
-    set_generators(generators)
-    return copied
-
-
-def _train(
-    config: PretrainingConfig,
-    folder: Path,
-    model: A2C | ManyGoalsDQN | RewardPredictor,
-    steps: int,
-    extras: dict[str, Checkpointable],
-    callbacks: list[Any],
-) -> None:
-    """Train up to a number of steps, from where the newest checkpoint left it, with log and checkpoints in a folder."""
-    table = logs.CSVLog(folder / "progress.csv")
-    saving = ExactCheckpointCallback(
-        folder / "checkpoints",
-        every_seconds=60 * config.checkpoint_minutes,
-        keep=2,
-        extras={**extras, "progress.csv": table},
-        verbose=1,
-    )
-    saving.resume(model, fallback=True)
-    model.set_logger(logs.logger(folder, table, model.num_timesteps))
-    if model.num_timesteps < steps:
-        interval = max(1, config.eval_freq // (model.n_steps * config.n_envs)) if isinstance(model, A2C) else 20
-        learn: Callable[..., Any] = model.learn
-        learn(
-            steps - model.num_timesteps,
-            [*callbacks, saving],
-            log_interval=interval,
-            reset_num_timesteps=model.num_timesteps == 0,
-            progress_bar=config.progress_bar,
-        )
-    model.logger.close()
-    model.save(folder / "model.zip")
-    assert model.env is not None
-    model.env.close()
-
-
-def _note(curve: logs.CurveLog, point: ScorePoint) -> None:
-    curve.add(
-        [
-            point.step,
-            point.episodes,
-            f"{point.episode_return:.6g}",
-            f"{point.episode_length:.6g}",
-            f"{point.training_seconds:.1f}",
-        ]
-    )
+    for layer in transfer_trunk(learner, model):
+        print(f"copied {layer.source} to {layer.target}, {'x'.join(map(str, layer.shape))}")
+    set_generators(generators)  # those of A2C's seed, whether pre-training was done just now or only read
+    model.num_timesteps = config.pretrain_steps

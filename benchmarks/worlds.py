@@ -1,14 +1,8 @@
-"""
-Worlds by their ids, written out as tables where that is possible: which observations can be met, what follows from each
-action, and so how often the best policy would reach each goal.
-"""
+"""Worlds to learn in, by their ids: for mastery, and with a rare reward for A2C."""
 
 from __future__ import annotations
 
-import copy
-import pickle
-import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,40 +12,26 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv
 
 import gym_twoRooms  # noqa: F401 - registers its worlds
+from benchmarks.tables import NotEnumerable, Outcomes, Tables, explore, explore_by_copies
 from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError
-from sb3_manygoals import GoalBuffer, GymnasiumVecEnv
-from sb3_manygoals.evaluation import Ceiling
+from sb3_manygoals import GymnasiumVecEnv
 from sb3_manygoals.goals.buffer import check_goal_space
-
-MOST_STATES, MOST_SECONDS = 200_000, 120.0
-"""A world that has more observations, or takes longer to be explored, is not written out."""
 
 LAYOUT_SEED = 0
 """Of the one layout of a MiniGrid world."""
 
-CHUNK = 64
-"""Goals planned for at a time, so that what is worked on stays in the cache."""
-
-SETTLED = 1e-7
-"""Planning ends when no probability changes by more in a step."""
-
-Outcomes = list[tuple[float, Hashable, bool]]
-"""Of an action: how likely, what state follows, and whether the episode ends there."""
+TILE = 4
+"""Pixels a side of a cell in MiniGrid's pictures for A2C, as of a cell of pixel control."""
 
 
 class SettingError(ValueError):
-    """There is no such world, or an agent cannot learn in it so. The message says why."""
-
-
-class NotEnumerable(Exception):
-    """A world cannot be written out as tables; the message says why."""
+    """There is no such world, or an agent cannot learn in it with these settings."""
 
 
 def layout_of(name: str, setting: str = "map") -> Layout:
@@ -152,16 +132,15 @@ class World:
     @cached_property
     def tables(self) -> Tables:
         """
-        The world written out, without its limit of time: from a model that it has itself, else explored by copies.
+        The world without its time limit: from its own model in ``P``, else explored by copies.
 
-        :raises NotEnumerable: if that cannot be
+        :raises NotEnumerable: if that is impossible
         """
         env = self.make()
-        assert isinstance(env.action_space, spaces.Discrete)
         world: Any = env.unwrapped
         if not hasattr(world, "P"):
-            return _explore_by_copies(env)
-        first, model = (getattr(world, "initial_state_distrib", None), world.P)
+            return explore_by_copies(env)
+        first, model = getattr(world, "initial_state_distrib", None), world.P
         if self.is_two_rooms:
             first, shown = np.full(len(model), 1.0 / len(model)), world.mdp.render
         elif isinstance(env.observation_space, spaces.Discrete) and first is not None:
@@ -173,20 +152,19 @@ class World:
             return [(chance, after, bool(ended)) for chance, after, _, ended in model[state][action]]
 
         starts: dict[Hashable, float] = {int(state): float(first[state]) for state in np.flatnonzero(first)}
-        states, tables = _explore(starts, int(env.action_space.n), outcomes)
-        return tables(env.observation_space, shown(np.array(states, dtype=np.int64)))
+        return explore(env, starts, outcomes, lambda states: shown(np.array(states, dtype=np.int64)))
 
 
 class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
     """
     A MiniGrid world of one layout, as a picture of all of it: a pixel for each cell, with its object, colour and state, or
-    the agent and where it looks; and a last row of pixels that is what the agent carries.
+    the agent and its direction; a last row of pixels shows what the agent carries.
 
     :param env: the world; it is reset with the same seed each time
     """
 
     SCALE = np.array([25, 51, 85], dtype=np.uint8)
-    """Of MiniGrid's numbers of objects, up to 10, colours, up to 5, and states, up to 3: they fill the range of a pixel."""
+    """Scales MiniGrid's numbers of objects, up to 10, colours, up to 5, and states, up to 3, to the range of a pixel."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -199,7 +177,7 @@ class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
 
     def observation(self, observation: Any) -> NDArray[np.uint8]:
         """
-        :param observation: not used: what the agent sees
+        :param observation: not used
         :return: the picture
         """
         world: Any = self.unwrapped
@@ -211,220 +189,83 @@ class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
         return cells * self.SCALE
 
 
-@dataclass(frozen=True)
-class Tables:
+class FixedGoal(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int64]):
     """
-    A world of S states and A actions, each state with an observation of its own.
+    TwoRoomsSwitch with one observation that is worth 1 and ends the episode. Episodes begin in a state drawn uniformly from
+    all others in which the blocks stand as at the goal: otherwise A2C would hardly ever reach it.
 
-    :ivar space: of observations
-    :ivar observations: of the states, (S, *space.shape)
-    :ivar starts: probability that an episode begins in a state, (S,)
-    :ivar n_actions: A
-    :ivar first: outcomes of an action in a state are those from ``first[state * A + action]`` up to the next, (S * A + 1,)
-    :ivar next_states: of outcomes
-    :ivar chances: of outcomes
-    :ivar ended: whether the episode ends with an outcome
+    :param env: a TwoRoomsSwitch world
+    :param state: number of the state that looks like the goal
+    :raises ValueError: if there is no such state
     """
 
-    space: spaces.Space[Any]
-    observations: NDArray[Any]
-    starts: NDArray[np.float64]
-    n_actions: int
-    first: NDArray[np.int64]
-    next_states: NDArray[np.int64]
-    chances: NDArray[np.float64]
-    ended: NDArray[np.bool_]
+    def __init__(self, env: gym.Env[NDArray[np.uint8], np.int64], state: int) -> None:
+        super().__init__(env)
+        world: Any = env.unwrapped
+        self.goal: NDArray[np.uint8] = world.observation_of(state)
+        alike = (world.mdp.blocks == world.mdp.blocks[state]).all(axis=1)
+        self.starts = np.setdiff1d(np.flatnonzero(alike), [state])
 
-    def __post_init__(self) -> None:
-        if len(self._known) != len(self):
-            raise NotEnumerable("it has states that look the same")
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """Begin in a random state of ``starts``, unless ``options`` name one."""
+        if seed is not None:
+            self.env.reset(seed=seed)
+        return self.env.reset(options=options or {"state": int(self.np_random.choice(self.starts))})
 
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @cached_property
-    def _known(self) -> GoalBuffer:
-        known = GoalBuffer(self.space, len(self))
-        known.add(self.observations)
-        return known
-
-    def states_of(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """
-        :param observations: (n, *space.shape)
-        :return: their states, -1 for what no state looks like, (n,)
-        """
-        return self._known.ids(observations)
-
-    def ceiling(self, horizon: int) -> Ceiling:
-        """
-        :param horizon: steps allowed
-        :return: a function of starts and goals, observations, that gives the probabilities, (n,), with which the best policy
-            reaches each goal from its start in time
-        """
-
-        def ceiling(starts: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float64]:
-            states = self.states_of(starts)
-            wanted, rows = np.unique(self.states_of(goals), return_inverse=True)
-            best = np.empty(len(states))
-            for low in range(0, len(wanted), CHUNK):
-                here = (rows >= low) & (rows < low + CHUNK)
-                best[here] = self._reached(wanted[low : low + CHUNK], horizon)[states[here], rows[here] - low]
-            return best
-
-        return ceiling
-
-    def _reached(self, goals: NDArray[np.int64], horizon: int) -> NDArray[np.float32]:
-        """By backward induction: the best probability to reach each goal from each state, (S, G)."""
-        from scipy.sparse import csr_array
-
-        columns, shape = np.arange(len(goals)), (len(self.first) - 1, len(self))
-        # An end elsewhere than in the goal is worth nothing.
-        there = csr_array((self.chances, self.next_states, self.first), shape=shape)[:, goals].toarray().astype(np.float32)
-        onward = csr_array((self.chances * ~self.ended, self.next_states, self.first), shape=shape, dtype=np.float32)
-        there -= onward[:, goals].toarray()
-        reached = np.zeros((len(self), len(goals)), dtype=np.float32)
-        reached[goals, columns] = 1.0
-        for _ in range(horizon):
-            before = reached
-            options = onward @ before
-            options += there
-            reached = options.reshape(len(self), self.n_actions, len(goals)).max(axis=1)
-            np.minimum(reached, 1.0, out=reached)
-            reached[goals, columns] = 1.0
-            if np.abs(reached - before).max() <= SETTLED:
-                break
-        return reached
+    def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """Reward and end are those of the goal."""
+        observation, _, _, truncated, info = self.env.step(action)
+        reached = np.array_equal(observation, self.goal)
+        return observation, float(reached), reached, truncated, info
 
 
-class TabularVectorEnv(gym.vector.VectorEnv[NDArray[Any], NDArray[np.int64], NDArray[Any]]):
+class SquarePicture(gym.ObservationWrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8]]):
     """
-    N copies of a world that is written out: a step of all is a few look-ups. Rewards are 0.
+    Pictures made square by black pixels at the right and below, as pixel control looks at a square.
 
-    :param tables: the world
-    :param num_envs: N
+    :param env: whose observations are pictures, (H, W, C) uint8
     """
 
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - VectorEnv declares it so
+    def __init__(self, env: gym.Env[NDArray[np.uint8], np.int64]) -> None:
+        super().__init__(env)
+        assert env.observation_space.shape is not None
+        height, width, channels = env.observation_space.shape
+        side = max(height, width)
+        self.margins = ((0, side - height), (0, side - width), (0, 0))
+        self.observation_space = spaces.Box(0, 255, (side, side, channels), np.uint8)
 
-    def __init__(self, tables: Tables, num_envs: int) -> None:
-        self.tables, self.num_envs = tables, num_envs
-        self.single_observation_space, self.single_action_space = tables.space, spaces.Discrete(tables.n_actions)
-        self.observation_space = batch_space(tables.space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self.states: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
-        self._over: NDArray[np.bool_] = np.zeros(num_envs, dtype=np.bool_)
-        self._sums = np.concatenate([[0.0], np.cumsum(tables.chances)])
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[NDArray[Any], dict[str, Any]]:
+    def observation(self, observation: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """
-        :param seed: of the generator that all share, or None to go on with it
-        :param options: not used
-        :return: observations, and no infos
+        :param observation: (H, W, C) uint8
+        :return: (max(H, W), max(H, W), C) uint8
         """
-        super().reset(seed=seed, options=options)
-        self.states, self._over[:] = self._begin(self.num_envs), False
-        return self.tables.observations[self.states], {}
-
-    def step(
-        self, actions: NDArray[np.int64]
-    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """
-        :param actions: (N,)
-        :return: observations, rewards, whether episodes ended, that none was cut short, and no infos
-        """
-        table, over = self.tables, self._over
-        rows = self.states * table.n_actions + actions
-        low, high = table.first[rows], table.first[rows + 1]
-        # Outcomes lie in a row by their chances: one number from the action's part of it picks one.
-        drawn = self._sums[low] + self.np_random.random(self.num_envs) * (self._sums[high] - self._sums[low])
-        picked = np.clip(np.searchsorted(self._sums, drawn, side="right") - 1, low, np.maximum(high - 1, low))
-        picked[over] = 0  # of a state that was the end there are none
-        self.states = table.next_states[picked]
-        self._over = table.ended[picked] & ~over
-        self.states[over] = self._begin(int(over.sum()))
-        nothing = np.zeros(self.num_envs, dtype=np.bool_)
-        return table.observations[self.states], np.zeros(self.num_envs), self._over.copy(), nothing, {}
-
-    def _begin(self, n: int) -> NDArray[np.int64]:
-        return np.asarray(self.np_random.choice(len(self.tables), size=n, p=self.tables.starts), dtype=np.int64)
+        return np.pad(observation, self.margins)
 
 
-def _explore(
-    starts: dict[Hashable, float], n_actions: int, outcomes: Callable[[Any, int], Outcomes]
-) -> tuple[list[Hashable], Callable[[spaces.Space[Any], NDArray[Any]], Tables]]:
+def two_rooms(game: str, goal: int, max_episode_steps: int) -> gym.Env[Any, Any]:
     """
-    Breadth first.
-
-    :param starts: states, and how likely an episode begins with each
-    :param n_actions: of the world
-    :param outcomes: of an action in a state
-    :return: all states, and the tables, which still want to know how states look
+    :param game: id of a TwoRoomsSwitch world
+    :param goal: number of the state to reach
+    :param max_episode_steps: after which an episode is over
+    :return: a world with the reward 1 where that state is reached, see :class:`FixedGoal`, in square pictures
+    :raises ValueError: if there is no such state
     """
-    numbers = {state: number for number, state in enumerate(starts)}
-    left: dict[Hashable, list[dict[tuple[int, bool], float]]] = {state: [] for state in starts}
-    began = time.monotonic()
-    waiting = list(starts)
-    for state in waiting:  # which grows
-        for action in range(n_actions):
-            merged: dict[tuple[int, bool], float] = {}
-            for chance, after, ended in outcomes(state, action):
-                if chance > 0.0:
-                    key = numbers.setdefault(after, len(numbers)), ended
-                    merged[key] = merged.get(key, 0.0) + chance
-                    if not ended and after not in left:
-                        left[after] = []
-                        waiting.append(after)
-            left[state].append(merged)
-        if len(numbers) > MOST_STATES or time.monotonic() - began > MOST_SECONDS:
-            raise NotEnumerable(
-                f"{len(numbers)} observations were met in {time.monotonic() - began:.0f} s, and there are more"
-            )
-    # From where an episode only ends nothing follows.
-    rows = [merged for state in numbers for merged in left.get(state) or [{}] * n_actions]
-    pairs = [key for merged in rows for key in sorted(merged)]
-
-    def tables(space: spaces.Space[Any], observations: NDArray[Any]) -> Tables:
-        return Tables(
-            space,
-            observations,
-            np.array([starts.get(state, 0.0) for state in numbers]),
-            n_actions,
-            np.concatenate([[0], np.cumsum([len(merged) for merged in rows])]),
-            np.array([after for after, _ in pairs], dtype=np.int64),
-            np.array([merged[key] for merged in rows for key in sorted(merged)]),
-            np.array([ended for _, ended in pairs], dtype=np.bool_),
-        )
-
-    return list(numbers), tables
+    env = gym.make(game)
+    return gym.wrappers.TimeLimit(SquarePicture(FixedGoal(env, goal)), max_episode_steps)
 
 
-def _explore_by_copies(env: gym.Env[Any, Any]) -> Tables:
-    """Every action in a copy of the world at every observation; what looks the same is taken to be the same."""
-    assert isinstance(env.action_space, spaces.Discrete)
-    begun = [np.asarray(env.reset(seed=seed)[0]) for seed in range(5)]
-    if not all(np.array_equal(begun[0], other) for other in begun):
-        raise NotEnumerable("it begins at random, and has no model in P")
-    n_actions, start = int(env.action_space.n), begun[0].tobytes()
-    shown = {start: begun[0]}
-    worlds: dict[bytes, gym.Env[Any, Any]] = {start: env}
-    expanded: set[bytes] = set()
+def minigrid(game: str, max_episode_steps: int) -> gym.Env[Any, Any]:
+    """
+    :param game: id of a MiniGrid world
+    :param max_episode_steps: after which an episode is over, by which MiniGrid's reward depends on steps, too
+    :return: the world, seen whole, in pictures of 4 x 4 pixels a cell
+    :raises ImportError: if minigrid is not installed
+    """
+    from minigrid.wrappers import ImgObsWrapper, RGBImgObsWrapper  # here, as the command line works without it
 
-    def outcomes(state: bytes, action: int) -> Outcomes:
-        try:
-            world = copy.deepcopy(worlds[state])
-        except Exception as error:  # whatever the classes of others raise
-            raise NotEnumerable(f"it has no model in P, and cannot be copied: {error!r}") from error
-        before = pickle.dumps(world.unwrapped.np_random.bit_generator.state)
-        observation, _, ended, _, _ = world.step(action)
-        if pickle.dumps(world.unwrapped.np_random.bit_generator.state) != before:
-            raise NotEnumerable("its steps are left to chance, and it has no model in P")
-        after = np.asarray(observation).tobytes()
-        if after not in shown or not (ended or after in worlds or after in expanded):
-            shown[after], worlds[after] = np.asarray(observation), world
-        if action == n_actions - 1:  # all have been tried
-            del worlds[state]
-            expanded.add(state)
-        return [(1.0, after, bool(ended))]
-
-    states, tables = _explore({start: 1.0}, n_actions, outcomes)
-    return tables(env.observation_space, np.stack([shown[state] for state in states]))  # type: ignore[index]
+    # Without the agent's partial view, which takes more time than all else.
+    env = gym.make(game, max_steps=max_episode_steps, highlight=False, agent_view_size=3)
+    pictures: gym.Env[Any, Any] = ImgObsWrapper(RGBImgObsWrapper(env, tile_size=TILE))  # type: ignore[no-untyped-call]
+    return pictures

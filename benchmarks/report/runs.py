@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks.report import PastRunError
 from benchmarks.suite import Spec, SuiteError, read_result
 
-MASTERY_STUDY = "benchmarks.mastery_study:carry_out"
+MASTERY_STUDY = "benchmarks.studies.mastery:carry_out"
 INCIDENTAL = {"seed", "output", "resume", "preset", "progress_bar", "checkpoint_minutes"}
 """Settings in which runs of the same kind may differ."""
 COMPARABLE = ("env_id", "map", "eval_steps", "eval_epsilon", "total_steps", "held_out")
@@ -178,7 +178,7 @@ def _missing(runs: pd.DataFrame) -> pd.DataFrame:
     What a complete study has besides: of the study of mastery all agents of a part with the seeds that any has, of others of
     each agent all games and seeds that any other has.
     """
-    from benchmarks import mastery_study  # here, as studies may well use this package
+    from benchmarks.studies import mastery as mastery_study  # here, as studies may well use this package
 
     wanted: dict[tuple[Any, ...], None] = {}
     for (study, steps), alike in runs[runs["study"] != ""].groupby(["study", "steps"]):
@@ -186,7 +186,7 @@ def _missing(runs: pd.DataFrame) -> pd.DataFrame:
             for part in mastery_study.PARTS:
                 seeds = alike["seed"][alike["agent"].str.startswith(f"{part}-")]
                 if len(seeds):
-                    planned = mastery_study.specs(part, int(seeds.max()) + 1)
+                    planned = mastery_study.PARTS[part].specs(int(seeds.max()) + 1)
                     planned = [spec for spec in planned if spec.steps == steps] or planned
                     wanted |= dict.fromkeys((study, spec.agent, spec.game, spec.seed, steps) for spec in planned)
         else:

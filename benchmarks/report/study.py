@@ -11,7 +11,7 @@ import pandas as pd
 import tyro
 from markupsafe import Markup
 
-from benchmarks import run_folder
+from benchmarks import recording
 from benchmarks.report import games, mastery, page, tables
 from benchmarks.report import runs as reader
 from benchmarks.report.page import Book, Cell, Column, Section, name
@@ -68,7 +68,7 @@ def run(config: ReportConfig) -> Path:
     ]
     date = name(datetime.now().astimezone().isoformat(timespec="minutes"))
     lead = Markup("Written {} by code {}. Every number is a cell of a CSV file: point at it to see which.")
-    book.write(config.title, lead.format(date, name(run_folder.git_revision())), sections)
+    book.write(config.title, lead.format(date, name(recording.git_revision())), sections)
     print(f"written to {config.output}")
     return config.output
 

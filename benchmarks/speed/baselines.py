@@ -12,7 +12,7 @@ from gymnasium.wrappers import TransformObservation
 from stable_baselines3 import DQN, HerReplayBuffer
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
-from benchmarks.hindsight import GoalProduct
+from benchmarks.agents.hindsight import GoalProduct
 from sb3_manygoals import GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn import ManyGoalsSamples

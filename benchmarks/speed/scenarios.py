@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 
-from benchmarks.leo import AllGoalsDQN, AllGoalsTargets
+from benchmarks.agents.head_per_goal import AllGoalsDQN, AllGoalsTargets
 from benchmarks.speed import baselines
 from benchmarks.worlds import World
 from sb3_manygoals import PAPER, ManyGoalsDQN

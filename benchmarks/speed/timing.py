@@ -15,7 +15,7 @@ from rich.table import Table
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.type_aliases import MaybeCallback
 
-from benchmarks import run_folder
+from benchmarks import recording
 
 Side: TypeAlias = str | Mapping[str, float]
 """Of a ratio: a contender, or the best of several in each round, whose values are first multiplied by these weights."""
@@ -109,11 +109,11 @@ def open_folder(config: SpeedConfig, name: str, packages: Sequence[str] = ()) ->
     """
     :param config: what to measure
     :param name: of the run
-    :param packages: whose versions matter beside :data:`benchmarks.run_folder.PACKAGES`
+    :param packages: whose versions matter beside :data:`benchmarks.recording.PACKAGES`
     :return: a new folder with ``config.json``, and what that says
     """
-    folder = run_folder.create(config.output, name)
-    record = run_folder.write_config(folder, config, (*run_folder.PACKAGES, *packages))
+    folder = recording.create(config.output, name)
+    record = recording.write_config(folder, config, (*recording.PACKAGES, *packages))
     print(", ".join([record["machine"]["processor"], *(f"{name} {version}" for name, version in record["versions"].items())]))
     return folder, record
 

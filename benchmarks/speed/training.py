@@ -19,7 +19,7 @@ from stable_baselines3.common.utils import ConstantSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import auxiliary, pretraining
-from benchmarks.auxiliary_presets import A2C_SETTINGS, K_BEST_EPISODES, N_ENVS, TASKS
+from benchmarks.agents import a2c
 from benchmarks.speed import baselines, timing
 from benchmarks.speed.scenarios import WARM_UP, WORLD, Scenario
 from benchmarks.speed.timing import Contender, Ratio, SpeedConfig
@@ -63,9 +63,9 @@ class TrainingConfig(SpeedConfig):
     """Steps in each measurement of A2C, of all copies together."""
     pretraining_steps: int = 200
     """Steps in each measurement of pre-training, each with an update."""
-    n_envs: int = N_ENVS
+    n_envs: int = auxiliary.AuxiliaryConfig.n_envs
     """Copies of the game in which A2C acts at once."""
-    episodes: int = K_BEST_EPISODES
+    episodes: int = auxiliary.AuxiliaryConfig.capacity
     """Episodes of random play in the buffer of auxiliary tasks."""
     transitions: int = pretraining.PretrainingConfig.buffer_size
     """In the replay memory of pre-training, which is full when anything is measured."""
@@ -117,11 +117,13 @@ def learners(config: TrainingConfig) -> Iterator[tuple[str, BaseAlgorithm, int, 
 
         for backend, name in {"native": "A2C, SB3's network", **SB3_BACKENDS}.items():
             env = make_atari_vec_env(config.game, config.n_envs, 0, backend=backend)  # type: ignore[arg-type]
-            sb3 = A2C("CnnPolicy", env, seed=0, device="cpu", policy_kwargs=SB3_POLICY, **A2C_SETTINGS)
+            sb3 = A2C(
+                "CnnPolicy", env, device="cpu", **a2c.settings(auxiliary.AuxiliaryConfig()) | {"policy_kwargs": SB3_POLICY}
+            )
             yield name, sb3, config.a2c_steps, []
     if "auxiliary" in config.parts:
         episodes: EpisodeBuffer | None = None
-        for task in TASKS:
+        for task in auxiliary.CALLBACKS:
             learner, callbacks = auxiliary.make(replace(base, agent=task))  # type: ignore[arg-type]
             if episodes is None:
                 episodes = callbacks[task].episodes

@@ -13,9 +13,9 @@ from stable_baselines3 import A2C
 
 from benchmarks import __main__ as command_line
 from benchmarks import auxiliary
-from benchmarks.auxiliary import CURVE, WORLDS, AuxiliaryConfig, paper_score, saved_config
-from benchmarks.auxiliary_presets import TASKS
-from benchmarks.episode_scores import ScoreCallback
+from benchmarks.agents import a2c
+from benchmarks.agents.a2c import ScoreCallback
+from benchmarks.auxiliary import CALLBACKS, WORLDS, AuxiliaryConfig, paper_score
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
 from sb3_manygoals.optim import FusedRMSprop
 from tests.benchmarks.command_line import command
@@ -25,9 +25,9 @@ from tests.sb3_manygoals.checkpoint.test_resume import same
 
 __all__ = ["no_sync"]
 
-AGENTS = ("a2c", *TASKS)
 NEEDED = {"atari": ("ale_py", "lz4"), "two_rooms": (), "minigrid": ("minigrid", "lz4")}
 TINY = {"steps": 480, "eval_freq": 160, "max_episode_steps": 10, "seed": 4, "progress_bar": False}
+COLUMNS = "step episodes episode_return episode_length training_seconds kept_episodes kept_bytes"
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
@@ -44,46 +44,42 @@ def rows(folder):
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("agent", AGENTS)
-@pytest.mark.parametrize("world", ["two_rooms", "minigrid"])
+@pytest.mark.parametrize(
+    ("world", "agent"),
+    [*(("two_rooms", agent) for agent in ("a2c", *CALLBACKS)), ("minigrid", "pixel_control"), ("minigrid", "many_goals")],
+)
 def test_a_run(world, agent, tmp_path):
-    config = tiny(world, agent, tmp_path)
-    folder = config.run()
+    folder = tiny(world, agent, tmp_path).run()
     files = {path.name for path in folder.iterdir()}
     assert files >= {"config.json", "curve.csv", "curve.png", "score.json", "progress.csv", "model.zip", "checkpoints"}
     assert any(name.startswith("events.out.tfevents") for name in files)
     curve = rows(folder)
-    assert list(curve[0]) == CURVE
+    assert list(curve[0]) == COLUMNS.split()
     assert [int(row["step"]) for row in curve] == [160, 320, 480]
     score = json.loads((folder / "score.json").read_text())
     assert (score["step"], score["paper"]) == (480, None)
     assert score["score"] == pytest.approx(float(curve[-1]["episode_return"]), rel=1e-5)
-    # 16 worlds, 30 steps of each, 10 at most an episode
-    assert score["episodes"] >= 48
+    assert score["episodes"] >= 48  # 16 worlds, 30 steps of each, 10 at most an episode
     assert score["checkpoint_bytes"] > 10_000
     kept = [int(row["kept_episodes"]) for row in curve]
     if agent == "a2c":
         assert kept == [0, 0, 0]
     else:
         assert kept == [int(row["episodes"]) for row in curve]
-        # none is longer, and none is lost but those that go on
-        assert 320 < score["kept_transitions"] <= 480
+        assert 320 < score["kept_transitions"] <= 480  # all but those of episodes that go on
         assert score["kept_bytes"] > score["kept_transitions"]
         with (folder / "progress.csv").open(newline="") as file:
             assert any(row[f"auxiliary/{agent}_loss"] for row in csv.DictReader(file))
-    packages = json.loads((folder / "config.json").read_text())["versions"]
-    assert ("minigrid" in packages) == (world == "minigrid")
+    assert ("minigrid" in json.loads((folder / "config.json").read_text())["versions"]) == (world == "minigrid")
     model = A2C.load(folder / "model.zip")
     assert model.policy.tasks == (() if agent == "a2c" else (agent,))
     assert model.policy.features_dim == 16
 
 
-@pytest.mark.parametrize("agent", ["a2c", "many_goals"])
-def test_a_game(agent, tmp_path):
-    folder = tiny("atari", agent, tmp_path, game="Breakout").run()
+def test_a_game(tmp_path):
+    folder = tiny("atari", "many_goals", tmp_path, game="Breakout").run()
     score = json.loads((folder / "score.json").read_text())
-    assert score["step"] == 480
-    assert score["paper"] == {"a2c": 359.7, "many_goals": 486.8}[agent]
+    assert (score["step"], score["paper"]) == (480, 486.8)
     assert json.loads((folder / "config.json").read_text())["versions"].keys() >= {"ale-py", "lz4"}
     model = A2C.load(folder / "model.zip")
     assert (model.policy.crop, model.policy.cell, model.n_steps, model.n_envs) == (80, 4, 5, 16)
@@ -102,8 +98,7 @@ def test_going_on_is_as_if_it_had_not_stopped(world, agent, steps, stop, game, n
     whole = replace(config, steps=steps).run()
     stopped = replace(config, steps=stop, output=tmp_path / "stopped").run()
     th.rand(3)  # the generators are elsewhere than they were
-    config = replace(saved_config(stopped), steps=steps)
-    assert config.run() == stopped
+    assert replace(AuxiliaryConfig.saved(stopped), steps=steps).run() == stopped
     assert_as_one(whole, stopped, world)
     state = read_checkpoint(checkpoints(stopped / "checkpoints")[0])
     assert state["learner"]["algorithm"]["counters"]["num_timesteps"] == steps
@@ -116,13 +111,16 @@ def assert_as_one(whole, stopped, world):
     for state in states:
         for log in ("curve.csv", "progress.csv"):  # they have times; see below
             del state["extras"][log]
+        state["extras"]["score"].pop("training_seconds")
         state.pop("log")
         if world == "atari":
-            state["env"]["tree"]["state"].pop("seconds")
+            state["env"]["state"].pop("seconds")
     same(*states)
     untimed = [[{**row, "training_seconds": None} for row in rows(folder)] for folder in (whole, stopped)]
     assert untimed[0] == untimed[1]
-    assert len(json.loads((stopped / "config.json").read_text())["resumed"]) == 1
+    records = [json.loads((folder / "config.json").read_text()) for folder in (whole, stopped)]
+    assert len(records[1]["resumed"]) == 1
+    assert records[1]["settings"]["steps"] == records[0]["settings"]["steps"]  # those that it was resumed with
     seconds = [float(row["training_seconds"]) for row in rows(stopped)]
     assert sorted(seconds) == seconds
 
@@ -134,37 +132,32 @@ def test_a_run_that_is_told_to_end_goes_on(tmp_path, monkeypatch):
     def tell(number, frame):
         raise Told
 
-    def note_and_tell(model, curve, point, buffers):
-        note(model, curve, point, buffers)
-        if point.step == 320:
-            told.append(model)
+    def point_and_tell(self):
+        point(self)
+        if self.num_timesteps == 320:
+            told.append(self.model)
             signal.raise_signal(signal.SIGTERM)
 
-    told, note = [], auxiliary._note
+    told, point = [], ScoreCallback._point
     config = tiny("two_rooms", "many_goals", tmp_path / "whole")
     whole = config.run()
     before = signal.signal(signal.SIGTERM, tell)
     try:
-        monkeypatch.setattr(auxiliary, "_note", note_and_tell)
-        with pytest.raises(Told):
-            replace(config, output=tmp_path / "stopped").run()
+        with monkeypatch.context() as patched:
+            patched.setattr(ScoreCallback, "_point", point_and_tell)
+            with pytest.raises(Told):
+                replace(config, output=tmp_path / "stopped").run()
         told[0].logger.close()  # as the end of the process would
     finally:
         signal.signal(signal.SIGTERM, before)
-        monkeypatch.setattr(auxiliary, "_note", note)
     (stopped,) = (tmp_path / "stopped").iterdir()
     assert not (stopped / "score.json").exists()
     assert [path.name.split("step")[1] for path in checkpoints(stopped / "checkpoints")] == ["320"]
-    saved_config(stopped).run()
+    config = AuxiliaryConfig.saved(stopped)
+    assert config == replace(tiny("two_rooms", "many_goals", tmp_path / "stopped"), resume=stopped)
+    assert command_line.defaults("auxiliary:AuxiliaryConfig", ["--resume", str(stopped)]) == config
+    config.run()
     assert_as_one(whole, stopped, "two_rooms")
-
-
-def test_the_settings_come_back(tmp_path):
-    config = tiny("two_rooms", "pixel_control", tmp_path, weight=0.5)
-    folder = config.run()
-    assert saved_config(folder) == replace(config, resume=folder)
-    assert command_line.defaults("auxiliary", ["--resume", str(folder)]) == replace(config, resume=folder)
-    assert command_line.defaults("auxiliary", ["--world", "minigrid"]) == WORLDS["minigrid"]
 
 
 def test_the_command_line(tmp_path):
@@ -175,17 +168,22 @@ def test_the_command_line(tmp_path):
     assert folder.name.startswith("auxiliary-TwoRoomsSwitchSmall-v0-a2c-seed2-")
     assert [int(row["step"]) for row in rows(folder)] == [80, 160]
     assert "mean of the last 100 episodes" in done.stdout
+    assert command("auxiliary", "--world", "mars").returncode != 0
 
 
-def test_the_weight_is_the_sources_unless_it_is_given():
-    for agent, settings in TASKS.items():
+def test_the_recipe_is_the_papers():
+    for agent, expected in (("many_goals", 0.02), ("pixel_control", np.sqrt(1e-4 * 1e-2)), ("reward_prediction", 1.0)):
         for given in (None, 0.25):
             config = replace(WORLDS["two_rooms"], agent=agent, weight=given, features_dim=16, embedding_dim=8)
             model, tasks = auxiliary.make(config)
-            expected = settings.get("beta", settings.get("weight")) if given is None else given
-            assert tasks[agent].weight == expected
-            assert tasks[agent].episodes.capacity == 2000
+            assert tasks[agent].weight == pytest.approx(given or expected)
+            assert (tasks[agent].batch_size, tasks[agent].reduction, tasks[agent].episodes.capacity) == (80, "mean", 2000)
+            assert (model.n_envs * model.n_steps, model.gamma, model.max_grad_norm) == (80, 0.99, 0.5)
             model.env.close()
+    returns, values = th.randn(2, 9)
+    theirs = 0.5 * (0.5 * (returns - values).square()).mean()  # the paper's value loss: 0.5 of half the squared error
+    th.testing.assert_close(model.vf_coef * th.nn.functional.mse_loss(returns, values), theirs)
+    assert WORLDS["atari"].embedding_dim == 1024
 
 
 def test_the_optimizer_is_the_papers_or_sb3s():
@@ -224,15 +222,15 @@ def test_scores_are_of_the_last_hundred_episodes():
             return super()._on_step()
 
     def note(point):
-        points.append(point)
+        points.append(tuple(point.values())[:-1])
         last = ended[-100:]
-        expected.append((len(ended), np.mean([one["r"] for one in last]), np.mean([one["l"] for one in last])))
+        steps = [300, 600, 900, 1005][len(expected)]
+        expected.append((steps, len(ended), np.mean([one["r"] for one in last]), np.mean([one["l"] for one in last])))
 
     callback = Listed(300, note)
     A2C("MlpPolicy", stories(3, limit=6), seed=0, device="cpu").learn(1000, callback)
     assert len(ended) > 150
-    assert [point.step for point in points] == [300, 600, 900, 1005]
-    found = [(point.episodes, point.episode_return, point.episode_length) for point in points]
-    np.testing.assert_allclose(found, expected)
-    assert len({score for _, score, _ in expected}) > 1
-    assert callback.score == points[-1].episode_return
+    np.testing.assert_allclose(points, expected)
+    assert len({score for _, _, score, _ in expected}) > 1
+    assert callback.score == points[-1][2]
+    assert a2c.LAST == 100

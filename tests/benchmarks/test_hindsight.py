@@ -5,8 +5,8 @@ import pytest
 import torch as th
 from stable_baselines3 import HerReplayBuffer
 
-from benchmarks import hindsight
-from benchmarks.study import choose_held_out
+from benchmarks.agents import hindsight
+from benchmarks.mastery import choose_held_out
 from benchmarks.worlds import World
 from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
 from sb3_manygoals.checkpoint import CheckpointError
@@ -109,7 +109,7 @@ def test_goals_are_drawn_as_sb3_draws_them_but_for_those_held_out(goals):
 
 def test_where_nothing_is_held_out_it_is_sb3s(goals, monkeypatch):
     ours = made().learn(600)
-    monkeypatch.setattr("benchmarks.relabelling.KnownGoalsHerReplayBuffer._sample_goals", HerReplayBuffer._sample_goals)
+    monkeypatch.setattr("benchmarks.agents.hindsight.KnownGoalsHerReplayBuffer._sample_goals", HerReplayBuffer._sample_goals)
     theirs = made().learn(600)
     for name, tensor in ours.policy.state_dict().items():
         assert th.equal(tensor, theirs.policy.state_dict()[name]), name

@@ -3,7 +3,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 
-from benchmarks.leo import AllGoalsDQN
+from benchmarks.agents.head_per_goal import AllGoalsDQN
 from benchmarks.worlds import World
 from sb3_manygoals import ManyGoalsDQN, TDTargets
 from sb3_manygoals.goals import GoalBuffer

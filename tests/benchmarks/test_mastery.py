@@ -15,10 +15,10 @@ import torch as th
 from PIL import Image
 
 from benchmarks import film
-from benchmarks.leo import AllGoalsDQN
-from benchmarks.mastery import SELECTORS, Agent, MasteryConfig, make, merged, saved_config
-from benchmarks.relabelling import HindsightDQN
-from benchmarks.study import choose_held_out
+from benchmarks.agents.head_per_goal import AllGoalsDQN
+from benchmarks.agents.hindsight import HindsightDQN
+from benchmarks.agents.mastery import SELECTORS, Agent, make, merged
+from benchmarks.mastery import MasteryConfig, choose_held_out
 from benchmarks.worlds import SettingError, World
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
@@ -89,7 +89,7 @@ def test_the_config_says_what_was_run(folder):
     assert (record["settings"]["seed"], record["settings"]["map"], record["settings"]["agent"]) == (3, "small", "default")
     assert record["versions"].keys() >= {"python", "torch", "stable-baselines3", "gymnasium", "sb3-manygoals"}
     assert record["git_revision"]
-    assert saved_config(folder).world == World("TwoRoomsSwitch-v0", "small")
+    assert MasteryConfig.saved(folder).world == World("TwoRoomsSwitch-v0", "small")
 
 
 def test_the_tables_agree_with_each_other(folder):
@@ -410,7 +410,7 @@ def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path):
     if world.startswith("MiniGrid"):
         pytest.importorskip("minigrid")
     half = config(agent=agent, env_id=world, n_envs=2, output=tmp_path / "half", total_steps=400).run()
-    on = saved_config(half)
+    on = MasteryConfig.saved(half)
     assert (on.agent, on.env_id, on.resume, on.total_steps) == (agent, world, half, 400)
     before = (half / "goals.csv").read_text()
     on.run()  # which is measured again

@@ -9,13 +9,10 @@ import pytest
 import torch as th
 from stable_baselines3 import A2C
 
-from benchmarks import pretraining
+from benchmarks import recording
 from benchmarks.__main__ import main
-from benchmarks.pretraining import WORLDS, Agent, PretrainingConfig, make_a2c, make_learner, run, saved_config
-from benchmarks.pretraining_study import PretrainingStudyConfig, carry_out, compare, configuration, mean_return, specs
+from benchmarks.pretraining import WORLDS, Agent, PretrainingConfig, make_a2c, make_learner
 from benchmarks.report.runs import read, returns
-from benchmarks.suite import Result
-from benchmarks.suite.run import SuiteConfig
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
 from sb3_manygoals.optim import FusedRMSprop
@@ -44,7 +41,7 @@ def curve(folder):
 @pytest.mark.parametrize("agent", AGENTS)
 def test_a_run_has_all_its_steps_and_files(agent, tmp_path, capsys):
     pytest.importorskip("minigrid")
-    folder = run(tiny(agent=agent, output=tmp_path))
+    folder = tiny(agent=agent, output=tmp_path).run()
     files = {path.name for path in folder.iterdir()}
     assert files >= {"config.json", "curve.csv", "score.json", "model.zip", "progress.csv", "checkpoints"}
     assert ("pretraining" in files) == (agent != "none")
@@ -55,7 +52,7 @@ def test_a_run_has_all_its_steps_and_files(agent, tmp_path, capsys):
     score = json.loads((folder / "score.json").read_text())
     assert score["pretrain_steps"] == first
     assert score["step"] == int(curve(folder)[-1]["step"])
-    assert saved_config(folder) == replace(tiny(agent=agent, output=tmp_path), resume=folder)
+    assert PretrainingConfig.saved(folder) == replace(tiny(agent=agent, output=tmp_path), resume=folder)
     model = A2C.load(folder / "model.zip", device="cpu")
     assert model.num_timesteps == score["step"]
     known = returns(read([folder]))
@@ -77,7 +74,7 @@ def test_fine_tuning_begins_with_the_trunk_and_scratch_does_not(agent, tmp_path,
         return learn(self, *args, **kwargs)
 
     monkeypatch.setattr(A2C, "learn", look)
-    folder = run(tiny(agent=agent, output=tmp_path))
+    folder = tiny(agent=agent, output=tmp_path).run()
     learner = {"many_goals": ManyGoalsDQN, "reward_prediction": RewardPredictor}[agent]
     trunk = learner.load(folder / "pretraining" / "model.zip", device="cpu").policy.trunk
     assert not th.equal(trunk[1].net[0].weight, make_learner(tiny(agent=agent)).policy.trunk[1].net[0].weight)
@@ -107,11 +104,13 @@ class Killed(BaseException):
 
 
 @pytest.mark.usefixtures("no_sync")
-@pytest.mark.parametrize("agent", AGENTS)
-@pytest.mark.parametrize("stop", [40, 100, 200])  # the second is before the first checkpoint of fine-tuning
+@pytest.mark.parametrize(  # 100 is before the first checkpoint of fine-tuning
+    ("agent", "stop"),
+    [("many_goals", 40), ("many_goals", 100), ("many_goals", 200), ("reward_prediction", 40), ("none", 40), ("none", 200)],
+)
 def test_a_run_killed_in_either_phase_ends_as_if_it_had_not_been(agent, stop, tmp_path, monkeypatch):
     pytest.importorskip("minigrid")
-    whole = run(tiny(agent=agent, output=tmp_path / "whole"))
+    whole = tiny(agent=agent, output=tmp_path / "whole").run()
 
     def often(*args, every_seconds, **kwargs):
         return ExactCheckpointCallback(*args, every_steps=20, **kwargs)
@@ -122,14 +121,14 @@ def test_a_run_killed_in_either_phase_ends_as_if_it_had_not_been(agent, stop, tm
         return True
 
     with monkeypatch.context() as patched:
-        patched.setattr(pretraining, "ExactCheckpointCallback", often)
+        patched.setattr(recording, "ExactCheckpointCallback", often)
         patched.setattr(ExactCheckpointCallback, "_on_step", kill)
         with pytest.raises(Killed):
-            run(tiny(agent=agent, output=tmp_path / "killed"))
+            tiny(agent=agent, output=tmp_path / "killed").run()
     (killed,) = (tmp_path / "killed").iterdir()
     assert not (killed / "score.json").exists()
     assert (killed / "pretraining" / "model.zip").exists() == (agent != "none" and stop > 60)
-    assert run(saved_config(killed)) == killed
+    assert PretrainingConfig.saved(killed).run() == killed
     # A2C alone had no checkpoint yet at step 40, as its first update is at step 80, and began anew
     assert ("resumed" in json.loads((killed / "config.json").read_text())) == (agent != "none" or stop > 80)
     assert curve(killed) == curve(whole)
@@ -161,7 +160,7 @@ def test_the_defaults_are_the_papers():
 @pytest.mark.usefixtures("no_sync")
 def test_a_run_on_a_game(tmp_path):
     pytest.importorskip("ale_py")
-    folder = run(replace(tiny(), world="atari", game="Pong", pretrain_steps=30, steps=130, output=tmp_path))
+    folder = replace(tiny(), world="atari", game="Pong", pretrain_steps=30, steps=130, output=tmp_path).run()
     assert json.loads((folder / "score.json").read_text())["step"] == 30 + 160
     assert (folder / "pretraining" / "progress.csv").exists()
 
@@ -184,76 +183,3 @@ def test_the_world_gives_the_defaults_on_the_command_line(monkeypatch):
         monkeypatch.setattr("sys.argv", ["benchmarks", "pretraining", *arguments])
         main()
     assert seen == [replace(WORLDS["minigrid"], agent="none", seed=7), replace(WORLDS["atari"], game="Pong")]
-
-
-def test_all_agents_have_the_same_total_steps():
-    suite = specs(10, 1_000, 100)
-    assert len(suite) == 30
-    configs = [configuration(spec) for spec in suite]
-    assert {config.steps for config in configs} == {1_000}
-    assert {(config.agent, config.seed) for config in configs} == {(agent, seed) for agent in AGENTS for seed in range(10)}
-    assert {config.pretrain_steps for config in configs if config.agent != "none"} == {100}
-    # the baseline is not run again for other pre-training
-    assert {spec for spec in specs(10, 1_000, 200) if spec in suite} == {
-        spec for spec in suite if spec.settings["agent"] == "none"
-    }
-    other = specs(10, 1_000, 100, ortho_init=False)
-    assert [replace(configuration(spec), ortho_init=True) for spec in other] == configs
-    assert not any(configuration(spec).ortho_init for spec in other)
-    assert {spec.name for spec in other}.isdisjoint(spec.name for spec in suite)
-    with pytest.raises(ValueError, match="seeds must be at least 1"):
-        specs(0)
-    with pytest.raises(ValueError, match="only must name agents"):
-        specs(1, only=("a2c",))
-
-
-def test_the_mean_return_counts_what_was_before_the_first_row_as_nothing(tmp_path):
-    path = tmp_path / "curve.csv"
-    assert mean_return(path) == 0.0
-    path.write_text("step,episodes,episode_return\n100,3,5.0\n150,4,1.0\n250,9,2.0\n")
-    assert mean_return(path) == (50 * 1.0 + 100 * 2.0) / 250
-
-
-def result(agent, seed, score):
-    (spec,) = (one for one in specs(9, only=(agent,)) if one.seed == seed)
-    return Result(spec, {"score": score, "mean_return": (score or 0.0) / 2}, 1.0, 1)
-
-
-def test_agents_are_compared_with_mastery():
-    finished = [
-        *(result("many_goals", seed, score) for seed, score in enumerate([0.5, 0.7, 0.9])),
-        *(result("none", seed, score) for seed, score in enumerate([None, 0.5, 0.8])),
-        result("reward_prediction", 0, 0.3),
-    ]
-    many, none, predicted = compare(finished)
-    assert (many["agent"], many["seeds"]) == ("many_goals", 3)
-    assert many["score"] == pytest.approx(0.7)
-    assert many["mean_return"] == pytest.approx(0.35)
-    assert many["score_low"] < 0.7 < many["score_high"]
-    assert "score_better" not in many
-    # 0.5 against 0, 0.5, 0.8: a win, a tie; 0.7: two wins; 0.9: three
-    assert none["score_better"] == pytest.approx((1.5 + 2 + 3) / 9)
-    assert none["score"] == pytest.approx(1.3 / 3)
-    assert predicted == {
-        "game": "MiniGrid-DoorKey-5x5-v0",
-        "agent": "reward_prediction",
-        "seeds": 1,
-        "score": 0.3,
-        "mean_return": 0.15,
-    }
-
-
-@pytest.mark.usefixtures("no_sync")
-def test_a_study_is_carried_out_and_compared(tmp_path):
-    pytest.importorskip("minigrid")
-    config = PretrainingStudyConfig(
-        SuiteConfig(root=tmp_path), seeds=1, steps=240, pretrain_steps=80, games=("MiniGrid-Empty-5x5-v0",)
-    )
-    outcome = config.run()
-    assert outcome.complete
-    with (tmp_path / "comparison.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["agent"] for row in rows] == ["many_goals", "none", "reward_prediction"]
-    assert {row["seeds"] for row in rows} == {"1"}
-    (spec,) = (one for one in specs(1, 240, 80, ("MiniGrid-Empty-5x5-v0",), ("none",)))
-    assert carry_out(spec, spec.folder(tmp_path))["step"] == 240  # finished, and not run again

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from stable_baselines3.common.env_checker import check_env
 
-from benchmarks.sparse_worlds import FixedGoal, SquarePicture, minigrid, two_rooms
+from benchmarks.worlds import FixedGoal, SquarePicture, minigrid, two_rooms
 
 SMALL = "TwoRoomsSwitchSmall-v0"
 DOWN, RIGHT = 1, 3

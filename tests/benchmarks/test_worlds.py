@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from benchmarks import worlds
-from benchmarks.worlds import NotEnumerable, SettingError, TabularVectorEnv, World
+from benchmarks import tables as tables_module
+from benchmarks.tables import NotEnumerable, TabularVectorEnv
+from benchmarks.worlds import SettingError, World
 from gym_twoRooms.layout import Layout, LayoutError
 from gym_twoRooms.oracle import mastery_ceiling, transition_matrices
 from sb3_manygoals import evaluate_mastery
@@ -193,7 +194,7 @@ def test_what_cannot_be_written_out_is_said(name, message):
 
 
 def test_a_world_too_large_is_given_up(monkeypatch):
-    monkeypatch.setattr(worlds, "MOST_STATES", 100)
+    monkeypatch.setattr(tables_module, "MOST_STATES", 100)
     with pytest.raises(NotEnumerable, match="observations were met in 0 s, and there are more"):
         _ = World("Taxi-v4").tables
 

@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from benchmarks import mastery_study
 from benchmarks.report import PastRunError
 from benchmarks.report import runs as reader
 from benchmarks.report.page import Book, Sheet
 from benchmarks.report.study import ReportConfig
 from benchmarks.scores import DATA, read_table
+from benchmarks.studies import mastery as mastery_study
 from benchmarks.suite import Result, Spec, SuiteError
 from tests.benchmarks.report.page_numbers import Page, agrees, rows_of, trouble
 from tests.benchmarks.report.test_tables import N, make_run, share
@@ -70,7 +70,7 @@ def master(root, spec, **options):
 def runs(tmp_path_factory):
     """Runs of both experiments with mastery, and of a suite of games, in a folder whose name is no address as it is."""
     root = tmp_path_factory.mktemp("runs") / "50% of #1 & more"
-    wanted = {spec.name: spec for part in ("paper", "generalization") for spec in mastery_study.specs(part, 2, 300)}
+    wanted = {spec.name: spec for part in ("paper", "generalization") for spec in mastery_study.PARTS[part].specs(2, 300)}
     by_agent = {(spec.agent, spec.seed): spec for spec in wanted.values()}
     for seed in (0, 1):
         curve = [(0, 0.0, 0.0), (150, 0.25, 0.5), (300, 0.75 + 0.1 * seed, 0.9)]

@@ -1,4 +1,4 @@
-"""A learner to compare with: a head that has an output for each goal, instead of an embedding of goals."""
+"""A comparison learner whose network has outputs for each goal, instead of an embedding of goals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sb3_manygoals.many_goals_dqn.targets import Draw, Learner
 
 class AllGoalsNetwork(nn.Module):
     """
-    Sees the state alone and gives the values of all actions for each goal, which it knows by its number.
+    From a state to the values of all actions for each goal; a goal is its id.
 
     :param trunk: from observations to features, shape (B, features_dim)
     :param features_dim: width of the features
@@ -37,20 +37,18 @@ class AllGoalsNetwork(nn.Module):
 
     def forward(self, observations: th.Tensor, n_known: int) -> th.Tensor:
         """
-        Every state with every known goal, all actions: one pass of the trunk for each state.
+        All states with all known goals.
 
         :param observations: shape (S, *observation_space.shape)
         :param n_known: goals with ids below this
         :return: values, shape (S, n_known, A)
         """
-        # Of the outputs and not of the weights, whose gradients would be copied then: there are more of them.
+        # Slice the outputs: slices of the weights, which are more, would copy their gradients.
         q: th.Tensor = self.head(self.trunk(observations))
         return q.view(len(observations), self.n_goals, self.n_actions)[:, :n_known]
 
     def of_goals(self, observations: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
         """
-        Each observation with its own goal.
-
         :param observations: shape (B, *observation_space.shape)
         :param goal_ids: shape (B,) int64, below ``n_goals``
         :return: values of all actions, shape (B, A)
@@ -61,20 +59,12 @@ class AllGoalsNetwork(nn.Module):
 
     @th.no_grad()
     def shift_values(self, by: float) -> None:
-        """
-        :param by: what is added to all values
-        """
+        """:param by: is added to all values"""
         self.head.bias.add_(by)
 
 
 class _AllGoals:
-    """
-    Mixed into a policy of ManyGoalsDQN: trunk, optimizer and target network alike, but for the head.
-
-    :param args: of the policy
-    :param n_goals: the greatest number of goals
-    :param kwargs: of the policy; ``embedding_dim`` and ``head`` mean nothing here
-    """
+    """A policy of ManyGoalsDQN with another head, for ``n_goals`` at most; ``embedding_dim`` and ``head`` are not used."""
 
     q_net: AllGoalsNetwork
     q_net_target: AllGoalsNetwork
@@ -101,7 +91,7 @@ class _AllGoals:
         state, goal = (observation[name] for name in ("observation", "desired_goal"))
         ids = th.as_tensor(self.goal_buffer.ids(goal.cpu().numpy()), device=state.device)
         q = network.of_goals(state, ids.clamp(min=0))
-        # Nothing can be asked about a goal that has no output yet. Random actions sometimes get there; one alone would not.
+        # A goal that is not known has no output. Random actions get there sometimes, a constant one would not.
         q = th.where((ids == UNKNOWN)[:, None], th.rand_like(q), q)
         if action_masks is not None:
             q = q.masked_fill(~action_masks, -th.inf)
@@ -118,12 +108,10 @@ class AllGoalsMlpPolicy(_AllGoals, MlpPolicy):  # type: ignore[misc]
 
 class AllGoalsTargets(TDTargets):
     """
-    Every transition teaches all known goals, which the network has outputs for.
-
-    ``pairs_taught`` counts the (transition, goal) pairs of all updates.
+    Every transition teaches all known goals. ``pairs_taught`` counts the (transition, goal) pairs of all updates.
 
     :param learner: whose network is taught
-    :param kwargs: of TDTargets; ``goal_sampling`` means nothing here
+    :param kwargs: of TDTargets; ``goal_sampling`` is not used
     """
 
     def __init__(self, learner: Learner, **kwargs: Any) -> None:
@@ -131,7 +119,7 @@ class AllGoalsTargets(TDTargets):
         self.pairs_taught = 0
 
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
-        """Transitions as they were met; of goals only the ids."""
+        """Transitions, and the ids of all known goals; ``goal_batch_size`` is not used."""
         batch = self.learner.replay_buffer.sample(batch_size)
         ids = th.arange(len(self.learner.goal_buffer), device=self.learner.policy.device)
         return Draw(batch, ids, ids)
@@ -154,12 +142,11 @@ class AllGoalsTargets(TDTargets):
 
 class AllGoalsDQN(ManyGoalsDQN):
     """
-    A comparison learner in the style of LEO ("Goal-Conditioned Agents that Learn Everything All at Once", 2026): the network
-    has outputs for each goal and action, so that every transition teaches all known goals for one pass of the trunk.
+    ManyGoalsDQN with outputs for each goal and action, in the style of LEO ("Goal-Conditioned Agents that Learn Everything All
+    at Once", 2026): every transition teaches all known goals for one pass of the trunk.
 
-    All else is ManyGoalsDQN's: trunk, replay, targets by a target network, loss, optimizer, exploration, pursuit. There are
-    outputs for as many goals as its goal buffer can hold, so give the wrapper one of just the right capacity.
-    ``goal_batch_size`` means nothing here. Goals that are not known yet are pursued at random.
+    There are outputs for as many goals as the goal buffer can hold, so give the wrapper one of just the right capacity.
+    ``goal_batch_size`` is not used. Goals that are not known yet are pursued at random.
 
     :param policy: "CnnPolicy" or "MlpPolicy"
     :param env: as ManyGoalsDQN's

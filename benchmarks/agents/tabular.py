@@ -1,4 +1,4 @@
-"""The paper's tabular baseline: all-goals learning in a lookup table, on the true states of a world that is written out."""
+"""The paper's tabular baseline: all-goals learning in a lookup table over the states of a world."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from benchmarks.worlds import Tables, World
+from benchmarks.tables import Tables
+from benchmarks.worlds import World
 from sb3_manygoals import GymnasiumVecEnv, TabularAllGoals
 from sb3_manygoals.evaluation import GoalReacher
 
 
 class StateNumbers(gym.vector.VectorObservationWrapper[Any, Any, Any]):
     """
-    Worlds that show the numbers of their states.
+    Worlds that are observed as state numbers.
 
     :param env: the worlds
-    :param tables: which number them
+    :param tables: which number the states
     """
 
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], tables: Tables) -> None:
@@ -38,24 +39,23 @@ class StateNumbers(gym.vector.VectorObservationWrapper[Any, Any, Any]):
         return self.tables.states_of(observations)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: nothing: the tables do not change"""
+        """:return: nothing: it has no state"""
         return {}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:param state: of :meth:`get_checkpoint_state`"""
+        """:param state: not used"""
 
 
 class ByNumbers:
     """
-    A table that acts on observations: it recognises the states.
+    A table that acts on observations.
 
-    :param table: acts on the numbers of states
-    :param tables: which number them
+    :param table: acts on state numbers
+    :param tables: which number the states
     """
 
     def __init__(self, table: GoalReacher, tables: Tables) -> None:
-        self.table = table
-        self.tables = tables
+        self.table, self.tables = table, tables
 
     def predict(self, observation: dict[str, NDArray[Any]], *, deterministic: bool = False) -> tuple[NDArray[Any], Any]:
         """
@@ -70,8 +70,8 @@ class ByNumbers:
 def make(world: World, tables: Tables, n_envs: int, total_steps: int, seed: int, given: Mapping[str, Any]) -> TabularAllGoals:
     """
     :param world: to learn in
-    :param tables: it written out
-    :param n_envs: worlds that run side by side; the table learns from each in turn
+    :param tables: of the world
+    :param n_envs: worlds side by side; the table learns from each in turn
     :param total_steps: of the run; epsilon falls over the first third
     :param seed: of everything
     :param given: further arguments of the table

@@ -1,0 +1,1 @@
+"""The learners of the studies, one module each."""

@@ -1,0 +1,248 @@
+"""
+A2C, alone or with an auxiliary task or a pre-trained trunk: options, worlds, settings, scores.
+
+Sources of the defaults: the paper; OpenAI's baselines, whose A2C on Atari the paper takes its step size from; SB3 where both
+are silent. The defaults of auxiliary tasks are those of their callbacks, which name their sources.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import gymnasium as gym
+import numpy as np
+from stable_baselines3 import A2C
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv
+
+from benchmarks import recording, worlds
+from benchmarks.recording import Clock, CurveLog, RunConfig
+from sb3_manygoals.checkpoint.callback import Checkpointable
+from sb3_manygoals.networks import PaddedCNN
+from sb3_manygoals.optim import FusedRMSprop
+
+WorldName = Literal["atari", "two_rooms", "minigrid"]
+
+OPTIMIZER: dict[str, Any] = {"optimizer_class": FusedRMSprop, "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5}}
+"""Arguments of the policy. The paper has RMSProp; in baselines it is TensorFlow's, with epsilon inside the root."""
+
+LAST = 100
+"""Episodes of a score, as in baselines; the paper does not say."""
+
+CURVE = ("step", "episodes", "episode_return", "episode_length", "training_seconds")
+"""Columns of ``curve.csv``: steps taken, episodes ended, means over the last 100 episodes, time."""
+
+
+@dataclass(frozen=True)
+class A2CConfig(RunConfig):
+    """The options of every run of A2C. The defaults are the paper's."""
+
+    game: str = "Assault"
+    """Which game, or id of an environment."""
+    steps: int = 10_000_000
+    """Environment steps to train for, those of pre-training included."""
+    n_envs: int = 16
+    """Environments side by side. As in baselines; 5 steps of each are the 80 transitions of the paper's updates."""
+    learning_rate: float = 7e-4
+    """Step size of RMSProp, constant, of pre-training too."""
+    optimizer: Literal["baselines", "sb3"] = "baselines"
+    """RMSProp as OpenAI's baselines have it, or SB3's default."""
+    ent_coef: float = 0.01
+    """Weight of the entropy in A2C's loss. As in baselines; the paper tuned it and does not give it."""
+    ortho_init: bool = True
+    """Orthogonal initial weights, as SB3's A2C has them, in pre-training too; else torch's."""
+    features_dim: int = 512
+    """Width of the layer that actor, critic and auxiliary heads share."""
+    embedding_dim: int = 1024
+    """Width of the embeddings of state and goal."""
+    reuse_rollout: bool = True
+    """Updates reuse the convolutions' outputs of the rollout: the same but for rounding."""
+    max_episode_steps: int = 100
+    """Steps of an episode, except in games."""
+    eval_freq: int = 100_000
+    """Environment steps between rows of curve.csv."""
+    checkpoint_minutes: float = 10.0
+    """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
+
+    def check(self, choices: dict[str, Any], *counts: str) -> None:
+        """
+        :param choices: options that are one of a Literal's values, by name
+        :param counts: further options that are at least 1
+        :raises ValueError: if an option is invalid
+        """
+        for name, known in choices.items():
+            value = getattr(self, name)
+            if value not in get_args(known):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
+        for name in (*counts, "n_envs", "eval_freq", "max_episode_steps", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+def make_env(config: A2CConfig, world: WorldName, n_envs: int, goal: int = 0) -> VecEnv:
+    """
+    :param config: of the run
+    :param world: which kind of world
+    :param n_envs: copies of it
+    :param goal: number of the state to reach, of two_rooms
+    :return: them, with Monitors
+    :raises ImportError: if what it needs is not installed
+    :raises ValueError: if there is no such game or state
+    """
+    if world == "atari":
+        from sb3_manygoals.atari import make_atari_vec_env  # here, as the other worlds work without ale-py
+
+        return make_atari_vec_env(config.game, n_envs, config.seed)
+    make: partial[gym.Env[Any, Any]]
+    if world == "two_rooms":
+        make = partial(worlds.two_rooms, config.game, goal, config.max_episode_steps)
+    else:
+        make = partial(worlds.minigrid, config.game, config.max_episode_steps)
+    return make_vec_env(make, n_envs, seed=config.seed)
+
+
+def settings(config: A2CConfig) -> dict[str, Any]:
+    """
+    :param config: of the run
+    :return: arguments of SB3's A2C, beside ``policy``, a RolloutReusePolicy, and ``env``
+    """
+    return {
+        "learning_rate": config.learning_rate,
+        "n_steps": 5,  # paper: n
+        "gamma": 0.99,  # baselines; the paper gives it for its goals
+        "gae_lambda": 1.0,  # paper: R is the n-step bootstrapped return
+        "ent_coef": config.ent_coef,
+        "vf_coef": 0.25,  # paper: 0.5 of half the squared error; SB3's loss is the squared error
+        "max_grad_norm": 0.5,  # baselines
+        "normalize_advantage": False,  # paper: not in its equation
+        "seed": config.seed,
+        "policy_kwargs": {
+            **(OPTIMIZER if config.optimizer == "baselines" else {}),
+            "features_extractor_class": PaddedCNN,  # the layers of SB3's own for games, with faster products
+            "reuse_rollout": config.reuse_rollout,
+            "ortho_init": config.ortho_init,
+            "net_arch": [],  # no more layers, as SB3 has it after its own
+            "features_extractor_kwargs": {"features_dim": config.features_dim},
+        },
+    }
+
+
+class ScoreCallback(Clock):
+    """
+    Keeps the returns that a Monitor puts into ``infos[i]["episode"]``, before rewards are clipped.
+
+    :param every: environment steps between points; one more is at the end, none before an episode has ended
+    :param on_point: called with each point, a value for each of :data:`CURVE`
+    :raises ValueError: if ``every`` is not positive
+    """
+
+    def __init__(self, every: int, on_point: Callable[[dict[str, float]], None]) -> None:
+        super().__init__()
+        if every < 1:
+            raise ValueError(f"eval_freq must be at least 1, got {every}")
+        self.every, self.on_point = every, on_point
+        self.episodes = 0
+        self._last: deque[tuple[float, int]] = deque(maxlen=LAST)
+        self._last_step = 0
+
+    @property
+    def score(self) -> float | None:
+        """Mean return of the last 100 episodes; None before one has ended."""
+        return float(np.mean([score for score, _ in self._last])) if self._last else None
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: a plain tree"""
+        return {
+            "episodes": self.episodes,
+            "last": [list(one) for one in self._last],
+            "last_step": self._last_step,
+            "training_seconds": self.training_seconds,
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """:param state: of :meth:`get_checkpoint_state`"""
+        super().set_checkpoint_state(state["training_seconds"])
+        self.episodes, self._last_step = state["episodes"], state["last_step"]
+        self._last = deque(map(tuple, state["last"]), maxlen=LAST)
+
+    def _on_step(self) -> bool:
+        ended = [info["episode"] for info in self.locals["infos"] if "episode" in info]
+        self.episodes += len(ended)
+        self._last.extend((float(one["r"]), int(one["l"])) for one in ended)
+        if self.num_timesteps // self.every > self._last_step // self.every:
+            self._point()
+        return True
+
+    def _on_training_end(self) -> None:
+        if self.num_timesteps > self._last_step:
+            self._point()
+        super()._on_training_end()
+
+    def _point(self) -> None:
+        self._last_step = self.num_timesteps
+        if self.score is not None:
+            length = float(np.mean([length for _, length in self._last]))
+            values = (self._last_step, self.episodes, self.score, length, self.training_seconds)
+            self.on_point(dict(zip(CURVE, values, strict=True)))
+
+
+def train(
+    config: A2CConfig,
+    model: A2C,
+    folder: Path,
+    callbacks: Mapping[str, BaseCallback] | None = None,
+    measure: Callable[[], Mapping[str, int]] = dict,
+) -> dict[str, Any]:
+    """
+    Train, or go on, and write ``curve.csv`` and what :func:`~benchmarks.recording.train` writes.
+
+    :param config: of the run
+    :param model: untrained
+    :param folder: of the run
+    :param callbacks: further ones, which are saved in checkpoints under their names
+    :param measure: gives further columns of ``curve.csv``
+    :return: what came out: "score", None where no episode has ended, "step", "episodes", "training_seconds"
+    """
+    curve = CurveLog(folder / "curve.csv", [*CURVE, *measure()])
+
+    def note(point: dict[str, float]) -> None:
+        seconds, further = point.pop("training_seconds"), measure()
+        values = [value if isinstance(value, int) else f"{value:.6g}" for value in point.values()]
+        curve.add([*values, f"{seconds:.1f}", *further.values()])
+        model.logger.record("score/last_100_episodes", point["episode_return"])
+        for name, value in further.items():
+            model.logger.record(f"auxiliary/{name}", value)
+
+    score, own = ScoreCallback(config.eval_freq, note), dict(callbacks or {})
+    extras: dict[str, Any] = {**own, "score": score, "curve.csv": curve}
+    checkpointed: Mapping[str, Checkpointable] = extras
+    interval = max(1, config.eval_freq // (model.n_envs * model.n_steps))
+    recording.train(config, model, config.steps, folder, [*own.values(), score], checkpointed, interval)
+    return {
+        "score": score.score,
+        "step": model.num_timesteps,
+        "episodes": score.episodes,
+        "training_seconds": round(score.training_seconds, 1),
+    }
+
+
+def conclude(folder: Path, record: Mapping[str, Any]) -> Path:
+    """
+    Write ``score.json``, and print the score.
+
+    :param folder: of the run
+    :param record: what :func:`train` returned, and more
+    :return: the folder
+    """
+    (folder / "score.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    score = record["score"]
+    said = "no episode has ended" if score is None else f"score {score:.3f}, mean of the last {LAST} episodes"
+    print(f"{said}; training took {record['training_seconds']:.0f} s")
+    return folder

@@ -1,0 +1,277 @@
+"""
+SB3's own way to learn many goals, its DQN with HerReplayBuffer, made fit for the studies. Its settings are the best of the few
+that were tried on the small map of TwoRoomsSwitch, ``docs/results/hindsight-search.csv``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3 import DQN, HerReplayBuffer
+from stable_baselines3.common.preprocessing import get_flattened_obs_dim, is_image_space
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, GymEnv
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from torch import nn
+
+from sb3_manygoals import GoalBuffer, VecGoalBufferWrapper
+from sb3_manygoals.checkpoint import CheckpointError
+from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers
+from sb3_manygoals.many_goals_dqn.goal_dqn import update_rhythm
+from sb3_manygoals.networks import PaddedCNN, Preprocess
+
+UPDATES_PER_STEP = 0.25
+"""For any number of environments."""
+
+REDRAWS = 8
+"""How often a held-out goal is drawn again. With half of an episode held out, one draw in 512 is still held out then."""
+
+_DICTS = ("observations", "next_observations")
+_ARRAYS = ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length")
+
+
+class GoalProduct(BaseFeaturesExtractor):
+    """
+    The paper's network up to its head, as a features extractor for SB3's algorithms: one trunk for observation and goal, an
+    embedding for each, and their product.
+
+    :param observation_space: Dict of "observation" and "desired_goal", images with channels first or last, or vectors
+    :param features_dim: width of the embeddings
+    :param trunk_dim: width of the trunk's fully connected layer
+    :param layer_norm: whether to end the trunk with layer normalization
+    :param standardize: whether to standardize images, element by element, by those given to ``trunk[0].fit``
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Dict,
+        features_dim: int = 1024,
+        trunk_dim: int = 512,
+        layer_norm: bool = False,
+        standardize: bool = False,
+    ) -> None:
+        super().__init__(observation_space, features_dim)
+        seen = observation_space["observation"]
+        first: list[nn.Module]
+        if isinstance(seen, spaces.Box) and is_image_space(seen):
+            preprocess = Preprocess(seen, normalize_images=False, standardize=standardize)  # SB3 has scaled them already
+            assert isinstance(preprocess.space, spaces.Box)
+            first = [preprocess, PaddedCNN(preprocess.space, trunk_dim)]
+        else:
+            first = [nn.Flatten(), nn.Linear(get_flattened_obs_dim(seen), trunk_dim), nn.ReLU()]
+            first += [nn.Linear(trunk_dim, trunk_dim), nn.ReLU()]
+        self.trunk = nn.Sequential(*first, *([nn.LayerNorm(trunk_dim)] if layer_norm else []))
+        self.state_embedding = nn.Linear(trunk_dim, features_dim)
+        self.goal_embedding = nn.Linear(trunk_dim, features_dim)
+
+    def forward(self, observations: dict[str, th.Tensor]) -> th.Tensor:
+        """
+        :param observations: as SB3 prepares them, B of each
+        :return: features, (B, features_dim)
+        """
+        both = self.trunk(th.cat([observations["observation"], observations["desired_goal"]]))
+        states, goals = both.chunk(2)
+        product: th.Tensor = self.state_embedding(states) * self.goal_embedding(goals)
+        return product
+
+
+class KnownGoalsHerReplayBuffer(HerReplayBuffer):
+    """
+    SB3's HerReplayBuffer, but it relabels with known goals only, as held-out goals must not be taught.
+
+    A relabelled goal that is not known is drawn again, by the same rule for the same transition; so goals are distributed as
+    SB3's are, given that they are known. If that fails (the episode may have met nothing else), the transition keeps its
+    behavior goal.
+
+    ``goal_updates`` counts how often each goal was in a batch, by id, shape (capacity of the goal buffer,).
+
+    :param buffer_size: transitions of all environments together
+    :param observation_space: of the goal wrapper
+    :param action_space: of the environment
+    :param env: a VecEnv with a goal wrapper
+    :param kwargs: of HerReplayBuffer
+    """
+
+    def __init__(
+        self, buffer_size: int, observation_space: spaces.Dict, action_space: spaces.Space[Any], env: VecEnv, **kwargs: Any
+    ) -> None:
+        super().__init__(buffer_size, observation_space, action_space, env, **kwargs)
+        self.goal_buffer: GoalBuffer = goal_trackers(env)[0].goal_buffer
+        self.goal_updates: NDArray[np.int64] = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
+
+    def _sample_goals(self, batch_indices: NDArray[Any], env_indices: NDArray[Any]) -> NDArray[Any]:
+        goals = super()._sample_goals(batch_indices, env_indices)
+        for _ in range(REDRAWS):
+            rows = np.flatnonzero(self._ids(goals) == UNKNOWN)
+            if len(rows) == 0:
+                break
+            goals[rows] = super()._sample_goals(batch_indices[rows], env_indices[rows])
+        rows = np.flatnonzero(self._ids(goals) == UNKNOWN)
+        goals[rows] = self.observations["desired_goal"][batch_indices[rows], env_indices[rows]]
+        self._count(goals)
+        return goals
+
+    def _get_real_samples(
+        self, batch_indices: NDArray[Any], env_indices: NDArray[Any], env: VecNormalize | None = None
+    ) -> DictReplayBufferSamples:
+        self._count(self.observations["desired_goal"][batch_indices, env_indices])
+        return super()._get_real_samples(batch_indices, env_indices, env)
+
+    def _ids(self, goals: NDArray[Any]) -> NDArray[np.int64]:
+        return self.goal_buffer.ids(goals.reshape(-1, *self.goal_buffer.shape))  # SB3 keeps numbers as vectors of one
+
+    def _count(self, goals: NDArray[Any]) -> None:
+        ids = self._ids(goals)
+        np.add.at(self.goal_updates, ids[ids != UNKNOWN], 1)
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: a plain tree; its arrays are views of the memory, to be written before anything is added"""
+        used = slice(self.size())
+        return {
+            "buffer_size": self.buffer_size,
+            "pos": self.pos,
+            "full": self.full,
+            "current_ep_start": self._current_ep_start,
+            "goal_updates": self.goal_updates,
+            **{name: {key: array[used] for key, array in getattr(self, name).items()} for name in _DICTS},
+            **{name: getattr(self, name)[used] for name in _ARRAYS},
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of :meth:`get_checkpoint_state`
+        :raises CheckpointError: if it is of a memory of another size
+        """
+        if state["buffer_size"] != self.buffer_size:
+            raise CheckpointError(
+                f"the replay memory was saved with buffer_size {state['buffer_size']}, this one has {self.buffer_size}"
+            )
+        for name in _DICTS:
+            for key, array in getattr(self, name).items():
+                array[: len(state[name][key])] = state[name][key]
+        for name in _ARRAYS:
+            getattr(self, name)[: len(state[name])] = state[name]
+        self.pos, self.full = state["pos"], state["full"]
+        self._current_ep_start, self.goal_updates = state["current_ep_start"], state["goal_updates"]
+
+
+class HindsightDQN(DQN):
+    """
+    SB3's DQN with a :class:`KnownGoalsHerReplayBuffer`. Added are exact checkpoints, and images standardized by the goals that
+    are known at the first update, as ManyGoalsDQN's are. VecTransposeImage is left out, as it would turn the goals of the
+    wrapper; the network must permute images itself.
+
+    SB3 does not relabel ``done``. A transition that reaches the goal it is relabelled with has that goal's reward, but its
+    target goes on beyond it; a transition that ended an episode is an end for any goal that it is relabelled with.
+    """
+
+    replay_buffer: KnownGoalsHerReplayBuffer
+
+    @property
+    def goal_buffer(self) -> GoalBuffer:
+        """The known goals."""
+        return self.replay_buffer.goal_buffer
+
+    @property
+    def goal_updates(self) -> NDArray[np.int64]:
+        """How often each goal was in a batch, by id, shape (capacity of the goal buffer,)."""
+        return self.replay_buffer.goal_updates
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        return as_goal_vec_env(env, monitor_wrapper)
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        """
+        :param gradient_steps: number of updates
+        :param batch_size: transitions in each
+        """
+        if self._n_updates == 0:
+            for network in (self.q_net, self.q_net_target):
+                preprocess = network.features_extractor.trunk[0]  # type: ignore[index]
+                if isinstance(preprocess, Preprocess) and preprocess.standardize:
+                    preprocess.fit(th.as_tensor(self.goal_buffer.observations.copy(), device=self.device) / 255.0)
+        super().train(gradient_steps, batch_size)
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: as :meth:`ManyGoalsDQN.get_checkpoint_state`; to be written before training goes on"""
+        return {
+            "algorithm": get_algorithm_state(self),
+            "replay_buffer": self.replay_buffer.get_checkpoint_state(),
+            "goal_buffer": self.goal_buffer.get_checkpoint_state(),
+            "exploration_rate": self.exploration_rate,
+            "n_calls": self._n_calls,
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of :meth:`get_checkpoint_state`, of a model that was built in the same way
+        :raises CheckpointError: if it was built in another way; this model may then be in an undefined state
+        """
+        set_algorithm_state(self, state["algorithm"])
+        self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
+        try:
+            self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
+        except ValueError as error:
+            raise CheckpointError(str(error)) from error
+        self.exploration_rate, self._n_calls = state["exploration_rate"], state["n_calls"]
+
+
+def make(worlds: Any, pursuit: Mapping[str, Any], seed: int, device: str, given: Mapping[str, Any]) -> HindsightDQN:
+    """
+    :param worlds: an SB3 vector of environments without goals
+    :param pursuit: arguments of the goal wrapper
+    :param seed: of everything
+    :param device: for the network
+    :param given: further arguments of the learner; ``max_episode_steps`` goes to the goal wrapper
+    :return: an untrained agent
+    :raises ValueError: if the replay memory cannot hold an episode, or learning would start before one has ended
+    """
+    given = dict(given)
+    steps = given.pop("max_episode_steps", 50)
+    longest = worlds.num_envs * steps
+    train_freq, gradient_steps = update_rhythm(UPDATES_PER_STEP, worlds.num_envs)
+    settings: dict[str, Any] = {
+        "learning_rate": LinearSchedule(1e-3, 0.0, 1.0),
+        "buffer_size": 50_000,
+        "learning_starts": max(1_000, longest + 1),
+        "batch_size": 128,
+        "gamma": 0.99,
+        "tau": 0.05,
+        "target_update_interval": 8,
+        "train_freq": train_freq,
+        "gradient_steps": gradient_steps,
+        "exploration_fraction": 0.3,
+        "exploration_final_eps": 0.1,
+        "replay_buffer_kwargs": {"n_sampled_goal": 4, "goal_selection_strategy": "future"},
+        "policy_kwargs": {
+            "features_extractor_class": GoalProduct,
+            "features_extractor_kwargs": {"features_dim": 256, "trunk_dim": 256, "layer_norm": True, "standardize": True},
+            "net_arch": [],
+            "optimizer_class": th.optim.Adam,
+            "optimizer_kwargs": {"fused": True},
+        },
+        **given,
+    }
+    for name in ("buffer_size", "learning_starts"):
+        if settings[name] <= longest:
+            raise ValueError(
+                f"{name} must be more than n_envs x max_episode_steps = {longest}, as only whole episodes are relabelled, "
+                f"got {settings[name]}"
+            )
+    return HindsightDQN(
+        "MultiInputPolicy",
+        VecGoalBufferWrapper(worlds, **{"max_episode_steps": steps, "reset_worlds": True, **pursuit}),
+        replay_buffer_class=KnownGoalsHerReplayBuffer,
+        seed=seed,
+        device=device,
+        **settings,
+    )

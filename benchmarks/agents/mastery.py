@@ -1,0 +1,143 @@
+"""Agents that learn to reach goals: ManyGoalsDQN in several settings, and whom it is compared with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pydoc import locate
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.agents import head_per_goal, hindsight, tabular
+from benchmarks.recording import RunConfig
+from benchmarks.tables import Tables
+from benchmarks.worlds import SettingError, World
+from sb3_manygoals import PAPER, GoalBuffer, ManyGoalsDQN, TDTargets
+from sb3_manygoals.goals import (
+    GoalSelector,
+    IntermediateDifficultySelector,
+    LearningProgressSelector,
+    LeastVisitedSelector,
+    SmoothedProgressSelector,
+    UniformSelector,
+    ValueDisagreementSelector,
+)
+
+Agent = Literal["default", "td", "paper", "table", "hindsight", "head-per-goal"]
+Selection = Literal[
+    "uniform", "learning_progress", "smoothed_progress", "intermediate_difficulty", "least_visited", "value_disagreement"
+]
+
+SELECTORS: dict[Selection, type[GoalSelector]] = {
+    "uniform": UniformSelector,
+    "learning_progress": LearningProgressSelector,
+    "smoothed_progress": SmoothedProgressSelector,
+    "intermediate_difficulty": IntermediateDifficultySelector,
+    "least_visited": LeastVisitedSelector,
+    "value_disagreement": ValueDisagreementSelector,
+}
+
+N_ENVS = {"paper": 1, "hindsight": 8}
+"""Environments of some agents in TwoRoomsSwitch; others have 64."""
+
+
+@dataclass(frozen=True)
+class AgentConfig(RunConfig):
+    """The options of the agent."""
+
+    agent: Agent = "default"
+    """ManyGoalsDQN as it is; with the targets of a target network; with the paper's settings; a lookup table; SB3's DQN with
+    HerReplayBuffer; ManyGoalsDQN with outputs for each goal."""
+    selection: Selection = "uniform"
+    """How behavior goals are selected."""
+    agent_kwargs: str = "{}"
+    """Further arguments of the agent's class, as JSON. Objects are merged with the agent's own; "torch.nn:ReLU" is that
+    class."""
+    total_steps: int = 500_000
+    """Environment steps to train for."""
+    n_envs: int | None = None
+    """Environments side by side; by default 64 in TwoRoomsSwitch, but 1 for paper and 8 for hindsight, and elsewhere 1."""
+    device: str = "cpu"
+    """Where the networks live: cpu, cuda, auto."""
+
+
+def make(
+    config: AgentConfig, world: World, tables: Tables | None, held_out: NDArray[np.bool_] | None = None
+) -> tuple[Any, bool]:
+    """
+    :param config: of the run
+    :param world: to learn in
+    :param tables: of the world, if there are any
+    :param held_out: states that must never be goals, shape (S,), or None
+    :return: an untrained agent, and whether it observes state numbers
+    :raises SettingError: if the settings do not go together
+    """
+    n_envs = config.n_envs or (N_ENVS.get(config.agent, 64) if world.is_two_rooms else 1)
+    given = _arguments(config)
+    never = None if held_out is None or tables is None else tables.observations[held_out]
+    try:
+        if config.agent == "table":
+            if tables is None:
+                raise ValueError("there are no tables of the world, so that its states have no numbers")
+            if never is not None or config.selection != "uniform":
+                raise ValueError("a table knows of a goal what it was taught of it: held_out and selection are for others")
+            return tabular.make(world, tables, n_envs, config.total_steps, config.seed, given), True
+        pursuit: dict[str, Any] = {}
+        if config.selection != "uniform":
+            pursuit["selector"] = SELECTORS[config.selection]()
+        if config.agent in ("hindsight", "head-per-goal") or never is not None:
+            pursuit["goal_buffer"] = GoalBuffer(world.space, 10_000 if tables is None else len(tables), never)
+        if config.agent == "hindsight":
+            return hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given), False
+        own: dict[str, Any] = {"td": {"target_class": TDTargets}, "paper": PAPER}.get(config.agent, {})
+        if config.agent == "paper" and not world.is_seen:  # without pictures, no convolutions
+            policy_kwargs = dict(own["policy_kwargs"])
+            for name in ("features_extractor_class", "net_arch"):
+                policy_kwargs.pop(name, None)
+            own = own | {"policy_kwargs": policy_kwargs}
+        own = merged(own, {"goal_wrapper_kwargs": pursuit} if pursuit else {})
+        algorithm = head_per_goal.AllGoalsDQN if config.agent == "head-per-goal" else ManyGoalsDQN
+        env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
+        policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
+        return algorithm(policy, env, seed=config.seed, device=config.device, **merged(own, given)), False
+    except (TypeError, ValueError) as error:
+        raise SettingError(
+            f"{config.agent} cannot learn in {world.id} with agent_kwargs {config.agent_kwargs}: {error}"
+        ) from error
+
+
+def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    :param own: arguments
+    :param given: arguments that override them
+    :return: both; dictionaries are merged likewise
+    """
+    nested = {
+        key: merged(own[key], given[key]) for key in given if isinstance(own.get(key), dict) and isinstance(given[key], dict)
+    }
+    return {**own, **given, **nested}
+
+
+def _arguments(config: AgentConfig) -> dict[str, Any]:
+    try:
+        given = json.loads(config.agent_kwargs)
+    except ValueError as error:
+        raise SettingError(f"agent_kwargs must be JSON, got {config.agent_kwargs!r}: {error}") from error
+    if not isinstance(given, dict):
+        raise SettingError(f"agent_kwargs must be a JSON object, got {config.agent_kwargs!r}")
+    return {key: _named(value) for key, value in given.items()}
+
+
+def _named(value: Any) -> Any:
+    """Names of classes replaced by the classes."""
+    if isinstance(value, dict):
+        return {key: _named(each) for key, each in value.items()}
+    if not isinstance(value, str) or ":" not in value:
+        return value
+    found = locate(value.replace(":", "."))
+    if found is None:
+        raise SettingError(f"agent_kwargs must name classes as torch.nn:ReLU is, there is no {value!r}")
+    return found

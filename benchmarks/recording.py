@@ -1,0 +1,317 @@
+"""The folder of a run: settings and versions, logs that go on from a checkpoint, training that can be killed at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import json
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import CSVOutputFormat, Logger, TensorBoardOutputFormat
+from torch.utils.tensorboard import SummaryWriter
+
+from benchmarks.suite.spec import write_whole
+from sb3_manygoals import ExactCheckpointCallback
+from sb3_manygoals.checkpoint.callback import Checkpointable
+
+PACKAGES = ("sb3-manygoals", "stable-baselines3", "gymnasium", "torch", "numpy", "scipy")
+"""Those whose versions matter to all runs."""
+
+Config = TypeVar("Config", bound="RunConfig")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """The options of every run."""
+
+    seed: int = 0
+    """Of everything random."""
+    threads: int = 1
+    """Torch threads; the last bits of the results depend on them. Two are little faster with small networks, and many times
+    slower on cores that others use: OpenMP's threads wait by spinning, unless OMP_WAIT_POLICY is passive."""
+    output: Path = Path("runs")
+    """Folder in which the run's own folder is made."""
+    progress_bar: bool = True
+    """Show one while training."""
+    checkpoint_minutes: float = 5.0
+    """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
+    resume: Path | None = None
+    """Folder of a run to go on with, from its newest checkpoint, or from the start if it has none. All other options are by
+    default those of that run."""
+
+    @classmethod
+    def saved(cls: type[Config], folder: Path) -> Config:
+        """
+        :param folder: of a run
+        :return: its settings, to go on with it
+        :raises FileNotFoundError: if there is no ``config.json``
+        :raises TypeError: if it has other settings
+        """
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
+        return cls(**settings | {"output": Path(settings["output"]), "resume": folder})
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages whose versions matter."""
+        return PACKAGES
+
+    def run(self) -> Path:
+        """:return: the run's folder, with everything in it"""
+        raise NotImplementedError
+
+
+def create(root: Path, name: str) -> Path:
+    """
+    :param root: folder of all runs
+    :param name: of the run
+    :return: a new folder ``root/name-<date>-<time>``
+    """
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    for attempt in itertools.count(1):
+        folder = root / (f"{name}-{stamp}" if attempt == 1 else f"{name}-{stamp}-{attempt}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            break
+    return folder
+
+
+def open_folder(config: RunConfig, name: str) -> Path:
+    """
+    :param config: settings of a run
+    :param name: of the run
+    :return: a new folder with ``config.json``, or that of the run that goes on
+    """
+    if config.resume is not None:
+        return config.resume
+    folder = create(config.output, name)
+    write_config(folder, config, config.packages)
+    return folder
+
+
+def write_config(folder: Path, config: Any, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
+    """
+    Write ``config.json``: every setting, the versions, the machine, and the git revision.
+
+    :param folder: of the run
+    :param config: a dataclass
+    :param packages: those whose versions matter
+    :return: what was written
+    """
+    record = {"settings": dataclasses.asdict(config), **_provenance(packages)}
+    write_whole(folder / "config.json", json.dumps(record, indent=2, default=str) + "\n")
+    return record
+
+
+def carry_out(config: RunConfig, folder: Path) -> None:
+    """
+    Do a run of a suite, or go on with it.
+
+    :param config: its settings
+    :param folder: of the run
+    """
+    config = dataclasses.replace(config, output=folder.parent)
+    if not (folder / "config.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_config(folder, config, config.packages)
+    dataclasses.replace(config, resume=folder).run()
+
+
+def train(
+    config: RunConfig,
+    model: BaseAlgorithm,
+    steps: int,
+    folder: Path,
+    callbacks: Sequence[BaseCallback] = (),
+    extras: Mapping[str, Checkpointable] | None = None,
+    log_interval: int = 100,
+    part: str = "",
+) -> None:
+    """
+    Train up to a number of steps, from the newest checkpoint if there is one, and write ``checkpoints/``, ``progress.csv``,
+    TensorBoard events and ``model.zip``.
+
+    :param config: of the run
+    :param model: an untrained one; its environment is closed
+    :param steps: environment steps in all
+    :param folder: of the run
+    :param callbacks: of training
+    :param extras: what checkpoints hold besides the model
+    :param log_interval: episodes or updates between rows of ``progress.csv``, as SB3 counts
+    :param part: folder for a part of the run, below its own
+    """
+    place = folder / part
+    table = CSVLog(place / "progress.csv")
+    saving = ExactCheckpointCallback(
+        place / "checkpoints",
+        every_seconds=60 * config.checkpoint_minutes,
+        keep=2,
+        extras={**(extras or {}), "progress.csv": table},
+        verbose=1,
+    )
+    resumed = saving.resume(model, fallback=True)
+    if config.resume is not None:
+        _note_resumption(folder, config, resumed)
+    model.set_logger(logger(place, table, model.num_timesteps))
+    if model.num_timesteps < steps:
+        model.learn(
+            steps - model.num_timesteps,
+            [*callbacks, saving],
+            log_interval=log_interval,
+            reset_num_timesteps=not resumed and model.num_timesteps == 0,
+            progress_bar=config.progress_bar,
+        )
+    model.logger.close()
+    model.save(place / "model.zip")
+    assert model.env is not None
+    model.env.close()
+
+
+def _note_resumption(folder: Path, config: RunConfig, resumed: bool) -> None:
+    """The settings that hold from now on; and that it went on, when, where and with which versions."""
+    record = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    record["settings"] = dataclasses.asdict(dataclasses.replace(config, resume=None))
+    if resumed:
+        record.setdefault("resumed", []).append(_provenance(config.packages))
+    write_whole(folder / "config.json", json.dumps(record, indent=2, default=str) + "\n")
+
+
+def _provenance(packages: Sequence[str]) -> dict[str, Any]:
+    processor, cpuinfo = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        processor = f"{names[0]}, {len(names)} cores" if names else processor
+    return {
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in packages},
+        "machine": {
+            "processor": processor,
+            "system": platform.platform(),
+            "torch_threads": th.get_num_threads(),
+            "gpu": th.cuda.get_device_name() if th.cuda.is_available() else "none",
+        },
+        "git_revision": git_revision(),
+    }
+
+
+def git_revision() -> str:
+    """:return: the commit of the code that runs, marked if there are uncommitted changes; "unknown" outside of git"""
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    answer = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return answer.stdout.strip() if answer.returncode == 0 else "unknown"
+
+
+class CurveLog:
+    """
+    A small CSV file, a row a measurement.
+
+    :param path: the file; an old one is replaced with the first row
+    :param columns: their names
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path = path
+        self._text = ",".join(columns) + "\n"
+
+    def add(self, row: Sequence[Any]) -> None:
+        """:param row: a value for each column"""
+        self._text += ",".join(map(str, row)) + "\n"
+        write_whole(self.path, self._text)
+
+    def get_checkpoint_state(self) -> str:
+        """:return: the content of the file"""
+        return self._text
+
+    def set_checkpoint_state(self, state: str) -> None:
+        """:param state: of :meth:`get_checkpoint_state`; later rows are dropped"""
+        self._text = state
+        write_whole(self.path, self._text)
+
+
+class CSVLog(CSVOutputFormat):
+    """
+    ``progress.csv`` as SB3 writes it.
+
+    :param path: the file; an old one is replaced with the first row
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.keys, self.separator, self.quotechar = [], ",", '"'
+
+    @cached_property
+    def file(self) -> io.TextIOWrapper:  # type: ignore[override]
+        """Opened late, as that empties it: a run that cannot be resumed keeps what it has."""
+        return self.path.open("w+", encoding="utf-8")
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: the content of the file"""
+        self.file.seek(0)
+        return {"keys": self.keys, "text": self.file.read()}  # reading to the end, where writing goes on
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """:param state: of :meth:`get_checkpoint_state`; later rows are dropped"""
+        self.keys = state["keys"]
+        self.file.seek(0)
+        self.file.truncate()
+        self.file.write(state["text"])
+        self.file.flush()
+
+
+def logger(folder: Path, table: CSVLog, step: int) -> Logger:
+    """
+    :param folder: of a run
+    :param table: its ``progress.csv``
+    :param step: from which it goes on; TensorBoard drops later ones
+    :return: a logger to both
+    """
+    events = TensorBoardOutputFormat(str(folder))
+    if step > 0:
+        events.writer.close()
+        events.writer = SummaryWriter(str(folder), purge_step=step + 1)  # the first step that is dropped
+    return Logger(str(folder), [table, events])
+
+
+class Clock(BaseCallback):
+    """Measures the time of training; pauses do not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began, self._before = 0.0, 0.0
+
+    @property
+    def training_seconds(self) -> float:
+        """Until now, or until training ended."""
+        return self._before + (time.perf_counter() - self._began if self._began else 0.0)
+
+    def _on_training_start(self) -> None:
+        self._began = time.perf_counter()
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_training_end(self) -> None:
+        self._before, self._began = self.training_seconds, 0.0
+
+    def get_checkpoint_state(self) -> Any:
+        """:return: a plain tree"""
+        return self.training_seconds
+
+    def set_checkpoint_state(self, state: Any) -> None:
+        """:param state: of :meth:`get_checkpoint_state`"""
+        self._before = state
