@@ -182,7 +182,7 @@ class FrameStore:
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree, some of whose arrays are the store's own: to be written at once"""
-        packed = {number: block for number, block in self._blocks.items() if isinstance(block, bytes)}
+        packed = {number: block for number, block in sorted(self._blocks.items()) if isinstance(block, bytes)}
         return {
             "built": self._built(),
             "numbers": np.array(self._numbers, np.int64),
