@@ -55,6 +55,7 @@ from sb3_manygoals.checkpoint.handlers import PARTS, attributes, inside, is_envi
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, copy_tree, load_tree, tree_bytes
 
 Node = dict[str, Any]
+_KINDS = ("spaces", "parts", "values", "special")  # of attributes
 
 
 def get_env_state(env: Any) -> Any:
@@ -160,13 +161,13 @@ class StatefulEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorAr
         return None, ""
 
 
-def _inner(env: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """The environments in the attributes of one, by place; none twice, though wrappers may refer to one further in."""
-    for name, value, _ in attributes(env):
-        for place, one in (inside(value, is_environment) or {}).items():
+def _inner(env: Any, seen: set[int]) -> Iterator[Any]:
+    """The environments in the attributes of one; none twice, though wrappers may refer to one further in."""
+    for _, value, _ in attributes(env):
+        for one in inside(value, is_environment).values():
             if id(one) not in seen:
                 seen.add(id(one))
-                yield f"{name}.{place}".rstrip("."), one
+                yield one
 
 
 def _class(thing: Any) -> str:
@@ -175,12 +176,11 @@ def _class(thing: Any) -> str:
 
 def _chain(env: Any, seen: set[int]) -> str:
     """How an environment is built: its classes from the outermost, and how many there are."""
-    inner = [_chain(one, seen) for _, one in _inner(env, seen)]
-    return _describe(_class(env), getattr(env, "num_envs", None), inner)
+    return _describe(_class(env), getattr(env, "num_envs", None), [_chain(one, seen) for one in _inner(env, seen)])
 
 
 def _chain_of_state(node: Node) -> str:
-    return _describe(node["class"], node["num_envs"], [_chain_of_state(one) for one in node["inner"].values()])
+    return _describe(node["class"], node["num_envs"], [_chain_of_state(one) for one in node["inner"]])
 
 
 def _describe(name: str, num_envs: int | None, inner: list[str]) -> str:
@@ -206,47 +206,43 @@ def _is_space(value: Any) -> bool:
 
 
 def _capture(thing: Any, seen: set[int]) -> Node:
+    """The state of an environment or a part of one, some of it its own memory."""
     name = type(thing).__name__
-    inner = {place: _capture(one, seen) for place, one in _inner(thing, seen)}
-    node: Node = {"class": _class(thing), "num_envs": getattr(thing, "num_envs", None), "inner": inner, "workers": None}
+    node: Node = {"class": _class(thing), "num_envs": getattr(thing, "num_envs", None), "workers": None}
+    node["inner"] = [_capture(one, seen) for one in _inner(thing, seen)]
     if isinstance(thing, (SubprocVecEnv, AsyncVectorEnv)):
         node["workers"] = [load_tree(io.BytesIO(state)) for state in _ask_workers(thing, [()] * thing.num_envs)]
-    node["spaces"], node["values"], node["special"], node["parts"] = {}, {}, {}, {}
+    node |= {kind: {} for kind in _KINDS}
     get_state = _own_method(thing, "get_checkpoint_state")
     node["state"] = None if get_state is None else get_state()
     check_tree(node["state"], f"{name}.get_checkpoint_state()")
-    slots = [slot for base in type(thing).__mro__ for slot in getattr(base, "__slots__", ()) if slot != "__weakref__"]
-    if slots and get_state is None:
+    if get_state is None and any(set(getattr(base, "__slots__", ())) - {"__weakref__"} for base in type(thing).__mro__):
         raise CheckpointError(f"{name} has __slots__, which are not looked into: give it the method get_checkpoint_state()")
     for attribute, value, special in attributes(thing):
-        spaces = inside(value, _is_space)
-        if spaces is not None:
-            node["spaces"][attribute] = {place: _capture_space(space) for place, space in spaces.items()}
-        elif get_state is not None or inside(value, is_environment) is not None:
+        place = f"{name}.{attribute}"
+        if spaces := inside(value, _is_space):
+            node["spaces"][attribute] = {key: _capture_space(space, place) for key, space in spaces.items()}
+        elif get_state is not None or inside(value, is_environment):
             continue
-        elif special is not None:
-            node["special"][attribute] = special.read(thing)
-            check_tree(node["special"][attribute], f"{name}.{attribute}")
-        elif (parts := inside(value, _is_part)) is not None:
-            node["parts"][attribute] = {place: _capture(part, seen) for place, part in parts.items()}
+        elif parts := inside(value, _is_part):
+            node["parts"][attribute] = {key: _capture(part, seen) for key, part in parts.items()}
         else:
-            check_tree(value, f"{name}.{attribute}")
-            node["values"][attribute] = value
+            kind, value = ("values", value) if special is None else ("special", special[0](thing))
+            check_tree(value, place)
+            node[kind][attribute] = value
     return node
 
 
 def _restore(thing: Any, node: Node, seen: set[int]) -> None:
     name = type(thing).__name__
-    for (_, one), inner in zip(_inner(thing, seen), node["inner"].values(), strict=True):
+    for one, inner in zip(_inner(thing, seen), node["inner"], strict=True):
         _restore(one, inner, seen)
     if node["workers"] is not None:
         _restore_workers(thing, [tree_bytes(state) for state in node["workers"]], node["values"].get("reset_infos"))
     present = {attribute: (value, special) for attribute, value, special in attributes(thing)}
     for attribute, spaces in node["spaces"].items():
-        mine = inside(present.get(attribute, (None, None))[0], _is_space) or {}
-        _check_places(f"{name}.{attribute}", spaces, mine)
-        for place, space in spaces.items():
-            _restore_space(mine[place], space, f"{name}.{attribute}")
+        mine = inside(present.get(attribute, (None,))[0], _is_space)
+        _restore_spaces(mine, spaces, f"{name}.{attribute}")
     set_state = _own_method(thing, "set_checkpoint_state")
     if set_state is not None:
         try:
@@ -255,41 +251,39 @@ def _restore(thing: Any, node: Node, seen: set[int]) -> None:
             raise CheckpointError(f"the state does not fit {name}: {error}") from error
         return
     for attribute, parts in node["parts"].items():
-        mine = inside(present.get(attribute, (None, None))[0], _is_part) or {}
+        mine = inside(present.get(attribute, (None,))[0], _is_part)
         _check_places(f"{name}.{attribute}", parts, mine)
-        for place, part in parts.items():
-            _restore(mine[place], part, seen)
+        for key, part in parts.items():
+            _restore(mine[key], part, seen)
     for attribute, value in node["special"].items():
         special = present.get(attribute, (None, None))[1]
         if special is None:
             raise CheckpointError(f"{name} has no {attribute}: was it built otherwise?")
-        special.write(thing, value)
-    for attribute, value in node["values"].items():
-        vars(thing)[attribute] = value
+        special[1](thing, value)
+    vars(thing).update(node["values"])
     # what the environment came to have since it was built, and the other did not
-    for attribute in present.keys() - set().union(*(node[kind] for kind in ("spaces", "values", "special", "parts"))):
+    for attribute in present.keys() - set().union(*(node[kind] for kind in _KINDS)):
         value = present[attribute][0]
-        if value is not None and inside(value, is_environment) is None:
+        if value is not None and not inside(value, is_environment):
             del vars(thing)[attribute]
 
 
 def _inner_spaces(space: Space[Any]) -> dict[str, Space[Any]]:
-    found = ((name, inside(value, _is_space)) for name, value in vars(space).items())
-    return {f"{name}.{place}": one for name, ones in found for place, one in (ones or {}).items()}
+    found = {name: inside(value, _is_space) for name, value in vars(space).items()}
+    return {f"{name}.{key}": one for name, ones in found.items() for key, one in ones.items()}
 
 
-def _capture_space(space: Space[Any]) -> Node:
+def _capture_space(space: Space[Any], name: str) -> Node:
     generator = vars(space)["_np_random"]  # np_random would make one
-    check_tree(generator, f"the random number generator of {space}")
-    return {"rng": generator, "inner": {name: _capture_space(one) for name, one in _inner_spaces(space).items()}}
+    check_tree(generator, f"the random number generator of {name}")
+    return {"rng": generator, "inner": {key: _capture_space(one, name) for key, one in _inner_spaces(space).items()}}
 
 
-def _restore_space(space: Space[Any], node: Node, name: str) -> None:
-    inner = _inner_spaces(space)
-    _check_places(name, node["inner"], inner)
-    vars(space)["_np_random"] = node["rng"]
-    for place, one in node["inner"].items():
-        _restore_space(inner[place], one, name)
+def _restore_spaces(spaces: dict[str, Space[Any]], nodes: dict[str, Node], name: str) -> None:
+    _check_places(name, nodes, spaces)
+    for key, node in nodes.items():
+        vars(spaces[key])["_np_random"] = node["rng"]
+        _restore_spaces(_inner_spaces(spaces[key]), node["inner"], name)
 
 
 def _check_places(name: str, expected: dict[str, Any], found: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -27,40 +27,23 @@ from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals.buffer import GoalBuffer
 
 PARTS = (RunningMeanStd, GymnasiumRunningMeanStd, StackedObservations)
-"""Classes of attributes that are restored where they are, attribute by attribute, as environments are."""
+"""Classes of attributes that are restored in place, attribute by attribute, as environments are."""
+
+Special = tuple[Callable[[Any], Any], Callable[[Any, Any], None]]
+"""How the state of an attribute is read from an environment, and written into it."""
 
 _CONSTANT = (
-    type,
-    types.ModuleType,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    functools.partial,
-    functools._lru_cache_wrapper,
-    np.ufunc,
-    np.dtype,
-    th.dtype,
-    th.device,
-    logging.Logger,
-    EnvSpec,
+    *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
+    *(functools.partial, functools._lru_cache_wrapper, np.ufunc, np.dtype, th.dtype, th.device, logging.Logger, EnvSpec),
     ResultsWriter,  # see the docstring of sb3_manygoals.checkpoint.envs
     GoalBuffer,  # shared between environments and learner, who saves it once
 )
-
 _CONSTANT_NAMES = frozenset(
-    # the last three: what gymnasium.utils remembers of constructors
     {
-        "spec",
-        "metadata",
-        "_metadata",
-        "_cached_spec",
-        "class_attributes",
-        "_saved_kwargs",
-        "_ezpickle_args",
-        "_ezpickle_kwargs",
+        *("spec", "metadata", "_metadata", "_cached_spec", "class_attributes"),
+        *("_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs"),  # what gymnasium.utils remembers of constructors
     }
 )
-
 _LEFT_OUT: dict[type, frozenset[str]] = {
     # written by each step before they are read
     DummyVecEnv: frozenset({"actions", "buf_infos", "_save_obs"}),
@@ -70,15 +53,8 @@ _LEFT_OUT: dict[type, frozenset[str]] = {
 }
 
 
-class Special(NamedTuple):
-    """An attribute with a way of its own to be read, as plain data, and restored."""
-
-    read: Callable[[Any], Any]
-    write: Callable[[Any, Any], None]
-
-
-def _clock(name: str, clock: str) -> Special:
-    """A time at which something began. The time that has passed is kept: clocks differ from process to process."""
+def _clock(name: str, clock: str) -> dict[str, Special]:
+    """A time at which something began. What is saved is how long ago: clocks differ between processes."""
 
     def passed(env: Any) -> Any:
         return getattr(time, clock)() - getattr(env, name)
@@ -86,15 +62,15 @@ def _clock(name: str, clock: str) -> Special:
     def go_on(env: Any, passed: Any) -> None:
         setattr(env, name, getattr(time, clock)() - passed)
 
-    return Special(passed, go_on)
+    return {name: (passed, go_on)}
 
 
-def _write_in_place(target: Any, source: Any) -> None:
+def _fill(target: Any, source: Any) -> None:
     if isinstance(target, np.ndarray):
         np.copyto(target, source)
     else:
         for key in target if isinstance(target, dict) else range(len(target)):
-            _write_in_place(target[key], source[key])
+            _fill(target[key], source[key])
 
 
 def _read_ale(env: Any) -> bytes:
@@ -109,8 +85,8 @@ def _read_ale(env: Any) -> bytes:
 
 def _write_ale(env: Any, serialized: bytes) -> None:
     state = sys.modules["ale_py"].ALEState(serialized)
-    # What is on the screen is no part of it, and is seen where the next frame does not fill the screen. So a like frame is
-    # drawn first, and then undone but for the screen.
+    # The state does not hold the screen, which shows where the next frame does not fill it. So draw a similar frame first,
+    # and then undo all but the screen.
     env.ale.restoreState(state)
     if env.ale.getEpisodeFrameNumber() == 0:
         env.ale.reset_game()
@@ -120,39 +96,32 @@ def _write_ale(env: Any, serialized: bytes) -> None:
 
 
 _SPECIAL: dict[type, dict[str, Special]] = {
-    Monitor: {"t_start": _clock("t_start", "time")},
-    VecMonitor: {"t_start": _clock("t_start", "time")},
-    RecordEpisodeStatistics: {"episode_start_time": _clock("episode_start_time", "perf_counter")},
-    VectorRecordEpisodeStatistics: {"episode_start_times": _clock("episode_start_times", "perf_counter")},
+    Monitor: _clock("t_start", "time"),
+    VecMonitor: _clock("t_start", "time"),
+    RecordEpisodeStatistics: _clock("episode_start_time", "perf_counter"),
+    VectorRecordEpisodeStatistics: _clock("episode_start_times", "perf_counter"),
     # memory shared with the workers
-    AsyncVectorEnv: {
-        "observations": Special(lambda env: env.observations, lambda env, kept: _write_in_place(env.observations, kept))
-    },
+    AsyncVectorEnv: {"observations": (lambda env: env.observations, lambda env, kept: _fill(env.observations, kept))},
 }
-
-
-def _tables(kind: type) -> tuple[frozenset[str], dict[str, Special]]:
-    left_out, special = _CONSTANT_NAMES, {}
-    for base in kind.__mro__:
-        left_out |= _LEFT_OUT.get(base, frozenset())
-        special.update(_SPECIAL.get(base, {}))
-        if base.__module__ == "ale_py.env" and base.__name__ == "AtariEnv":  # which may not be installed
-            left_out |= {"_action_set"}
-            special["ale"] = Special(_read_ale, _write_ale)
-    return left_out, special
 
 
 def attributes(owner: Any) -> Iterator[tuple[str, Any, Special | None]]:
     """
     :param owner: an environment, a wrapper or a part of one
-    :return: name and value of each of its attributes that may be part of its state, and what is special about it
+    :return: name and value of each attribute that may be part of its state, and what is special about it
     """
-    left_out, special = _tables(type(owner))
+    left_out, special = _CONSTANT_NAMES, {}
+    for base in type(owner).__mro__:
+        left_out |= _LEFT_OUT.get(base, frozenset())
+        special.update(_SPECIAL.get(base, {}))
+        if base.__module__ == "ale_py.env" and base.__name__ == "AtariEnv":  # which may not be installed
+            left_out |= {"_action_set"}
+            special["ale"] = _read_ale, _write_ale
     draws = type(owner).__module__.startswith("gymnasium.envs.")
     for name, value in list(vars(owner).items()):
-        if name in left_out or _all_in(value, _is_constant) or (draws and _all_in(value, _is_picture)):
-            continue
-        yield name, value, special.get(name)
+        constant = inside(value, _is_constant) or (draws and inside(value, _is_picture))
+        if name not in left_out and not constant:
+            yield name, value, special.get(name)
 
 
 def is_environment(value: Any) -> bool:
@@ -160,26 +129,18 @@ def is_environment(value: Any) -> bool:
     return isinstance(value, (gym.Env, VecEnv, VectorEnv))
 
 
-def _all_in(value: Any, wanted: Callable[[Any], bool]) -> bool:
-    """Whether something is a certain thing, or a container of nothing else."""
-    if isinstance(value, (list, tuple, dict)):
-        return len(value) > 0 and all(wanted(one) for one in (value.values() if isinstance(value, dict) else value))
-    return wanted(value)
-
-
-def inside(value: Any, wanted: Callable[[Any], bool]) -> dict[str, Any] | None:
+def inside(value: Any, wanted: Callable[[Any], bool]) -> dict[str, Any]:
     """
     :param value: of an attribute
     :param wanted: tells the things that are looked for
-    :return: them by place in ``value``, "" if it is one itself; None if it is none and no container of nothing else
+    :return: the things by place in ``value``, "" if it is one itself; empty unless it is one or a container of nothing else
     """
-    if not _all_in(value, wanted):
-        return None
+    found = {"": value}
     if isinstance(value, dict):
-        return {str(key): one for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return {str(index): one for index, one in enumerate(value)}
-    return {"": value}
+        found = {str(key): one for key, one in value.items()}
+    elif isinstance(value, (list, tuple)):
+        found = {str(index): one for index, one in enumerate(value)}
+    return found if all(wanted(one) for one in found.values()) else {}
 
 
 def _is_constant(value: Any) -> bool:

@@ -244,11 +244,6 @@ def test_generators_of_gpus_that_are_not_there_are_left_out(monkeypatch):
     assert given == ["first"]
 
 
-def test_keep_must_be_whole(tmp_path):
-    with pytest.raises(ValueError, match=r"keep must be a whole number or None, got 1\.5"):
-        ExactCheckpointCallback(tmp_path, keep=1.5)
-
-
 SCRIPT = """
     import sys
     sys.path[:0] = {path!r}

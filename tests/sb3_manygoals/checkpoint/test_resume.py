@@ -170,8 +170,11 @@ def test_what_was_measured_goes_on_too(tmp_path):
     assert learn("stopped") == whole[2:]
 
 
-def test_nothing_to_resume(tmp_path):
-    assert ExactCheckpointCallback(tmp_path / "none").resume(build("one environment")) is False
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    root = tmp_path_factory.mktemp("several")
+    build("several").learn(70, ExactCheckpointCallback(root))
+    return root
 
 
 @pytest.mark.parametrize(
@@ -193,13 +196,11 @@ def test_nothing_to_resume(tmp_path):
         ("vectors", {}, "observation space"),
     ],
 )
-def test_another_model_is_refused(name, kwargs, message, tmp_path):
-    model = build("several")
-    model.learn(70, ExactCheckpointCallback(tmp_path))
+def test_another_model_is_refused(name, kwargs, message, several):
     other = build(name, **kwargs)
     before = {key: value.clone() for key, value in other.policy.state_dict().items()}
     with pytest.raises(CheckpointError, match=message):
-        ExactCheckpointCallback(tmp_path).resume(other)
+        ExactCheckpointCallback(several).resume(other)
     assert all(th.equal(value, before[key]) for key, value in other.policy.state_dict().items()) or "replay" in message
 
 
@@ -213,19 +214,12 @@ def test_other_extras_are_refused(tmp_path):
         callback.resume(build("one environment"))
 
 
-def test_starting_over_by_mistake_is_noticed(tmp_path):
-    build("one environment").learn(20, ExactCheckpointCallback(tmp_path))
-    model = build("one environment")
-    callback = ExactCheckpointCallback(tmp_path)
-    assert callback.resume(model)
-    with pytest.raises(ValueError, match="pass reset_num_timesteps=False"):
-        model.learn(20, callback)
-
-
 def test_bad_arguments_are_refused(tmp_path):
     for kwargs in ({"every_steps": 0}, {"every_seconds": -1.0}, {"keep": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(kwargs))} must be positive or None"):
             ExactCheckpointCallback(tmp_path, **kwargs)
+    with pytest.raises(ValueError, match=r"keep must be a whole number or None, got 1\.5"):
+        ExactCheckpointCallback(tmp_path, keep=1.5)
     with pytest.raises(TypeError, match=r"extras\['log'\] must have get_checkpoint_state"):
         ExactCheckpointCallback(tmp_path, extras={"log": 3})
     with pytest.raises(TypeError, match="model must have get_checkpoint_state and set_checkpoint_state, got DQN"):
