@@ -161,7 +161,7 @@ def _write(file: io.FileIO, data: bytes | bytearray | memoryview) -> None:
 def _linked(known: Path | None, path: Path, data: bytearray | memoryview) -> bool:
     """Whether there is such a file already, and it is now here too."""
     try:
-        if known is None or known.is_symlink() or known.read_bytes() != data:  # damaged since: not to be passed on
+        if known is None or known.is_symlink() or known.read_bytes() != bytes(data):  # damaged since: not to be passed on
             return False
         os.link(known, path)
     except OSError:  # no links on this file system, or too many to one file: a copy will do

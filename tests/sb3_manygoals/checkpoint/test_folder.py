@@ -1,5 +1,6 @@
 """Checkpoints as folders: numbered, whole, on the disk; what has not changed is linked."""
 
+import io
 import json
 import os
 import re
@@ -35,6 +36,18 @@ def test_together_the_pieces_are_a_file_of_torch(tmp_path, small_pieces):
     whole = th.load(tmp_path / "whole.pt", weights_only=True)["tree"]
     assert whole["step"] == 7
     assert th.equal(whole["weights"], th.arange(1000))
+
+
+def test_joined_files_are_read_from_everywhere(tmp_path):
+    data = bytes(range(20))
+    for index in range(3):
+        (tmp_path / str(index)).write_bytes(data[7 * index : 7 * index + 7])
+    joined = io.BufferedReader(files.JoinedFiles([tmp_path / str(index) for index in range(3)]), 1)
+    for start in range(22):
+        assert joined.seek(start) == start
+        assert joined.read(9) == data[start : start + 9]
+    assert joined.seek(-3, os.SEEK_END) == 17
+    assert joined.read() == data[17:]
 
 
 def test_the_manifest_says_what_wrote_it(tmp_path):
