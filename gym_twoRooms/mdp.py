@@ -246,8 +246,9 @@ class TwoRoomsMDP:
         :param states: State numbers, any shape
         :return: A new array, (..., H, W, 3) uint8
         """
-        # "clip" saves the check of what is never out of range; the default takes twice as long.
-        return self.observations.take(states, axis=0, mode="clip") if self.has_table else self.render(states)
+        if not self.has_table:
+            return self.render(states)
+        return self.observations.take(states, axis=0, mode="clip")  # twice as fast as with the check of the range
 
     def action_masks(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.int8]:
         """
@@ -256,7 +257,11 @@ class TwoRoomsMDP:
         :param states: State numbers, any shape
         :return: A new array, 1 where an action may do something: toggling only on a switch, (..., 5) int8
         """
-        return self._masks[states].copy() if isinstance(states, int) else self._masks.take(states, axis=0, mode="clip")
+        if isinstance(states, int):
+            return self._masks[self.on_switch.item(states)].copy()
+        masks = np.ones((*states.shape, self.n_actions), dtype=np.int8)
+        masks[..., Action.TOGGLE] = self.on_switch.take(states)
+        return masks
 
     def render(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.uint8]:
         """
@@ -358,8 +363,7 @@ class TwoRoomsMDP:
         self._closing_bounds_list = self._closing_bounds.tolist()
         self._any_closing = self._closing_bounds_list[-1]
         self._chance_at, self._next_state_at = self.chance.item, self.next_state.item  # bound once, for single steps
-        self._masks = np.ones((self.n_states, self.n_actions), dtype=np.int8)
-        self._masks[:, Action.TOGGLE] = self.on_switch
+        self._masks = np.array([1, 1, 1, 1, 0], dtype=np.int8), np.ones(5, dtype=np.int8)
 
     def _check_connected(self) -> None:
         """Raise LayoutError unless every state can be reached from every other."""

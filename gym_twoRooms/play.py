@@ -25,8 +25,6 @@ WAIT = len(Action)
 """The action of a player who presses no key, or several at once."""
 REACHED_COLOUR, PURSUED_COLOUR = (46, 160, 67), (238, 238, 238)
 
-Step = tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]
-
 
 class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int64]):
     """
@@ -45,9 +43,8 @@ class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int6
         self.action_space = spaces.Discrete(WAIT + 1)
         self.goals = goals
         self.goal: NDArray[np.uint8] | None = None
-        self.reached = False
         self._rng = np.random.default_rng()
-        self._pressed, self._frames, self._steps = WAIT, 0, 0
+        self.reached, self._pressed, self._frames, self._steps = False, WAIT, 0, 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -65,7 +62,7 @@ class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int6
             self._next_goal()
         return observation, info
 
-    def step(self, action: np.int64 | int) -> Step:
+    def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """
         :param action: Of the key that is down in this frame, or ``WAIT``
         :return: What the world returns; with an empty info if it did not act

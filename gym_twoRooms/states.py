@@ -115,22 +115,19 @@ def stranded_state(acted: NDArray[np.integer[Any]], settled: NDArray[np.integer[
     :param settled: The states in which the world may settle after an action has led to each state, (S, K) int, likewise
     :return: None if there is no such state, else the first one, and whether the others can reach it
     """
-    from scipy.sparse import bmat, csr_array  # importing scipy takes longer than compiling a layout
+    from scipy.sparse import csr_array  # importing scipy takes longer than compiling a layout
     from scipy.sparse.csgraph import breadth_first_order, connected_components
 
     n_states = len(acted)
 
     def edges(targets: NDArray[np.integer[Any]]) -> csr_array:
         row_starts = np.arange(n_states + 1) * targets.shape[1]
-        matrix = csr_array((np.ones(targets.size, dtype=np.int8), targets.flatten(), row_starts), shape=(n_states, n_states))
-        matrix.sum_duplicates()  # connected_components may never return on a graph that lists an edge twice
-        return matrix
+        return csr_array((np.ones(targets.size, dtype=np.bool_), targets.flatten(), row_starts), shape=(n_states, n_states))
 
-    # Nodes are the states before a step and, apart from them, the states that actions lead to: fewer edges than all
-    # combinations of an action and of what follows.
-    graph = bmat([[None, edges(acted)], [edges(settled), None]], format="csr")
+    graph = csr_array(edges(acted) @ edges(settled))
+    graph.sum_duplicates()  # connected_components may never return on a graph that lists an edge twice
     _, labels = connected_components(graph, directed=True, connection="strong")
-    largest = labels[:n_states] == np.bincount(labels[:n_states]).argmax()
+    largest = labels == np.bincount(labels).argmax()
     if largest.all():
         return None
     state = int(np.flatnonzero(~largest)[0])
