@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_manygoals.action_masks import random_allowed
+from sb3_manygoals.checks import check_count
 from sb3_manygoals.goals.buffer import check_goal_space, identical
-from sb3_manygoals.guards import check_count
 
 _OWN_STREAM = 1
 """Keeps random actions from being drawn with the very numbers of a world that has the same seed."""

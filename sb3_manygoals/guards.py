@@ -50,20 +50,6 @@ class WorkerDied(Fault, RuntimeError):
     """Worker processes of a SubprocVecEnv have died, so its others were ended too."""
 
 
-def check_count(name: str, value: Any, least: int = 1, of: str = "") -> int:
-    """
-    :param name: of an argument
-    :param value: its value
-    :param least: the smallest allowed
-    :param of: what is counted, for the message
-    :return: ``value``
-    :raises ValueError: if it is not a whole number, at least ``least``
-    """
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number{of and f' of {of}'}, at least {least}, got {value!r}")
-    return int(value)
-
-
 def check_finite(values: NDArray[Any], what: str, source: object, first: int = 0) -> None:
     """
     :param values: one row an environment; integers are not looked at

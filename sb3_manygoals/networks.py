@@ -1,54 +1,121 @@
-"""Networks: the shared trunk, and the universal value function on top of it."""
+"""Networks: observations to features, and universal value functions on top of them."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first, preprocess_obs
+from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
-
-from sb3_manygoals.linear import Linear, linear
+from torch.nn import functional
 
 MASTERY_LAYERS = ((16, 2, 2), (32, 2, 2))
 """Convolutions (channels, kernel, stride) for the paper's 10x10 gridworld (its appendix)."""
-
 ATARI_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-"""Convolutions of the Nature DQN, the paper's for Atari; used for images of at least 36 pixels a side."""
+"""Convolutions of the Nature DQN, which the paper uses for Atari."""
+CNN_FROM = 36  # pixels a side, from which images use ATARI_LAYERS by default
+ONEDNN_FROM = 2**23
+"""Multiplications from which oneDNN pays: converting to and from its memory layouts costs tens of microseconds."""
+
+
+def mkl_is_slow(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """
+    Whether oneDNN multiplies float32 matrices faster than MKL, which does not use AVX-512 on AMD processors. The answer
+    depends on the CPU model, never on timing, so results are reproducible.
+
+    :param cpuinfo: the file in which Linux describes the processors
+    :return: True on AMD processors with AVX-512, if PyTorch was built with both libraries
+    """
+    described = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else platform.processor()
+    has_both = th.backends.mkl.is_available() and th.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return has_both and "AuthenticAMD" in described and th.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+USE_ONEDNN = mkl_is_slow()
+
+
+def linear(inputs: th.Tensor, weight: th.Tensor, bias: th.Tensor | None = None) -> th.Tensor:
+    """
+    torch.nn.functional.linear, by oneDNN where that is faster. Results are equal up to rounding.
+
+    :param inputs: shape (B, n)
+    :param weight: shape (m, n)
+    :param bias: shape (m,), None for none
+    :return: shape (B, m)
+    """
+    large = len(inputs) * weight.numel() >= ONEDNN_FROM
+    if USE_ONEDNN and large and inputs.device.type == "cpu" and inputs.dtype == th.float32:
+        return functional.linear(inputs.to_mkldnn(), weight.contiguous(), bias).to_dense()
+    return functional.linear(inputs, weight, bias)
+
+
+class Linear(nn.Linear):
+    """torch.nn.Linear that computes with :func:`linear`."""
+
+    def forward(self, inputs: th.Tensor) -> th.Tensor:
+        """From shape (B, in_features) to (B, out_features)."""
+        return linear(inputs, self.weight, self.bias)
+
+
+def channels_are_last(image_space: spaces.Box) -> bool:
+    """
+    Which axis of an image holds the channels: the last one if it has 1, 3 or 4 entries, otherwise the first or the last,
+    whichever is the smallest of the three.
+
+    :param image_space: a uint8 Box of three axes
+    :return: True for (height, width, channels), False for (channels, height, width)
+    :raises ValueError: if the shape does not tell, as (10, 10, 10)
+    """
+    first, middle, last = image_space.shape
+    if last in (1, 3, 4) or last < min(first, middle):
+        return True
+    if first < min(middle, last):
+        return False
+    raise ValueError(
+        f"images of shape {image_space.shape} do not tell which axis holds the channels: give "
+        'policy_kwargs={"channels_last": True} for (height, width, channels), or False for (channels, height, width)'
+    )
 
 
 class Preprocess(nn.Module):
     """
-    Observations as networks want them: channels first, images scaled to [0, 1], discrete values one-hot; on request also
-    standardized, by mean and deviation of each element over observations given to :meth:`fit`. Two pictures of a gridworld
-    differ in few pixels, whose differences are small beside what all pictures share.
+    Prepares observations for a network: channels first, images scaled to [0, 1], discrete values one-hot. It can also
+    standardize each element by its mean and standard deviation over the observations given to :meth:`fit`: two images of a
+    gridworld differ in few pixels, and these differences are small beside what all images share.
 
-    :param observation_space: of a batch's rows, as the environment has it
+    ``space`` is the observation space with image channels first, as features extractors expect it.
+
+    :param observation_space: of single observations, as the environment has it
     :param normalize_images: whether to divide images by 255
-    :param standardize: whether to standardize; nothing is changed until :meth:`fit` is called
-
-    ``space`` is the space of what comes before scaling: the same, with image channels first.
+    :param standardize: whether to standardize; it has no effect until :meth:`fit` is called
+    :param channels_last: whether the last axis of images holds the channels; None: :func:`channels_are_last` decides
+    :raises ValueError: if ``channels_last`` is None and the shape of images does not tell
     """
 
     mean: th.Tensor
     scale: th.Tensor
 
-    def __init__(self, observation_space: spaces.Space[Any], normalize_images: bool = True, standardize: bool = False) -> None:
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        normalize_images: bool = True,
+        standardize: bool = False,
+        channels_last: bool | None = None,
+    ) -> None:
         super().__init__()
         self.normalize_images = normalize_images
         self.channels_last = False
         self.space = observation_space
         if isinstance(observation_space, spaces.Box) and is_image_space(observation_space):
-            # SB3 takes the smallest axis for the channels, and so a map of two rows for one of ten channels.
-            self.channels_last = observation_space.shape[2] in (1, 3, 4) or not is_image_space_channels_first(
-                observation_space
-            )
+            self.channels_last = channels_are_last(observation_space) if channels_last is None else channels_last
             if self.channels_last:
                 low, high = observation_space.low.transpose(2, 0, 1), observation_space.high.transpose(2, 0, 1)
                 self.space = spaces.Box(low, high, dtype=np.uint8)
@@ -60,8 +127,8 @@ class Preprocess(nn.Module):
 
     def fit(self, observations: th.Tensor) -> None:
         """
-        Standardize by these from now on. Elements that have hardly varied may vary later: a deviation counts as no less than
-        half the median one of those that vary, and that of an element that is the same in all as the median.
+        Standardize by these observations from now on. Elements that have hardly varied may vary later, so a standard
+        deviation counts as at least half the median of those that vary, and a constant element's as the median.
 
         :param observations: shape (B, *observation_space.shape)
         """
@@ -75,7 +142,7 @@ class Preprocess(nn.Module):
     def forward(self, observations: th.Tensor) -> th.Tensor:
         """
         :param observations: shape (B, *observation_space.shape)
-        :return: float32, shape (B, *space.shape), or one-hot for discrete spaces
+        :return: float32, shape (B, *space.shape); discrete values one-hot
         """
         scaled = self._scaled(observations)
         return (scaled - self.mean) * self.scale if self.standardize else scaled
@@ -102,11 +169,11 @@ def check_image_space(observation_space: spaces.Space[Any]) -> None:
 
 class PaddedCNN(BaseFeaturesExtractor):
     """
-    Convolutions that look at every pixel, then one fully connected layer; ReLU after each.
+    Convolutions that see every pixel, then one fully connected layer, each followed by ReLU.
 
-    Without padding, a stride that does not divide the image leaves its last rows and columns unseen: two 2x2/2
-    convolutions turn 10 into 5 into 2, and rows 8 and 9 go nowhere. Zeros are added at the bottom and right wherever a
-    window would not fit; none are where all fit (84x84 with the Atari layers is exactly the Nature CNN).
+    Without padding, a stride that does not divide the image leaves its last rows and columns unseen: two 2x2 convolutions
+    with stride 2 turn 10 pixels into 5 and then 2, and rows 8 and 9 have no effect. Here zeros are added at the bottom and at
+    the right where a window would not fit. For 84x84 images and ``ATARI_LAYERS`` none are needed: that is the Nature CNN.
 
     :param observation_space: image space, channels first
     :param features_dim: width of the fully connected layer
@@ -125,61 +192,49 @@ class PaddedCNN(BaseFeaturesExtractor):
         super().__init__(observation_space, features_dim)
         channels, height, width = observation_space.shape
         if layers is None:
-            layers = ATARI_LAYERS if min(height, width) >= 36 else MASTERY_LAYERS
+            layers = ATARI_LAYERS if min(height, width) >= CNN_FROM else MASTERY_LAYERS
         modules: list[nn.Module] = []
         for out_channels, kernel, stride in layers:
-            down, right = _missing(height, kernel, stride), _missing(width, kernel, stride)
+            down, right = _padding(height, kernel, stride), _padding(width, kernel, stride)
             if down or right:
                 modules.append(nn.ZeroPad2d((0, right, 0, down)))
             modules += [nn.Conv2d(channels, out_channels, kernel, stride), nn.ReLU(inplace=True)]
             channels = out_channels
             height = (height + down - kernel) // stride + 1
             width = (width + right - kernel) // stride + 1
-        connected = [nn.Flatten(), Linear(channels * height * width, features_dim), nn.ReLU()]
-        self._connected = len(connected)
-        self.net = nn.Sequential(*modules, *connected)
+        self.net = nn.Sequential(*modules, nn.Flatten(), Linear(channels * height * width, features_dim), nn.ReLU())
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         """
         :param observations: float32, shape (B, C, H, W)
         :return: features, shape (B, features_dim)
         """
-        features: th.Tensor = self.net(_laid_out(observations))
-        return features
+        return self.connect(self.convolve(observations))
 
     def convolve(self, observations: th.Tensor) -> th.Tensor:
         """
-        The first part of :meth:`forward`.
-
         :param observations: float32, shape (B, C, H, W)
-        :return: what the convolutions make of them, shape (B, C', H', W')
+        :return: output of the convolutions, shape (B, C', H', W')
         """
-        maps = _laid_out(observations)
-        for part in list(self.net)[: -self._connected]:
-            maps = part(maps)
+        maps = observations
+        if maps.device.type == "cpu" and th.is_grad_enabled():
+            # the backward pass is faster in this memory format
+            maps = maps.contiguous(memory_format=th.channels_last)
+        for layer in list(self.net)[:-3]:
+            maps = layer(maps)
         return maps
 
     def connect(self, maps: th.Tensor) -> th.Tensor:
         """
-        The rest of it.
-
-        :param maps: of :meth:`convolve`
+        :param maps: from :meth:`convolve`
         :return: features, shape (B, features_dim)
         """
-        features: th.Tensor = maps
-        for part in list(self.net)[-self._connected :]:
-            features = part(features)
-        return features
+        for layer in list(self.net)[-3:]:
+            maps = layer(maps)
+        return maps
 
 
-def _laid_out(observations: th.Tensor) -> th.Tensor:
-    if observations.device.type == "cpu" and th.is_grad_enabled():
-        # as pictures come from TwoRoomsSwitch: the way back is faster with all channels of a pixel side by side
-        return observations.contiguous(memory_format=th.channels_last)
-    return observations
-
-
-def _missing(size: int, kernel: int, stride: int) -> int:
+def _padding(size: int, kernel: int, stride: int) -> int:
     """How many cells must be added to ``size`` for windows to cover it exactly."""
     return kernel - size if size < kernel else -(size - kernel) % stride
 
@@ -193,16 +248,17 @@ def make_trunk(
     ortho_init: bool = False,
 ) -> tuple[nn.Sequential, int]:
     """
-    What observations and goals share, or whoever else learns features.
+    The layers from observations to features.
 
     :param preprocess: the first part
     :param features_extractor: the second, made for ``preprocess.space``
     :param net_arch: widths of the fully connected layers that follow
     :param activation_fn: after each of them
-    :param layer_norm: whether layer normalization is the end
-    :param ortho_init: whether weights begin orthogonal, scaled by the square root of 2, and biases with 0, as those of SB3's
-        actor-critics; else as torch has them, much smaller
-    :return: from observations, shape (B, *observation_space.shape), to features, shape (B, features_dim); and ``features_dim``
+    :param layer_norm: whether to end with layer normalization
+    :param ortho_init: whether to initialize as SB3's actor-critics do: orthogonal weights scaled by the square root of 2, and
+        zero biases; otherwise as PyTorch does, with much smaller weights
+    :return: a module from observations, shape (B, *observation_space.shape), to features, shape (B, features_dim); and
+        ``features_dim``
     """
     layers: list[nn.Module] = []
     features_dim = features_extractor.features_dim
@@ -223,9 +279,8 @@ class UniversalQNetwork(nn.Module):
 
     .. math:: Q(s, \cdot, g) = W \,(A\,h(s) \odot B\,h(g)) + b
 
-    with :math:`h` the trunk that states and goals share, and two embeddings of their own, :math:`A` and :math:`B`. Were
-    these shared too, :math:`Q(s, a, g) = Q(g, a, s)` for whatever follows the product, and "go right" would be as good from
-    the left as from the right.
+    States and goals share the trunk :math:`h` but have embeddings of their own, :math:`A` and :math:`B`. If they shared these
+    too, :math:`Q(s, a, g) = Q(g, a, s)`: "go right" would be as good from the left as from the right.
 
     Because the head is linear, the values of S states for G goals cost S + G passes of the trunk and one matrix product.
 
@@ -254,16 +309,18 @@ class UniversalQNetwork(nn.Module):
         :param goals: the same shape
         :return: values of all actions, shape (B, A)
         """
-        features = self.trunk(th.cat([observations, goals]))
-        states, goals = features.split([len(observations), len(goals)])
-        q: th.Tensor = self.head(self.state_embedding(states) * self.goal_embedding(goals))
+        states, goals = self.trunk(th.cat([observations, goals])).split([len(observations), len(goals)])
+        return self._paired(self.state_embedding(states), self.goal_embedding(goals))
+
+    def _paired(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
+        q: th.Tensor = self.head(states * goals)
         return q
 
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
         """
         Every state with every goal, all actions.
 
-        :param states: state embeddings, shape (S, D)
+        :param states: state embeddings, shape (S, D), or (S, A D) in :class:`DistanceQNetwork`
         :param goals: goal embeddings, shape (G, D)
         :return: values, shape (S, G, A)
         """
@@ -273,32 +330,30 @@ class UniversalQNetwork(nn.Module):
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """
-        Every state with every goal, one action a state: A times less work than :meth:`pairwise`.
+        Every state with every goal, one action per state: a factor A less work than :meth:`pairwise`.
 
-        :param states: state embeddings, shape (S, D)
+        :param states: state embeddings, as :meth:`pairwise`
         :param goals: goal embeddings, shape (G, D)
         :param actions: int64, shape (S,)
-        :return: values of those actions, shape (S, G)
+        :return: values of these actions, shape (S, G)
         """
         return linear(goals, states * self.head.weight[actions], self.head.bias[actions]).T
 
     @th.no_grad()
     def shift_values(self, by: float) -> None:
-        """
-        :param by: what is added to all values
-        """
+        """:param by: added to all values"""
         self.head.bias.add_(by)
 
 
 class DistanceQNetwork(UniversalQNetwork):
     r"""
-    A universal value function that measures how far a state and an action are from a goal,
+    A universal value function of the distance from a state and an action to a goal,
 
     .. math:: Q(s, a, g) = o - c \log(1 + \lVert A_a h(s) - B h(g) \rVert^2)
 
-    with an embedding of the state for each action, :math:`A_a`, and two learnt numbers, the scale :math:`c > 0` and the offset
-    :math:`o`. The value at the goal is where two points meet, which a product of embeddings reaches only by many directions
-    that cancel out. The values of S states for G goals are one matrix product too.
+    with one embedding of the state for each action, :math:`A_a`, and two learned numbers, the scale :math:`c > 0` and the
+    offset :math:`o`. At the goal two points meet; a product of embeddings needs many directions that cancel out for that.
+    The values of S states for G goals are one matrix product here too.
 
     :param trunk: from observations to features, shape (B, features_dim)
     :param features_dim: width of the features
@@ -314,33 +369,13 @@ class DistanceQNetwork(UniversalQNetwork):
         self.log_scale = nn.Parameter(th.zeros(()))
         self.offset = nn.Parameter(th.zeros(()))
 
-    def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
-        """See :class:`UniversalQNetwork`."""
-        features = self.trunk(th.cat([observations, goals]))
-        states, goals = features.split([len(observations), len(goals)])
-        points = self._points(self.state_embedding(states))
-        return self._values((points - self.goal_embedding(goals)[:, None]).square().sum(dim=2))
-
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
-        """
-        See :class:`UniversalQNetwork`.
-
-        :param states: state embeddings, shape (S, A D)
-        :param goals: goal embeddings, shape (G, D)
-        :return: values, shape (S, G, A)
-        """
+        """See :class:`UniversalQNetwork`."""
         values = self._values(_squared_distances(self._points(states).flatten(0, 1), goals))
         return values.view(len(states), self.n_actions, len(goals)).transpose(1, 2)
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
-        """
-        See :class:`UniversalQNetwork`.
-
-        :param states: state embeddings, shape (S, A D)
-        :param goals: goal embeddings, shape (G, D)
-        :param actions: int64, shape (S,)
-        :return: values of those actions, shape (S, G)
-        """
+        """See :class:`UniversalQNetwork`."""
         points = self._points(states)[th.arange(len(states), device=states.device), actions]
         return self._values(_squared_distances(points, goals))
 
@@ -348,6 +383,9 @@ class DistanceQNetwork(UniversalQNetwork):
     def shift_values(self, by: float) -> None:
         """See :class:`UniversalQNetwork`."""
         self.offset.add_(by)
+
+    def _paired(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
+        return self._values((self._points(states) - goals[:, None]).square().sum(dim=2))
 
     def _points(self, states: th.Tensor) -> th.Tensor:
         return states.view(len(states), self.n_actions, -1)
@@ -357,6 +395,6 @@ class DistanceQNetwork(UniversalQNetwork):
 
 
 def _squared_distances(left: th.Tensor, right: th.Tensor) -> th.Tensor:
-    """Of every row to every row, shape (L, R), by one matrix product; of equal rows it may come out a little less than 0."""
+    """From every row to every row, shape (L, R), by one matrix product."""
     lengths = left.square().sum(dim=1)[:, None] + right.square().sum(dim=1)
-    return (lengths - 2.0 * linear(left, right)).clamp(min=0.0)
+    return (lengths - 2.0 * linear(left, right)).clamp(min=0.0)  # rounding may make it negative

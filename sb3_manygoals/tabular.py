@@ -19,9 +19,9 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
+from sb3_manygoals.checks import check_count
 from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
-from sb3_manygoals.guards import check_count
 from sb3_manygoals.memory import check_memory
 
 SelfTabularAllGoals = TypeVar("SelfTabularAllGoals", bound="TabularAllGoals")

@@ -25,7 +25,7 @@ from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers
-from sb3_manygoals.many_goals_dqn.goal_dqn import update_rhythm
+from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, Preprocess
 
 UPDATES_PER_STEP = 0.25

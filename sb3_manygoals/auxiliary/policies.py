@@ -18,8 +18,7 @@ from sb3_manygoals.auxiliary.episode_buffer import HISTORY
 from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, check_cells
 from sb3_manygoals.auxiliary.rollout_reuse import RolloutReusePolicy
 from sb3_manygoals.goals.buffer import check_goal_space
-from sb3_manygoals.linear import Linear
-from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
+from sb3_manygoals.networks import Linear, PaddedCNN, UniversalQNetwork
 
 Task = Literal["many_goals", "pixel_control", "reward_prediction"]
 

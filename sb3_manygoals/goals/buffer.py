@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from sb3_manygoals.guards import check_count
+from sb3_manygoals.checks import check_count
 from sb3_manygoals.memory import check_memory
 
 GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)

@@ -11,8 +11,8 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
+from sb3_manygoals.checks import check_count
 from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer
-from sb3_manygoals.guards import check_count
 
 Values = Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float32]]
 """Takes n observations and n goals. Returns several estimates of the value of each pair, shape (estimates, n)."""

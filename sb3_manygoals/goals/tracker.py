@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_manygoals import guards
+from sb3_manygoals.checks import check_count
 from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer, identical
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 
@@ -102,9 +103,9 @@ class GoalTracker:
         if selector is not None and not isinstance(selector, GoalSelector):
             raise TypeError(f"selector must be a GoalSelector or None, got {selector!r}")
         self.goal_buffer = goal_buffer
-        self.n_envs = guards.check_count("n_envs", n_envs)
+        self.n_envs = check_count("n_envs", n_envs)
         self.selector = UniformSelector() if selector is None else selector
-        self.max_episode_steps = guards.check_count("max_episode_steps", max_episode_steps)
+        self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
         self.goal_reward = float(goal_reward)
         self.step_reward = float(step_reward)
         self.reset_worlds = reset_worlds

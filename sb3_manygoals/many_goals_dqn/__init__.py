@@ -1,12 +1,10 @@
 """ManyGoalsDQN: deep Q-learning of a universal value function, every transition teaching many goals."""
 
-from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN
-from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
+from sb3_manygoals.many_goals_dqn.many_goals_dqn import PAPER, ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
-from sb3_manygoals.many_goals_dqn.recipes import PAPER
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
-from sb3_manygoals.many_goals_dqn.targets import Targets, TDTargets
+from sb3_manygoals.many_goals_dqn.targets import PlannedTargets, Targets, TDTargets
 
 __all__ = [
     "PAPER",

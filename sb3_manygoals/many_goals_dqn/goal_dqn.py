@@ -1,4 +1,4 @@
-"""What learning about goals adds to SB3's DQN: goals adopted, targets chosen, masks kept, all of it saved."""
+"""The part of ManyGoalsDQN that is about environments, goals and files: SB3's DQN for goal wrappers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ import os
 import pathlib
 from abc import abstractmethod
 from collections.abc import Iterable
-from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.save_util import load_from_zip_file
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
+from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn import DQN
 
@@ -26,48 +24,29 @@ from sb3_manygoals import guards
 from sb3_manygoals.action_masks import current_action_masks
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.goals import GoalBuffer, GoalSelector, UniformSelector
+from sb3_manygoals.goals import GoalBuffer, GoalSelector
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapper import goal_observation_space
-from sb3_manygoals.many_goals_dqn.checks import check_classes, check_updates_per_step
-from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
-from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
-from sb3_manygoals.many_goals_dqn.targets import Learner, Targets, TDTargets
+from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals, replay_goals
+from sb3_manygoals.many_goals_dqn.targets import Learner, PlannedTargets, Targets, TDTargets
 from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import UniversalQNetwork
 
 SelfGoalDQN = TypeVar("SelfGoalDQN", bound="GoalDQN")
 
-_BUILT_ANEW = (
-    "q_net",
-    "q_net_target",
-    "batch_norm_stats",
-    "batch_norm_stats_target",
-    "goal_buffer",
-    "_loss",
-    "_selectors",
-    "goal_updates",
-    "targets",
-    "_episodes",
-    "_reviewed",
-)
-"""Attributes that :meth:`GoalDQN.save` leaves out."""
-
-
-_RECURRING = (0.05, 0.1, 0.2)
-"""Share of observations that were met before, below which planned targets are given up, from which on they are begun with,
-and from which on they are gone over to. Between the first and the last, targets stay what they are."""
-_LONGEST_RHYTHM = 64
-"""Vector steps between updates, at most."""
+_NOT_SAVED = ["batch_norm_stats", "batch_norm_stats_target", "goal_buffer", "goal_updates", "targets"]
+_NOT_SAVED += ["_loss", "_selectors", "_trackers", "_reviewed"]
+"""Attributes that ``save`` leaves out besides SB3's."""
+_GIVE_UP, _BEGIN, _GO_OVER = 0.05, 0.1, 0.2
+"""Shares of observations that were met before: below the first, planned targets are given up; from the second on, learning
+begins with them; from the third on, bootstrapped ones are given up. In between they stay, so that they do not alternate."""
 
 
 class GoalDQN(DQN):
-    """
-    The part of ManyGoalsDQN that is about environments, goals and files, and not about what is learned; see there.
-    """
+    """See :class:`ManyGoalsDQN`, which adds what is learned."""
 
     policy: ManyGoalsPolicy  # type: ignore[assignment]
     replay_buffer: ManyGoalsReplayBuffer
@@ -76,7 +55,6 @@ class GoalDQN(DQN):
     targets: Targets
     target_class: type[Targets] | None
     target_kwargs: dict[str, Any] | None
-    updates_per_step: float
     goal_buffer: GoalBuffer | None
     goal_wrapper_kwargs: dict[str, Any]
     goal_rules: dict[str, Any] | None = None
@@ -85,32 +63,36 @@ class GoalDQN(DQN):
     rng: np.random.Generator
     _loss: th.Tensor
     _selectors: list[GoalSelector]
+    _trackers: list[GoalTracker]
     goal_updates: NDArray[np.int64]
     """How often each goal was in an update, by id, shape (capacity of the goal buffer,). Goals in the replay memory are not
     counted."""
     _last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
     _exploring: NDArray[np.bool_]
-    """Environments whose goal episode explores, where the targets know how."""
-    _reviewed: tuple[int, int, int] = (0, 0, 0)
+    """Environments whose goal episode explores, for targets that decide how to act."""
+    _reviewed: tuple[int, int, int]
     """Environment steps, observations and known ones among them, when targets were last chosen."""
 
     def _setup_model(self) -> None:
-        check_updates_per_step(self.updates_per_step)
-        check_classes(self.replay_buffer_class, self.target_class, self.target_kwargs, self.goals_in_replay)
-        first = self._first_target_class
-        if self.goals_in_replay and issubclass(first, PlannedTargets):
-            raise ValueError("goals_in_replay: goals are forgotten, so PlannedTargets cannot be planned, use TDTargets")
-        self.replay_buffer_kwargs = {
-            **self.replay_buffer_kwargs,
-            "action_masks": self.action_masks,
-            **first.replay_kwargs(self.target_kwargs or {}),
-        }
+        replay_class, goals_in_replay = self.replay_buffer_class, self.goals_in_replay
+        first, target_kwargs = self._first_target_class, self.target_kwargs or {}
+        if not (isinstance(replay_class, type) and issubclass(replay_class, ManyGoalsReplayBuffer)):
+            raise TypeError(f"replay_buffer_class must be a ManyGoalsReplayBuffer, got {replay_class!r}")
+        if not (isinstance(first, type) and issubclass(first, Targets)):
+            raise TypeError(f"target_class must be TDTargets, PlannedTargets or another subclass of Targets, got {first!r}")
+        if self.target_class is None and target_kwargs:
+            raise ValueError(f"target_kwargs {sorted(target_kwargs)} need a target_class: classes have different arguments")
+        if goals_in_replay and issubclass(first, PlannedTargets):
+            raise ValueError("goals_in_replay: goals are forgotten, so PlannedTargets cannot plan for them, use TDTargets")
+        if goals_in_replay and target_kwargs.get("goal_sampling") == "behavior":
+            raise ValueError('goals_in_replay needs goal_sampling "uniform" or "batch", got "behavior"')
+        follow = {"action_masks": self.action_masks, **first.replay_kwargs(target_kwargs)}
+        self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, **follow}
         if self.env is not None:
             self._check_memory(self.env)
-        elif "max_states" in self.replay_buffer_kwargs:  # it only predicts, and the replay memory stays untouched
+        elif "max_states" in self.replay_buffer_kwargs:  # without an environment there is nothing to learn
             self.replay_buffer_kwargs["max_states"] = 0
-        self._selectors = []
-        self._episodes: list[GoalTracker] = []
+        self._selectors, self._trackers, self._reviewed = [], [], (0, 0, 0)
         self._exploring = np.ones(self.n_envs, dtype=np.bool_)
         super()._setup_model()
         if self.env is not None:
@@ -119,17 +101,19 @@ class GoalDQN(DQN):
 
     @property
     def _first_target_class(self) -> type[Targets]:
-        if self.target_class is not None:
-            return self.target_class
-        return TDTargets if self.goals_in_replay else PlannedTargets
+        default = TDTargets if self.goals_in_replay else PlannedTargets
+        return default if self.target_class is None else self.target_class
 
     def _make_targets(self, target_class: type[Targets]) -> None:
+        self.targets = target_class(self._learner, **(self.target_kwargs or {}))
+
+    @property
+    def _learner(self) -> Learner:
         assert self.goal_buffer is not None
-        learner = Learner(self.policy, self.replay_buffer, self.goal_buffer, self.gamma, self.goal_reward, self.step_reward)
-        self.targets = target_class(learner, **(self.target_kwargs or {}))
+        return Learner(self.policy, self.replay_buffer, self.goal_buffer, self.gamma, self.goal_reward, self.step_reward)
 
     def _review_targets(self) -> None:
-        """Choose targets by whether observations recur, if that is left to be seen; again when steps have doubled."""
+        """Choose targets, if the user did not, by the share of observations that recur; again when steps have doubled."""
         steps, n_before, recurred_before = self._reviewed
         if self.target_class is not None or self.goals_in_replay or 0 < self.num_timesteps < 2 * steps:
             return
@@ -139,9 +123,8 @@ class GoalDQN(DQN):
             return
         self._reviewed = self.num_timesteps, n, recurred
         share = (recurred - recurred_before) / max(n - n_before, 1)
-        given_up, begun, gone_over = _RECURRING
         planned = isinstance(self.targets, PlannedTargets)
-        plan = share >= (begun if steps == 0 else given_up if planned else gone_over)
+        plan = share >= (_BEGIN if steps == 0 else _GIVE_UP if planned else _GO_OVER)
         if plan != planned:
             before = self.targets.initial_value
             if not plan:
@@ -164,7 +147,7 @@ class GoalDQN(DQN):
         needed = self.replay_buffer_class.memory_needed(  # type: ignore[attr-defined]
             self.buffer_size, self.observation_space, self.action_space, self.n_envs, **self.replay_buffer_kwargs
         )
-        if self.replay_buffer is not None:  # what is filled is taken already
+        if self.replay_buffer is not None:  # the filled part is taken already
             room = self.replay_buffer.buffer_size - self.replay_buffer.size()
             needed = {name: size // self.replay_buffer.buffer_size * room for name, size in needed.items()}
         goal_buffer = goal_trackers(env)[0].goal_buffer if self.goal_buffer is None else self.goal_buffer
@@ -172,62 +155,28 @@ class GoalDQN(DQN):
         check_memory("the replay memory and the goals", {**needed, **goal_buffer.memory_to_come}, advice)
 
     def _adopt_goals(self, env: VecEnv) -> None:
-        """Take goal buffer and rewards over from the env's goal wrapper, where they live."""
-        episodes = goal_trackers(env)
-        goal_space = episodes[0].goal_buffer.observation_space
+        """Take over goal buffer and rewards from the goal wrappers of the environment."""
+        trackers = goal_trackers(env)
+        goal_space = trackers[0].goal_buffer.observation_space
         if env.observation_space != goal_observation_space(goal_space):
             raise ValueError(
                 f"a wrapper around the goal wrapper changes observations: goals are of {goal_space}, the environment shows "
                 f"{env.observation_space}. Put such wrappers below the goal wrapper"
             )
         if self.goals_in_replay:
-            self.goal_buffer = self._replay_goals(episodes)
+            self.goal_buffer = replay_goals(trackers, self.goal_buffer, self.replay_buffer)
         elif self.goal_buffer is None:
-            self.goal_buffer = episodes[0].goal_buffer
+            self.goal_buffer = trackers[0].goal_buffer
         if len(self.goal_updates) != self.goal_buffer.capacity:
             self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
-        for pursuit in episodes:
-            # the ids in the replay memory are this buffer's
-            pursuit.adopt(self.goal_buffer)
-        self._episodes = episodes
-        self.goal_reward = episodes[0].goal_reward
-        self.step_reward = episodes[0].step_reward
-        if not self._targets_fit:
-            now = getattr(self, "targets", None)
+        for tracker in trackers:
+            tracker.adopt(self.goal_buffer)  # to which the ids in the replay memory refer
+        self._trackers = trackers
+        self.goal_reward = trackers[0].goal_reward
+        self.step_reward = trackers[0].step_reward
+        now = getattr(self, "targets", None)
+        if now is None or now.learner != self._learner:
             self._make_targets(self._first_target_class if now is None else type(now))
-
-    @property
-    def _targets_fit(self) -> bool:
-        """Whether there are targets, about what there is now."""
-        learner = getattr(getattr(self, "targets", None), "learner", None)
-        return (
-            learner is not None
-            and learner.goal_buffer is self.goal_buffer
-            and learner.replay_buffer is self.replay_buffer
-            and (learner.goal_reward, learner.step_reward) == (self.goal_reward, self.step_reward)
-        )
-
-    @property
-    def _desired_ids(self) -> NDArray[np.int64]:
-        """The goal of each environment."""
-        if len(self._episodes) == 1:
-            return self._episodes[0].desired_ids
-        return np.concatenate([episodes.desired_ids for episodes in self._episodes])
-
-    def _replay_goals(self, episodes: list[GoalTracker]) -> ReplayGoals:
-        theirs = episodes[0].goal_buffer
-        if not isinstance(theirs, ReplayGoals) and (len(theirs) > 0 or theirs.has_held_out):
-            raise ValueError("goals_in_replay: env's goal buffer has goals or held-out observations, which none would know of")
-        for pursuit in episodes:
-            if not isinstance(pursuit.selector, UniformSelector):
-                raise ValueError(
-                    f"goals_in_replay needs the UniformSelector, as goals are forgotten, got {type(pursuit.selector).__name__}"
-                )
-        goals = theirs if self.goal_buffer is None else self.goal_buffer
-        if not isinstance(goals, ReplayGoals):
-            goals = ReplayGoals(goals.observation_space)
-        goals.use(self.replay_buffer)
-        return goals
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -235,7 +184,7 @@ class GoalDQN(DQN):
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """
-        :param env: the environment to go on learning in, with goals or without; it goes on with the goals known so far
+        :param env: the environment to continue in, with goals or without; the goals known so far are kept
         :param force_reset: whether to reset it before training
         :raises ValueError: if it comes with another goal buffer that is not empty
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
@@ -244,7 +193,7 @@ class GoalDQN(DQN):
         if self.goals_in_replay and not is_goal_wrapped(env):
             settings["goal_buffer"] = ReplayGoals(env.observation_space)
         env = self._wrap_env(pursue_goals(env, settings))
-        for theirs in (pursuit.goal_buffer for pursuit in goal_trackers(env)):
+        for theirs in (tracker.goal_buffer for tracker in goal_trackers(env)):
             known = self.goal_buffer is None or theirs is self.goal_buffer
             if not known and (len(theirs) > 0 or theirs.has_held_out):
                 raise ValueError(
@@ -256,34 +205,20 @@ class GoalDQN(DQN):
         assert self.env is not None
         self._adopt_goals(self.env)
 
-    def _setup_learn(
-        self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        reset_num_timesteps: bool = True,
-        tb_log_name: str = "run",
-        progress_bar: bool = False,
-    ) -> tuple[int, BaseCallback]:
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         assert self.env is not None, "a model without an environment cannot learn"
-        self._selectors = list({id(episodes.selector): episodes.selector for episodes in goal_trackers(self.env)}.values())
+        self._selectors = list({id(tracker.selector): tracker.selector for tracker in goal_trackers(self.env)}.values())
         for selector in self._selectors:
             selector.use_values(self.goal_values)
         before = self._last_obs
-        prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        prepared = super()._setup_learn(*args, **kwargs)
         if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
             self._last_action_masks = current_action_masks(self.env, self._n_actions)
         return prepared
 
-    def _store_transition(
-        self,
-        replay_buffer: ReplayBuffer,
-        buffer_action: NDArray[Any],
-        new_obs: NDArray[Any] | dict[str, NDArray[Any]],
-        reward: NDArray[Any],
-        dones: NDArray[Any],
-        infos: list[dict[str, Any]],
-    ) -> None:
-        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+    def _store_transition(self, *args: Any) -> None:
+        super()._store_transition(*args)
+        *_, dones, infos = args
         if dones.any():
             self._exploring[dones] = self.rng.random(int(dones.sum())) < self.exploration_rate
         if self.action_masks:
@@ -296,9 +231,9 @@ class GoalDQN(DQN):
         return int(self.action_space.n)
 
     def _add_step(self, fault: guards.Fault) -> None:
-        """Complete a fault that is one of this model's environments', and not of a callback's."""
+        """Add step and environment to a fault, if it is of this model's environments and not of a callback's."""
         assert self.env is not None
-        sources = [id(pursuit) for pursuit in goal_trackers(self.env)]
+        sources = [id(tracker) for tracker in goal_trackers(self.env)]
         if fault.source in sources:
             fault.index += sources.index(fault.source)  # of GoalBufferWrappers, each of which knows of one environment
         elif fault.source != id(self.env.unwrapped):
@@ -307,7 +242,7 @@ class GoalDQN(DQN):
 
     def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
         """
-        Write the known goals, which ``save`` leaves out as it does the replay memory.
+        Write the known goals, which ``save`` leaves out, as it does the replay memory.
 
         :param path: of an ``.npz`` file
         """
@@ -316,7 +251,7 @@ class GoalDQN(DQN):
 
     def load_goal_buffer(self, path: str | os.PathLike[str]) -> None:
         """
-        Go on with goals written by :meth:`save_goal_buffer`.
+        Replace the goals by those written by :meth:`save_goal_buffer`.
 
         :param path: of the ``.npz`` file
         :raises TypeError: if the goals are in the replay memory
@@ -332,23 +267,23 @@ class GoalDQN(DQN):
 
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """
-        Go on with transitions written by ``save_replay_buffer``; observations in them become known goals.
+        Replace the transitions by those written by ``save_replay_buffer``; their next observations become known goals.
 
         :param path: of the pickle
         :param truncate_last_traj: not used; part of SB3's interface
-        :raises ValueError: if it was written by a model with action masks and this one has none, or the reverse, or for
-            ``goal_sampling="behavior"`` and this one has another, or the reverse
+        :raises ValueError: if the model that wrote them had another ``action_masks``, or if only one of the two has
+            ``goal_sampling="behavior"``
         """
         before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
-        if (self.replay_buffer.next_action_masks is not None) != self.action_masks:
+        loaded, problem = self.replay_buffer, None
+        if (loaded.next_action_masks is not None) != self.action_masks:
+            problem = f"action_masks={not self.action_masks}, this one has {self.action_masks}"
+        elif (loaded.behavior_goal_ids is not None) != (before.behavior_goal_ids is not None):
+            problem = 'another goal_sampling: only one of them has "behavior"'
+        if problem is not None:
             self.replay_buffer = before
-            raise ValueError(f"the model has action_masks={self.action_masks}, the replay memory was kept by one that has not")
-        if (self.replay_buffer.behavior_goal_ids is not None) != self.replay_buffer_kwargs.get("behavior_goals", False):
-            self.replay_buffer = before
-            raise ValueError(
-                "the replay memory was kept by a model of another goal_sampling: pursued goals are in one of both only"
-            )
+            raise ValueError(f"the replay memory was saved by a model with {problem}")
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         if isinstance(self.goal_buffer, ReplayGoals):
             self.goal_buffer.use(self.replay_buffer)
@@ -360,10 +295,10 @@ class GoalDQN(DQN):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """
-        All that training needs to go on as if it had not stopped, but for the environments and the generators that the process
-        shares; see :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`.
+        All that exact resumption needs, except the environments and the global random generators, see
+        :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`.
 
-        :return: a plain tree, some of whose arrays are the model's own: to be written before training goes on
+        :return: a plain tree; its arrays may be in use, so write it before training goes on
         """
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         return {
@@ -382,10 +317,10 @@ class GoalDQN(DQN):
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
-        :param state: of :meth:`get_checkpoint_state`, of a model that was built in the same way
-        :raises CheckpointError: if it was built in another way; this one may then be in part what the other was
+        :param state: from :meth:`get_checkpoint_state` of a model that was built in the same way
+        :raises CheckpointError: if it was built in another way; this model may then be partly changed
         """
-        assert self.goal_buffer is not None, "the model has no environment: give it one before"
+        assert self.goal_buffer is not None, "the model has no environment: call set_env first"
         set_algorithm_state(self, state["algorithm"])
         saved, now = state["targets"]["class"], type(self.targets).__name__
         if saved != now:
@@ -398,10 +333,7 @@ class GoalDQN(DQN):
             self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
         except ValueError as error:
             raise CheckpointError(str(error)) from error
-        if "goal_updates" in state:  # not counted by an earlier version
-            self.goal_updates = state["goal_updates"]
-        self.rng = state["rng"]
-        self.exploration_rate = state["exploration_rate"]
+        self.goal_updates, self.rng, self.exploration_rate = state["goal_updates"], state["rng"], state["exploration_rate"]
         self._loss = state["loss"].to(self.device)
         self._last_action_masks = state["last_action_masks"]
         self._exploring, self._reviewed = state["exploring"], tuple(state["reviewed"])
@@ -419,11 +351,11 @@ class GoalDQN(DQN):
         **kwargs: Any,
     ) -> SelfGoalDQN:
         """
-        As SB3's. An ``env`` without goals is wrapped as the saved model's was, with the same observations held out. Goals are
-        loaded by :meth:`load_goal_buffer`.
+        As SB3's. An ``env`` without goals is wrapped as that of the saved model, with the same observations held out. Load the
+        goals with :meth:`load_goal_buffer`.
 
         :param path: of the zip file
-        :param env: to go on learning in; None to only predict
+        :param env: to continue training in; None for prediction only
         :param device: for the networks
         :param custom_objects: replacements for objects in the file
         :param print_system_info: print where the model comes from
@@ -447,29 +379,15 @@ class GoalDQN(DQN):
         include: Iterable[str] | None = None,
     ) -> None:
         """
-        As SB3's: networks, optimizer and settings, which observations are held out among them, but neither replay memory nor
-        goals; see ``save_replay_buffer`` and :meth:`save_goal_buffer`.
+        As SB3's: networks, optimizer and settings, including the held-out observations. Replay memory and goals are saved by
+        ``save_replay_buffer`` and :meth:`save_goal_buffer`.
 
         :param path: of the zip file
-        :param exclude: attributes to leave out besides
-        :param include: attributes to save in spite of being left out otherwise
+        :param exclude: further attributes to leave out
+        :param include: attributes to save that are left out otherwise
         """
         self.goal_rules = None if self.goal_buffer is None else self.goal_buffer.rules
         super().save(path, exclude, include)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), *_BUILT_ANEW]
-
-
-def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:
-    """
-    :param updates_per_step: updates for each step of each environment
-    :param n_envs: number of environments
-    :return: vector steps between updates, and updates then: SB3's ``train_freq`` and ``gradient_steps``
-    """
-    check_updates_per_step(updates_per_step)
-    each = Fraction(updates_per_step).limit_denominator(10**6) * n_envs
-    if each < Fraction(1, _LONGEST_RHYTHM):
-        return max(1, round(1 / each)), 1
-    rhythm = each.limit_denominator(_LONGEST_RHYTHM)
-    return rhythm.denominator, rhythm.numerator
+        return [*super()._excluded_save_params(), *_NOT_SAVED]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from fractions import Fraction
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
@@ -14,75 +15,111 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
+from torch import nn
 
 from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
+from sb3_manygoals.checks import check_number, check_whole
 from sb3_manygoals.goals.buffer import check_goal_space
 from sb3_manygoals.goals.environments import is_goal_wrapped, pursue_goals
-from sb3_manygoals.many_goals_dqn.checks import check_gamma, check_share, whole
-from sb3_manygoals.many_goals_dqn.goal_dqn import GoalDQN, update_rhythm
+from sb3_manygoals.many_goals_dqn.goal_dqn import GoalDQN
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
-from sb3_manygoals.many_goals_dqn.targets import Targets
+from sb3_manygoals.many_goals_dqn.targets import Targets, TDTargets
 from sb3_manygoals.memory import keep_freed_memory
+from sb3_manygoals.networks import PaddedCNN
+from sb3_manygoals.optim import FusedRMSprop
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
 _LEARNER_STREAM = 3
 _MOST_TO_FIT = 10_000
-"""Observations by which inputs are standardized, at most."""
+"""Maximal number of observations by which inputs are standardized."""
+_LONGEST_RHYTHM = 64
+"""Maximal number of vector steps between updates, if ``updates_per_step`` allows."""
+
+PAPER: dict[str, Any] = {
+    "learning_rate": 1e-4,
+    "buffer_size": 10_000,
+    "learning_starts": 10_000,
+    "batch_size": 32,
+    "goal_batch_size": 16,
+    "gamma": 0.99,
+    "updates_per_step": 1.0,
+    "target_class": TDTargets,
+    "target_kwargs": {"goal_sampling": "uniform", "update_interval": 250, "tau": 1.0},
+    "exploration_fraction": 1 / 3,
+    "exploration_initial_eps": 1.0,
+    "exploration_final_eps": 0.1,
+    "goal_wrapper_kwargs": {"max_episode_steps": 50, "reset_worlds": True},
+    "policy_kwargs": {
+        "features_extractor_class": PaddedCNN,
+        "net_arch": [],
+        "activation_fn": nn.ReLU,
+        "embedding_dim": 1024,
+        "head": "bilinear",
+        "standardize": True,
+        "ema_decay": 0.0,
+        "optimizer_class": FusedRMSprop,
+        "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-12},
+    },
+}
+"""
+The settings of Veeriah et al. (2018), for ``ManyGoalsDQN("CnnPolicy", env, **PAPER).learn(3e6)``: replay memory of 10,000, an
+update of 32 transitions x 16 goals every step, RMSProp, gamma 0.99, epsilon from 1 to 0.1 over a million steps. The paper does
+not give step size, target network, T and normalization; for these see ``docs/design.md``.
+"""
 
 
 class ManyGoalsDQN(GoalDQN):
     """
-    Deep Q-learning of a universal value function Q(s, a, g), where every transition teaches many goals.
+    Deep Q-learning of a universal value function Q(s, a, g), in which every transition teaches many goals.
 
     Paper: "Many-Goals Reinforcement Learning" (Veeriah, Oh, Singh 2018), https://arxiv.org/abs/1806.09605. Goals are the
     observations met so far. An update teaches the values of S states for G goals, all S x G pairs at the cost of S + G passes.
 
-    The defaults master worlds of some thousand observations, whatever the world and the number of steps. The paper's own
-    settings are :data:`~sb3_manygoals.many_goals_dqn.recipes.PAPER`. It is an SB3 ``DQN``: what is not said here is as there.
+    The defaults master worlds of some thousand observations, whatever the world and the number of steps. The paper's settings
+    are :data:`~sb3_manygoals.many_goals_dqn.PAPER`. It is an SB3 ``DQN``, and behaves as one where nothing else is said.
 
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of :class:`ManyGoalsPolicy`
-    :param env: an environment or its id, or a VecEnv, without goals (it is wrapped to pursue them) or already wrapped in
+    :param env: an environment, its id, or a VecEnv; either without goals, and then it is wrapped, or already wrapped in
         :class:`GoalBufferWrapper` or :class:`VecGoalBufferWrapper`. Actions must be discrete, observations single arrays
     :param learning_rate: step size, or a function of the remaining progress from 1 to 0; by default it falls from 1e-3 to 0
     :param buffer_size: transitions in the replay memory
-    :param learning_starts: environment steps, taken at random, before the first update
+    :param learning_starts: environment steps, with random actions, before the first update
     :param batch_size: states or transitions in an update, S
     :param goal_batch_size: goals in an update, G
     :param gamma: discount factor
-    :param updates_per_step: updates for each environment step, of all environments together
-    :param target_class: what values are taught. :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`: value iteration in the
-        replay memory. :class:`~sb3_manygoals.many_goals_dqn.TDTargets`: the paper's, by a target network. None: planned while
-        observations recur, else by a target network; the choice is logged, can be asked for (``model.targets``), and is made
-        again as the memory fills
-    :param target_kwargs: its arguments; only with a ``target_class``
+    :param updates_per_step: updates for each environment step, all environments together
+    :param target_class: :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`, values from planning in the replay memory;
+        :class:`~sb3_manygoals.many_goals_dqn.TDTargets`, the paper's target network; or another subclass of
+        :class:`~sb3_manygoals.many_goals_dqn.Targets`. None: planned while observations recur, else bootstrapped. This choice
+        is logged, reviewed as steps double, and can be read from ``model.targets``
+    :param target_kwargs: arguments of the ``target_class``
     :param exploration_fraction: share of training over which the exploration rate falls, linearly
-    :param exploration_initial_eps: exploration rate at the start: with planned targets the share of goal episodes that
-        explore, else that of random actions
-    :param exploration_final_eps: the same at the end
+    :param exploration_initial_eps: initial exploration rate: the share of goal episodes that explore with planned targets, the
+        share of random actions with others
+    :param exploration_final_eps: final exploration rate
     :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` without goals: ``goal_buffer``,
         ``selector``, ``max_episode_steps``, ``goal_reward``, ``step_reward``, ``reset_worlds``
-    :param goals_in_replay: whether the goals are the next observations in the replay memory, drawn at random, in place of all
-        different observations ever met: for worlds that show too many, as games do. See
-        :class:`~sb3_manygoals.many_goals_dqn.replay_goals.ReplayGoals`. Targets are by a target network then, and goals to
-        pursue chosen uniformly
-    :param replay_buffer_class: None: :class:`ManyGoalsReplayBuffer`; or a subclass, such as
+    :param goals_in_replay: whether the goals are the next observations in the replay memory instead of all observations ever
+        met, for worlds that show too many, as games do; see :class:`~sb3_manygoals.many_goals_dqn.ReplayGoals`. It needs
+        ``TDTargets``, and goals to pursue are chosen uniformly
+    :param replay_buffer_class: :class:`ManyGoalsReplayBuffer`, which None stands for, or a subclass, such as
         :class:`~sb3_manygoals.pretraining.ManyGoalsFrameReplayBuffer`, which keeps frames once
-    :param replay_buffer_kwargs: its arguments beside those that follow from the others here
-    :param action_masks: whether to act, and to look for the best next action, only among those that the environment's
-        ``info["action_mask"]`` allows, at every reset and step; False: masks are not looked at
+    :param replay_buffer_kwargs: its arguments other than those that follow from the arguments here
+    :param action_masks: whether to act, and to maximize over next actions, only among those that the environment allows in
+        ``info["action_mask"]`` at every reset and step; False: masks are ignored
     :param stats_window_size: episodes averaged in the log
     :param tensorboard_log: folder for TensorBoard, None for no such log
     :param policy_kwargs: further arguments of the policy
     :param verbose: 0 no output, 1 info, 2 debug
-    :param seed: of all pseudo-random generators
+    :param seed: of all random generators
     :param device: for the networks
     :param _init_setup_model: whether to build the network now
-    :raises TypeError: if observations cannot be goals or actions are not discrete
-    :raises ValueError: if a count, rate or choice makes no sense
+    :raises TypeError: if observations cannot be goals, actions are not discrete, or a class is of the wrong kind
+    :raises ValueError: if an argument is out of its range, or two do not fit together
     :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
     """
 
@@ -142,9 +179,9 @@ class ManyGoalsDQN(GoalDQN):
             policy,  # type: ignore[arg-type]
             env,  # type: ignore[arg-type]
             learning_rate,
-            whole("buffer_size", buffer_size, 1),
-            whole("learning_starts", learning_starts, 0),
-            whole("batch_size", batch_size, 1),
+            check_whole("buffer_size", buffer_size),
+            check_whole("learning_starts", learning_starts, 0),
+            check_whole("batch_size", batch_size),
             gamma=gamma,
             replay_buffer_class=ManyGoalsReplayBuffer if replay_buffer_class is None else replay_buffer_class,
             replay_buffer_kwargs=replay_buffer_kwargs,
@@ -160,35 +197,35 @@ class ManyGoalsDQN(GoalDQN):
             _init_setup_model=False,
         )
         if self._vec_normalize_env is not None:
-            raise ValueError("VecNormalize is not supported: a goal is one exact observation, and normalisation drifts")
-        self.goal_batch_size = whole("goal_batch_size", goal_batch_size, 1)
+            raise ValueError("VecNormalize is not supported: a goal is one exact observation, and normalization drifts")
+        self.goal_batch_size = check_whole("goal_batch_size", goal_batch_size)
         self.updates_per_step = updates_per_step
         self.target_class = target_class
         self.target_kwargs = target_kwargs
-        # Without the buffer, and a selector as it is now: what they learn is no setting, and would be saved with the model.
+        # to be saved with the model, so without the buffer, and with a selector that has not learned yet
         settings = {name: value for name, value in (goal_wrapper_kwargs or {}).items() if name != "goal_buffer"}
         self.goal_wrapper_kwargs = copy.deepcopy(settings)
         self.goals_in_replay = goals_in_replay
         self.action_masks = action_masks
         self.goal_buffer = None
-        self.goal_updates: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.goal_updates = np.zeros(0, dtype=np.int64)
         self.exploration_rate = exploration_initial_eps
         self._loss = th.zeros(())
         if _init_setup_model:
             self._setup_model()
 
     def _setup_model(self) -> None:
-        check_gamma(self.gamma)
+        check_number("gamma", self.gamma, "[0, 1)")
         for name in ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"):
-            check_share(name, getattr(self, name))
+            check_number(name, getattr(self, name), "[0, 1]")
         keep_freed_memory()
         self.train_freq, self.gradient_steps = update_rhythm(self.updates_per_step, self.n_envs)
         super()._setup_model()
 
     def set_random_seed(self, seed: int | None = None) -> None:
-        """:param seed: of python, numpy, torch, the action space, the environments, and the learner's own draws"""
+        """:param seed: of Python, NumPy, PyTorch, the action space, the environments, and the learner's own generator"""
         super().set_random_seed(seed)
-        # tagged: environments draw their own numbers with default_rng(seed)
+        # tagged, as environments use default_rng(seed) themselves
         self.rng = np.random.default_rng(None if seed is None else (seed, _LEARNER_STREAM))
 
     def _on_step(self) -> None:
@@ -200,39 +237,24 @@ class ManyGoalsDQN(GoalDQN):
         """
         :param gradient_steps: number of updates
         :param batch_size: states or transitions in each
-        :raises FloatingPointError: if the loss of an update is not finite; the networks are left as they were before it. On a
-            CUDA device see :func:`~sb3_manygoals.guards.check_loss`
+        :raises FloatingPointError: if the loss of an update is not finite; the networks are as before this update. On a CUDA
+            device see :func:`~sb3_manygoals.guards.check_loss`
         """
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         if self._n_updates == 0 and self.policy.standardize:
             assert self.goal_buffer is not None
-            self.policy.fit_standardization(th.as_tensor(self._some_goals(), device=self.device))
+            goals = self.goal_buffer.observations
+            if len(goals) > _MOST_TO_FIT:
+                goals = goals[np.linspace(0, len(goals) - 1, _MOST_TO_FIT, dtype=np.int64)]
+            self.policy.fit_standardization(th.as_tensor(goals.copy(), device=self.device))
         self._review_targets()
         self.targets.before_updates(self.num_timesteps, 1.0 - self._current_progress_remaining)
         for _ in range(gradient_steps):
-            self._loss, goal_ids, losses = self._update(batch_size)
-            for selector in self._selectors:
-                selector.observe_losses(goal_ids, losses)
-            self._n_updates += 1
+            self._update(batch_size)
 
-    def _some_goals(self) -> NDArray[Any]:
-        assert self.goal_buffer is not None
-        goals = self.goal_buffer.observations
-        if len(goals) > _MOST_TO_FIT:
-            return goals[np.linspace(0, len(goals) - 1, _MOST_TO_FIT, dtype=np.int64)]
-        return goals.copy()
-
-    def _update(self, batch_size: int) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
-        """
-        One step of the optimizer.
-
-        :return: the loss before the step, the ids of its goals, and the loss of each goal, detached
-        """
+    def _update(self, batch_size: int) -> None:
         draw = self.targets.draw(batch_size, self.goal_batch_size, self.rng)
-        if not self.goals_in_replay:  # there ids are hashes, not rows
-            ids = draw.goal_ids.cpu().numpy()
-            np.add.at(self.goal_updates, ids[ids >= 0], 1)
         losses = self.targets.losses(draw)
         loss = losses.mean()
         guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
@@ -240,15 +262,21 @@ class ManyGoalsDQN(GoalDQN):
         loss.backward()  # type: ignore[no-untyped-call]
         self.policy.optimizer.step()
         self.policy.update_ema()
-        return loss.detach(), draw.goal_ids, losses.detach()
+        self._n_updates += 1
+        self._loss = loss.detach()
+        for selector in self._selectors:
+            selector.observe_losses(draw.goal_ids, losses.detach())
+        if not self.goals_in_replay:  # otherwise ids are hashes
+            ids = draw.goal_ids.cpu().numpy()
+            np.add.at(self.goal_updates, ids[ids >= 0], 1)
 
     def goal_values(self, observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float32]:
         """
-        What the best action is worth.
+        The values max_a Q(s, a, g).
 
         :param observations: shape (n, *observation_space.shape)
         :param goals: the goal of each, the same shape
-        :return: max_a Q(s, a, g) by the learning network and by the target network, shape (2, n)
+        :return: by the trained network and by the target network, shape (2, n)
         """
         self.policy.set_training_mode(False)
         pair = [th.as_tensor(array, device=self.device) for array in (observations, goals)]
@@ -268,8 +296,9 @@ class ManyGoalsDQN(GoalDQN):
             return actions, actions
         replay = self.replay_buffer
         states = None if replay.states is None else replay.numbers_of(self._last_obs["observation"])
-        acted = self.targets.act(states, self._desired_ids, self._exploring, self.rng, masks)
-        actions = self.predict(self._last_obs, action_masks=masks)[0] if acted is None else acted
+        goal_ids = np.concatenate([tracker.desired_ids for tracker in self._trackers])
+        planned = self.targets.act(states, goal_ids, self._exploring, self.rng, masks)
+        actions = self.predict(self._last_obs, action_masks=masks)[0] if planned is None else planned
         return actions, actions
 
     def predict(
@@ -281,16 +310,16 @@ class ManyGoalsDQN(GoalDQN):
         action_masks: NDArray[Any] | None = None,
     ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
         """
-        Greedy actions, or epsilon-greedy with the current ``exploration_rate``, drawn for each environment by itself.
+        Greedy or epsilon-greedy actions of the network; each environment explores independently.
 
         :param observation: dict with "observation" and "desired_goal", one of each or a batch
         :param state: not used
         :param episode_start: not used
-        :param deterministic: True for the greedy action
-        :param action_masks: actions allowed, shape (A,) or (n, A), None for all; as sb3-contrib's, and whatever the option
-            ``action_masks``, which is about learning
+        :param deterministic: True for greedy actions, False for random ones with probability ``exploration_rate``
+        :param action_masks: actions allowed, shape (A,) or (n, A), None for all, as in sb3-contrib; independent of the
+            constructor's ``action_masks``, which is about training
         :return: actions, int64, of shape () or (n,), and ``state``
-        :raises ValueError: if ``observation`` is not such a dict, or masks do not fit it or allow nothing
+        :raises ValueError: if ``observation`` is not such a dict, or masks do not fit it or allow no action
         """
         if not isinstance(observation, dict) or not {"observation", "desired_goal"} <= observation.keys():
             got = list(observation) if isinstance(observation, dict) else type(observation).__name__
@@ -308,14 +337,14 @@ class ManyGoalsDQN(GoalDQN):
         else:
             masks = check_action_masks(action_masks, explore.size, self._n_actions)
             random_actions = random_allowed(masks, self.rng).reshape(shape)
-        if explore.all():  # the network is not asked
+        if explore.all():
             return random_actions, state
         actions, state = self.policy.predict(goal_obs, state, episode_start, deterministic, action_masks)
         actions = np.where(explore, random_actions, actions)
         return actions, state
 
     def dump_logs(self) -> None:
-        """Write log data; the loss is fetched from the device only now."""
+        """Write the log. The loss is copied from the device only here."""
         assert self.goal_buffer is not None
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
         self.logger.record("goals/known", len(self.goal_buffer))
@@ -335,23 +364,36 @@ class ManyGoalsDQN(GoalDQN):
         progress_bar: bool = False,
     ) -> SelfManyGoalsDQN:
         """
-        :param total_timesteps: environment steps to take; a float such as ``3e6`` will do
+        :param total_timesteps: environment steps; a float such as ``3e6`` will do
         :param callback: called at every step
         :param log_interval: episodes between two lines of the log
         :param tb_log_name: name of the run in TensorBoard
-        :param reset_num_timesteps: False to go on counting, and exploring less, from where the last call ended
-        :param progress_bar: show one (needs tqdm and rich)
+        :param reset_num_timesteps: False to continue the step count and the schedules of the last call
+        :param progress_bar: whether to show one (needs tqdm and rich)
         :return: the model
-        :raises ValueError: if ``total_timesteps`` makes no sense, or an environment gives an observation that has not the
-            shape and kind of dtype of its space, or an observation or reward that is not finite
+        :raises ValueError: if ``total_timesteps`` is not a finite number of at least 1, or an environment gives an observation
+            of another shape or kind of dtype than its space, or an observation or reward that is not finite
         :raises RuntimeError: if a worker of a SubprocVecEnv has died
         :raises FloatingPointError: if a loss is not finite, see :meth:`train`
         """
-        if not isinstance(total_timesteps, (int, float, np.number)) or not 1 <= total_timesteps < np.inf:
-            raise ValueError(f"total_timesteps must be a finite number, at least 1, got {total_timesteps!r}")
-        total = int(total_timesteps)
+        total = int(check_number("total_timesteps", total_timesteps, "[1, inf)"))
         try:
             return super().learn(total, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         except guards.Fault as fault:
             self._add_step(fault)
             raise
+
+
+def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:
+    """
+    :param updates_per_step: updates for each step of each environment
+    :param n_envs: number of environments
+    :return: SB3's ``train_freq`` (in vector steps) and ``gradient_steps``
+    :raises ValueError: if ``updates_per_step`` is not a number in (0, 1000]
+    """
+    check_number("updates_per_step", updates_per_step, "(0, 1000]")
+    each = Fraction(updates_per_step).limit_denominator(10**6) * n_envs
+    if each < Fraction(1, _LONGEST_RHYTHM):
+        return max(1, round(1 / each)), 1
+    rhythm = each.limit_denominator(_LONGEST_RHYTHM)
+    return rhythm.denominator, rhythm.numerator

@@ -1,167 +1,274 @@
-"""Values planned in what the replay memory holds, for targets that do not depend on what the networks have learned so far."""
+"""Planning for all goals in a model of the world made of the transitions in the replay memory."""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
-from sb3_manygoals.many_goals_dqn.replay_model import ReplayModel
 from sb3_manygoals.memory import check_memory
 
-_BLOCK = 32  # goals planned together: their values of some thousand states stay in a processor's cache
-_LOOK_EVERY = 4
-"""Sweeps between looks at how much they change."""
-_TOLERANCE = 1e-3
-"""No further sweep where one changed no value by more, in units of a step's cost."""
+_BLOCK = 32  # goals planned together: their values of some thousand states fit into a processor's cache
+_CHECK_EVERY = 4  # sweeps
+_TOLERANCE = 1e-3  # of the cost of a step: value iteration stops once no value changes by more
+
+
+class Option(NamedTuple):
+    """The k-th action worth considering in each of the first L states of an order of all S states."""
+
+    actions: NDArray[np.int64]
+    """Shape (L,)."""
+    on: csr_array
+    """Probability of each next state, by its place in the order, shape (L, S)."""
+    ends: csr_array
+    """Probability of each next state in which the environment ends, by its number, shape (L, S)."""
+
+
+class ReplayModel:
+    """
+    Transition frequencies of the (state, action) pairs in a replay memory. States are distinct observations.
+
+    All outcomes of a pair but the most frequent count one less than they were seen. Otherwise a plan would rely on rare
+    outcomes that were seen once, by luck.
+
+    :param n_actions: number of actions, A
+    :param n_states: number of states, S
+    :param tried: ``state * A + action`` of each pair that was tried, ascending, shape (R,) int64
+    :param on: probability of each next state after each of these pairs, shape (R, S) float32
+    :param ends: probability of each next state in which the environment ends, shape (R, S) float32
+    """
+
+    def __init__(self, n_actions: int, n_states: int, tried: NDArray[np.int64], on: csr_array, ends: csr_array) -> None:
+        self.n_actions, self.n_states = n_actions, n_states
+        self.tried, self.on, self.ends = tried, on, ends
+
+    @classmethod
+    def of(cls, replay: ManyGoalsReplayBuffer) -> ReplayModel:
+        """
+        :param replay: a memory that numbers states
+        :return: the model of all transitions in it
+        """
+        assert replay.states is not None
+        assert isinstance(replay.action_space, spaces.Discrete)
+        n_actions, n_states = int(replay.action_space.n), len(replay.states)
+        used = slice(replay.size())
+        states, next_states = replay.state_ids[used].ravel(), replay.next_state_ids[used].ravel()
+        known = (states != UNKNOWN) & (next_states != UNKNOWN)
+        actions = replay.actions[used].reshape(-1)[known].astype(np.int64)
+        ended = replay.dones[used].ravel()[known].astype(np.bool_)
+        tried, row = np.unique(states[known] * n_actions + actions, return_inverse=True)
+        # the same next state with and without an end are two outcomes
+        led = csr_array(
+            (np.ones(len(row), dtype=np.float32), (row, next_states[known] + n_states * ended)),
+            shape=(len(tried), 2 * n_states),
+        )
+        led.sum_duplicates()
+        if len(tried):
+            lengths, first = np.diff(led.indptr), led.indptr[:-1]
+            led.data[led.data < np.repeat(np.maximum.reduceat(led.data, first), lengths)] -= 1.0
+            led.data /= np.repeat(np.add.reduceat(led.data, first), lengths)
+            led.eliminate_zeros()
+        return cls(n_actions, n_states, tried, led[:, :n_states], led[:, n_states:])
+
+    @cached_property
+    def left(self) -> NDArray[np.int64]:
+        """The states in which something was tried, ascending."""
+        return np.unique(self.tried // self.n_actions)
+
+    def options(self) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Option]]:
+        """
+        The pairs in a form in which value iteration is fast. Actions that always led back to the same state are left out: they
+        are never better than others.
+
+        :return: all states, those with the most options first, shape (S,); the place of each state in this order, shape (S,);
+            the first option of all states that have one, the second one, and so on
+        """
+        of_pair = self.tried // self.n_actions
+        certain = np.flatnonzero((np.diff(self.on.indptr) == 1) & (np.diff(self.ends.indptr) == 0))
+        idle = certain[self.on.indices[self.on.indptr[certain]] == of_pair[certain]]
+        pairs = np.setdiff1d(np.arange(len(self.tried)), idle)
+        states = of_pair[pairs]
+        n_options = np.bincount(states, minlength=self.n_states)
+        order = np.argsort(-n_options, kind="stable")
+        place = np.empty(self.n_states, dtype=np.int64)
+        place[order] = np.arange(self.n_states)
+        rank = np.arange(len(pairs)) - (np.cumsum(n_options) - n_options)[states]
+        found = []
+        for number in range(int(n_options.max(initial=0))):
+            rows = pairs[rank == number]
+            rows = rows[np.argsort(place[of_pair[rows]])]
+            on = self.on[rows]
+            on = csr_array((on.data, place[on.indices], on.indptr), shape=on.shape)
+            found.append(Option(self.tried[rows] % self.n_actions, on, self.ends[rows]))
+        return order, place, found
+
+    def rows(self, states: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """
+        :param states: numbers of states, -1 for unknown ones, shape (n,)
+        :return: the rows of the pairs tried in them; and which of the n * A actions, state by state, these are
+        """
+        wanted = (states[:, None] * self.n_actions + np.arange(self.n_actions)).ravel()
+        rows = np.minimum(np.searchsorted(self.tried, wanted), max(len(self.tried) - 1, 0))
+        places = np.flatnonzero(self.tried[rows] == wanted) if len(self.tried) else rows[:0]
+        return rows[places], places
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """:return: a plain tree"""
+        on, ends = ([matrix.data, matrix.indices, matrix.indptr] for matrix in (self.on, self.ends))
+        return {"n_actions": self.n_actions, "n_states": self.n_states, "tried": self.tried, "on": on, "ends": ends}
+
+    @classmethod
+    def from_checkpoint_state(cls, state: dict[str, Any] | None) -> ReplayModel | None:
+        """
+        :param state: from :meth:`get_checkpoint_state`, or None
+        :return: an equal model, or None
+        """
+        if state is None:
+            return None
+        shape = (len(state["tried"]), state["n_states"])
+        on, ends = (csr_array(tuple(state[name]), shape=shape) for name in ("on", "ends"))
+        return cls(state["n_actions"], state["n_states"], state["tried"], on, ends)
 
 
 class ReplayPlan:
     r"""
-    Value iteration for all goals at once in the world as the replay memory knows it: observations that are equal byte for byte
-    are one state, and an action leads on from it as it did, each time counting the same,
+    Value iteration for all goals at once in the model of the replay memory,
 
-    .. math:: V(s, g) \leftarrow \max_{a\ \text{tried in}\ s} \frac{1}{n_{sa}} \sum_{(s, a, s') \in D}
-        \begin{cases} r_g & s' = g \\ r + \gamma V(s', g) & \text{otherwise} \end{cases}
+    .. math:: V(s, g) \leftarrow \max_{a\ \text{tried in}\ s} \sum_{s'} p_{sas'}
+        \begin{cases} \text{goal_reward} & s' = g \\ \text{step_reward} + \gamma V(s', g) & \text{otherwise} \end{cases}
 
-    as Kaelbling's (1993) all-goals table, with each transition used over and over, as in prioritized sweeping (Moore and
-    Atkeson 1993) or search on the replay buffer (Eysenbach et al. 2019). What the world does by chance is averaged, not
-    maximized over. Values take 4 bytes and best actions 1 byte for each pair of state and goal.
+    This is the all-goals table of Kaelbling (1993), with every transition used again and again, as in prioritized sweeping
+    (Moore and Atkeson 1993) or search on the replay buffer (Eysenbach et al. 2019). Stochastic outcomes are averaged.
+
+    The values of a goal itself, V(g, g), do not follow the equation, as actions that stay in place are left out. Nothing uses
+    them: a transition into the goal is worth ``goal_reward``. Memory: 4 bytes for the value and 1 for the best action (with up
+    to 128 actions) of each pair of state and goal.
 
     :param gamma: discount factor
-    :param goal_reward: of the transition that reaches the goal
-    :param step_reward: of every other one
+    :param goal_reward: reward of the transition that reaches the goal
+    :param step_reward: reward of every other transition
     """
 
     def __init__(self, gamma: float, goal_reward: float, step_reward: float) -> None:
-        self.gamma = gamma
-        self.goal_reward = goal_reward
-        self.step_reward = step_reward
+        self.gamma, self.goal_reward, self.step_reward = gamma, goal_reward, step_reward
+        self.unreachable_value = step_reward / (1.0 - gamma)
+        self.horizon = self.unreachable_value + (goal_reward - self.unreachable_value) * np.exp(-3.0)
+        """The value of a goal 3 / (1 - gamma) steps away, or of one reached at once with probability 0.05. Values below count
+        as unknown."""
         self.values: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
-        """Of the states by the goals known when it was last planned."""
+        """V, for the states and goals known at the last :meth:`refresh`."""
         self.best: NDArray[np.signedinteger[Any]] = np.zeros((0, 0), dtype=np.int8)
-        """The best action in each of these states for each of these goals, -1 where no way is known."""
+        """The best action of each of these pairs, -1 where no way to the goal is known."""
         self.model: ReplayModel | None = None
         self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
-    @property
-    def unreachable_value(self) -> float:
-        """What it is worth never to get there."""
-        return self.step_reward / (1.0 - self.gamma)
-
-    @property
-    def horizon(self) -> float:
-        """The value of a goal 3 / (1 - gamma) steps away, or of one that is reached at once with probability 0.05."""
-        return self.unreachable_value + (self.goal_reward - self.unreachable_value) * np.exp(-3.0)
-
     def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, sweeps: int) -> None:
         """
-        Plan, from the values that there are.
+        Plan with all transitions, starting from the values of the last plan.
 
-        :param replay: a memory that keeps the states of its transitions
-        :param goals: to be reached
-        :param sweeps: the most updates of all values
+        :param replay: a memory that numbers states
+        :param goals: the goals to plan for
+        :param sweeps: maximal number of sweeps
         :raises MemoryError: if the values do not fit into the memory that is available
         """
         assert replay.states is not None
-        self._grow(len(replay.states), len(goals), replay.tried.shape[1])
+        shape, before = (len(replay.states), len(goals)), self.values
+        if before.shape != shape:
+            of_actions = np.min_scalar_type(-replay.tried.shape[1])
+            n_pairs = shape[0] * shape[1]
+            needed = {"planned values": 4 * n_pairs, "planned actions": of_actions.itemsize * n_pairs}
+            check_memory("planning", needed, "choose fewer max_states in target_kwargs, or target_class=TDTargets")
+            self.values = np.full(shape, self.unreachable_value, dtype=np.float32)
+            self.values[: len(before), : before.shape[1]] = before
+            self.best = np.full(shape, -1, dtype=of_actions)
         self.model = ReplayModel.of(replay)
         self._goal_states = replay.states.ids(goals.observations)
+        order, place, options = self.model.options()
         for begin in range(0, len(goals), _BLOCK):
             block = slice(begin, begin + _BLOCK)
-            values = self.values[self.model.order, block]
-            actions = self._iterate(self.model, values, self._goal_states[block], sweeps)
-            self.values[self.model.order, block] = values
-            self.best[self.model.order, block] = actions
+            values = self.values[order, block]
+            self.best[order, block] = self._iterate(options, place, values, self._goal_states[block], sweeps)
+            self.values[order, block] = values
 
     def _iterate(
-        self, model: ReplayModel, values: NDArray[np.float32], goal_states: NDArray[np.int64], sweeps: int
+        self,
+        options: list[Option],
+        place: NDArray[np.int64],
+        values: NDArray[np.float32],
+        goal_states: NDArray[np.int64],
+        sweeps: int,
     ) -> NDArray[np.signedinteger[Any]]:
         """
-        :param values: states in the order of the model, changed in place
-        :return: the best actions by the values left behind
+        :param values: of some goals, in the order of the options; changed in place
+        :return: the best actions, in the same order
         """
         actions = np.full(values.shape, -1, dtype=self.best.dtype)
-        if not model.slots:
+        if not options:
             return actions
         columns = np.flatnonzero(goal_states != UNKNOWN)
-        arrived = model.place[goal_states[columns]], columns
-        from_ends = [self._worth_of_ends(slot.ends, goal_states) for slot in model.slots]
-        n_first = len(model.slots[0].actions)
+        achieved = place[goal_states[columns]], columns
+        from_ends = [self._returns_of_ends(option.ends, goal_states) for option in options]
+
+        def action_values(number: int) -> NDArray[np.float32]:
+            found: NDArray[np.float32] = options[number].on @ returns
+            ends = from_ends[number]
+            if ends is not None:
+                found += ends
+            return found
+
+        n_first = len(options[0].actions)
         tolerance = _TOLERANCE * (self.goal_reward - self.step_reward)
-        worth = self._arriving(values, arrived)
+        returns = self._returns(values, achieved)
         for sweep in range(1, sweeps + 1):
-            best = self._options(model, 0, worth, from_ends)
-            for number in range(1, len(model.slots)):
-                found = self._options(model, number, worth, from_ends)
+            best = action_values(0)
+            for number in range(1, len(options)):
+                found = action_values(number)
                 np.maximum(best[: len(found)], found, out=best[: len(found)])
-            looked_at = sweep % _LOOK_EVERY == 0
-            change = np.abs(best - values[:n_first]).max() if looked_at else np.inf
+            change = np.abs(best - values[:n_first]).max() if sweep % _CHECK_EVERY == 0 else np.inf
             values[:n_first] = best
-            worth[:n_first] = self._arriving(best, None)
-            worth[arrived] = self.goal_reward
+            returns[:n_first] = self._returns(best, None)
+            returns[achieved] = self.goal_reward
             if change <= tolerance:
                 break
-        for number, slot in enumerate(model.slots):
-            found, n = self._options(model, number, worth, from_ends), len(slot.actions)
-            if number == 0:
-                best = found
-                actions[:n] = slot.actions[:, None]
-            else:
-                better = found > best[:n]
-                best[:n][better] = found[better]
-                actions[:n] = np.where(better, slot.actions[:, None], actions[:n])
+        best = action_values(0)
+        actions[:n_first] = options[0].actions[:, None]
+        for number, option in enumerate(options[1:], 1):
+            found, n = action_values(number), len(option.actions)
+            better = found > best[:n]
+            best[:n][better] = found[better]
+            actions[:n] = np.where(better, option.actions[:, None], actions[:n])
         actions[:n_first][best < self.horizon] = -1
         return actions
 
-    @staticmethod
-    def _options(
-        model: ReplayModel, number: int, worth: NDArray[np.float32], from_ends: list[NDArray[np.float32] | None]
-    ) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = model.slots[number].on @ worth
-        ends = from_ends[number]
-        if ends is not None:
-            found += ends
-        return found
+    def _returns(self, values: NDArray[np.float32], achieved: tuple[NDArray[Any], ...] | None) -> NDArray[np.float32]:
+        """The return of a transition into each state, given the values of the states and the pairs (state, its own goal)."""
+        returns: NDArray[np.float32] = self.gamma * values
+        returns += self.step_reward
+        if achieved is not None:
+            returns[achieved] = self.goal_reward
+        return returns
 
-    def _arriving(self, values: NDArray[np.float32], arrived: tuple[NDArray[Any], ...] | None) -> NDArray[np.float32]:
-        """What it is worth to come to states, whose own values these are, where (state, goal) is arrived."""
-        worth: NDArray[np.float32] = self.gamma * values
-        worth += self.step_reward
-        if arrived is not None:
-            worth[arrived] = self.goal_reward
-        return worth
-
-    def _worth_of_ends(self, ends: csr_array, goal_states: NDArray[np.int64]) -> NDArray[np.float32] | None:
-        """What ends of the environment add to the worth of actions: those at the goal reach it, all others never will."""
+    def _returns_of_ends(self, ends: csr_array, goal_states: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        """The part of action values that comes from ends of the environment, after which no other goal is ever reached."""
         if ends.nnz == 0:
             return None
-        worth = np.repeat(np.float32(self.unreachable_value) * ends.sum(axis=1)[:, None], len(goal_states), axis=1)
+        returns = np.repeat(np.float32(self.unreachable_value) * ends.sum(axis=1)[:, None], len(goal_states), axis=1)
         known = np.flatnonzero(goal_states != UNKNOWN)
-        worth[:, known] += np.float32(self.goal_reward - self.unreachable_value) * ends[:, goal_states[known]].toarray()
-        return worth.astype(np.float32)
-
-    def _grow(self, n_states: int, n_goals: int, n_actions: int) -> None:
-        before = self.values
-        if before.shape == (n_states, n_goals):
-            return
-        of_actions = np.min_scalar_type(-n_actions)
-        needed = {"planned values": n_states * n_goals * 4, "planned actions": n_states * n_goals * of_actions.itemsize}
-        check_memory("planning", needed, "choose fewer max_states in target_kwargs, or target_class=TDTargets")
-        self.values = np.full((n_states, n_goals), self.unreachable_value, dtype=np.float32)
-        self.values[: len(before), : before.shape[1]] = before
-        self.best = np.full((n_states, n_goals), -1, dtype=of_actions)
+        returns[:, known] += np.float32(self.goal_reward - self.unreachable_value) * ends[:, goal_states[known]].toarray()
+        return returns.astype(np.float32)
 
     def action_values(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """
-        :param states: numbers of states, -1 where it has none, shape (S,)
-        :param goal_ids: ids of goals, -1 where it is none, shape (G,)
-        :return: what each action is worth in each state for each goal, shape (S, G, A); NaN where that is not known: where it
-            had not been tried when it was planned, or is worth less than :attr:`horizon`
+        :param states: numbers of states, -1 for unknown ones, shape (S,)
+        :param goal_ids: ids of goals, -1 for unknown ones, shape (G,)
+        :return: values of all actions for all pairs, shape (S, G, A). NaN where they are unknown: the action had not been
+            tried when this was planned, or its value is below ``horizon``
         """
         model = self.model
         if model is None:
@@ -173,20 +280,20 @@ class ReplayPlan:
         on = model.on[rows]
         met, columns = np.unique(on.indices, return_inverse=True)
         on = csr_array((on.data, columns, on.indptr), shape=(len(rows), len(met)))
-        arrived = np.nonzero(met[:, None] == goal_states)
-        worth = on @ self._arriving(self.values[np.ix_(met, goal_ids[goals])], arrived)
-        from_ends = self._worth_of_ends(model.ends[rows], goal_states)
+        achieved = np.nonzero(met[:, None] == goal_states)
+        values = on @ self._returns(self.values[np.ix_(met, goal_ids[goals])], achieved)
+        from_ends = self._returns_of_ends(model.ends[rows], goal_states)
         if from_ends is not None:
-            worth += from_ends
-        worth[worth < self.horizon] = np.nan
-        found.reshape(-1, len(goal_ids))[np.ix_(tried, goals)] = worth
+            values += from_ends
+        values[values < self.horizon] = np.nan
+        found.reshape(-1, len(goal_ids))[np.ix_(tried, goals)] = values
         return found.swapaxes(1, 2)
 
     def best_actions(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """
-        :param states: numbers of states, -1 where it has none, shape (n,)
-        :param goal_ids: the goal of each, -1 where it is none, shape (n,)
-        :return: the best action of each, -1 where no way was known when it was planned, shape (n,)
+        :param states: numbers of states, -1 for unknown ones, shape (n,)
+        :param goal_ids: the goal of each, -1 for unknown ones, shape (n,)
+        :return: the best action of each, -1 where no way was known when this was planned, shape (n,)
         """
         n_states, n_goals = self.best.shape
         planned = (states >= 0) & (states < n_states) & (goal_ids >= 0) & (goal_ids < n_goals)
@@ -196,14 +303,10 @@ class ReplayPlan:
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree, whose arrays are the plan's own"""
-        return {
-            "values": self.values,
-            "best": self.best,
-            "goal_states": self._goal_states,
-            "model": None if self.model is None else self.model.get_checkpoint_state(),
-        }
+        model = None if self.model is None else self.model.get_checkpoint_state()
+        return {"values": self.values, "best": self.best, "goal_states": self._goal_states, "model": model}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:param state: of :meth:`get_checkpoint_state`"""
+        """:param state: from :meth:`get_checkpoint_state`"""
         self.values, self.best, self._goal_states = state["values"], state["best"], state["goal_states"]
-        self.model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
+        self.model = ReplayModel.from_checkpoint_state(state["model"])

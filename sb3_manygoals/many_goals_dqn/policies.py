@@ -1,4 +1,4 @@
-"""Policies of ManyGoalsDQN: greedy in a universal value function."""
+"""Policies of ManyGoalsDQN: greedy with respect to a universal value function."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from sb3_manygoals.action_masks import check_action_masks
-from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, Preprocess, UniversalQNetwork, check_image_space, make_trunk
+from sb3_manygoals.checks import check_number
+from sb3_manygoals.networks import (
+    CNN_FROM,
+    DistanceQNetwork,
+    PaddedCNN,
+    Preprocess,
+    UniversalQNetwork,
+    check_image_space,
+    make_trunk,
+)
 
-_HEADS: dict[str, type[UniversalQNetwork]] = {
-    "bilinear": UniversalQNetwork,
-    "distance": DistanceQNetwork,
-}
+_HEADS: dict[str, type[UniversalQNetwork]] = {"bilinear": UniversalQNetwork, "distance": DistanceQNetwork}
 
 
 class ManyGoalsPolicy(BasePolicy):
@@ -31,22 +37,24 @@ class ManyGoalsPolicy(BasePolicy):
     :param lr_schedule: learning rate, a function of the remaining progress
     :param net_arch: widths of the shared layers after the features extractor
     :param embedding_dim: width of the state and the goal embedding
-    :param activation_fn: activation of those layers
+    :param activation_fn: activation of the shared layers
     :param layer_norm: whether to end the trunk with layer normalization
-    :param ortho_init: whether weights of the trunk begin orthogonal, as those of SB3's actor-critics do: for one that is to be
-        the beginning of such
-    :param standardize: whether to standardize observations, element by element, by what is known when learning starts
-    :param head: "bilinear" of the embeddings, as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`),
-        or "distance" between them (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
-    :param ema_decay: share that an average of the weights over updates keeps of itself at each, less in the first ones; greedy
-        actions are those of the averaged network then. 0.0: no average, actions of the network that learns
-    :param features_extractor_class: SB3 features extractor, the first part of the shared trunk; sees images channels first
+    :param ortho_init: whether to initialize the trunk as SB3's actor-critics do, for transfer to one of them
+    :param standardize: whether to standardize observations, element by element, by the goals known when learning starts
+    :param head: "bilinear", as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`), or "distance"
+        (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
+    :param ema_decay: decay of the exponential moving average of the weights, by which greedy actions are chosen; it is lower
+        in the first updates. 0.0: no average, actions are those of the trained network
+    :param channels_last: whether the last axis of images holds the channels. None: told from the shape, see
+        :func:`~sb3_manygoals.networks.channels_are_last`
+    :param features_extractor_class: SB3 features extractor, the first part of the trunk; it sees images channels first
     :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
-    :param optimizer_class: Adam by default. For the paper's RMSProp see :class:`~sb3_manygoals.optim.FusedRMSprop`, whose
-        epsilon, 1e-12 by default here, is inside the root. (Under torch's own form the second moments of rarely used weights
-        decay into denormal numbers, whose square roots are some fifty times slower.)
+    :param optimizer_class: Adam by default. For the paper's RMSProp use :class:`~sb3_manygoals.optim.FusedRMSprop`, whose
+        epsilon, here 1e-12 by default, is inside the root. (In torch's RMSprop the second moments of rarely used weights decay
+        into denormal numbers, whose square roots are some fifty times slower.)
     :param optimizer_kwargs: its arguments other than the learning rate
+    :raises ValueError: if an argument is out of its range, or the shape of images does not tell which axis holds the channels
     """
 
     action_space: spaces.Discrete
@@ -65,6 +73,7 @@ class ManyGoalsPolicy(BasePolicy):
         standardize: bool = True,
         head: Literal["bilinear", "distance"] = "distance",
         ema_decay: float = 0.999,
+        channels_last: bool | None = None,
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
@@ -73,8 +82,6 @@ class ManyGoalsPolicy(BasePolicy):
     ) -> None:
         if head not in _HEADS:
             raise ValueError(f"head must be one of {', '.join(map(repr, _HEADS))}, got {head!r}")
-        if not 0.0 <= ema_decay < 1.0:
-            raise ValueError(f"ema_decay must be a number in [0, 1), got {ema_decay!r}")
         if optimizer_kwargs is None and issubclass(optimizer_class, RMSpropTFLike):
             optimizer_kwargs = {"alpha": 0.99, "eps": 1e-12}
         if optimizer_kwargs is None and optimizer_class is th.optim.Adam:
@@ -95,10 +102,11 @@ class ManyGoalsPolicy(BasePolicy):
         self.ortho_init = ortho_init
         self.standardize = standardize
         self.head = head
-        self.ema_decay = ema_decay
+        self.ema_decay = check_number("ema_decay", ema_decay, "[0, 1)")
+        self.channels_last = channels_last
         self.q_net = self.make_q_net()
-        self.q_net_target = self._follower()
-        self.q_net_ema = self._follower() if ema_decay else None
+        self.q_net_target = self._untrained_copy()
+        self.q_net_ema = self._untrained_copy() if ema_decay else None
         if ema_decay:
             self.register_buffer("ema_updates", th.zeros((), device=self.device))
         self.optimizer = self.optimizer_class(
@@ -110,7 +118,8 @@ class ManyGoalsPolicy(BasePolicy):
     def make_q_net(self) -> UniversalQNetwork:
         """:return: a new network on the policy's device"""
         assert isinstance(self.observation_space, spaces.Dict)
-        preprocess = Preprocess(self.observation_space["observation"], self.normalize_images, self.standardize)
+        space = self.observation_space["observation"]
+        preprocess = Preprocess(space, self.normalize_images, self.standardize, self.channels_last)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
         trunk, features_dim = make_trunk(
             preprocess, extractor, self.net_arch, self.activation_fn, self.layer_norm, self.ortho_init
@@ -120,48 +129,47 @@ class ManyGoalsPolicy(BasePolicy):
 
     @property
     def trunk(self) -> nn.Module:
-        """What observations and goals share, of the network that learns."""
+        """The part of the trained network that observations and goals share."""
         return self.q_net.trunk
 
-    def _follower(self) -> UniversalQNetwork:
-        """A network that is not trained but follows the one that is, and starts equal to it."""
+    def _untrained_copy(self) -> UniversalQNetwork:
         network = self.make_q_net()
         network.load_state_dict(self.q_net.state_dict())
         return network.requires_grad_(False).eval()
 
     @th.no_grad()
     def update_ema(self) -> None:
-        """Take the weights that an update gave into the average, if there is one."""
+        """Update the average of the weights, if there is one."""
         if self.q_net_ema is not None:
             self.ema_updates += 1.0
-            # as TensorFlow's ExponentialMovingAverage: the first ones count less, so that the beginning is soon forgotten
+            # as TensorFlow's ExponentialMovingAverage: a lower decay at first soon forgets the initial weights
             share = (9.0 / (10.0 + self.ema_updates)).clamp(min=1.0 - self.ema_decay)
-            for average, learned in zip(self.q_net_ema.parameters(), self.q_net.parameters(), strict=True):
-                average.lerp_(learned, share)
-            for buffer, ours in zip(self.q_net_ema.buffers(), self.q_net.buffers(), strict=True):
-                buffer.copy_(ours)
+            for average, trained in zip(self.q_net_ema.parameters(), self.q_net.parameters(), strict=True):
+                average.lerp_(trained, share)
+            for copied, buffer in zip(self.q_net_ema.buffers(), self.q_net.buffers(), strict=True):
+                copied.copy_(buffer)
 
     def fit_standardization(self, observations: th.Tensor) -> None:
         """
-        :param observations: what to standardize by from now on, shape (B, *observation_space.shape); without effect if the
-            policy does not standardize
+        :param observations: standardize by these from now on, if the policy does, shape (B, *observation_space.shape)
         """
         if self.standardize:
-            for network in filter(None, (self.q_net, self.q_net_target, self.q_net_ema)):
-                preprocess = network.trunk[0]  # type: ignore[index]
-                preprocess.fit(observations)
+            for network in self._networks:
+                network.trunk[0].fit(observations)  # type: ignore[index]
 
     def shift_values(self, by: float) -> None:
-        """
-        :param by: what is added to all values, of each network
-        """
-        for network in filter(None, (self.q_net, self.q_net_target, self.q_net_ema)):
+        """:param by: added to all values of each network"""
+        for network in self._networks:
             network.shift_values(by)
+
+    @property
+    def _networks(self) -> list[UniversalQNetwork]:
+        return [net for net in (self.q_net, self.q_net_target, self.q_net_ema) if net is not None]
 
     def forward(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:
         """
         :param obs: goal observations, tensors of shape (B, *space.shape)
-        :param deterministic: not used: exploration is the algorithm's
+        :param deterministic: not used, as exploration is the algorithm's
         :return: greedy actions, shape (B,)
         """
         return self._predict(obs, deterministic)
@@ -190,10 +198,10 @@ class ManyGoalsPolicy(BasePolicy):
         :param observation: goal observations, one of each or a batch
         :param state: not used
         :param episode_start: not used
-        :param deterministic: not used: exploration is the algorithm's
+        :param deterministic: not used, as exploration is the algorithm's
         :param action_masks: actions allowed, shape (A,) or (n, A), None for all
         :return: actions, int64, of shape () or (n,), and ``state``
-        :raises ValueError: if the masks do not fit the observations, or allow nothing
+        :raises ValueError: if masks do not fit the observations, or allow no action
         """
         if action_masks is None:
             return super().predict(observation, state, episode_start, deterministic)
@@ -206,39 +214,23 @@ class ManyGoalsPolicy(BasePolicy):
         return actions if vectorized else actions.squeeze(axis=0), state
 
     def set_training_mode(self, mode: bool) -> None:
-        """:param mode: True for training; the target network stays in evaluation mode"""
-        if self.q_net.training != mode:  # which takes its time, and is asked for at every step
+        """:param mode: True for training; target network and average stay in evaluation mode"""
+        if self.q_net.training != mode:  # train() visits all modules, and acting calls this at every step
             self.q_net.train(mode)
         self.training = mode
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {
-            **super()._get_constructor_parameters(),
-            "net_arch": self.net_arch,
-            "embedding_dim": self.embedding_dim,
-            "activation_fn": self.activation_fn,
-            "layer_norm": self.layer_norm,
-            "ortho_init": self.ortho_init,
-            "standardize": self.standardize,
-            "head": self.head,
-            "ema_decay": self.ema_decay,
-            "lr_schedule": self._dummy_schedule,
-            "features_extractor_class": self.features_extractor_class,
-            "features_extractor_kwargs": self.features_extractor_kwargs,
-            "optimizer_class": self.optimizer_class,
-            "optimizer_kwargs": self.optimizer_kwargs,
-        }
-
-
-_SMALLEST_FOR_CNN = 36
-"""Pixels a side from which on images go through convolutions by default."""
+        names = ["net_arch", "embedding_dim", "activation_fn", "layer_norm", "ortho_init", "standardize", "head", "ema_decay"]
+        names += ["channels_last", "features_extractor_class", "features_extractor_kwargs"]
+        ours = {name: getattr(self, name) for name in [*names, "optimizer_class", "optimizer_kwargs"]}
+        return {**super()._get_constructor_parameters(), **ours, "lr_schedule": self._dummy_schedule}
 
 
 class CnnPolicy(ManyGoalsPolicy):
     """
-    For images. By default those of at least 36 pixels a side go through the convolutions of the Nature DQN
-    (:class:`PaddedCNN`). Smaller ones, whose pixels are cells of a gridworld, go through two layers of 512 units, as it is
-    places that count. Arguments as in :class:`ManyGoalsPolicy`.
+    For images. By default those with at least 36 pixels a side go through the convolutions of the Nature DQN
+    (:class:`~sb3_manygoals.networks.PaddedCNN`), and smaller ones, which are mostly gridworlds, through two layers of 512
+    units. Arguments as in :class:`ManyGoalsPolicy`.
     """
 
     def __init__(
@@ -247,30 +239,23 @@ class CnnPolicy(ManyGoalsPolicy):
         action_space: spaces.Discrete,
         lr_schedule: Schedule,
         net_arch: list[int] | None = None,
+        channels_last: bool | None = None,
         features_extractor_class: type[BaseFeaturesExtractor] | None = None,
         **kwargs: Any,
     ) -> None:
         if features_extractor_class is None:
             check_image_space(observation_space["observation"])
-            shape = Preprocess(observation_space["observation"]).space.shape
+            shape = Preprocess(observation_space["observation"], channels_last=channels_last).space.shape
             assert shape is not None
-            small = min(shape[-2:]) < _SMALLEST_FOR_CNN
+            small = min(shape[1:]) < CNN_FROM
             features_extractor_class = FlattenExtractor if small else PaddedCNN
             net_arch = [512, 512] if small and net_arch is None else net_arch
-        super().__init__(
-            observation_space,
-            action_space,
-            lr_schedule,
-            net_arch,
-            features_extractor_class=features_extractor_class,
-            **kwargs,
-        )
+        kwargs = {"features_extractor_class": features_extractor_class, "channels_last": channels_last, **kwargs}
+        super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
 
 
 class MlpPolicy(ManyGoalsPolicy):
-    """
-    For vectors: the shared trunk is two layers of 512 units. Arguments as in :class:`ManyGoalsPolicy`.
-    """
+    """For vectors: by default the trunk is two layers of 512 units. Arguments as in :class:`ManyGoalsPolicy`."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Replay memory of transitions without goals: the goals are chosen when a batch is used."""
+"""Replay memory of transitions without goals: these are chosen when a batch is used."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
@@ -19,7 +19,9 @@ from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.buffer import identical
 from sb3_manygoals.goals.selection import grown
 
-_Indices: TypeAlias = NDArray[np.integer[Any]]
+_ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts", "next_ids")
+_OPTIONAL_ARRAYS = ("next_action_masks", "behavior_goal_ids")
+_STATE_ARRAYS = ("state_ids", "next_state_ids")
 
 
 class ManyGoalsSamples(NamedTuple):
@@ -38,25 +40,26 @@ class ManyGoalsSamples(NamedTuple):
     next_action_mask: th.Tensor | None = None
     """The actions allowed in s', shape (S, A) bool; None: all."""
     behavior_goal_ids: th.Tensor | None = None
-    """The goal that was pursued, -1 if it is none of the known ones; shape (S,) int64; None: not kept."""
+    """The goal pursued, -1 for unknown ones, shape (S,) int64; None if the memory does not keep it."""
     states: th.Tensor | None = None
-    """Where states are kept: the number of s, -1 if it has none; shape (S,) int64."""
+    """The number of s, -1 for unknown ones, shape (S,) int64; None if the memory does not number states."""
 
 
 class ManyGoalsReplayBuffer(ReplayBuffer):
     """
-    Transitions (s, a, s') and the goal id of s'. The reward and end of the goal that was pursued are not kept, nor which it
-    was unless asked for: every transition teaches whatever goals it is paired with. ``dones`` are the environment's own ends.
+    Transitions (s, a, s') and the goal id of s'. Reward and end of the goal that was pursued are not used: every transition
+    teaches the goals it is paired with. ``dones`` are the environment's own ends.
 
-    :param buffer_size: transitions kept, in all environments together
+    :param buffer_size: transitions kept, all environments together
     :param observation_space: goal observation space, Dict with "observation"
     :param action_space: Discrete
-    :param device: where batches go
+    :param device: device of batches
     :param n_envs: number of parallel environments
     :param optimize_memory_usage: must be False; part of SB3's interface
     :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
     :param behavior_goals: whether to keep the id of the goal that was pursued
-    :param max_states: how many distinct observations are told apart as states, for :class:`ReplayModel`; 0: none
+    :param max_states: maximal number of distinct observations that are numbered as states, for
+        :class:`~sb3_manygoals.many_goals_dqn.planning.ReplayModel`; 0: states are not numbered
     """
 
     def __init__(
@@ -72,17 +75,17 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         max_states: int = 0,
     ) -> None:
         super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
-        self.next_ids = np.zeros((self.buffer_size, n_envs), dtype=np.int64)
-        self.next_action_masks: NDArray[np.bool_] | None = None
-        if action_masks:
-            self.next_action_masks = np.zeros((self.buffer_size, n_envs, int(action_space.n)), dtype=np.bool_)
-        self.behavior_goal_ids: NDArray[np.int64] | None = None
-        if behavior_goals:
-            self.behavior_goal_ids = np.full((self.buffer_size, n_envs), UNKNOWN, dtype=np.int64)
+        shape, n_actions = (self.buffer_size, n_envs), int(action_space.n)
+        self.next_ids = np.zeros(shape, dtype=np.int64)
+        self.next_action_masks = np.zeros((*shape, n_actions), dtype=np.bool_) if action_masks else None
+        self.behavior_goal_ids = np.full(shape, UNKNOWN, dtype=np.int64) if behavior_goals else None
         self.states: GoalBuffer | None = None
-        self.tried: NDArray[np.int32] = np.zeros((0, int(action_space.n)), dtype=np.int32)
-        """How often each action was taken in each state, also in transitions that have given way; (at least S, A)."""
-        self._last_next: tuple[NDArray[Any], NDArray[np.int64]] | None = None
+        """The distinct observations met, by their numbers."""
+        self.tried: NDArray[np.int32] = np.zeros((0, n_actions), dtype=np.int32)
+        """How often each action was taken in each state, including transitions no longer kept; at least (S, A)."""
+        self._last: tuple[NDArray[Any], NDArray[np.int64]] | None = None
+        """The observations after the last step, and their numbers."""
+        self.forget_states()
         if max_states:
             self.keep_states(max_states)
 
@@ -97,34 +100,31 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         max_states: int = 0,
     ) -> dict[str, int]:
         """
-        :param buffer_size: see the class, as are the others
+        :param buffer_size: see the class, as for the others
         :param observation_space: goal observation space
         :param action_space: Discrete
         :param n_envs: number of parallel environments
         :param action_masks: whether they are kept
         :param behavior_goals: whether their ids are kept
-        :param max_states: see the class; their observations are not counted
-        :return: bytes of its arrays, by what they are of
+        :param max_states: see the class; observations of states are not counted
+        :return: bytes of its arrays, by name
         """
         rows = max(buffer_size // n_envs, 1) * n_envs
         space = observation_space["observation"]
         shape = get_obs_shape(space)
         assert isinstance(shape, tuple)  # for mypy: no Dict
-        observations = rows * math.prod(shape) * np.dtype(space.dtype).itemsize
-        needed = {
+        observations = math.prod(shape) * np.dtype(space.dtype).itemsize
+        row = {
             "replay observations": observations,
             "replay next observations": observations,
-            "replay actions": rows * np.dtype(np.int64).itemsize,
-            "replay rewards and ends": rows * 3 * np.dtype(np.float32).itemsize,
-            "replay goal ids": rows * np.dtype(np.int64).itemsize,
+            "replay actions": 8,
+            "replay rewards and ends": 12,
+            "replay goal ids": 8,
+            "replay action masks": int(action_space.n) if action_masks else 0,
+            "replay pursued goal ids": 8 if behavior_goals else 0,
+            "replay states": 16 if max_states else 0,
         }
-        if action_masks:
-            needed["replay action masks"] = rows * int(action_space.n)
-        if behavior_goals:
-            needed["replay pursued goal ids"] = rows * np.dtype(np.int64).itemsize
-        if max_states:
-            needed["replay states"] = rows * 2 * np.dtype(np.int64).itemsize
-        return needed
+        return {name: size * rows for name, size in row.items() if size}
 
     def add(  # type: ignore[override]
         self,
@@ -136,15 +136,15 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         infos: list[dict[str, Any]],
     ) -> None:
         """
-        Keep one transition of each environment; the oldest give way.
+        Keep one transition of each environment, in place of the oldest if the memory is full.
 
         :param obs: goal observations s, arrays of shape (n_envs, *observation_space.shape)
-        :param next_obs: goal observations s', terminal ones included
+        :param next_obs: goal observations s', including terminal ones
         :param action: shape (n_envs,)
-        :param reward: the pursued goal's
-        :param done: the pursued goal's
-        :param infos: as the goal wrappers give them; ``achieved_goal_id`` and ``env_terminated`` are kept, ``action_mask`` if
-            masks are, and ``desired_goal_id`` if pursued goals are
+        :param reward: of the goal pursued
+        :param done: of the goal pursued
+        :param infos: from the goal wrappers, with ``achieved_goal_id`` and ``env_terminated``; also ``action_mask`` if masks
+            are kept, and ``desired_goal_id`` if the goals pursued are
         :raises ValueError: if masks are kept, and one is missing or allows nothing though the environment has not ended
         """
         self.next_ids[self.pos] = [info["achieved_goal_id"] for info in infos]
@@ -153,67 +153,66 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.next_action_masks[self.pos] = read_action_masks(infos, self.next_action_masks.shape[2], ended)
         if self.behavior_goal_ids is not None:
             self.behavior_goal_ids[self.pos] = [info["desired_goal_id"] for info in infos]
+        here, there = obs["observation"], next_obs["observation"]
         if self.states is not None:
-            self._count(obs["observation"], action, next_obs["observation"])
-        super().add(obs["observation"], next_obs["observation"], action, reward, ended, infos)
+            ids, next_ids = self.numbers_of(here), self.states.add(there)
+            self.state_ids[self.pos], self.next_state_ids[self.pos] = ids, next_ids
+            self._last = there.copy(), next_ids
+            self._count(ids, action)
+        super().add(here, there, action, reward, ended, infos)
 
     def keep_states(self, max_states: int) -> None:
         """
-        Tell distinct observations apart as states from now on, also in the transitions that there are.
+        Number states from now on, those of the transitions already kept included.
 
-        :param max_states: how many, at most; a warning says when there are more
+        :param max_states: maximal number of states; a warning says when there are more
         """
-        n_actions = self.tried.shape[1]
+        self.forget_states()
         self.states = GoalBuffer(self.observation_space, max_states, what="states", limit="max_states, of target_kwargs")
         self.state_ids = np.full((self.buffer_size, self.n_envs), UNKNOWN, dtype=np.int64)
         self.next_state_ids = self.state_ids.copy()
-        self.tried = np.zeros((0, n_actions), dtype=np.int32)
-        self._last_next = None
-        shape = (self.n_envs, *(self.observation_space.shape or ()))
         for time in range(self.size()):
-            self.state_ids[time] = self.states.add(self.observations[time].reshape(shape))
-            self.next_state_ids[time] = self.states.add(self.next_observations[time].reshape(shape))
-            self._add_tried(self.state_ids[time], self.actions[time].reshape(-1))
+            self.state_ids[time] = self.states.add(self._shaped(self.observations[time]))
+            self.next_state_ids[time] = self.states.add(self._shaped(self.next_observations[time]))
+            self._count(self.state_ids[time], self.actions[time])
 
     def forget_states(self) -> None:
-        """No longer tell states apart."""
+        """Number states no longer."""
         self.states = None
-        self.tried, self._last_next = self.tried[:0], None
+        self.state_ids = self.next_state_ids = np.zeros((0, self.n_envs), dtype=np.int64)
+        self.tried = np.zeros((0, self.tried.shape[1]), dtype=np.int32)
+        self._last = None
 
     def numbers_of(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
         :param observations: what the environments show, shape (n_envs, *observation_space.shape)
-        :return: the state of each, taken in if it is new; -1 where there is no room, shape (n_envs,)
+        :return: the number of each, new ones included; -1 where the limit is reached, shape (n_envs,)
         """
         assert self.states is not None
-        if self._last_next is None or self._last_next[0].shape != observations.shape:
+        if self._last is None or self._last[0].shape != observations.shape:
             ids = self.states.add(observations)
         else:
-            # most are where the last transition led to, whose number is known
-            before, ids = self._last_next
-            other = ~identical(observations, before, observations.ndim - 1)
+            last, ids = self._last
+            other = ~identical(observations, last, observations.ndim - 1)
             if other.any():
                 ids = ids.copy()
                 ids[other] = self.states.add(observations[other])
-        self.tried = grown(self.tried, len(self.states))  # what is new has its counts before anything is tried there
-        self._last_next = observations.copy(), ids
+        self.tried = grown(self.tried, len(self.states))
+        self._last = observations.copy(), ids
         return ids
 
-    def _count(self, observations: NDArray[Any], actions: NDArray[Any], next_observations: NDArray[Any]) -> None:
-        assert self.states is not None
-        ids = self.numbers_of(observations)
-        next_ids = self.states.add(next_observations)
-        self.state_ids[self.pos], self.next_state_ids[self.pos] = ids, next_ids
-        self._last_next = next_observations.copy(), next_ids
-        self._add_tried(ids, np.asarray(actions).reshape(-1))
-
-    def _add_tried(self, ids: NDArray[np.int64], actions: NDArray[Any]) -> None:
+    def _count(self, ids: NDArray[np.int64], actions: NDArray[Any]) -> None:
         assert self.states is not None
         self.tried = grown(self.tried, len(self.states))
-        np.add.at(self.tried, (ids[ids != UNKNOWN], actions[ids != UNKNOWN].astype(np.int64)), 1)
+        known = ids != UNKNOWN
+        np.add.at(self.tried, (ids[known], np.asarray(actions).reshape(-1)[known].astype(np.int64)), 1)
+
+    def _shaped(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """SB3 keeps discrete observations with an extra axis."""
+        return observations.reshape(len(observations), *(self.observation_space.shape or ()))
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree; its arrays are views of the memory, to be written before anything is added"""
+        """:return: a plain tree; its arrays are in use, so write it before anything is added"""
         used = slice(self.size())
         return {
             "n_envs": self.n_envs,
@@ -222,13 +221,13 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             "full": self.full,
             "states": None if self.states is None else self.states.get_checkpoint_state(),
             "tried": None if self.states is None else self.tried[: len(self.states)],
-            "last_next": self._last_next,
+            "last_next": self._last,
             **{name: None if array is None else array[used] for name, array in self._arrays.items()},
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
-        :param state: of :meth:`get_checkpoint_state`
+        :param state: from :meth:`get_checkpoint_state`
         :raises CheckpointError: if it is of a memory of another size, or with masks or pursued goals where this one keeps
             none, or the reverse
         """
@@ -242,7 +241,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         elif self.states is None:
             self.keep_states(state["states"]["capacity"])
         for name, array in self._arrays.items():
-            saved = state.get(name)  # of an earlier version, which kept no pursued goals
+            saved = state.get(name)  # an earlier version has no behavior_goal_ids
             if (array is None) != (saved is None):
                 raise CheckpointError(f"the replay memory was saved {'without' if saved is None else 'with'} {name}")
             if array is not None and saved is not None:
@@ -252,43 +251,25 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
                 self.states.set_checkpoint_state(state["states"])
             except ValueError as error:
                 raise CheckpointError(f"the states of the replay memory: {error}") from error
-            self.tried = state["tried"]
-            self._last_next = state["last_next"]
+            self.tried, self._last = state["tried"], state["last_next"]
         self.pos, self.full = state["pos"], state["full"]
 
     @property
     def _arrays(self) -> dict[str, NDArray[Any] | None]:
-        names = (
-            "observations",
-            "next_observations",
-            "actions",
-            "rewards",
-            "dones",
-            "timeouts",
-            "next_ids",
-            "next_action_masks",
-            "behavior_goal_ids",
-        )
-        arrays = {name: getattr(self, name, None) for name in names}
-        of_states = self.states is not None
-        return {
-            **arrays,
-            "state_ids": self.state_ids if of_states else None,
-            "next_state_ids": self.next_state_ids if of_states else None,
-        }
+        arrays = {name: getattr(self, name) for name in _ARRAYS + _OPTIONAL_ARRAYS}
+        return {**arrays, **{name: None if self.states is None else getattr(self, name) for name in _STATE_ARRAYS}}
 
     def identify(self, goal_buffer: GoalBuffer) -> None:
         """
-        Give every transition its goal id anew, for another goal buffer than the one it was added with. Which goals were
-        pursued is forgotten: of them there is nothing but an id.
+        Look up the goal ids of all transitions again, in another goal buffer than the one they were added with. The goals
+        pursued are forgotten, as only their ids were kept.
 
-        :param goal_buffer: takes in what it does not know yet
+        :param goal_buffer: it takes in observations that it does not know
         """
         counted = goal_buffer.n_added, goal_buffer.n_recurred
         for time in range(self.size()):
-            shape = (self.n_envs, *(self.observation_space.shape or ()))
-            self.next_ids[time] = goal_buffer.add(self.next_observations[time].reshape(shape))
-        goal_buffer.n_added, goal_buffer.n_recurred = counted  # they were not met again
+            self.next_ids[time] = goal_buffer.add(self._shaped(self.next_observations[time]))
+        goal_buffer.n_added, goal_buffer.n_recurred = counted  # the observations were not met again
         if self.behavior_goal_ids is not None:
             self.behavior_goal_ids[:] = UNKNOWN
 
@@ -303,24 +284,18 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     def _get_samples(  # type: ignore[override]
         self, batch_inds: NDArray[np.integer[Any]], env: VecNormalize | None = None
     ) -> ManyGoalsSamples:
-        return self.at(batch_inds, np.random.randint(self.n_envs, size=len(batch_inds)))  # noqa: NPY002 - that SB3 seeds
+        envs = np.random.randint(self.n_envs, size=len(batch_inds))  # noqa: NPY002 - the generator that SB3 seeds
 
-    def at(self, times: _Indices, envs: _Indices) -> ManyGoalsSamples:
-        """
-        :param times: rows of the memory, shape (S,)
-        :param envs: environments, shape (S,)
-        :return: the transitions there
-        """
-        rows = (times, envs)
-        # SB3 keeps discrete observations with a last axis of one
-        shape = (len(times), *(self.observation_space.shape or ()))
+        def rows(array: NDArray[Any] | None) -> Any:
+            return None if array is None else self.to_torch(array[batch_inds, envs], copy=False)
+
         return ManyGoalsSamples(
-            self.to_torch(self.observations[rows].reshape(shape), copy=False),
-            self.to_torch(self.actions[rows].reshape(-1), copy=False),
-            self.to_torch(self.next_observations[rows].reshape(shape), copy=False),
-            self.to_torch(self.next_ids[rows], copy=False),
-            self.to_torch(self.dones[rows].astype(np.bool_), copy=False),
-            None if self.next_action_masks is None else self.to_torch(self.next_action_masks[rows], copy=False),
-            None if self.behavior_goal_ids is None else self.to_torch(self.behavior_goal_ids[rows], copy=False),
-            states=None if self.states is None else self.to_torch(self.state_ids[rows], copy=False),
+            self.to_torch(self._shaped(self.observations[batch_inds, envs]), copy=False),
+            rows(self.actions).view(-1),
+            self.to_torch(self._shaped(self.next_observations[batch_inds, envs]), copy=False),
+            rows(self.next_ids),
+            rows(self.dones).bool(),
+            rows(self.next_action_masks),
+            rows(self.behavior_goal_ids),
+            rows(None if self.states is None else self.state_ids),
         )

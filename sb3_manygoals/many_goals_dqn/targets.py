@@ -1,7 +1,8 @@
-"""What values an update teaches: those of the paper, bootstrapped from a target network."""
+"""What an update learns from, and its loss: values bootstrapped by a target network, or planned in the replay memory."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -11,31 +12,39 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 
+from sb3_manygoals.checks import check_number, check_whole
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
+from sb3_manygoals.losses import best_action_loss, near_weights, pairwise_td_loss, pairwise_td_targets
+from sb3_manygoals.many_goals_dqn.exploration import CountBonus
+from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 
 GoalSampling = Literal["uniform", "batch", "behavior"]
 
+_LAST_PLAN = 0.7
+"""Share of training after which nothing is planned again."""
+_TIE = 0.2
+"""Actions count as best if their value is lower than the best by at most this share of a step's cost."""
+
 
 class Draw(NamedTuple):
-    """What an update learns from."""
+    """The data of one update."""
 
     batch: ManyGoalsSamples
     """S transitions."""
     goals: th.Tensor
     """Observations, shape (G, *observation_space.shape)."""
     goal_ids: th.Tensor
-    """Their ids, -1 for one that is not known, shape (G,) int64."""
-    met: th.Tensor | None = None
-    """Rows of the batch whose next observations the first M goals are, shape (M,) int64: they go through the target network
-    once for both; None: not known."""
+    """Their ids, -1 for unknown ones, shape (G,) int64."""
+    batch_rows: th.Tensor | None = None
+    """For the first M goals the row of the batch whose next observation they are, shape (M,) int64. They need not pass the
+    target network twice. None if that is not known."""
 
 
 @dataclass(frozen=True)
 class Learner:
-    """What targets are about: the parts of a ManyGoalsDQN that they look at."""
+    """The parts of a ManyGoalsDQN that targets use."""
 
     policy: ManyGoalsPolicy
     replay_buffer: ManyGoalsReplayBuffer
@@ -45,17 +54,17 @@ class Learner:
     step_reward: float
 
     @property
-    def unreachable_value(self) -> float:
-        """What a goal is worth that is never reached."""
-        return self.step_reward / (1.0 - self.gamma)
+    def rewards(self) -> tuple[float, float, float]:
+        """Discount factor, reward of reaching a goal, reward of any other step: arguments of the losses."""
+        return self.gamma, self.goal_reward, self.step_reward
 
 
 class Targets(ABC):
     """
-    Draws what an update learns from, and says what it loses. A subclass can be given to ManyGoalsDQN as ``target_class``, and
-    the arguments after the first as ``target_kwargs``.
+    Draws the data of an update and computes its loss. A subclass can be given to ManyGoalsDQN as ``target_class``, and its
+    arguments other than the learner as ``target_kwargs``.
 
-    :param learner: whose network is taught
+    :param learner: whose network is trained
     """
 
     def __init__(self, learner: Learner) -> None:
@@ -64,38 +73,38 @@ class Targets(ABC):
     @staticmethod
     def replay_kwargs(target_kwargs: dict[str, Any]) -> dict[str, Any]:
         """
-        :param target_kwargs: of the class
-        :return: arguments of the replay memory that it needs
+        :param target_kwargs: arguments of the class
+        :return: arguments of the replay memory that follow from them
         """
         return {}
 
     @property
     @abstractmethod
     def initial_value(self) -> float:
-        """What all values begin near."""
+        """The value to which all pairs are initialized."""
 
     @abstractmethod
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
         """
-        :param batch_size: S, number of transitions
-        :param goal_batch_size: G, number of goals
-        :param rng: for the draws
-        :return: what an update learns from
+        :param batch_size: number of transitions, S
+        :param goal_batch_size: number of goals, G
+        :param rng: generator of random numbers
+        :return: the data of an update
         """
 
     @abstractmethod
     def losses(self, draw: Draw) -> th.Tensor:
         """
-        :param draw: of :meth:`draw`
-        :return: the loss of each goal, shape (G,); an update descends their mean
+        :param draw: from :meth:`draw`
+        :return: the loss of each goal, shape (G,); an update minimizes their mean
         """
 
-    def before_updates(self, num_timesteps: int, progress: float) -> None:  # noqa: B027 - need not be overridden, as others
+    def before_updates(self, num_timesteps: int, progress: float) -> None:  # noqa: B027 - need not be overridden, as below
         """
         Called before the updates that follow a rollout.
 
         :param num_timesteps: environment steps so far
-        :param progress: share of training that they are, from 0 to 1
+        :param progress: share of training done, from 0 to 1
         """
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:  # noqa: B027
@@ -115,40 +124,38 @@ class Targets(ABC):
         action_masks: NDArray[np.bool_] | None,
     ) -> NDArray[np.int64] | None:
         """
-        How to act while learning, if the targets know better than the network.
+        Actions during training, for targets that know better ones than the network.
 
-        :param states: numbers of the observations in the replay memory, -1 where it has none, shape (n,); None: not told apart
-        :param goal_ids: the goal of each environment, -1 if it is not known, shape (n,)
-        :param explore: environments that are to explore, shape (n,)
-        :param rng: for draws
+        :param states: numbers of the observations in the replay memory, -1 for unknown ones, shape (n,); None: not numbered
+        :param goal_ids: the goal of each environment, -1 for unknown ones, shape (n,)
+        :param explore: which environments explore, shape (n,)
+        :param rng: generator of random numbers
         :param action_masks: actions allowed, shape (n, A), None for all
-        :return: actions, shape (n,); None: act epsilon-greedily by the network
+        :return: actions, shape (n,); None to act epsilon-greedily by the network
         """
         return None
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree, whose arrays may be its own: to be written before training goes on"""
+        """:return: a plain tree; its arrays may be in use, so write it before training goes on"""
         return {}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """:param state: of :meth:`get_checkpoint_state`"""
+        """:param state: from :meth:`get_checkpoint_state`"""
 
 
 class TDTargets(Targets):
     """
-    One-step targets by a target network, as in the paper, for transitions as they were met:
-    :func:`~sb3_manygoals.losses.pairwise_td_targets`.
+    The paper's one-step targets by a target network, see :func:`~sb3_manygoals.losses.pairwise_td_targets`.
 
-    :param learner: whose network is taught
-    :param goal_sampling: where the goals of an update come from. "batch": the next observations of the sampled transitions, as
-        many as are different, topped up with uniform goals; "uniform" over the known goals, as in the paper; "behavior": not
-        many goals but one, each transition teaching only the goal that was pursued when it was made, the paper's on-policy
-        baseline (there with a ``batch_size`` of 16)
+    :param learner: whose network is trained
+    :param goal_sampling: the goals of an update. "uniform": drawn from the known goals, as in the paper. "batch": the distinct
+        next observations of the sampled transitions, filled up with uniform ones. "behavior": each transition teaches only the
+        goal pursued when it was made, which is the paper's on-policy baseline (there with a ``batch_size`` of 16)
     :param update_interval: environment steps between updates of the target network
-    :param tau: share of the learning network that it takes over each time
-    :param initial_value: what all values begin near; None: what a goal is worth that is never reached,
-        ``step_reward / (1 - gamma)``. From 0, with few goals reached in an update, all values first sink to there together
-    :raises ValueError: if a choice or number makes no sense
+    :param tau: step of these updates: 1.0 copies the weights
+    :param initial_value: the value to which all pairs are initialized; None: that of a goal never reached,
+        ``step_reward / (1 - gamma)``. If values begin at 0 and few goals are reached in an update, they all first sink to it
+    :raises ValueError: if an argument is out of its range
     """
 
     goal_samplings: ClassVar[tuple[str, ...]] = get_args(GoalSampling)
@@ -163,20 +170,15 @@ class TDTargets(Targets):
     ) -> None:
         super().__init__(learner)
         if goal_sampling not in self.goal_samplings:
-            known = ", ".join(f'"{name}"' for name in self.goal_samplings)
-            raise ValueError(f"goal_sampling must be one of {known}, got {goal_sampling!r}")
-        if not _is_number(update_interval, 1) or not float(update_interval).is_integer():
-            raise ValueError(f"update_interval must be a whole number, at least 1, got {update_interval!r}")
-        if not _is_number(tau, 0.0) or tau > 1.0:
-            raise ValueError(f"tau must be a number in [0, 1], got {tau!r}")
-        if initial_value is not None and not _is_number(initial_value, -np.inf):
-            raise ValueError(f"initial_value must be a finite number, or None, got {initial_value!r}")
+            raise ValueError(f"goal_sampling must be one of {', '.join(self.goal_samplings)}, got {goal_sampling!r}")
+        if initial_value is None:
+            initial_value = learner.step_reward / (1.0 - learner.gamma)
         self.goal_sampling = goal_sampling
-        self.update_interval = int(update_interval)
-        self.tau = tau
-        self._initial_value = initial_value
+        self.update_interval = check_whole("update_interval", update_interval)
+        self.tau = check_number("tau", tau, "[0, 1]")
+        self._initial_value = check_number("initial_value", initial_value, "(-inf, inf)")
         policy = learner.policy
-        # of batch normalization, which no parameter is; as SB3's DQN
+        # of batch normalization, which parameters() leaves out
         self._running_stats = [get_parameters_by_name(net, ["running_"]) for net in (policy.q_net, policy.q_net_target)]
 
     @staticmethod
@@ -186,28 +188,27 @@ class TDTargets(Targets):
 
     @property
     def initial_value(self) -> float:
-        """What all values begin near."""
-        return self.learner.unreachable_value if self._initial_value is None else float(self._initial_value)
+        """See :meth:`Targets.initial_value`."""
+        return self._initial_value
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:
-        """Update the target network whenever the step count passes a multiple of ``update_interval``."""
-        if num_timesteps // self.update_interval == (num_timesteps - n_envs) // self.update_interval:
-            return
-        policy = self.learner.policy
-        polyak_update(policy.q_net.parameters(), policy.q_net_target.parameters(), self.tau)
-        learned, target = self._running_stats
-        polyak_update(learned, target, 1.0)
+        """Update the target network whenever the number of steps passes a multiple of ``update_interval``."""
+        if num_timesteps // self.update_interval > (num_timesteps - n_envs) // self.update_interval:
+            policy = self.learner.policy
+            polyak_update(policy.q_net.parameters(), policy.q_net_target.parameters(), self.tau)
+            trained, target = self._running_stats
+            polyak_update(trained, target, 1.0)
 
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
         """See :meth:`Targets.draw`."""
         goal_buffer, device = self.learner.goal_buffer, self.learner.policy.device
         batch = self.learner.replay_buffer.sample(batch_size)
+        rows = None
         if self.goal_sampling == "behavior":
             assert batch.behavior_goal_ids is not None
             ids = batch.behavior_goal_ids.cpu().numpy()
         else:
             ids = goal_buffer.sample_ids(goal_batch_size, rng)
-        rows = None
         if self.goal_sampling == "batch":
             met, first_rows = np.unique(batch.next_ids.cpu().numpy(), return_index=True)
             chosen = rng.permutation(np.flatnonzero(met != UNKNOWN))[:goal_batch_size]
@@ -217,51 +218,169 @@ class TDTargets(Targets):
         return Draw(batch, goals, th.as_tensor(ids, device=device), rows)
 
     def losses(self, draw: Draw) -> th.Tensor:
-        """The paper's L(g) of each goal: see :meth:`pairwise_losses` and :meth:`behavior_goal_losses`."""
-        return self.behavior_goal_losses(draw) if self.goal_sampling == "behavior" else self.pairwise_losses(draw)
+        """The paper's L(g) of each goal; with ``goal_sampling="behavior"`` of each transition."""
+        return self._paired_losses(draw) if self.goal_sampling == "behavior" else self._pairwise_losses(draw)
 
-    def pairwise_losses(self, draw: Draw) -> th.Tensor:
-        """
-        Every transition with every goal, at the cost of S + G passes of the trunk.
-
-        :param draw: what the update learns from
-        :return: shape (G,)
-        """
-        batch, goals, goal_ids, met = draw
+    def _pairwise_losses(self, draw: Draw) -> th.Tensor:
+        """Every transition with every goal, at the cost of S + G passes of the trunk."""
+        batch, goals, goal_ids, rows = draw
         net, target, n = self.learner.policy.q_net, self.learner.policy.q_net_target, len(batch.actions)
         with th.no_grad():
-            n_met = 0 if met is None else len(met)
+            n_met = 0 if rows is None else len(rows)
             features = target.trunk(th.cat([batch.next_observations, goals[n_met:]]))
-            goal_features = features[n:] if met is None else th.cat([features[met], features[n:]])
+            goal_features = features[n:] if rows is None else th.cat([features[rows], features[n:]])
             next_q = target.pairwise(target.state_embedding(features[:n]), target.goal_embedding(goal_features))
         features = net.trunk(th.cat([batch.observations, goals]))
         q = net.pairwise_taken(net.state_embedding(features[:n]), net.goal_embedding(features[n:]), batch.actions)
-        achieved = batch.next_ids[:, None] == goal_ids
-        return pairwise_td_loss(q, self._targets(next_q, achieved, batch))
+        return pairwise_td_loss(q, self._targets(next_q, batch.next_ids[:, None] == goal_ids, batch))
 
-    def behavior_goal_losses(self, draw: Draw) -> th.Tensor:
-        """
-        Each transition with one goal, its own.
-
-        :param draw: what the update learns from, with a goal for each transition
-        :return: shape (S,)
-        """
+    def _paired_losses(self, draw: Draw) -> th.Tensor:
+        """Each transition with its own goal."""
         batch, goals, goal_ids, _ = draw
-        policy = self.learner.policy
         with th.no_grad():
-            next_q = policy.q_net_target(batch.next_observations, goals)[:, None]
-        q = policy.q_net(batch.observations, goals).gather(1, batch.actions[:, None])
+            next_q = self.learner.policy.q_net_target(batch.next_observations, goals)[:, None]
+        q = self.learner.policy.q_net(batch.observations, goals).gather(1, batch.actions[:, None])
         targets = self._targets(next_q, (batch.next_ids == goal_ids)[:, None], batch)
-        # as S goals with one transition each; those whose goal is not known have no part in the mean
+        # as S goals with one transition each; unknown goals are left out of the mean
         known = goal_ids != UNKNOWN
         return pairwise_td_loss(q.T, targets.T) * known * (len(known) / known.sum().clamp(min=1))
 
     def _targets(self, next_q: th.Tensor, achieved: th.Tensor, batch: ManyGoalsSamples) -> th.Tensor:
-        learner = self.learner
-        rewards = (learner.gamma, learner.goal_reward, learner.step_reward)
-        return pairwise_td_targets(next_q, achieved, batch.terminated, *rewards, batch.next_action_mask)
+        return pairwise_td_targets(next_q, achieved, batch.terminated, *self.learner.rewards, batch.next_action_mask)
 
 
-def _is_number(value: Any, least: float) -> bool:
-    is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    return is_number and bool(least <= value < np.inf and value != -np.inf)
+class PlannedTargets(Targets):
+    """
+    Values from value iteration in the replay memory (:class:`~sb3_manygoals.many_goals_dqn.planning.ReplayPlan`), for worlds
+    of some thousand observations that recur. The network learns the values of all actions and which of them are best, in
+    states drawn uniformly, however often they were met. Errors are measured in steps; a step costs
+    ``goal_reward - step_reward``. During training, behavior follows the plan, and exploration the counts
+    (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`).
+
+    :param learner: whose network is trained
+    :param growth: plan again when the number of environment steps has grown by this factor, above 1
+    :param sweeps: maximal number of sweeps of value iteration
+    :param max_states: maximal number of distinct observations told apart as states; a warning says when there are more
+    :param near_decay: a pair d steps apart has weight ``near_decay ** d + near_floor``, see
+        :func:`~sb3_manygoals.losses.near_weights`; 1.0 for equal weights
+    :param near_floor: weight of the farthest pairs
+    :param best_weight: weight of :func:`~sb3_manygoals.losses.best_action_loss`, relative to the squared error of values
+    :param temperature: of that loss
+    :raises ValueError: if an argument is out of its range
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        growth: float = 1.5,
+        sweeps: int = 100,
+        max_states: int = 20_000,
+        near_decay: float = 0.75,
+        near_floor: float = 0.02,
+        best_weight: float = 50.0,
+        temperature: float = 0.5,
+    ) -> None:
+        super().__init__(learner)
+        self.growth = check_number("growth", growth, "(1, inf)")
+        self.sweeps = check_whole("sweeps", sweeps)
+        self.near_decay = check_number("near_decay", near_decay, "(0, 1]")
+        self.near_floor = check_number("near_floor", near_floor, "(0, inf)")
+        self.best_weight = check_number("best_weight", best_weight, "[0, inf)")
+        self.temperature = check_number("temperature", temperature, "(0, inf)")
+        if near_decay < 1.0 and learner.gamma == 0.0:
+            raise ValueError(f"near_decay must be 1 if gamma is 0, as values do not tell distances then, got {near_decay!r}")
+        self.plan = ReplayPlan(*learner.rewards)
+        self.exploration = CountBonus(int(learner.policy.action_space.n))
+        self.planned_at: int | None = None
+        """Environment steps at the last plan, None before the first."""
+        self._round: int | None = None
+        if learner.replay_buffer.states is None:
+            learner.replay_buffer.keep_states(check_whole("max_states", max_states))
+
+    @staticmethod
+    def replay_kwargs(target_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`Targets.replay_kwargs`."""
+        return {"max_states": check_whole("max_states", target_kwargs.get("max_states", 20_000))}
+
+    @property
+    def initial_value(self) -> float:
+        """That of a goal reached, so that distances grow from 0."""
+        return self.learner.goal_reward
+
+    def before_updates(self, num_timesteps: int, progress: float) -> None:
+        """Plan, when it is due; for the last time at 70% of training, so that the network has time to learn the plan."""
+        round_ = min(0, math.floor(math.log(max(progress, 1e-12) / _LAST_PLAN) / math.log(self.growth)))
+        at = self.planned_at
+        # a further call of learn continues the step count, or restarts it
+        again = at is not None and not at <= num_timesteps < max(self.growth, 1.01 / _LAST_PLAN) * at
+        if round_ != self._round or again:
+            self._round = round_
+            self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer, self.sweeps)
+            self.planned_at = num_timesteps
+
+    def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
+        """States in which an action was tried, and goals, both uniformly. The batch has no more than these states."""
+        replay, goals, device = self.learner.replay_buffer, self.learner.goal_buffer, self.learner.policy.device
+        assert self.plan.model is not None
+        assert replay.states is not None
+        states = self.plan.model.left[rng.integers(len(self.plan.model.left), size=batch_size)]
+        ids = goals.sample_ids(goal_batch_size, rng)
+        observations = th.as_tensor(replay.states[states], device=device)
+        unset = th.zeros(batch_size, dtype=th.int64, device=device)
+        numbers = th.as_tensor(states, device=device)
+        batch = ManyGoalsSamples(observations, unset, observations, unset, unset.bool(), states=numbers)
+        return Draw(batch, th.as_tensor(goals[ids], device=device), th.as_tensor(ids, device=device))
+
+    def losses(self, draw: Draw) -> th.Tensor:
+        """Every state with every goal, all actions whose value the plan knows."""
+        batch, goals, goal_ids, _ = draw
+        assert batch.states is not None
+        net, n = self.learner.policy.q_net, len(batch.observations)
+        values = self.plan.action_values(batch.states.cpu().numpy(), goal_ids.cpu().numpy())
+        planned = th.as_tensor(values, device=goals.device)
+        features = net.trunk(th.cat([batch.observations, goals]))
+        q = net.pairwise(net.state_embedding(features[:n]), net.goal_embedding(features[n:]))
+        told = ~planned.isnan()
+        known = told.any(dim=2)
+        best = planned.nan_to_num(nan=-th.inf).amax(dim=2, keepdim=True)
+        weights = known.float()
+        if self.near_decay < 1.0:
+            weights = weights * near_weights(best[:, :, 0], self.near_decay, self.near_floor, *self.learner.rewards)
+        cost = self.learner.goal_reward - self.learner.step_reward
+        errors = th.where(told, (q - planned) / cost, 0.0).square().sum(dim=2) / told.sum(dim=2).clamp(min=1)
+        if self.best_weight:
+            tied = planned >= best - _TIE * cost
+            errors = errors + self.best_weight * best_action_loss(q / cost, known, tied, self.temperature)
+        return (weights * errors).mean(dim=0)
+
+    def act(
+        self,
+        states: NDArray[np.int64] | None,
+        goal_ids: NDArray[np.int64],
+        explore: NDArray[np.bool_],
+        rng: np.random.Generator,
+        action_masks: NDArray[np.bool_] | None,
+    ) -> NDArray[np.int64] | None:
+        """The plan's best actions; by counts for environments that explore or whose way the plan does not know."""
+        assert states is not None
+        actions = self.plan.best_actions(states, goal_ids)
+        explore = explore | (actions < 0)
+        if explore.any():
+            masks = None if action_masks is None else action_masks[explore]
+            actions[explore] = self.exploration.actions(states[explore], self.learner.replay_buffer, rng, masks)
+        return actions
+
+    def after_step(self, num_timesteps: int, n_envs: int) -> None:
+        """Update the values that guide exploration, when they are due."""
+        self.exploration.refresh(self.learner.replay_buffer, num_timesteps)
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """See :meth:`Targets.get_checkpoint_state`."""
+        parts = {"plan": self.plan.get_checkpoint_state(), "exploration": self.exploration.get_checkpoint_state()}
+        return {"planned_at": self.planned_at, "round": self._round, **parts}
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """See :meth:`Targets.set_checkpoint_state`."""
+        self.planned_at, self._round = state["planned_at"], state["round"]
+        self.plan.set_checkpoint_state(state["plan"])
+        self.exploration.set_checkpoint_state(state["exploration"])

@@ -38,6 +38,8 @@ class RewardPredictionPolicy(BasePolicy):
     :param net_arch: widths of the layers after the features extractor
     :param activation_fn: activation of those layers
     :param ortho_init: whether the trunk's weights begin orthogonal, as in SB3's actor-critics
+    :param channels_last: whether the last axis of images holds the channels; None: told from the shape, see
+        :func:`~sb3_manygoals.networks.channels_are_last`
     :param features_extractor_class: SB3 features extractor, the first part of the trunk
     :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
@@ -55,6 +57,7 @@ class RewardPredictionPolicy(BasePolicy):
         net_arch: list[int] | None = None,
         activation_fn: type[nn.Module] = nn.ReLU,
         ortho_init: bool = False,
+        channels_last: bool | None = None,
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
@@ -75,7 +78,8 @@ class RewardPredictionPolicy(BasePolicy):
         self.net_arch = [] if net_arch is None else net_arch
         self.activation_fn = activation_fn
         self.ortho_init = ortho_init
-        preprocess = Preprocess(observation_space, normalize_images)
+        self.channels_last = channels_last
+        preprocess = Preprocess(observation_space, normalize_images, channels_last=channels_last)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
         self.trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, activation_fn, ortho_init=ortho_init)
         self.head = nn.Linear(features_dim, REWARD_CLASSES)
@@ -103,6 +107,7 @@ class RewardPredictionPolicy(BasePolicy):
             "net_arch": self.net_arch,
             "activation_fn": self.activation_fn,
             "ortho_init": self.ortho_init,
+            "channels_last": self.channels_last,
             "lr_schedule": self._dummy_schedule,
             "features_extractor_class": self.features_extractor_class,
             "features_extractor_kwargs": self.features_extractor_kwargs,

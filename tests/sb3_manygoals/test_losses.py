@@ -105,7 +105,6 @@ def test_near_weights_by_hand():
     weights = near_weights(targets, 0.9, 0.1, gamma=0.5, goal_reward=0.0, step_reward=-1.0)
     plain = th.tensor([[1.0 + 0.1, 0.9 + 0.1], [0.81 + 0.1, 0.1]])
     th.testing.assert_close(weights, plain / plain.mean())
-    th.testing.assert_close(pairwise_td_loss(th.ones(2, 2), th.zeros(2, 2), weights), weights.mean(dim=0))
 
 
 @given(st.floats(0.05, 0.999), st.floats(0.1, 0.99), st.floats(-5.0, 5.0), st.floats(0.01, 3.0), st.integers(0, 2**31))

@@ -4,10 +4,11 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.torch_layers import NatureCNN
 from torch import nn
+from torch.nn import functional
 
-from sb3_manygoals.linear import Linear
-from sb3_manygoals.many_goals_dqn import CnnPolicy
-from sb3_manygoals.networks import ATARI_LAYERS, MASTERY_LAYERS, PaddedCNN, Preprocess, UniversalQNetwork
+from sb3_manygoals import networks
+from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy
+from sb3_manygoals.networks import ATARI_LAYERS, MASTERY_LAYERS, Linear, PaddedCNN, Preprocess, UniversalQNetwork
 
 
 def image_space(height, width, channels_last=True):
@@ -154,6 +155,30 @@ def test_channels_may_come_first_or_last():
     assert last(observations).max() <= 1.0
 
 
+@pytest.mark.parametrize("shape", [(10, 10, 10), (10, 10, 12), (5, 5, 10), (12, 8, 10), (84, 84, 84)])
+@pytest.mark.parametrize("policy_class", [CnnPolicy, MlpPolicy])
+def test_images_whose_shape_leaves_open_which_axis_holds_the_channels_are_refused_until_it_is_stated(shape, policy_class):
+    space = spaces.Box(0, 255, shape, np.uint8)
+    arguments = goal_space(space), spaces.Discrete(3), lambda _: 1e-3
+    with pytest.raises(
+        ValueError, match=r'do not tell which axis holds the channels: give policy_kwargs={"channels_last": True}'
+    ):
+        policy_class(*arguments)
+    for channels_last, expected in ((True, (shape[2], *shape[:2])), (False, shape)):
+        policy = policy_class(*arguments, channels_last=channels_last, embedding_dim=4)
+        assert policy.q_net.trunk[0].space.shape == expected
+        again = policy_class(**policy._get_constructor_parameters())
+        assert again.q_net.trunk[0].space.shape == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "last"), [((10, 10, 7), True), ((6, 10, 10), False), ((84, 84, 12), True), ((3, 9, 3), True)]
+)
+def test_the_smallest_axis_holds_the_channels(shape, last):
+    expected = (shape[2], *shape[:2]) if last else shape
+    assert Preprocess(spaces.Box(0, 255, shape, np.uint8)).space.shape == expected
+
+
 @pytest.mark.parametrize("height", [1, 2, 3])
 def test_pictures_of_few_rows_are_not_taken_for_channels(height):
     preprocess = Preprocess(image_space(height, 10))
@@ -172,3 +197,62 @@ def test_a_cnn_refuses_vectors():
 def test_the_linear_head_needs_an_embedding():
     with pytest.raises(ValueError, match="embedding_dim must be at least 1, got 0"):
         UniversalQNetwork(nn.Identity(), 4, 2, embedding_dim=0)
+
+
+# --- oneDNN in place of MKL ------------------------------------------------------------------------------------------
+
+AMD = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\n"
+by_onednn = pytest.mark.skipif(not th.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
+
+
+@by_onednn
+@pytest.mark.parametrize("bias", [True, False])
+def test_both_ways_give_the_same_up_to_rounding(bias, monkeypatch):
+    th.manual_seed(0)
+    inputs, weight = th.randn(64, 288, requires_grad=True), th.randn(288, 512).T.requires_grad_()  # not contiguous
+    arguments = (inputs, weight, th.randn(512, requires_grad=True)) if bias else (inputs, weight)
+    target = th.randn(64, 512)
+    found = []
+    for way in (True, False):
+        monkeypatch.setattr(networks, "USE_ONEDNN", way)
+        outputs = networks.linear(*arguments)
+        assert outputs.layout == th.strided
+        assert ("ToDense" in outputs.grad_fn.name()) == way
+        gradients = th.autograd.grad((outputs - target).square().mean(), arguments)
+        assert all(gradient.layout == th.strided for gradient in gradients)
+        found.append((outputs, *gradients))
+    for ours, theirs in zip(*found, strict=True):
+        th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    th.testing.assert_close(found[0][0], functional.linear(*arguments), rtol=1e-4, atol=1e-4)
+
+
+@by_onednn
+@pytest.mark.parametrize(("rows", "dtype"), [(2, th.float32), (0, th.float32), (64, th.float64)])
+def test_what_is_small_or_of_another_dtype_is_left_to_torch(rows, dtype, monkeypatch):
+    monkeypatch.setattr(networks, "USE_ONEDNN", True)
+    inputs, weight = th.randn(rows, 300, dtype=dtype), th.randn(500, 300, dtype=dtype)
+    assert th.equal(networks.linear(inputs, weight), functional.linear(inputs, weight))
+
+
+def test_which_machines_it_is_for(tmp_path, monkeypatch):
+    described = tmp_path / "cpuinfo"
+    described.write_text(AMD)
+    for capability, vendor, expected in (("AVX512", AMD, True), ("AVX2", AMD, False), ("AVX512", "GenuineIntel", False)):
+        described.write_text(vendor)
+        monkeypatch.setattr(th.backends.cpu, "get_cpu_capability", lambda capability=capability: capability)
+        monkeypatch.setattr(th.backends.mkl, "is_available", lambda: True)
+        monkeypatch.setattr(th.backends.mkldnn, "is_available", lambda: True)
+        assert networks.mkl_is_slow(described) == expected
+    monkeypatch.setattr(networks.platform, "processor", lambda: "AMD64 Family 25 Model 33 Stepping 0, AuthenticAMD")
+    monkeypatch.setattr(th.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    assert networks.mkl_is_slow(tmp_path / "not there")
+    monkeypatch.setattr(th.backends.mkl, "is_available", lambda: False)
+    assert not networks.mkl_is_slow(tmp_path / "not there")
+
+
+def test_a_layer_is_torchs_up_to_rounding():
+    th.manual_seed(0)
+    layer = networks.Linear(288, 512)
+    inputs = th.randn(64, 288)
+    th.testing.assert_close(layer(inputs), functional.linear(inputs, layer.weight, layer.bias), rtol=1e-4, atol=1e-4)
+    assert isinstance(layer, th.nn.Linear)

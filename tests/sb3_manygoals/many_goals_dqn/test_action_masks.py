@@ -279,6 +279,6 @@ def test_save_and_load(tmp_path):
     # the option can be changed, and then the memory is another
     unmasked = ManyGoalsDQN.load(tmp_path / "model", Corridor(), action_masks=False)
     assert unmasked.replay_buffer.next_action_masks is None
-    with pytest.raises(ValueError, match="the model has action_masks=False"):
+    with pytest.raises(ValueError, match="saved by a model with action_masks=True, this one has False"):
         unmasked.load_replay_buffer(tmp_path / "memory")
     unmasked.learn(60)

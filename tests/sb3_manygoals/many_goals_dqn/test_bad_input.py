@@ -1,5 +1,7 @@
 """What ManyGoalsDQN refuses."""
 
+import re
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ def test_vectors_are_refused_by_cnn_policy():
 
 
 @pytest.mark.parametrize("name", ["buffer_size", "batch_size", "goal_batch_size"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, None])
+@pytest.mark.parametrize("value", [0, 1.5, None])
 def test_counts_must_be_positive(name, value):
     with pytest.raises(ValueError, match=f"{name} must be a whole number, at least 1, got {value}"):
         make_model(**{name: value})
@@ -38,77 +40,56 @@ def test_counts_must_be_positive(name, value):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"gamma": 1.0}, r"gamma must be less than 1"),
-        ({"gamma": None}, r"gamma must be a number in \[0, 1\], got None"),
-        ({"exploration_final_eps": -0.1}, r"exploration_final_eps must be a number in \[0, 1\], got -0.1"),
-        ({"exploration_initial_eps": "1"}, r"exploration_initial_eps must be a number in \[0, 1\], got '1'"),
-        ({"exploration_fraction": 1.5}, r"exploration_fraction must be a number in \[0, 1\], got 1.5"),
-        ({"updates_per_step": 0}, "updates_per_step must be a number, more than 0 and at most 1000, got 0"),
-        ({"updates_per_step": -1.0}, "updates_per_step must be a number, more than 0 and at most 1000, got -1.0"),
-        ({"updates_per_step": "4"}, "updates_per_step must be a number, more than 0 and at most 1000, got '4'"),
-        ({"updates_per_step": True}, "updates_per_step must be a number, more than 0 and at most 1000, got True"),
-        ({"updates_per_step": float("nan")}, "updates_per_step must be a number, more than 0 and at most 1000, got nan"),
-        ({"updates_per_step": float("inf")}, "updates_per_step must be a number, more than 0 and at most 1000, got inf"),
-        ({"target_kwargs": {"tau": 0.5}}, r"target_kwargs \['tau'\] need a target_class"),
+        ({"gamma": 1.0}, "gamma must be a number in [0, 1), got 1.0"),
+        ({"gamma": None}, "gamma must be a number in [0, 1), got None"),
+        ({"exploration_final_eps": -0.1}, "exploration_final_eps must be a number in [0, 1], got -0.1"),
+        ({"exploration_initial_eps": "1"}, "exploration_initial_eps must be a number in [0, 1], got '1'"),
+        ({"exploration_fraction": 1.5}, "exploration_fraction must be a number in [0, 1], got 1.5"),
+        *(
+            ({"updates_per_step": value}, f"updates_per_step must be a number in (0, 1000], got {value!r}")
+            for value in (0, -1.0, "4", True, float("nan"), float("inf"))
+        ),
+        ({"target_kwargs": {"tau": 0.5}}, "target_kwargs ['tau'] need a target_class"),
         ({"learning_starts": -1}, "learning_starts must be a whole number, at least 0, got -1"),
         ({"policy_kwargs": {"head": "sum"}}, "head must be one of 'bilinear', 'distance', got 'sum'"),
-        ({"policy_kwargs": {"ema_decay": 1.0}}, r"ema_decay must be a number in \[0, 1\), got 1.0"),
+        ({"policy_kwargs": {"ema_decay": 1.0}}, "ema_decay must be a number in [0, 1), got 1.0"),
         ({"policy": "Policy"}, "policy must be one of CnnPolicy, MlpPolicy, got 'Policy'"),
         ({"policy_kwargs": {"embedding_dim": 0}}, "embedding_dim must be at least 1, got 0"),
         ({"goal_wrapper_kwargs": {"max_episode_steps": -5}}, "max_episode_steps must be a whole number, at least 1, got -5"),
+        ({"goals_in_replay": True, "target_class": PlannedTargets}, "goals are forgotten, so PlannedTargets cannot plan"),
+        (
+            {"target_class": PlannedTargets, "target_kwargs": {"near_decay": 0.9}, "gamma": 0.0},
+            "near_decay must be 1 if gamma is 0",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         make_model(**settings)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("target_class", "name", "value", "allowed"),
     [
-        ({"tau": 1.1}, r"tau must be a number in \[0, 1\], got 1.1"),
-        ({"tau": None}, r"tau must be a number in \[0, 1\], got None"),
-        ({"update_interval": 0}, "update_interval must be a whole number, at least 1, got 0"),
-        ({"update_interval": 1.5}, "update_interval must be a whole number, at least 1, got 1.5"),
-        ({"update_interval": "10"}, "update_interval must be a whole number, at least 1, got '10'"),
-        ({"initial_value": float("nan")}, "initial_value must be a finite number, or None, got nan"),
-        ({"initial_value": float("-inf")}, "initial_value must be a finite number, or None, got -inf"),
-        ({"initial_value": "0"}, "initial_value must be a finite number, or None, got '0'"),
-        ({"goal_sampling": "none"}, 'goal_sampling must be one of "uniform", "batch", "behavior", got \'none\''),
+        (TDTargets, "tau", 1.1, "a number in [0, 1]"),
+        (TDTargets, "tau", None, "a number in [0, 1]"),
+        *((TDTargets, "update_interval", value, "a whole number, at least 1") for value in (0, 1.5, "10")),
+        *((TDTargets, "initial_value", value, "a number in (-inf, inf)") for value in (float("nan"), float("-inf"), "0")),
+        (TDTargets, "goal_sampling", "none", "one of uniform, batch, behavior"),
+        (PlannedTargets, "sweeps", 0, "a whole number, at least 1"),
+        (PlannedTargets, "sweeps", 2.5, "a whole number, at least 1"),
+        (PlannedTargets, "growth", 1.0, "a number in (1, inf)"),
+        (PlannedTargets, "growth", None, "a number in (1, inf)"),
+        (PlannedTargets, "near_decay", 0.0, "a number in (0, 1]"),
+        (PlannedTargets, "near_floor", 0.0, "a number in (0, inf)"),
+        (PlannedTargets, "temperature", -1.0, "a number in (0, inf)"),
+        (PlannedTargets, "best_weight", -1.0, "a number in [0, inf)"),
+        *((PlannedTargets, "max_states", value, "a whole number, at least 1") for value in (0, 2.5)),
     ],
 )
-def test_targets_of_a_target_network_that_make_no_sense_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        make_model(target_class=TDTargets, target_kwargs=settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"sweeps": 0}, "sweeps must be a whole number, at least 1, got 0"),
-        ({"sweeps": 2.5}, "sweeps must be a whole number, at least 1, got 2.5"),
-        ({"growth": 1.0}, "growth must be a number above 1, got 1.0"),
-        ({"growth": None}, "growth must be a number above 1, got None"),
-        ({"near_decay": 0.0}, r"near_decay must be in \(0, 1\], and 1 where gamma is 0, got 0.0"),
-        ({"near_floor": 0.0}, "near_floor must be a number, more than 0, got 0.0"),
-        ({"temperature": -1.0}, "temperature must be a number, more than 0, got -1.0"),
-        ({"best_weight": -1.0}, "best_weight must be a number, at least 0, got -1.0"),
-    ],
-)
-def test_planned_targets_that_make_no_sense_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        make_model(target_class=PlannedTargets, target_kwargs=settings)
-
-
-@pytest.mark.parametrize("settings", [{"max_states": 0}, {"max_states": 2.5}, {"max_states": -3}])
-def test_a_number_of_states_that_makes_no_sense_is_refused(settings):
-    with pytest.raises(ValueError, match="max_states must be a whole number, at least 1, got"):
-        make_model(target_class=PlannedTargets, target_kwargs=settings)
-
-
-def test_near_pairs_cannot_be_told_without_a_discount():
-    with pytest.raises(ValueError, match=r"near_decay must be .* 1 where gamma is 0"):
-        make_model(target_class=PlannedTargets, target_kwargs={"near_decay": 0.9}, gamma=0.0)
+def test_targets_that_make_no_sense_are_refused(target_class, name, value, allowed):
+    with pytest.raises(ValueError, match=re.escape(f"{name} must be {allowed}, got {value!r}")):
+        make_model(target_class=target_class, target_kwargs={name: value})
 
 
 def test_arguments_of_the_other_kind_of_targets_are_refused():
@@ -121,11 +102,6 @@ def test_arguments_of_the_other_kind_of_targets_are_refused():
 def test_targets_of_no_kind_are_refused(target_class):
     with pytest.raises(TypeError, match="target_class must be TDTargets, PlannedTargets or another subclass of Targets, got"):
         make_model(target_class=target_class)
-
-
-def test_goals_that_are_forgotten_cannot_be_planned_for():
-    with pytest.raises(ValueError, match="goals are forgotten, so PlannedTargets cannot be planned, use TDTargets"):
-        make_model(goals_in_replay=True, target_class=PlannedTargets)
 
 
 def test_wrapper_arguments_for_a_wrapped_environment_are_refused():
@@ -143,7 +119,7 @@ def test_observations_without_a_goal_are_refused():
 
 @pytest.mark.parametrize("steps", [0, 0.5, -3, float("nan"), float("inf"), "3e3"])
 def test_no_steps_are_refused(steps):
-    with pytest.raises(ValueError, match="total_timesteps must be a finite number, at least 1, got"):
+    with pytest.raises(ValueError, match=r"total_timesteps must be a number in \[1, inf\), got"):
         make_model().learn(steps)
 
 

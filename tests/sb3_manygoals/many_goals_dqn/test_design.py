@@ -17,7 +17,7 @@ from torch import nn
 import sb3_manygoals.many_goals_dqn as package
 from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn import PAPER, TDTargets
-from sb3_manygoals.many_goals_dqn.goal_dqn import update_rhythm
+from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
 from sb3_manygoals.optim import FusedRMSprop
 from tests.sb3_manygoals.many_goals_dqn.models import make_model

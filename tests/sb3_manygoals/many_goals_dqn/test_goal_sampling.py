@@ -7,7 +7,6 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_manygoals import ExactCheckpointCallback, GoalBuffer, ManyGoalsDQN
-from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
 from tests.sb3_manygoals.many_goals_dqn.models import td_model
@@ -116,7 +115,7 @@ def test_another_goal_buffer_makes_it_forget_what_was_pursued(tmp_path):
     model.save_replay_buffer(tmp_path / "replay")
     model.replay_buffer.identify(GoalBuffer(Corridor(6).observation_space))
     assert (model.replay_buffer.behavior_goal_ids == UNKNOWN).all()
-    with pytest.raises(ValueError, match="the replay memory was kept by a model of another goal_sampling"):
+    with pytest.raises(ValueError, match="the replay memory was saved by a model with another goal_sampling"):
         make_model().load_replay_buffer(tmp_path / "replay")
 
 
@@ -158,9 +157,6 @@ def test_updates_of_each_goal_are_counted_and_kept(goal_sampling, tmp_path):
     np.testing.assert_array_equal(model.goal_updates, counts)
     for ours, theirs in zip(model.policy.parameters(), undisturbed.policy.parameters(), strict=True):
         assert th.equal(ours, theirs)
-    if goal_sampling == "behavior":
-        with pytest.raises(CheckpointError, match="the replay memory was saved with behavior_goal_ids"):
-            ExactCheckpointCallback(tmp_path).resume(make_model())
 
 
 def test_counts_are_of_the_goals_known_and_no_part_of_a_saved_model(tmp_path):

@@ -88,9 +88,9 @@ def test_behaviour_follows_the_plan_and_counts_where_there_is_none_or_it_explore
     cells = np.stack([Corridor().observation_of(cell) for cell in range(6)])
     at, aim = np.array([0, 4, 2, 3]), np.array([5, 1, 3, 0])
     model._last_obs = {"observation": cells[at], "achieved_goal": cells[at], "desired_goal": cells[aim]}
-    model._episodes[0].desired_ids = model.goal_buffer.ids(cells[aim])
+    model._trackers[0].desired_ids = model.goal_buffer.ids(cells[aim])
     model._exploring = np.zeros(4, dtype=bool)
-    model._episodes[0].desired_ids[3] = UNKNOWN
+    model._trackers[0].desired_ids[3] = UNKNOWN
     monkeypatch.setattr(model, "predict", None)  # the network is not asked
     # by counts: what was tried least
     model.targets.exploration.led[:] = 0.0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sb3_manygoals.goals import UNKNOWN
-from sb3_manygoals.many_goals_dqn.replay_model import ReplayModel
+from sb3_manygoals.many_goals_dqn.planning import ReplayModel
 from tests.sb3_manygoals.many_goals_dqn.memories import filled, shares_of
 
 N, A = 7, 3
@@ -48,19 +48,20 @@ def test_slots_hold_every_option_once_and_no_idle_one(transitions):
     model = ReplayModel.of(buffer)
     options = {pair: shares for pair, shares in counted(transitions, buffer).items() if set(shares) != {(pair[0], False)}}
     n_options = [sum(state == each for each, _ in options) for state in range(model.n_states)]
+    order, place, slots = model.options()
     # those first in which the most is to be chosen from, of equals the earlier
-    assert model.order.tolist() == sorted(range(model.n_states), key=lambda state: -n_options[state])
-    assert model.order[model.place].tolist() == model.place[model.order].tolist() == list(range(model.n_states))
-    assert len(model.slots) == max(n_options)
+    assert order.tolist() == sorted(range(model.n_states), key=lambda state: -n_options[state])
+    assert order[place].tolist() == place[order].tolist() == list(range(model.n_states))
+    assert len(slots) == max(n_options)
     found = {}
-    for number, slot in enumerate(model.slots):
+    for number, slot in enumerate(slots):
         assert len(slot.actions) == sum(n > number for n in n_options)
         on, ends = slot.on.toarray(), slot.ends.toarray()
-        for place, action in enumerate(slot.actions.tolist()):
-            state = int(model.order[place])
+        for row, action in enumerate(slot.actions.tolist()):
+            state = int(order[row])
             assert all(taken < action for each, taken in found if each == state)  # a state's options in their order
-            shares = {(int(model.order[column]), False): on[place, column] for column in np.flatnonzero(on[place])}
-            shares |= {(int(column), True): ends[place, column] for column in np.flatnonzero(ends[place])}
+            shares = {(int(order[column]), False): on[row, column] for column in np.flatnonzero(on[row])}
+            shares |= {(int(column), True): ends[row, column] for column in np.flatnonzero(ends[row])}
             found[state, action] = shares
     assert found.keys() == options.keys()
     for pair, shares in found.items():
@@ -76,7 +77,7 @@ def test_a_model_is_restored_as_it_was(transitions):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
         np.testing.assert_array_equal(ours.toarray(), theirs.toarray())
     np.testing.assert_array_equal(model.tried, again.tried)
-    assert [slot.actions.tolist() for slot in model.slots] == [slot.actions.tolist() for slot in again.slots]
+    assert model.n_actions == again.n_actions
 
 
 def test_what_was_seen_less_often_than_the_rest_is_doubted():

@@ -39,7 +39,7 @@ def test_the_update_is_the_brute_force_loop_over_pairs(head):
     update_goals = th.tensor(cells[goals]), th.tensor(model.goal_buffer.ids(cells[goals]))
     losses = model.targets.losses(Draw(batch, *update_goals))
     # the first three goals are next observations of the batch
-    th.testing.assert_close(losses, model.targets.losses(Draw(batch, *update_goals, met=th.tensor([0, 3, 2]))))
+    th.testing.assert_close(losses, model.targets.losses(Draw(batch, *update_goals, batch_rows=th.tensor([0, 3, 2]))))
     model.q_net.zero_grad()
     losses.mean().backward()
     gradient = th.cat([parameter.grad.flatten() for parameter in model.q_net.parameters()])
