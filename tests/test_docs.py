@@ -1,12 +1,17 @@
 import doctest
+import importlib.util
 import inspect
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as command_line
+from benchmarks.recording import RunConfig
 from gym_twoRooms import NAMED_LAYOUTS, TwoRoomsSwitchEnv, compile_layout
 from gym_twoRooms.mdp import COLOURS
+from gym_twoRooms.play import main as play
 
 ROOT = Path(__file__).parents[1]
 WORLD = ROOT / "docs" / "two_rooms_switch.md"
@@ -62,3 +67,54 @@ def test_the_page_has_the_named_maps_and_their_states():
     table = {row[0].strip('"'): row[1] for row in cells(WORLD, "name | states")}
     for layout in NAMED_LAYOUTS.values():
         assert table[layout.name] == f"{compile_layout(layout).n_states:,}"
+
+
+def commands():
+    """The commands on all pages, each once, with the page; of results only those that say no commit that can repeat them."""
+    found = {}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        old = "results" in page.parts and page.name != "default.md"
+        assert not old or re.search(r"\b[0-9a-f]{7}\b|\]\(README\.md\)", text) or "python -m" not in text, page
+        code = "\n".join(re.findall(r"```\w*\n.*?```|`[^`\n]+`", text, flags=re.S)).replace("`", "\n")
+        lines = re.findall(r"^ *(?:python -m ((?:benchmarks|gym_twoRooms)\b.*)|(make \w+.*))$", code, flags=re.M)
+        for line in [] if old else [module or make for module, make in lines]:
+            found.setdefault(re.sub(r"\{([^,}]*),[^}]*\}", r"\1", re.sub(r"[ )]+#.*| #.*", "", line)).strip(), name(page))
+    return found
+
+
+COMMANDS = commands()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_on_pages_are_commands(command, monkeypatch, capsys):
+    """Parsed, and not carried out."""
+    program, *arguments = shlex.split(command)
+    if program == "make":
+        assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M)
+    elif program == "benchmarks":
+        ran = []
+        monkeypatch.setattr(RunConfig, "saved", classmethod(lambda cls, folder: cls(resume=folder)))
+        monkeypatch.setattr("sys.argv", ["benchmarks", *arguments])
+        if arguments == ["--help"]:
+            with pytest.raises(SystemExit):
+                command_line.main()
+            return
+        path, _ = (command_line.RUNS | command_line.OTHERS)[arguments[0]]
+        monkeypatch.setattr(command_line.load(path), "run", lambda config: ran.append(config))
+        command_line.main()
+        assert len(ran) == 1
+        assert not hasattr(ran[0], "specs") or ran[0].specs()  # agents and games that there are
+    elif program == "gym_twoRooms.play":
+        with pytest.raises(SystemExit):
+            play(["--help"])
+        said = capsys.readouterr().out
+        assert all(argument in said for argument in arguments if argument.startswith("--"))
+    else:
+        assert not arguments
+        assert importlib.util.find_spec(program) is not None
+
+
+def test_there_are_commands_on_pages():
+    assert len(COMMANDS) > 20
+    assert {"README.md", "docs/reproduce.md", "docs/results/default.md", "docs/checkpoints.md"} <= set(COMMANDS.values())

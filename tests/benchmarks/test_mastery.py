@@ -394,8 +394,11 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
     config = json.loads((made / "config.json").read_text())
     assert len(config["resumed"]) == 1
     # A run that has ended is measured once more, with the options that are changed.
-    again = command("mastery", "--resume", str(made), "--final-episodes", "2")
+    again = command("mastery", "--resume", str(made), "--final-episodes", "2", "--total-steps", "2000")
     assert again.returncode == 0, again.stderr
+    assert read(made / "summary.csv")[0]["steps"] == "2400"  # taken, of no more than 2000 wanted
+    settings = json.loads((made / "config.json").read_text())["settings"]
+    assert (settings["total_steps"], settings["final_episodes"]) == (2000, 2)  # those that hold now
     assert "2.00" not in (made / "goals.csv").read_text()
 
 
@@ -418,6 +421,7 @@ def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path):
     if agent == "table" and world == SMALL.id:  # whose only schedule is told the steps
         given = json.dumps({"exploration_steps": 133})
         dataclasses.replace(on, total_steps=800, agent_kwargs=given).run()
+        assert MasteryConfig.saved(half).total_steps == 800
         again = config(agent=agent, env_id=world, n_envs=2, total_steps=800, agent_kwargs=given, output=tmp_path).run()
         assert (half / "goals.csv").read_text() == (again / "goals.csv").read_text() != before
 

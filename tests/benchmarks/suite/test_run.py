@@ -17,10 +17,10 @@ from benchmarks.suite import Spec, SuiteError, pending, read_result, results
 from benchmarks.suite.attempt import Busy, attempt, in_child
 from benchmarks.suite.run import SuiteConfig, estimate, hours_until_done
 from benchmarks.suite.spec import Result
-from tests.benchmarks import suite_agent
-from tests.benchmarks.suite_agent import make, one_fails, quick, slow, starts
+from tests.benchmarks.suite import suite_agent
+from tests.benchmarks.suite.suite_agent import make, one_fails, quick, slow, starts
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROCESSES = ("--engine", "processes", "--workers", "2")
 
 

@@ -92,7 +92,9 @@ def test_it_learns_and_its_target_network_follows_as_ours_would(model):
 
 def test_the_average_acts_where_there_is_one():
     env = make_vec_env(WORLD, 4, seed=0)
-    model = AllGoalsDQN("CnnPolicy", env, policy_kwargs={"net_arch": [8]}, learning_starts=20, updates_per_step=0.25, seed=0)
+    goals = {"goal_buffer": GoalBuffer(env.observation_space, 220)}
+    settings = {"policy_kwargs": {"net_arch": [8]}, "learning_starts": 20, "updates_per_step": 0.25, "seed": 0}
+    model = AllGoalsDQN("CnnPolicy", env, goal_wrapper_kwargs=goals, **settings)
     model.learn(60)
     state, ids = model.goal_buffer[np.arange(9)], np.arange(9)[::-1].copy()
     actions, _ = model.predict({"observation": state, "desired_goal": model.goal_buffer[ids]}, deterministic=True)
@@ -111,4 +113,5 @@ def test_all_but_the_head_is_manygoalsdqns():
     assert head.targets.initial_value == ours.targets.initial_value
     for name in ("gamma", "batch_size", "updates_per_step", "buffer_size", "learning_starts", "exploration_fraction"):
         assert getattr(head, name) == getattr(ours, name)
-    assert isinstance(AllGoalsDQN("MlpPolicy", "FrozenLake8x8-v1").q_net.head, th.nn.Linear)
+    lake = {"goal_buffer": GoalBuffer(World("FrozenLake8x8-v1").space, 64)}
+    assert AllGoalsDQN("MlpPolicy", "FrozenLake8x8-v1", goal_wrapper_kwargs=lake).q_net.head.weight.shape == (256, 512)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.suite import Spec, SuiteError, pending, read_result, results, shard
 from benchmarks.suite.attempt import attempt
 from benchmarks.suite.spec import Result
-from tests.benchmarks.suite_agent import make, quick
+from tests.benchmarks.suite.suite_agent import make, quick
 
 
 def test_names_are_what_is_run_and_a_hash():
