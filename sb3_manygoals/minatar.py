@@ -72,7 +72,8 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         self.games = [Environment(self.game, sticky_action_prob, difficulty_ramping) for _ in range(num_envs)]
         self.action_set = self.games[0].minimal_action_set()
         height, width, channels = self.games[0].state_shape()
-        self.single_observation_space = spaces.Box(0, 255, (channels, height, width), np.uint8)
+        self._shape = (channels, height, width)
+        self.single_observation_space = spaces.Box(0, 255, self._shape, np.uint8)
         self.single_action_space = spaces.Discrete(len(self.action_set))
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -107,7 +108,7 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         :return: observations (N, channels, 10, 10) uint8; rewards, terminated, truncated (N,); infos, with ``final_obs``
             where a game has ended
         """
-        obs = np.empty(self.observation_space.shape, dtype=np.uint8)  # type: ignore[arg-type]
+        obs: NDArray[np.uint8] = np.empty((self.num_envs, *self._shape), dtype=np.uint8)
         rewards, terminated = np.empty(self.num_envs), np.empty(self.num_envs, dtype=np.bool_)
         for row, (game, action) in enumerate(zip(self.games, np.asarray(actions).tolist(), strict=True)):
             rewards[row], terminated[row] = game.act(self.action_set[action])
