@@ -56,7 +56,7 @@ class AgentConfig(RunConfig):
     agent_kwargs: str = "{}"
     """Further arguments of the agent's class, as JSON. Objects are merged with the agent's own; "torch.nn:ReLU" is that
     class."""
-    total_steps: int = 500_000
+    total_steps: int = 250_000
     """Environment steps to train for."""
     n_envs: int | None = None
     """Environments side by side; by default 64 in TwoRoomsSwitch, but 1 for paper and 8 for hindsight, and elsewhere 1."""
