@@ -45,7 +45,7 @@ def write_checkpoint(root: str | os.PathLike[str], tree: Any, *, step: int, keep
     then share these bytes on the disk: damage to them later is damage to both. Copy a checkpoint to have it twice.
 
     :param root: the folder of the checkpoints, made if it is missing
-    :param tree: what to store, see :mod:`~sb3_manygoals.checkpoint.tree`; it must not change meanwhile
+    :param tree: what to store, see ``checkpoint.tree``; it must not change meanwhile
     :param step: how far the training is, for the name of the checkpoint
     :param keep: how many of the newest checkpoints remain, this one included, or None for all
     :return: the new checkpoint, ``root/<sequence>-step<step>``, whose sequence number is one above the highest there

@@ -188,7 +188,7 @@ class TDTargets(Targets):
 
     @property
     def initial_value(self) -> float:
-        """See :meth:`Targets.initial_value`."""
+        """The value to which all pairs are initialized."""
         return self._initial_value
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:

@@ -161,7 +161,7 @@ def test_every_option_is_in_the_help():
     text = command("mastery", "--help").stdout
     for field in dataclasses.fields(MasteryConfig):
         assert f"--{'world' if field.name == 'env_id' else field.name.replace('_', '-')}" in text
-    assert "(default: 500000)" in " ".join(text.split())
+    assert "(default: 250000)" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("agent", get_args(Agent))

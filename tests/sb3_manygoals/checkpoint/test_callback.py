@@ -245,7 +245,8 @@ def test_generators_of_gpus_that_are_not_there_are_left_out(monkeypatch):
 
 
 SCRIPT = """
-    import sys
+    import signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
     sys.path[:0] = {path!r}
     import multiprocessing
     import gymnasium as gym
