@@ -13,8 +13,7 @@ from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
-from tests.sb3_manygoals.many_goals_dqn.models import SMALL, goal_obs, make_model
-from tests.sb3_manygoals.worlds import Corridor
+from tests.sb3_manygoals.many_goals_dqn.models import SMALL, make_model
 
 
 class Changing(gym.Env):
@@ -62,13 +61,6 @@ def test_where_observations_never_recur_targets_are_bootstrapped(capsys):
     for network in ("q_net", "q_net_target", "q_net_ema"):
         values = [getattr(one.policy, network)(obs["observation"], obs["desired_goal"]) for one in (model, told)]
         th.testing.assert_close(*values)
-
-
-def test_where_observations_recur_values_are_planned(capsys):
-    model = choosing(gym.make("gym_twoRooms:TwoRoomsSwitchSmall-v0"), learning_starts=200).learn(400)
-    assert isinstance(model.targets, PlannedTargets)
-    (line,) = said(capsys)
-    assert line.endswith("% of the observations were met before: values are planned in the replay memory (PlannedTargets)")
 
 
 def test_from_planned_to_bootstrapped(capsys):
@@ -147,21 +139,3 @@ def test_a_loaded_model_chooses_anew_by_what_it_meets(again, tmp_path):
     loaded.load_replay_buffer(tmp_path / "replay")
     loaded.learn(60)
     assert isinstance(loaded.targets, PlannedTargets if again else TDTargets)
-
-
-def test_by_default_a_gridworld_is_mastered_in_seconds():
-    """The defaults, but for more updates in what is a short run, and a small network."""
-    model = ManyGoalsDQN(
-        "MlpPolicy", Corridor(12, start=0), learning_starts=100, updates_per_step=0.5, policy_kwargs={"net_arch": [64]}, seed=0
-    )
-    model.learn(1_000)
-    world, right = Corridor(12), 0
-    for start in range(12):
-        for goal in range(12):
-            cell = start
-            for _ in range(abs(goal - start)):
-                cell = min(
-                    max(cell + (-1, 1, 0)[int(model.predict(goal_obs(world, cell, goal), deterministic=True)[0])], 0), 11
-                )
-            right += cell == goal
-    assert right == 144

@@ -84,15 +84,6 @@ def test_actions_are_the_most_promising(transitions):
     np.testing.assert_allclose(worth[np.arange(n), second], np.where(masks, worth, -1).max(axis=1), atol=1e-5)
 
 
-def test_where_nothing_is_known_all_actions_are_as_good():
-    buffer, bonus, rng = memory(), CountBonus(A), np.random.default_rng(0)
-    add(buffer, 0, 1, 0, False)
-    drawn = bonus.actions(np.full(9_000, UNKNOWN), buffer, rng)
-    np.testing.assert_allclose(np.bincount(drawn) / 9_000, np.full(A, 1 / A), atol=0.025)  # 5 standard deviations
-    # not solved yet: what is at hand decides
-    assert 1 not in bonus.actions(np.zeros(100, dtype=np.int64), buffer, rng)
-
-
 def steps_to_see_all(length, choose):
     """From one end of a corridor, never reset, until its other end is seen."""
     buffer, cell = memory(20_000), 0
@@ -136,3 +127,15 @@ def test_it_goes_on_as_it_was_saved():
         for each in (bonus, other):
             each.refresh(buffer, time)
         np.testing.assert_array_equal(bonus.led, other.led)
+
+
+def test_unknown_states_are_left_at_random_and_new_ones_by_what_was_tried():
+    buffer, bonus, rng = memory(), CountBonus(A), np.random.default_rng(0)
+    add(buffer, 0, 1, 0, False)
+    drawn = bonus.actions(np.full(9_000, UNKNOWN), buffer, rng)
+    np.testing.assert_allclose(np.bincount(drawn) / 9_000, np.full(A, 1 / A), atol=0.025)  # 5 standard deviations
+    assert 1 not in bonus.actions(np.zeros(100, dtype=np.int64), buffer, rng)  # nothing is solved yet
+    bonus.led = np.array([[0.0, 0.25, -9.0]])  # 1 beats 1 / sqrt(2) + 0.25
+    assert bonus.actions(np.array([0]), buffer, rng) == [0]
+    bonus.led[0, 1] = 0.35
+    assert bonus.actions(np.array([0]), buffer, rng) == [1]

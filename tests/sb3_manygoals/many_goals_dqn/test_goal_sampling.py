@@ -90,16 +90,6 @@ def test_the_replay_memory_keeps_which_goal_was_pursued():
     assert make_model().learn(10).replay_buffer.sample(7).behavior_goal_ids is None
 
 
-def test_it_learns_one_goal_at_a_time_too():
-    targets = {"initial_value": 0.0, "update_interval": 50}
-    model = make_model(goal_sampling="behavior", targets=targets, batch_size=16)
-    model.learn(3_000)
-    cells, goals = np.divmod(np.arange(36), 6)
-    actions, _ = model.predict({"observation": CELLS[cells], "desired_goal": CELLS[goals]}, deterministic=True)
-    right = actions == (goals > cells)
-    assert right[goals != cells].mean() > 0.8
-
-
 def test_goals_that_nobody_knows_teach_nothing():
     model = knows_all(make_model(goal_sampling="behavior"))
     ids = th.full((3,), UNKNOWN)
@@ -117,12 +107,6 @@ def test_another_goal_buffer_makes_it_forget_what_was_pursued(tmp_path):
     assert (model.replay_buffer.behavior_goal_ids == UNKNOWN).all()
     with pytest.raises(ValueError, match="the replay memory was saved by a model with another goal_sampling"):
         make_model().load_replay_buffer(tmp_path / "replay")
-
-
-def test_its_memory_is_counted():
-    spaces = make_model().observation_space, make_model().action_space
-    plain, more = (make_model().replay_buffer.memory_needed(100, *spaces, 2, False, pursued) for pursued in (False, True))
-    assert sum(more.values()) - sum(plain.values()) == 800
 
 
 # --- counting --------------------------------------------------------------------------------------------------------

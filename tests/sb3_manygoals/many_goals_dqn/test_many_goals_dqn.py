@@ -90,11 +90,6 @@ def test_an_environments_step_count_and_log(tmp_path):
     assert any(path.name.startswith("events.out.tfevents") for path in tmp_path.iterdir())
 
 
-@pytest.mark.filterwarnings("ignore:rich is experimental", "ignore:.*progress.csv:pytest.PytestUnraisableExceptionWarning")
-def test_the_progress_bar_runs(capsys):
-    make_model().learn(50, progress_bar=True)
-
-
 def test_a_run_is_reproducible():
     first, second, other = (parameters(make_model(seed=seed).learn(150)) for seed in (1, 1, 2))
     assert th.equal(first, second)

@@ -81,6 +81,9 @@ def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew():
     assert planned == [21, 35, 70, 140]  # the last at 70% of training, for the network to learn it
     model.learn(100)
     assert planned[4:] == [21, 35, 70]
+    for _ in range(4):
+        model.learn(100, reset_num_timesteps=False)
+    assert planned[-1] > 400
 
 
 def test_behaviour_follows_the_plan_and_counts_where_there_is_none_or_it_explores(monkeypatch):
@@ -110,15 +113,6 @@ def test_goal_episodes_explore_at_the_rate_asked_for():
         model.learn(100, lambda *_, model=model, seen=seen: seen.append(bool(model._exploring[0])) or True)
         assert seen[0]  # what came before learning was random
         assert set(seen[20:]) == {bool(rate)}
-
-
-def test_states_of_first_observations_have_counts_too():
-    """A state is new as soon as it is shown, before anything was tried there; counts double their rows now and then."""
-    model = make_model(
-        Corridor(length=60), learning_starts=0, goal_wrapper_kwargs={"max_episode_steps": 2, "reset_worlds": True}
-    )
-    model.learn(150)
-    assert len(model.replay_buffer.tried) >= len(model.replay_buffer.states)
 
 
 def test_the_memory_warns_where_it_has_no_room_for_states_and_learning_goes_on():
@@ -190,12 +184,3 @@ def test_by_default_it_masters_a_corridor_and_nothing_comes_from_the_target_netw
                 cell = min(max(cell + (-1, 1, 0)[action], 0), 6)
             reached += cell == goal
     assert reached == 49  # each by a shortest path; a random policy manages some 20
-
-
-def test_training_that_goes_on_in_many_calls_plans_again():
-    model = planned_model()
-    planned = set()
-    for call in range(8):
-        model.learn(100, reset_num_timesteps=call == 0)
-        planned.add(model.targets.planned_at)
-    assert max(planned) > 500

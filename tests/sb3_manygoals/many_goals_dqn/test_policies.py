@@ -38,18 +38,6 @@ def test_extractors_of_sb3_work_unchanged():
     assert policy.predict(obs)[0].shape == (2,)
 
 
-def test_the_target_network_starts_equal_and_is_not_trained():
-    policy = MlpPolicy(goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, layer_norm=True)
-    for ours, target in zip(policy.q_net.parameters(), policy.q_net_target.parameters(), strict=True):
-        assert th.equal(ours, target)
-        assert not target.requires_grad
-    trained = {id(parameter) for group in policy.optimizer.param_groups for parameter in group["params"]}
-    assert trained == {id(parameter) for parameter in policy.q_net.parameters()}
-    policy.set_training_mode(True)
-    assert policy.q_net.training
-    assert not policy.q_net_target.training
-
-
 def test_actions_are_those_of_the_averaged_weights():
     space = spaces.Box(-1, 1, (4,), np.float32)
     th.manual_seed(0)
@@ -89,13 +77,6 @@ def test_the_average_forgets_its_beginning():
     assert share == 0.3  # the warm-up is over: 9 / 30 after 20 updates
 
 
-def test_without_an_average_actions_are_those_of_what_is_learnt():
-    policy = MlpPolicy(goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, ema_decay=0.0)
-    assert policy.q_net_ema is None
-    policy.update_ema()
-    assert "ema_updates" not in policy.state_dict()
-
-
 def test_small_pictures_are_looked_at_place_by_place_and_large_ones_by_convolutions():
     for side, extractor in ((10, FlattenExtractor), (35, FlattenExtractor), (36, PaddedCNN), (84, PaddedCNN)):
         space = spaces.Box(0, 255, (side, side, 3), np.uint8)
@@ -103,14 +84,6 @@ def test_small_pictures_are_looked_at_place_by_place_and_large_ones_by_convoluti
         assert isinstance(policy.q_net.trunk[1], extractor)
         widths = [layer.out_features for layer in policy.q_net.trunk[2:] if hasattr(layer, "out_features")]
         assert widths == ([512, 512] if extractor is FlattenExtractor else [])
-
-
-def test_layer_norm_ends_the_trunk():
-    space = spaces.Box(-1, 1, (4,), np.float32)
-    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, layer_norm=True)
-    features = policy.q_net.trunk(th.randn(6, 4))
-    th.testing.assert_close(features.mean(dim=1), th.zeros(6), atol=1e-5, rtol=0)
-    th.testing.assert_close(features.std(dim=1, correction=0), th.ones(6), atol=1e-2, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["q_net", "q_net_target", "reward_prediction"])

@@ -1,7 +1,6 @@
 """What a replay memory says of the world, against counting its transitions."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,17 +68,6 @@ def test_slots_hold_every_option_once_and_no_idle_one(transitions):
         np.testing.assert_allclose([shares[end] for end in options[pair]], list(options[pair].values()), rtol=1e-6)
 
 
-@given(steps)
-def test_a_model_is_restored_as_it_was(transitions):
-    model = ReplayModel.of(filled(transitions, n_actions=A))
-    again = ReplayModel.from_checkpoint_state(model.get_checkpoint_state())
-    for ours, theirs in ((model.on, again.on), (model.ends, again.ends)):
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-        np.testing.assert_array_equal(ours.toarray(), theirs.toarray())
-    np.testing.assert_array_equal(model.tried, again.tried)
-    assert model.n_actions == again.n_actions
-
-
 def test_what_was_seen_less_often_than_the_rest_is_doubted():
     # of five: thrice to 1, once to 2, once to an end in 1
     buffer = filled([(0, 0, 1, False)] * 3 + [(0, 0, 2, False), (0, 0, 1, True)], n_actions=A)
@@ -91,14 +79,3 @@ def test_what_was_seen_less_often_than_the_rest_is_doubted():
     model = ReplayModel.of(buffer)
     assert model.on.toarray().tolist() == [[0.0, 0.75, 0.25, 0.0], [0.5, 0.0, 0.0, 0.0]]
     assert model.ends.toarray().tolist() == [[0.0] * 4, [0.5, 0.0, 0.0, 0.0]]
-
-
-def test_what_there_was_no_room_for_is_no_part_of_it():
-    with pytest.warns(RuntimeWarning, match="2 states are known, no more are kept.*raise max_states, of target_kwargs"):
-        buffer = filled([(0, 1, 1, False), (1, 1, 2, False), (2, 1, 3, False)], max_states=2)
-    assert buffer.state_ids.ravel().tolist() == [0, 1, UNKNOWN]
-    assert buffer.next_state_ids.ravel().tolist() == [1, UNKNOWN, UNKNOWN]
-    model = ReplayModel.of(buffer)
-    assert model.tried.tolist() == [0 * 5 + 1]
-    assert model.n_states == 2
-    assert buffer.tried.tolist()[:2] == [[0, 1, 0, 0, 0], [0, 1, 0, 0, 0]]

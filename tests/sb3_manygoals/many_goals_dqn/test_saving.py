@@ -1,7 +1,5 @@
 """ManyGoalsDQN saved and loaded."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch as th
@@ -108,8 +106,3 @@ def test_ids_of_goals_in_pursuit_follow_a_loaded_goal_buffer(tmp_path):
     model.load_goal_buffer(tmp_path / "goals")
     (episodes,) = model.env.get_attr("goal_tracker")
     np.testing.assert_array_equal(episodes.desired_ids, other.ids(episodes.desired_goals))
-
-
-def test_a_trained_model_can_be_copied():
-    model = make_model().learn(40)
-    assert th.equal(parameters(copy.deepcopy(model)), parameters(model))
