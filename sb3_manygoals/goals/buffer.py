@@ -44,8 +44,8 @@ class GoalBuffer:
     :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
 
-    For copies of it elsewhere, ``rewrites`` counts how often its goals became others. ``n_added`` counts observations given to
-    :meth:`add`, and ``n_recurred`` those that were known by then: where hardly any are, observations do not recur.
+    ``n_added`` counts observations given to :meth:`add`, and ``n_recurred`` those that were known by then: where hardly any
+    are, observations do not recur.
     """
 
     def __init__(
@@ -63,7 +63,6 @@ class GoalBuffer:
         self.capacity = check_count("capacity", capacity, of="goals")
         self.shape: tuple[int, ...] = observation_space.shape
         self.dtype = np.dtype(observation_space.dtype)
-        self.rewrites = 0
         self.n_added, self.n_recurred = 0, 0
         self._what, self._limit, self._warned = what, limit, False
         self._ids: dict[bytes, int] = {}
@@ -264,7 +263,6 @@ class GoalBuffer:
         ids = {digest: number for number, digest in enumerate(self._digests(goals))}
         if len(ids) != len(goals) or len(goals) > self.capacity:
             raise ValueError(f"the state has {len(goals)} goals, {len(ids)} of them distinct, of at most {self.capacity}")
-        self.rewrites += 1
         self._rows[: len(goals)] = goals
         self._ids = ids
         self._held_out = _split(state["held_out"])

@@ -79,8 +79,8 @@ class ManyGoalsDQN(GoalDQN):
     Paper: "Many-Goals Reinforcement Learning" (Veeriah, Oh, Singh 2018), https://arxiv.org/abs/1806.09605. Goals are the
     observations met so far. An update teaches the values of S states for G goals, all S x G pairs at the cost of S + G passes.
 
-    The defaults master worlds of some thousand observations, whatever the world and the number of steps. The paper's settings
-    are :data:`~sb3_manygoals.many_goals_dqn.many_goals_dqn.PAPER`. It is an SB3 ``DQN``, and behaves as one where nothing else is said.
+    The defaults master worlds of some thousand observations, whatever the world and the number of steps. For the paper's
+    settings see :data:`~sb3_manygoals.many_goals_dqn.many_goals_dqn.PAPER`. Where nothing else is said, it is SB3's ``DQN``.
 
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of :class:`ManyGoalsPolicy`
     :param env: an environment, its id, or a VecEnv; either without goals, and then it is wrapped, or already wrapped in
