@@ -32,7 +32,7 @@ class Option(NamedTuple):
 
 class ReplayModel:
     """
-    Transition frequencies of the (state, action) pairs in a replay memory. States are distinct observations.
+    Transition frequencies of all (state, action) pairs that a replay memory has seen. States are distinct observations.
 
     All outcomes of a pair but the most frequent count one less than they were seen. Otherwise a plan would rely on rare
     outcomes that were seen once, by luck.
@@ -52,22 +52,16 @@ class ReplayModel:
     def of(cls, replay: ManyGoalsReplayBuffer) -> ReplayModel:
         """
         :param replay: a memory that numbers states
-        :return: the model of all transitions in it
+        :return: the model of all transitions that were ever in it
         """
         assert replay.states is not None
         assert isinstance(replay.action_space, spaces.Discrete)
         n_actions, n_states = int(replay.action_space.n), len(replay.states)
-        used = slice(replay.size())
-        states, next_states = replay.state_ids[used].ravel(), replay.next_state_ids[used].ravel()
-        known = (states != UNKNOWN) & (next_states != UNKNOWN)
-        actions = replay.actions[used].reshape(-1)[known].astype(np.int64)
-        ended = replay.dones[used].ravel()[known].astype(np.bool_)
-        tried, row = np.unique(states[known] * n_actions + actions, return_inverse=True)
+        rows, counts = replay.outcomes()
+        states, actions, next_states, ended = rows.T
+        tried, row = np.unique(states * n_actions + actions, return_inverse=True)
         # the same next state with and without an end are two outcomes
-        led = csr_array(
-            (np.ones(len(row), dtype=np.float32), (row, next_states[known] + n_states * ended)),
-            shape=(len(tried), 2 * n_states),
-        )
+        led = csr_array((counts.astype(np.float32), (row, next_states + n_states * ended)), shape=(len(tried), 2 * n_states))
         led.sum_duplicates()
         if len(tried):
             lengths, first = np.diff(led.indptr), led.indptr[:-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +84,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         """The distinct observations met, by their numbers."""
         self.tried: NDArray[np.int32] = np.zeros((0, n_actions), dtype=np.int32)
         """How often each action was taken in each state, including transitions no longer kept; at least (S, A)."""
+        self._replaced: Counter[tuple[int, ...]] = Counter()
+        """How often each (s, a, s', environment ended) occurred among transitions no longer kept, by numbers of states."""
         self._last: tuple[NDArray[Any], NDArray[np.int64]] | None = None
         """The observations after the last step, and their numbers."""
         self.forget_states()
@@ -156,6 +159,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         here, there = obs["observation"], next_obs["observation"]
         if self.states is not None:
             ids, next_ids = self.numbers_of(here), self.states.add(there)
+            if self.full:
+                self._replaced.update(map(tuple, self._outcomes(self.pos).tolist()))
             self.state_ids[self.pos], self.next_state_ids[self.pos] = ids, next_ids
             self._last = there.copy(), next_ids
             self._count(ids, action)
@@ -181,7 +186,29 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.states = None
         self.state_ids = self.next_state_ids = np.zeros((0, self.n_envs), dtype=np.int64)
         self.tried = np.zeros((0, self.tried.shape[1]), dtype=np.int32)
+        self._replaced = Counter()
         self._last = None
+
+    def _outcomes(self, times: int | slice) -> NDArray[np.int64]:
+        arrays = self.state_ids, self.actions, self.next_state_ids, self.dones
+        return np.stack([array[times].reshape(-1).astype(np.int64) for array in arrays], axis=1)
+
+    def outcomes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """
+        All transitions since states are numbered, but those from or to a state beyond the limit. What was learned of the world
+        outlives the transitions that are kept.
+
+        :return: columns s, a, s' and whether the environment ended, by numbers of states, shape (K, 4); how often each row
+            occurred, which may be in several rows, shape (K,)
+        """
+        kept, (replaced, times) = self._outcomes(slice(self.size())), self._replaced_arrays()
+        rows, counts = np.concatenate([kept, replaced]), np.concatenate([np.ones(len(kept), dtype=np.int64), times])
+        known = (rows[:, 0] != UNKNOWN) & (rows[:, 2] != UNKNOWN)
+        return rows[known], counts[known]
+
+    def _replaced_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        outcomes, counts = list(self._replaced), list(self._replaced.values())
+        return np.array(outcomes, dtype=np.int64).reshape(-1, 4), np.array(counts, dtype=np.int64)
 
     def numbers_of(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
@@ -221,6 +248,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             "full": self.full,
             "states": None if self.states is None else self.states.get_checkpoint_state(),
             "tried": None if self.states is None else self.tried[: len(self.states)],
+            "replaced": self._replaced_arrays(),
             "last_next": self._last,
             **{name: None if array is None else array[used] for name, array in self._arrays.items()},
         }
@@ -252,6 +280,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             except ValueError as error:
                 raise CheckpointError(f"the states of the replay memory: {error}") from error
             self.tried, self._last = state["tried"], state["last_next"]
+            outcomes, counts = state["replaced"]
+            self._replaced = Counter(dict(zip(map(tuple, outcomes.tolist()), counts.tolist(), strict=True)))
         self.pos, self.full = state["pos"], state["full"]
 
     @property

@@ -16,9 +16,11 @@ def add(buffer, here, action, there, ended, goal_id=UNKNOWN):
     buffer.add(obs, next_obs, np.array([action]), np.zeros(1), np.zeros(1, bool), infos)
 
 
-def filled(transitions, max_states=100, n_actions=5):
-    """A memory of (cell, action, next cell, ended)."""
-    buffer = ManyGoalsReplayBuffer(len(transitions), GOAL_SPACE, spaces.Discrete(n_actions), "cpu", max_states=max_states)
+def filled(transitions, max_states=100, n_actions=5, buffer_size=None):
+    """A memory of (cell, action, next cell, ended), by default with room for all."""
+    buffer = ManyGoalsReplayBuffer(
+        buffer_size or len(transitions), GOAL_SPACE, spaces.Discrete(n_actions), "cpu", max_states=max_states
+    )
     for transition in transitions:
         add(buffer, *transition)
     return buffer

@@ -85,6 +85,9 @@ def test_a_memory_with_states_is_restored_as_it_was(n_before, n_after):
     n = len(buffer.states)
     np.testing.assert_array_equal(buffer.states.observations, other.states.observations)
     np.testing.assert_array_equal(buffer.tried[:n], other.tried[:n])
+    for left, right in zip(buffer.outcomes(), other.outcomes(), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert buffer.outcomes()[1].sum() == 2 * (n_before + n_after)
     without = ManyGoalsReplayBuffer(6, SPACE, spaces.Discrete(3), "cpu", 2)
     other.set_checkpoint_state(without.get_checkpoint_state())
     assert other.states is None

@@ -23,9 +23,9 @@ def counted(transitions, buffer):
     return {pair: shares_of(ends) for pair, ends in sorted(led.items())}
 
 
-@given(steps)
-def test_shares_are_those_of_the_transitions(transitions):
-    buffer = filled(transitions, n_actions=A)
+@given(steps, st.integers(1, 40))
+def test_shares_are_those_of_all_transitions_also_of_those_no_longer_kept(transitions, buffer_size):
+    buffer = filled(transitions, n_actions=A, buffer_size=buffer_size)
     model, expected = ReplayModel.of(buffer), counted(transitions, buffer)
     assert model.tried.tolist() == [state * A + action for state, action in expected]
     on, ends = model.on.toarray(), model.ends.toarray()
