@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -36,7 +37,7 @@ Config = TypeVar("Config", bound="RunConfig")
 
 
 @dataclasses.dataclass(frozen=True)
-class RunConfig:
+class RunConfig(ABC):
     """The options of every run."""
 
     seed: int = 0
@@ -70,9 +71,9 @@ class RunConfig:
         """Packages whose versions matter."""
         return PACKAGES
 
+    @abstractmethod
     def run(self) -> Path:
         """:return: the run's folder, with everything in it"""
-        raise NotImplementedError
 
 
 def create(root: Path, name: str) -> Path:

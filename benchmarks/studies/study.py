@@ -6,6 +6,7 @@ import csv
 import importlib
 import itertools
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,7 +127,7 @@ def mean_return(curve: Path) -> float:
 
 
 @dataclass(frozen=True)
-class StudyConfig:
+class StudyConfig(ABC):
     """The options of every study."""
 
     table: ClassVar[str] = "comparison.csv"
@@ -140,9 +141,9 @@ class StudyConfig:
     only: tuple[str, ...] = ()
     """Agents to run; by default all."""
 
+    @abstractmethod
     def specs(self) -> list[Spec]:
         """:return: the runs"""
-        raise NotImplementedError
 
     def compare(self, finished: Iterable[Result]) -> list[dict[str, Any]]:
         """
