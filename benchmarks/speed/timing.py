@@ -94,8 +94,6 @@ class SpeedConfig:
 
     rounds: int = 7
     """Times that each contender is measured. Medians are reported; ratios are taken within a round."""
-    threads: tuple[int, ...] = tuple(dict.fromkeys((1, os.cpu_count() or 1)))
-    """Numbers of torch threads to measure with, one after the other."""
     output: Path = Path("runs")
     """Folder in which the run's own folder is made."""
 
@@ -103,6 +101,14 @@ class SpeedConfig:
         for name, value in vars(self).items():
             if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True)
+class TorchSpeedConfig(SpeedConfig):
+    """The same, where torch works."""
+
+    threads: tuple[int, ...] = tuple(dict.fromkeys((1, os.cpu_count() or 1)))
+    """Numbers of torch threads to measure with, one after the other."""
 
 
 def open_folder(config: SpeedConfig, name: str, packages: Sequence[str] = ()) -> tuple[Path, dict[str, Any]]:

@@ -22,7 +22,7 @@ from benchmarks import auxiliary, pretraining
 from benchmarks.agents import a2c
 from benchmarks.speed import baselines, timing
 from benchmarks.speed.scenarios import WARM_UP, WORLD, Scenario
-from benchmarks.speed.timing import Contender, Ratio, SpeedConfig
+from benchmarks.speed.timing import Contender, Ratio, TorchSpeedConfig
 from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.auxiliary import EpisodeBuffer
 from sb3_manygoals.pretraining import RewardPredictor
@@ -50,7 +50,7 @@ RATIOS = (
 
 
 @dataclass(frozen=True)
-class TrainingConfig(SpeedConfig):
+class TrainingConfig(TorchSpeedConfig):
     """Time whole training, ours and others', in turn in every round."""
 
     parts: tuple[Part, ...] = get_args(Part)

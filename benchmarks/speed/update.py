@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.speed import memory, roofline, timing
 from benchmarks.speed.scenarios import Scenario
-from benchmarks.speed.timing import Contender, Ratio, SpeedConfig
+from benchmarks.speed.timing import Contender, Ratio, TorchSpeedConfig
 
 GOALS = (16, 64, 256, 1024, 5_728)
 """Against which time and memory of ours are drawn, with 32 transitions."""
@@ -60,7 +60,7 @@ RATIOS = (
 
 
 @dataclass(frozen=True)
-class UpdateConfig(SpeedConfig):
+class UpdateConfig(TorchSpeedConfig):
     """Time updates with the paper's networks, ours and others, in turn in every round; measure their memory."""
 
     seconds: float = 0.5

@@ -51,8 +51,6 @@ class WorldConfig(SpeedConfig):
 
     rounds: int = 15
     """Times that each contender is measured. Medians are reported; ratios are taken within a round."""
-    threads: tuple[int, ...] = (1,)
-    """Numbers of torch threads, of which nothing here makes use."""
     num_envs: int = 4096
     """Worlds in the vector environments."""
     steps: int = 512
