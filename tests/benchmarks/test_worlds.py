@@ -9,7 +9,7 @@ from gymnasium import spaces
 from stable_baselines3.common.env_checker import check_env
 
 from benchmarks import tables as tables_module
-from benchmarks.tables import NotEnumerable, TabularVectorEnv
+from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import FixedGoal, SettingError, SquarePicture, World, minigrid, two_rooms
 from gym_twoRooms.layout import Layout, LayoutError
 from gym_twoRooms.oracle import mastery_ceiling, transition_matrices
@@ -122,6 +122,25 @@ class Straight:
     def predict(self, observation, *, deterministic=False):
         here = observation["observation"]
         return np.where(here == 36, 0, np.where(here % 12 == 11, 2, 1)), None
+
+
+def test_the_ceiling_leads_through_no_end_of_the_episode():
+    """State 1 may be a start, leads on to the goal 2, and ends an episode that comes to it from 0."""
+    rows = [[(1, True)], [(2, False)], [(2, False)]]  # of states 0, 1, 2, with one action
+    ends = [end for row in rows for end in row]
+    observations = np.arange(3)
+    world = Tables(
+        spaces.Discrete(3),
+        observations,
+        np.array([0.5, 0.5, 0.0]),
+        1,
+        np.arange(4),
+        np.array([after for after, _ in ends]),
+        np.ones(3),
+        np.array([ended for _, ended in ends]),
+    )
+    assert world.ceiling(10)(observations, np.full(3, 2)).tolist() == [0.0, 1.0, 1.0]
+    assert world.ceiling(10)(observations, np.full(3, 1)).tolist() == [1.0, 1.0, 0.0]
 
 
 def test_arriving_where_the_episode_ends_counts_as_reached():
