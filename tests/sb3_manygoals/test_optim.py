@@ -1,4 +1,5 @@
 import copy
+import importlib.util
 
 import pytest
 import torch as th
@@ -53,7 +54,10 @@ def test_hooks_run_once_a_step_also_when_there_is_one_of_sb3s(kwargs):
     """torch adds the hooks to a class when its first optimizer is made."""
     parameter, calls = th.nn.Parameter(th.ones(3)), []
     RMSpropTFLike([parameter])
-    optimizer = FusedRMSprop([parameter], lr=0.1, **kwargs)
+    spec = importlib.util.spec_from_file_location("imported_after_it", optim.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    optimizer = module.FusedRMSprop([parameter], lr=0.1, **kwargs)
     optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
     optimizer.register_step_post_hook(lambda *_: calls.append("after"))
     parameter.grad = th.ones(3)
