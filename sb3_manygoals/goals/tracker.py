@@ -158,16 +158,17 @@ class GoalTracker:
         :param current_ids: ids of their current observations, shape ``(k,)``
         :param goal: the goal, which may be unknown or held out; chosen by the selector if None
         :param anew: whether their worlds were reset, shape ``(k,)`` or one answer for all
-        :raises ValueError: if no goal is given and none is known
+        :raises ValueError: if no goal is given and none is known, or the goal is no observation; nothing has changed then
         """
+        if goal is not None:
+            goal = self.check_goal(goal)
+        elif len(self.goal_buffer) == 0:
+            raise ValueError("the goal buffer is empty: no observation that may be a goal has been met yet")
         begun = np.broadcast_to(anew, len(rows))
         self.starts.observe(current_ids[begun])
         self.world_steps[rows[begun]] = 0
         if goal is not None:
-            self.desired_goals[rows] = goal
-            self.desired_ids[rows] = self.goal_buffer.ids(self.check_goal(goal)[None])
-        elif len(self.goal_buffer) == 0:
-            raise ValueError("the goal buffer is empty: no observation that may be a goal has been met yet")
+            self.desired_goals[rows], self.desired_ids[rows] = goal, self.goal_buffer.ids(goal[None])
         else:
             ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
             self.desired_goals[rows], self.desired_ids[rows] = self.goal_buffer[ids], ids

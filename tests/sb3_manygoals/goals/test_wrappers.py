@@ -1,3 +1,5 @@
+import copy
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -317,3 +319,15 @@ def test_bad_settings_are_refused():
     episodes.goal_buffer = GoalBuffer(spaces.Discrete(3), held_out=np.arange(3))
     with pytest.raises(ValueError, match="the goal buffer is empty"):
         episodes.start(np.array([0]), np.array([1]))
+
+
+def test_a_tracker_that_refuses_a_goal_stays_as_it_was():
+    buffer = GoalBuffer(spaces.Box(0, 9, (2,), np.uint8))
+    buffer.add(np.array([[1, 2]], dtype=np.uint8))
+    tracker = GoalTracker(buffer, 2)
+    tracker.start(np.arange(2), np.zeros(2, dtype=np.int64))
+    before = copy.deepcopy(tracker.get_checkpoint_state())
+    for goal in (np.array([7.0, 7.0]), np.array([7], dtype=np.uint8)):
+        with pytest.raises(ValueError, match="must be uint8 of shape"):
+            tracker.start(np.arange(2), np.zeros(2, dtype=np.int64), goal)
+    np.testing.assert_equal(tracker.get_checkpoint_state() | {"rng": None}, before | {"rng": None})
