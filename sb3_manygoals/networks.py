@@ -244,7 +244,6 @@ def make_trunk(
     features_extractor: BaseFeaturesExtractor,
     net_arch: Sequence[int],
     activation_fn: type[nn.Module],
-    layer_norm: bool = False,
     ortho_init: bool = False,
 ) -> tuple[nn.Sequential, int]:
     """
@@ -254,7 +253,6 @@ def make_trunk(
     :param features_extractor: the second, made for ``preprocess.space``
     :param net_arch: widths of the fully connected layers that follow
     :param activation_fn: after each of them
-    :param layer_norm: whether to end with layer normalization
     :param ortho_init: whether to initialize as SB3's actor-critics do: orthogonal weights scaled by the square root of 2, and
         zero biases; otherwise as PyTorch does, with much smaller weights
     :return: a module from observations, shape (B, *observation_space.shape), to features, shape (B, features_dim); and
@@ -265,8 +263,6 @@ def make_trunk(
     for width in net_arch:
         layers += [Linear(features_dim, width), activation_fn()]
         features_dim = width
-    if layer_norm:
-        layers.append(nn.LayerNorm(features_dim))
     trunk = nn.Sequential(preprocess, features_extractor, *layers)
     if ortho_init:
         trunk.apply(partial(BasePolicy.init_weights, gain=np.sqrt(2)))

@@ -38,7 +38,6 @@ class ManyGoalsPolicy(BasePolicy):
     :param net_arch: widths of the shared layers after the features extractor
     :param embedding_dim: width of the state and the goal embedding
     :param activation_fn: activation of the shared layers
-    :param layer_norm: whether to end the trunk with layer normalization
     :param ortho_init: whether to initialize the trunk as SB3's actor-critics do, for transfer to one of them
     :param standardize: whether to standardize observations, element by element, by the goals known when learning starts
     :param head: "bilinear", as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`), or "distance"
@@ -68,7 +67,6 @@ class ManyGoalsPolicy(BasePolicy):
         net_arch: list[int] | None = None,
         embedding_dim: int = 128,
         activation_fn: type[nn.Module] = nn.GELU,
-        layer_norm: bool = False,
         ortho_init: bool = False,
         standardize: bool = True,
         head: Literal["bilinear", "distance"] = "distance",
@@ -98,7 +96,6 @@ class ManyGoalsPolicy(BasePolicy):
         self.net_arch = [] if net_arch is None else net_arch
         self.embedding_dim = embedding_dim
         self.activation_fn = activation_fn
-        self.layer_norm = layer_norm
         self.ortho_init = ortho_init
         self.standardize = standardize
         self.head = head
@@ -121,9 +118,7 @@ class ManyGoalsPolicy(BasePolicy):
         space = self.observation_space["observation"]
         preprocess = Preprocess(space, self.normalize_images, self.standardize, self.channels_last)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
-        trunk, features_dim = make_trunk(
-            preprocess, extractor, self.net_arch, self.activation_fn, self.layer_norm, self.ortho_init
-        )
+        trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, self.activation_fn, self.ortho_init)
         n_actions = int(self.action_space.n)
         return _HEADS[self.head](trunk, features_dim, n_actions, self.embedding_dim).to(self.device)
 
@@ -220,7 +215,7 @@ class ManyGoalsPolicy(BasePolicy):
         self.training = mode
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        names = ["net_arch", "embedding_dim", "activation_fn", "layer_norm", "ortho_init", "standardize", "head", "ema_decay"]
+        names = ["net_arch", "embedding_dim", "activation_fn", "ortho_init", "standardize", "head", "ema_decay"]
         names += ["channels_last", "features_extractor_class", "features_extractor_kwargs"]
         ours = {name: getattr(self, name) for name in [*names, "optimizer_class", "optimizer_kwargs"]}
         return {**super()._get_constructor_parameters(), **ours, "lr_schedule": self._dummy_schedule}

@@ -36,7 +36,7 @@ def native(n_envs):
 TINY = {"net_arch": [16], "embedding_dim": 8}
 TD = {"update_interval": 20}
 PAPERS = {"head": "bilinear", "ema_decay": 0.0, "standardize": False, "optimizer_class": FusedRMSprop}
-CNN = {**TINY, "features_extractor_class": PaddedCNN, "layer_norm": True}
+CNN = {**TINY, "features_extractor_class": PaddedCNN}
 SGD = {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}
 BUILDS = {
     "one environment": lambda: ("CnnPolicy", gym.make(SMALL), {"target_kwargs": TD, "policy_kwargs": {**TINY, **PAPERS}}),

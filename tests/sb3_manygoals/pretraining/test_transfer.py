@@ -149,7 +149,6 @@ def test_the_optimizer_forgets_moments_of_other_weights(optimizer):
         ),
         ({"net_arch": [16, 12, 9]}, {}, r"trunk\.6 of the source.*has no counterpart in the target"),
         ({"net_arch": [16], "activation_fn": nn.Tanh}, {}, r"trunk\.3 of the source is Tanh\(\).*policy_net\.1 .*ReLU\(\)"),
-        ({"net_arch": [16], "layer_norm": True}, {}, r"trunk\.4 of the source is LayerNorm"),
         ({"net_arch": [16], "standardize": True}, {}, "standardizes"),
         ({"net_arch": [16]}, {"net_arch": {"pi": [16], "vf": [15]}}, r"mlp_extractor\.value_net\.0 of the target"),
     ],
