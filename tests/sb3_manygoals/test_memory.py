@@ -40,9 +40,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 20)
 
 
 def faults(mode):
-    # in a process of its own: the allocator adapts once and for all
-    done = subprocess.run([sys.executable, "-c", FAULTS, mode], cwd=ROOT, capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    # in processes of their own: the allocator adapts once and for all; the least of them, as whatever else faults only adds
+    command = [sys.executable, "-c", FAULTS, mode]
+    return min(float(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout) for _ in range(3))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other rules")
