@@ -1,0 +1,28 @@
+"""ManyGoalsDQN on the command line of rl_zoo3, which must be installed besides: ``pip install rl_zoo3``."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+
+class ChannelsFirst(gym.ObservationWrapper[NDArray[np.uint8], Any, NDArray[np.uint8]]):
+    """
+    Images with channels first. The zoo transposes all others itself, around the goal wrapper, where goals would not follow.
+
+    :param env: its observations are images, shape (H, W, C)
+    """
+
+    def __init__(self, env: gym.Env[NDArray[np.uint8], Any]) -> None:
+        super().__init__(env)
+        height, width, channels = env.observation_space.shape or ()
+        self.observation_space = spaces.Box(0, 255, (channels, height, width), np.uint8)
+
+    def observation(self, observation: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """
+        :param observation: shape (H, W, C)
+        :return: shape (C, H, W)
+        """
+        return observation.transpose(2, 0, 1)

@@ -1,0 +1,31 @@
+"""rl_zoo3's own command line, where it is installed (it is no requirement of this project)."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WORLD = "TwoRoomsSwitchSmall-v0"
+
+
+def zoo(command, folder, *arguments):
+    run = [sys.executable, "-m", f"benchmarks.zoo.{command}", "--algo", "many_goals_dqn", "--env", WORLD, "--device", "cpu"]
+    run += ["--gym-packages", "gym_twoRooms", "-f", str(folder), *arguments]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_zoo_trains_evaluates_and_shows_an_agent(tmp_path):
+    pytest.importorskip("rl_zoo3")
+    settings = ["--conf-file", "benchmarks/zoo/many_goals_dqn.yml", "--n-timesteps", "1200", "--seed", "0"]
+    said = zoo("train", tmp_path, *settings, "--eval-freq", "1200", "--eval-episodes", "2")
+    lengths = [float(length) for length in re.findall(r"ep_len_mean +\| ([\d.]+)", said)]
+    assert lengths  # of goal episodes, the longest of 50 steps
+    assert max(lengths) <= 50.0
+    assert re.search(r"eval/ .*\n.*mean_ep_length", said)
+    assert (tmp_path / "many_goals_dqn" / f"{WORLD}_1" / f"{WORLD}.zip").is_file()
+    assert "Mean episode length" in zoo("enjoy", tmp_path, "--no-render", "-n", "120")
