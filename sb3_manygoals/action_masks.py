@@ -34,20 +34,18 @@ def current_action_masks(
     env: VecEnv, n_actions: int, infos: Sequence[Mapping[str, Any]] | None = None, dones: NDArray[np.bool_] | None = None
 ) -> NDArray[np.bool_]:
     """
-    The masks to act by after a reset or a step. Where an episode has ended, ``env`` shows the next one already.
-
-    :param env: has just been reset, or made a step
+    :param env: has just been reset, or made a step; where an episode has ended, it shows the next one already
     :param n_actions: A
     :param infos: that the step returned; None after a reset
     :param dones: that the step returned, shape (n,)
-    :return: whether each action is allowed now, shape (n, A)
+    :return: the masks to act by, whether each action is allowed now, shape (n, A)
     :raises ValueError: as :func:`read_action_masks`
     """
     if infos is None:
         return read_action_masks(current_reset_infos(env), n_actions)
     if dones is not None and dones.any():
         starts = current_reset_infos(env)
-        infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
+        infos = [start if done else info for start, done, info in zip(starts, dones, infos, strict=True)]
     return read_action_masks(infos, n_actions)
 
 
@@ -78,9 +76,7 @@ def _checked(masks: ArrayLike, n: int, n_actions: int, ended: NDArray[np.bool_] 
     if array.shape != (n, n_actions):
         raise ValueError(f"action masks must have {n_actions} entries for each of {n} observations, got shape {array.shape}")
     allowed: NDArray[np.bool_] = array.astype(np.bool_)
-    stuck = ~allowed.any(axis=1)
-    if ended is not None:
-        stuck &= ~ended
+    stuck = ~allowed.any(axis=1) & ~(np.zeros(n, np.bool_) if ended is None else ended)
     if stuck.any():
         raise ValueError(f"the action mask of environment {int(stuck.argmax())} allows nothing, though its episode goes on")
     return allowed
