@@ -193,10 +193,7 @@ def make_atari_vec_env(
     seed: int | None = None,
     *,
     backend: Literal["native", "dummy", "subproc"] = "native",
-    clip_reward: bool = True,
-    terminal_on_life_loss: bool = True,
-    repeat_action_probability: float = 0.0,
-    noop_max: int = 30,
+    **settings: Any,
 ) -> VecEnv:
     """
     Atari games by ale-py's threads or by SB3's own wrappers, with the same spaces. The defaults are those of SB3.
@@ -206,16 +203,13 @@ def make_atari_vec_env(
     :param seed: of the first, which the others count up from; None: drawn
     :param backend: ``"native"``, an :class:`AtariVecEnv`; ``"dummy"``, SB3's ``make_atari_env``, one game after the other;
         ``"subproc"``, each in a process of its own. The last two need OpenCV
-    :param clip_reward: whether the learner sees the signs of rewards
-    :param terminal_on_life_loss: whether a lost life ends the learner's episode
-    :param repeat_action_probability: of each frame; 0: actions are not sticky
-    :param noop_max: the most frames of no-op that a game begins with; with ``"native"`` there are fewer
+    :param settings: of :class:`AtariVecEnv`; with SB3's games ``clip_reward``, ``terminal_on_life_loss``,
+        ``repeat_action_probability`` and ``noop_max``, the most frames of no-op that a game begins with
     :return: the environment, with observations (N, 4, 84, 84) uint8
     :raises ValueError: if there is no such game or backend
     """
-    common = {"clip_reward": clip_reward, "terminal_on_life_loss": terminal_on_life_loss, "noop_max": noop_max}
     if backend == "native":
-        return AtariVecEnv(game, n_envs, seed, repeat_action_probability=repeat_action_probability, **common)  # type: ignore[arg-type]
+        return AtariVecEnv(game, n_envs, seed, **settings)
     classes: dict[str, type[DummyVecEnv] | type[SubprocVecEnv]] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
     if backend not in classes:
         raise ValueError(f'backend must be "native", "dummy" or "subproc", got {backend!r}')
@@ -224,8 +218,8 @@ def make_atari_vec_env(
         f"ale_py:{rom_id(game).title().replace('_', '')}NoFrameskip-v4",
         n_envs,
         seed,
-        wrapper_kwargs=common,
-        env_kwargs={"repeat_action_probability": repeat_action_probability},
+        env_kwargs={"repeat_action_probability": settings.pop("repeat_action_probability", 0.0)},
+        wrapper_kwargs=settings,
         vec_env_cls=classes[backend],
     )
     return _LostLives(VecTransposeImage(VecFrameStack(env, STACK)))
