@@ -27,40 +27,46 @@ def read_action_masks(
             'action_masks=True needs an environment that gives info["action_mask"] at each reset and step, and this one does '
             "not: leave action_masks=False"
         )
-    return _checked([info["action_mask"] for info in infos], len(infos), n_actions, ended)
+    return check_action_masks([info["action_mask"] for info in infos], len(infos), n_actions, ended)
 
 
 def current_action_masks(
     env: VecEnv, n_actions: int, infos: Sequence[Mapping[str, Any]] | None = None, dones: NDArray[np.bool_] | None = None
 ) -> NDArray[np.bool_]:
     """
-    The masks to act by after a reset or a step. Where an episode has ended, ``env`` shows the next one already.
-
-    :param env: has just been reset, or made a step
+    :param env: has just been reset, or made a step; where an episode has ended, it shows the next one already
     :param n_actions: A
     :param infos: that the step returned; None after a reset
     :param dones: that the step returned, shape (n,)
-    :return: whether each action is allowed now, shape (n, A)
+    :return: the masks to act by, whether each action is allowed now, shape (n, A)
     :raises ValueError: as :func:`read_action_masks`
     """
     if infos is None:
         return read_action_masks(current_reset_infos(env), n_actions)
     if dones is not None and dones.any():
         starts = current_reset_infos(env)
-        infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
+        infos = [start if done else info for start, done, info in zip(starts, dones, infos, strict=True)]
     return read_action_masks(infos, n_actions)
 
 
-def check_action_masks(masks: ArrayLike, n: int, n_actions: int) -> NDArray[np.bool_]:
+def check_action_masks(masks: ArrayLike, n: int, n_actions: int, ended: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
     """
     :param masks: given by a user, shape (n, A), or (A,) where n is 1; True or not 0 where an action is allowed
     :param n: number of observations
     :param n_actions: A
+    :param ended: environments that have ended, shape (n,), where nothing need be allowed any more
     :return: the same, bool, shape (n, A)
     :raises ValueError: if they have another shape or allow nothing
     """
-    masks = np.asarray(masks)
-    return _checked(masks[None] if masks.ndim == 1 else masks, n, n_actions, None)
+    array = np.asarray(masks)
+    array = array[None] if array.ndim == 1 else array
+    if array.shape != (n, n_actions):
+        raise ValueError(f"action masks must have {n_actions} entries for each of {n} observations, got shape {array.shape}")
+    allowed: NDArray[np.bool_] = array.astype(np.bool_)
+    stuck = ~allowed.any(axis=1) & ~(np.zeros(n, np.bool_) if ended is None else ended)
+    if stuck.any():
+        raise ValueError(f"the action mask of environment {int(stuck.argmax())} allows nothing, though its episode goes on")
+    return allowed
 
 
 def random_allowed(masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -71,16 +77,3 @@ def random_allowed(masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArra
     """
     actions: NDArray[np.int64] = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1)
     return actions
-
-
-def _checked(masks: ArrayLike, n: int, n_actions: int, ended: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-    array = np.asarray(masks)
-    if array.shape != (n, n_actions):
-        raise ValueError(f"action masks must have {n_actions} entries for each of {n} observations, got shape {array.shape}")
-    allowed: NDArray[np.bool_] = array.astype(np.bool_)
-    stuck = ~allowed.any(axis=1)
-    if ended is not None:
-        stuck &= ~ended
-    if stuck.any():
-        raise ValueError(f"the action mask of environment {int(stuck.argmax())} allows nothing, though its episode goes on")
-    return allowed

@@ -9,15 +9,13 @@ actions, rewards, lives, ends, scores and lengths are equal, and so are pictures
 
 Differences from SB3's:
 
-- **Grey** is computed before the maximum of two frames; SB3 takes the maximum of red, green and blue first. This shows where
-  colours change between frames: in random play of Pong in less than 1 of 200 pixels, by up to 16 of 255; in Breakout nowhere.
-- **A lost life** ends the learner's episode and nothing else: the next one begins with the last frame, and play goes on.
-  SB3's EpisodicLifeEnv and FireResetEnv play for the learner after each lost life: 4 frames of no-op and, in games with the
-  action FIRE, 4 frames of it and 4 of the action after it. So in a game such as Breakout the learner must learn here to serve
-  the ball after each life.
-- **A game begins** with one frame of FIRE, where the game has that action, and no-op, for a number of frames drawn from 0 to
-  29 (at least 1 where there is FIRE). SB3's begins with 1 to 30 frames of no-op, then plays FIRE and the action after it for 4
-  frames each.
+- **Grey** is computed before the maximum of two frames, not of the maximum of red, green and blue. This shows where colours
+  change between frames: in random play of Pong in less than 1 of 200 pixels, by up to 16 of 255; in Breakout nowhere.
+- **A lost life** ends the learner's episode and nothing else: play goes on from the last frame. SB3's EpisodicLifeEnv and
+  FireResetEnv play for the learner after each lost life: 4 frames of no-op and, in games with the action FIRE, 4 frames of it
+  and 4 of the action after it. Here the learner must learn to serve the ball of Breakout after each life.
+- **A game begins** with a number of frames of no-op drawn from 0 to 29, the first of them FIRE (at least 1) where the game has
+  that action. SB3's begins with 1 to 30 frames of no-op, then plays FIRE and the action after it for 4 frames each.
 - **The last picture** of a game that ends between two frames that are shown is the one before; SB3's may be up to a frame
   later. Neither is of the end itself.
 - **The time limit** of 108,000 frames does not count the frames with which a game begins; SB3's counts them.
@@ -32,7 +30,6 @@ Sticky actions are off by default, as in SB3; the paper does not mention them. M
 
 from __future__ import annotations
 
-import difflib
 import time
 from typing import Any, Literal
 
@@ -50,6 +47,7 @@ from stable_baselines3.common.vec_env import (
 )
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
+from sb3_manygoals.checks import check_count, check_game
 from sb3_manygoals.memory import keep_freed_memory
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
@@ -105,8 +103,7 @@ class AtariVecEnv(GymnasiumVecEnv):
         max_frames: int = MAX_FRAMES,
         num_threads: int = 0,
     ) -> None:
-        if n_envs < 1:
-            raise ValueError(f"n_envs must be at least 1, got {n_envs}")
+        check_count("n_envs", n_envs)
         self.game = rom_id(game)
         games = ReplayableAtari(
             self.game,
@@ -151,7 +148,7 @@ class AtariVecEnv(GymnasiumVecEnv):
             (native["final_obs"] if over[row] else obs)[row, :earlier] = 0
         lives = np.where(over, 0, native["lives"]).tolist()
         stopped = np.logical_and(truncated, np.logical_not(terminated)).tolist()
-        infos: list[dict[str, Any]] = [
+        infos: list[Any] = [
             {"lives": left, "TimeLimit.truncated": by_limit} for left, by_limit in zip(lives, stopped, strict=True)
         ]
         for row in np.flatnonzero(dones).tolist():
@@ -174,22 +171,14 @@ class AtariVecEnv(GymnasiumVecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """
-        :param wrapper_class: a wrapper of single environments
-        :param indices: of environments, None for all
-        :return: True for Monitor, whose infos there are; else False
-        """
+        """:return: True for Monitor, whose infos there are; else False"""
         return [wrapper_class is Monitor for _ in super().env_is_wrapped(wrapper_class, indices)]
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: scores and times so far; the games are asked by themselves"""
-        return {
-            "scores": self._scores,
-            "frames_of_episode": self._frames_of_episode,
-            "seconds": time.time() - self._began,
-            "reset_infos": self.reset_infos,
-            "seeds": self._seeds,
-        }
+        seconds = time.time() - self._began
+        own = {"scores": self._scores, "frames_of_episode": self._frames_of_episode, "seconds": seconds}
+        return {**own, "reset_infos": self.reset_infos, "seeds": self._seeds}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: of :meth:`get_checkpoint_state`"""
@@ -204,10 +193,7 @@ def make_atari_vec_env(
     seed: int | None = None,
     *,
     backend: Literal["native", "dummy", "subproc"] = "native",
-    clip_reward: bool = True,
-    terminal_on_life_loss: bool = True,
-    repeat_action_probability: float = 0.0,
-    noop_max: int = 30,
+    **settings: Any,
 ) -> VecEnv:
     """
     Atari games by ale-py's threads or by SB3's own wrappers, with the same spaces. The defaults are those of SB3.
@@ -217,16 +203,13 @@ def make_atari_vec_env(
     :param seed: of the first, which the others count up from; None: drawn
     :param backend: ``"native"``, an :class:`AtariVecEnv`; ``"dummy"``, SB3's ``make_atari_env``, one game after the other;
         ``"subproc"``, each in a process of its own. The last two need OpenCV
-    :param clip_reward: whether the learner sees the signs of rewards
-    :param terminal_on_life_loss: whether a lost life ends the learner's episode
-    :param repeat_action_probability: of each frame; 0: actions are not sticky
-    :param noop_max: the most frames of no-op that a game begins with; with ``"native"`` there are fewer
+    :param settings: of :class:`AtariVecEnv`; with SB3's games ``clip_reward``, ``terminal_on_life_loss``,
+        ``repeat_action_probability`` and ``noop_max``, the most frames of no-op that a game begins with
     :return: the environment, with observations (N, 4, 84, 84) uint8
     :raises ValueError: if there is no such game or backend
     """
-    common = {"clip_reward": clip_reward, "terminal_on_life_loss": terminal_on_life_loss, "noop_max": noop_max}
     if backend == "native":
-        return AtariVecEnv(game, n_envs, seed, repeat_action_probability=repeat_action_probability, **common)  # type: ignore[arg-type]
+        return AtariVecEnv(game, n_envs, seed, **settings)
     classes: dict[str, type[DummyVecEnv] | type[SubprocVecEnv]] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
     if backend not in classes:
         raise ValueError(f'backend must be "native", "dummy" or "subproc", got {backend!r}')
@@ -235,8 +218,8 @@ def make_atari_vec_env(
         f"ale_py:{rom_id(game).title().replace('_', '')}NoFrameskip-v4",
         n_envs,
         seed,
-        wrapper_kwargs=common,
-        env_kwargs={"repeat_action_probability": repeat_action_probability},
+        env_kwargs={"repeat_action_probability": settings.pop("repeat_action_probability", 0.0)},
+        wrapper_kwargs=settings,
         vec_env_cls=classes[backend],
     )
     return _LostLives(VecTransposeImage(VecFrameStack(env, STACK)))
@@ -262,9 +245,4 @@ def rom_id(game: str) -> str:
     :return: ale-py's name of it, as ``"ms_pacman"``
     :raises ValueError: if there is no such game; with the names that are near
     """
-    known = {rom.replace("_", ""): rom for rom in ale_py.roms.get_all_rom_ids()}
-    wanted = game.lower().replace("_", "").replace(" ", "")
-    if wanted not in known:
-        near = [known[name] for name in difflib.get_close_matches(wanted, known)]
-        raise ValueError(f"there is no Atari game {game!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
-    return known[wanted]
+    return check_game(game, ale_py.roms.get_all_rom_ids())

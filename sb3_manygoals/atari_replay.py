@@ -78,11 +78,9 @@ class ReplayableAtari(AtariVectorEnv):
             raise ValueError(f"Atari games have no options, got {options}")
         if seed is None and self._seeds is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
-        if seed is None:
-            self._resets += 1
-        else:
-            seeds = seed if isinstance(seed, np.ndarray) else seed + np.arange(self.num_envs)
-            self._seeds, seed = seeds % _SEEDS, seeds % _SEEDS
+        self._resets += 1
+        if seed is not None:
+            self._seeds = seed = (seed if isinstance(seed, np.ndarray) else seed + np.arange(self.num_envs)) % _SEEDS
             self._resets[:] = 0
         obs, infos = super().reset(seed=seed)
         self._actions = [bytearray() for _ in range(self.num_envs)]
@@ -126,12 +124,8 @@ class ReplayableAtari(AtariVectorEnv):
             raise CheckpointError("games with sticky actions cannot be saved: make them with repeat_action_probability=0")
         if self._seeds is None or self._latest is None:
             return {"seeds": None}
-        return {
-            "seeds": self._seeds,
-            "resets": self._resets,
-            "actions": [np.frombuffer(bytes(played), dtype=np.uint8) for played in self._actions],
-            "latest": _digest(self._latest),
-        }
+        actions = [np.frombuffer(bytes(played), dtype=np.uint8) for played in self._actions]
+        return {"seeds": self._seeds, "resets": self._resets, "actions": actions, "latest": _digest(self._latest)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """

@@ -1,7 +1,9 @@
-"""Checks of numbers that users give."""
+"""Checks of numbers and names that users give."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -25,11 +27,7 @@ def check_whole(name: str, value: Any, least: int = 1) -> int:
     """
     As :func:`check_count`, but a float such as ``1e6`` will do.
 
-    :param name: of the argument
-    :param value: what was given for it
-    :param least: the smallest number allowed
     :return: the value as an int
-    :raises ValueError: if it is not a whole number, or smaller than ``least``
     """
     return check_count(name, int(value) if isinstance(value, float) and value.is_integer() else value, least)
 
@@ -48,3 +46,18 @@ def check_number(name: str, value: Any, interval: str) -> float:
         if above and (value <= high if interval[-1] == "]" else value < high):
             return float(value)
     raise ValueError(f"{name} must be a number in {interval}, got {value!r}")
+
+
+def check_game(value: str, games: Iterable[str]) -> str:
+    """
+    :param value: a game's name in any spelling, as ``"MsPacman"``, ``"ms_pacman"`` or ``"ms pacman"``
+    :param games: the names of the games, as ``"ms_pacman"``
+    :return: that of them which is meant
+    :raises ValueError: if there is no such game; with the names that are near
+    """
+    known = {name.replace("_", ""): name for name in games}
+    wanted = value.lower().replace("_", "").replace(" ", "")
+    if wanted not in known:
+        near = [known[name] for name in difflib.get_close_matches(wanted, known)]
+        raise ValueError(f"there is no game {value!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+    return known[wanted]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_manygoals.action_masks import random_allowed
-from sb3_manygoals.checks import check_count
+from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals.buffer import check_goal_space, identical
 
 _OWN_STREAM = 1
@@ -34,50 +34,50 @@ Ceiling = Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class MasteryPoint:
-    """One measurement of a learning curve."""
+    """
+    One measurement of a learning curve.
+
+    :ivar step: environment steps taken
+    :ivar training_seconds: time since training began, less the time the measurements took
+    :ivar greedy: mastery of the greedy policy
+    :ivar epsilon: mastery with some random actions
+    """
 
     step: int
-    """Environment steps taken."""
     training_seconds: float
-    """Time since training began, less the time the measurements took."""
     greedy: MasteryResult
-    """Mastery of the greedy policy."""
     epsilon: MasteryResult
-    """Mastery with some random actions."""
 
 
 @dataclass(frozen=True)
 class MasteryResult:
-    """What :func:`evaluate_mastery` found."""
+    """
+    What :func:`evaluate_mastery` found.
+
+    :ivar rate: mastery, the share of episodes that reached their goal, in [0, 1]
+    :ivar interval: bootstrap interval of ``rate`` over goals
+    :ivar reached: whether each episode reached its goal, shape (n_goals, episodes_per_goal)
+    :ivar steps: steps it took, 0 if the start was the goal, -1 if it was not reached; shape (n_goals, episodes_per_goal)
+    :ivar ceiling: the best probability of reaching each goal from the same start, of the same shape, or None. Its mean
+        is the best ``rate`` to be expected of any policy without the random actions of ``epsilon``
+    """
 
     rate: float
-    """Mastery: the share of episodes that reached their goal, in [0, 1]."""
     interval: tuple[float, float]
-    """Bootstrap interval of ``rate`` over goals."""
     reached: NDArray[np.bool_]
-    """Whether each episode reached its goal, shape (n_goals, episodes_per_goal)."""
     steps: NDArray[np.int64]
-    """Steps it took, 0 if the start was the goal, -1 if it was not reached; shape (n_goals, episodes_per_goal)."""
     ceiling: NDArray[np.float64] | None = None
-    """The best probability of reaching each goal from the same start, shape (n_goals, episodes_per_goal), if known. Its mean
-    is the best ``rate`` to be expected, whatever the policy. Random actions, by ``epsilon``, are no part of it."""
 
     def subset(self, goals: NDArray[Any], confidence: float = 0.95, seed: int = 0) -> MasteryResult:
         """
-        The same for some of the goals only, those held out, say.
-
-        :param goals: which, a mask of shape (n_goals,) or indexes; at least one
+        :param goals: some of the goals, such as those held out: a mask of shape (n_goals,) or indexes; at least one
         :param confidence: of the interval
         :param seed: of the bootstrap
         :return: their mastery
         :raises ValueError: if there are none
         """
-        reached = self.reached[goals]
-        if len(reached) == 0:
-            raise ValueError("goals must be at least one of the goals, got none")
-        interval = _bootstrap(reached.mean(axis=1), confidence, seed)
         ceiling = None if self.ceiling is None else self.ceiling[goals]
-        return MasteryResult(float(reached.mean()), interval, reached, self.steps[goals], ceiling)
+        return _result(self.steps[goals], ceiling, confidence, seed)
 
 
 def evaluate_mastery(
@@ -121,10 +121,8 @@ def evaluate_mastery(
     check_count("max_steps", max_steps)
     check_count("episodes_per_goal", episodes_per_goal)
     check_count("seed", seed, least=0)
-    if not 0.0 <= epsilon <= 1.0:
-        raise ValueError(f"epsilon must be in [0, 1], got {epsilon}")
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must be in (0, 1), got {confidence}")
+    check_number("epsilon", epsilon, "[0, 1]")
+    check_number("confidence", confidence, "(0, 1)")
     assert isinstance(env.single_action_space, spaces.Discrete)
     n_actions, n_envs = int(env.single_action_space.n), env.num_envs
     episode_goals = np.repeat(np.arange(len(goals)), episodes_per_goal)
@@ -148,15 +146,11 @@ def evaluate_mastery(
             if step == max_steps or len(active) == 0:
                 break
             explore = rng.random(n_envs) < epsilon
-            masked: dict[str, Any] = {}
-            if action_masks:
-                allowed = _allowed(infos, n_envs, n_actions)
-                actions = random_allowed(allowed, rng)
-                masked = {"action_masks": allowed[active]}
-            else:
-                actions = rng.integers(n_actions, size=n_envs)
+            allowed = _allowed(infos, n_envs, n_actions) if action_masks else None
+            actions = rng.integers(n_actions, size=n_envs) if allowed is None else random_allowed(allowed, rng)
             shown = observations[active]
             query = {"observation": shown, "achieved_goal": shown, "desired_goal": pursued[active]}
+            masked: dict[str, Any] = {} if allowed is None else {"action_masks": allowed[active]}
             chosen, _ = model.predict(query, deterministic=True, **masked)
             actions[active] = np.where(explore[active], actions[active], chosen)
             observations, last, ended, infos = _step(env, actions)
@@ -165,14 +159,8 @@ def evaluate_mastery(
             steps[first + arrived] = step + 1
             active = active[~ended[active]]
     steps = steps.reshape(len(goals), episodes_per_goal)
-    reached = steps >= 0
-    return MasteryResult(
-        rate=float(reached.mean()),
-        interval=_bootstrap(reached.mean(axis=1), confidence, seed),
-        reached=reached,
-        steps=steps,
-        ceiling=None if ceiling is None else _probabilities(ceiling(starts, goals[episode_goals]), steps.shape),
-    )
+    best = None if ceiling is None else _probabilities(ceiling(starts, goals[episode_goals]), steps.shape)
+    return _result(steps, best, confidence, seed)
 
 
 def _step(
@@ -201,15 +189,20 @@ def _probabilities(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArr
     return values.reshape(shape)
 
 
-def _bootstrap(rates: NDArray[np.float64], confidence: float, seed: int) -> tuple[float, float]:
-    if len(rates) == 1 or np.ptp(rates) == 0.0:  # every resample is the sample
-        return float(rates[0]), float(rates[0])
+def _result(steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, confidence: float, seed: int) -> MasteryResult:
+    reached = steps >= 0
+    if len(reached) == 0:
+        raise ValueError("goals must be at least one of the goals, got none")
+    rate, rates = float(reached.mean()), reached.mean(axis=1)
+    if np.ptp(rates) == 0.0:  # every resample is the sample
+        return MasteryResult(rate, (rate, rate), reached, steps, ceiling)
     from scipy import stats  # importing it takes longer than all else of this package but torch
 
     found = stats.bootstrap(
         (rates,), np.mean, confidence_level=confidence, method="percentile", batch=100, rng=np.random.default_rng(seed)
     )
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    low, high = found.confidence_interval
+    return MasteryResult(rate, (float(low), float(high)), reached, steps, ceiling)
 
 
 def _allowed(infos: dict[str, Any], n_envs: int, n_actions: int) -> NDArray[np.bool_]:
@@ -264,15 +257,8 @@ class MasteryCallback(BaseCallback):
         verbose: int = 0,
     ) -> None:
         super().__init__(verbose)
-        if eval_freq < 1:
-            raise ValueError(f"eval_freq must be at least 1, got {eval_freq}")
-        self.env = env
-        self.goals = goals
-        self.eval_freq = eval_freq
-        self.max_steps = max_steps
-        self.epsilon = epsilon
-        self.on_measure = on_measure
-        self.seed = seed
+        self.env, self.goals, self.eval_freq = env, goals, check_count("eval_freq", eval_freq)
+        self.max_steps, self.epsilon, self.on_measure, self.seed = max_steps, epsilon, on_measure, seed
         self.training_seconds = 0.0
         self._last_step = 0
         self._goes_on = False

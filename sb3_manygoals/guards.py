@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 _SILENCE_S = 1.0
 """How long a worker may be silent before it is checked whether it lives."""
 _GOODBYE_S = 5.0
-"""How long to wait for a worker that was told to end, or whose pipe is closed."""
+"""How long to wait for a worker to end whose pipe is closed."""
 
 
 class Fault(Exception):
@@ -69,26 +69,16 @@ def own_observation(
     observation: Any, shape: tuple[int, ...], dtype: np.dtype[Any], what: str, source: object, index: int = 0
 ) -> NDArray[Any]:
     """
-    A copy, since environments may write into what they returned; in the dtype of the space, as SB3's VecEnvs store it. Only
-    dtypes of the same kind are converted, float64 to float32 for example.
-
     :param observation: of one environment
     :param shape: that it must have
     :param dtype: of the space
     :param what: it is
     :param source: the object that asks
     :param index: of the environment
-    :return: the copy
+    :return: a copy, since environments may write into what they returned; in the dtype of the space, as SB3's VecEnvs store
+        it. Only dtypes of the same kind are converted, float64 to float32 for example
     :raises EnvironmentFault: (a ValueError) if it has another shape, a dtype of another kind, or is not finite
     """
-    array = np.array(_fitting(observation, shape, dtype, what, source, index), dtype=dtype)
-    check_finite(array[None], what, source, index)
-    return array
-
-
-def _fitting(
-    observation: Any, shape: tuple[int, ...], dtype: np.dtype[Any], what: str, source: object, index: int
-) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.asarray(observation)
     except ValueError as error:  # lists of unequal length
@@ -96,40 +86,16 @@ def _fitting(
     if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
         text = f"{what} of shape {array.shape} and dtype {array.dtype}, its space has {shape} and {dtype}"
         raise EnvironmentFault(text, id(source), index)
+    array = np.array(array, dtype=dtype)
+    check_finite(array[None], what, source, index)
     return array
-
-
-def watch(venv: VecEnv) -> None:
-    """
-    Have a DummyVecEnv check each observation before it copies it into its buffer, broadcasting and casting in silence: no one
-    else sees it. Other VecEnvs are left alone.
-
-    :param venv: around a DummyVecEnv or not
-    """
-    base = venv.unwrapped
-    if isinstance(base, DummyVecEnv) and not isinstance(base._save_obs, _CheckedSave):
-        base._save_obs = _CheckedSave(base)  # type: ignore[method-assign]
-
-
-class _CheckedSave:
-    """Stands for ``_save_obs`` of one DummyVecEnv. No closure: copies of the VecEnv must save into their own buffers."""
-
-    def __init__(self, venv: DummyVecEnv) -> None:
-        self.venv = venv
-
-    def __call__(self, env_idx: int, obs: Any) -> None:
-        for key, rows in self.venv.buf_obs.items():
-            part = obs if key is None else obs[key]
-            if not isinstance(part, np.ndarray) or part.dtype != rows.dtype or part.shape != rows.shape[1:]:
-                _fitting(part, rows.shape[1:], rows.dtype, "an observation", self.venv, env_idx)
-        type(self.venv)._save_obs(self.venv, env_idx, obs)
 
 
 @contextmanager
 def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
     """
     Around calls of a SubprocVecEnv, which would wait forever for a dead worker where workers are forked: these hold each
-    other's ends of the pipes, so that no end of file comes. Of other VecEnvs nothing is asked.
+    other's ends of the pipes, so that no end of file comes. With other VecEnvs it does nothing.
 
     :param venv: around a SubprocVecEnv or not
     :param answering: whether its workers are about to answer
@@ -164,12 +130,8 @@ def _end_workers(venv: SubprocVecEnv) -> WorkerDied:
     """Leave no process behind. :return: says which had died before"""
     exits = {index: process.exitcode for index, process in enumerate(venv.processes) if process.exitcode is not None}
     for process in venv.processes:
-        process.terminate()
-    for process in venv.processes:
-        process.join(_GOODBYE_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        process.kill()
+        process.join()
     for remote in venv.remotes:
         remote.close()
     venv.waiting, venv.closed = False, True  # close() would wait for answers
@@ -182,8 +144,8 @@ def _end_workers(venv: SubprocVecEnv) -> WorkerDied:
 
 def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timesteps: int) -> None:
     """
-    On a CUDA device without waiting for it: there the device itself stops before anything that follows, prints which update it
-    was, and can be used again only by a new process; PyTorch raises at its next operation.
+    A CUDA device looks at the loss itself, without being waited for: it stops, prints which update it was, and can be used
+    again only by a new process.
 
     :param loss: of one update, before the optimizer's step
     :param networks: whose parameters and buffers are looked at if it is not finite
@@ -193,7 +155,7 @@ def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timeste
     """
     where = f"update {update}, after num_timesteps={num_timesteps}"
     if loss.is_cuda:
-        _assert_on_device(loss, where)
+        th._assert_async(th.isfinite(loss), f"the loss of {where} is not finite")
         return
     value = loss.item()
     if math.isfinite(value):
@@ -202,7 +164,3 @@ def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timeste
     spoiled = [name for name, values in parameters if values.is_floating_point() and not th.isfinite(values).all()]
     state = f"Not finite already: {', '.join(spoiled)}" if spoiled else "All parameters of the networks are finite"
     raise FloatingPointError(f"the loss of {where} is {value}: stopped before the optimizer's step. {state}")
-
-
-def _assert_on_device(loss: th.Tensor, where: str) -> None:
-    th._assert_async(th.isfinite(loss), f"the loss of {where} is not finite")

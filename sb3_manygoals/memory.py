@@ -14,6 +14,13 @@ import psutil
 _LARGEST_THRESHOLD = 32 * 2**20
 """Bytes up to which glibc adapts its threshold by itself (DEFAULT_MMAP_THRESHOLD_MAX, on machines of 64 bits)."""
 
+_GROUPS = {
+    "": ("sys/fs/cgroup", "memory.max", "memory.current", ""),
+    # with what is below, as the usage is
+    "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+}
+"""By the controller's name, of version 2 and 1: a folder, files, and a prefix of names in memory.stat."""
+
 
 def check_memory(what: str, needed: Mapping[str, int], advice: str) -> None:
     """
@@ -31,23 +38,21 @@ def check_memory(what: str, needed: Mapping[str, int], advice: str) -> None:
 
 def keep_freed_memory() -> None:
     """
-    Let the process keep memory that was freed, up to some 64 MiB, for the next time it is wanted. An update frees gradients as
-    large as the weights, and the next wants as much again. Under glibc that would go to the operating system and come back by
-    hundreds of page faults an update.
+    Let the process keep memory that was freed, up to some 64 MiB, for the next update. Else glibc gives it back, and hundreds
+    of page faults an update fetch it again.
 
-    glibc adapts: it takes blocks from memory that it keeps up to the size of the largest block that was freed, and gives back
-    only what is beyond twice that (M_MMAP_THRESHOLD in mallopt(3)). So one such block is asked for, and freed untouched. Under
-    other allocators this does nothing.
+    glibc takes blocks up to the size of the largest one freed so far from memory that it keeps, and gives back only what is
+    beyond twice that (M_MMAP_THRESHOLD in mallopt(3)). So one such block is asked for, and freed untouched. Other allocators
+    do not mind.
     """
     np.empty(_LARGEST_THRESHOLD - 2**16, np.uint8)
 
 
 def available_memory(root: Path = Path("/")) -> int:
     """
-    Swap is not counted: a replay memory is read at random.
-
     :param root: folder that has ``proc`` and ``sys``
-    :return: bytes that this process can still take, of the machine's and of its control groups'
+    :return: bytes that this process can still take of the machine's and its control groups' memory. Swap is not counted: a
+        replay memory is read at random
     """
     of_machine: int = psutil.virtual_memory().available
     return max(0, min([of_machine, *_left_by_control_groups(root)]))
@@ -58,35 +63,26 @@ def readable(size: int) -> str:
     :param size: bytes
     :return: in a unit that makes it a small number
     """
-    number, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        if number < 1024:
-            break
-        number, unit = number / 1024, larger
-    return f"{size} B" if unit == "B" else f"{number:.1f} {unit}"
+    power = min(max(size.bit_length() - 1, 0) // 10, 5)
+    return f"{size / 1024**power:.1f} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}" if power else f"{size} B"
 
 
 def _left_by_control_groups(root: Path) -> list[int]:
-    """What each group that this process is in leaves of its limit, version 2 or 1; psutil knows the machine only."""
+    """What each group that this process is in leaves of its limit; psutil knows the machine only."""
     left = []
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            mount, limit_file, usage_file, prefix = root / "sys/fs/cgroup", "memory.max", "memory.current", ""
-        elif "memory" in controllers.split(","):
-            mount, limit_file, usage_file = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-            prefix = "total_"  # with what is below, as the usage is
-        else:
-            continue
-        folder = mount / path.lstrip("/")
-        # a group is bound by those above it too; in a container its path may be the host's, and only the mount be there
-        for group in (folder, *(parent for parent in folder.parents if parent.is_relative_to(mount))):
-            limit, usage = _text(group / limit_file).strip(), _text(group / usage_file).strip()
-            if limit.isdigit() and usage.isdigit():  # "max": none
-                stat = dict(entry.split(" ", 1) for entry in _text(group / "memory.stat").splitlines())
-                # files that were read count as used, until the memory is wanted for something else
-                cache = sum(int(stat.get(f"{prefix}{name}", 0)) for name in ("inactive_file", "active_file"))
-                left.append(int(limit) - int(usage) + cache)
+        for folder, limit_file, usage_file, prefix in (_GROUPS[name] for name in controllers.split(",") if name in _GROUPS):
+            mount = root / folder
+            group = mount / path.lstrip("/")
+            # a group is bound by those above it too; in a container its path may be the host's, and only the mount be there
+            for bound in (group, *(parent for parent in group.parents if parent.is_relative_to(mount))):
+                limit, usage = _text(bound / limit_file).strip(), _text(bound / usage_file).strip()
+                if limit.isdigit() and usage.isdigit():  # "max": none
+                    stat = dict(entry.split(" ", 1) for entry in _text(bound / "memory.stat").splitlines())
+                    # files that were read count as used, until the memory is wanted for something else
+                    cache = sum(int(stat.get(f"{prefix}{name}", 0)) for name in ("inactive_file", "active_file"))
+                    left.append(int(limit) - int(usage) + cache)
     return left
 
 

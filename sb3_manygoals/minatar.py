@@ -8,7 +8,6 @@ they are: ``Box(0, 255, (channels, 10, 10), uint8)``, one channel for each kind 
 
 from __future__ import annotations
 
-import difflib
 from copy import deepcopy
 from typing import Any
 
@@ -22,6 +21,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from torch import nn
 
+from sb3_manygoals.checks import check_count, check_game, check_number
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
 try:
@@ -61,14 +61,10 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         sticky_action_prob: float = 0.1,
         difficulty_ramping: bool = True,
     ) -> None:
-        for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if not 0.0 <= sticky_action_prob <= 1.0:
-            raise ValueError(f"sticky_action_prob must be in [0, 1], got {sticky_action_prob}")
+        self.num_envs = check_count("num_envs", num_envs)
+        self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
+        check_number("sticky_action_prob", sticky_action_prob, "[0, 1]")
         self.game = game_id(game)
-        self.num_envs = num_envs
-        self.max_episode_steps = max_episode_steps
         self.games = [Environment(self.game, sticky_action_prob, difficulty_ramping) for _ in range(num_envs)]
         self.action_set = self.games[0].minimal_action_set()
         height, width, channels = self.games[0].state_shape()
@@ -81,8 +77,8 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         self._seed(None)
 
     def _seed(self, seed: int | None) -> None:
-        for row, sequence in enumerate(np.random.SeedSequence(seed).spawn(self.num_envs)):
-            self.games[row].seed(sequence.generate_state(4))
+        for game, sequence in zip(self.games, np.random.SeedSequence(seed).spawn(self.num_envs), strict=True):
+            game.seed(sequence.generate_state(4))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -95,10 +91,8 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         super().reset(seed=seed)
         if seed is not None:
             self._seed(seed)
-        for game in self.games:
-            self._begin(game)
         self.steps[:] = 0
-        return np.stack([self._picture(game) for game in self.games]), {}
+        return np.stack([_begin(game) for game in self.games]), {}
 
     def step(
         self, actions: NDArray[np.int64]
@@ -120,20 +114,9 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         if ended.any():
             infos = {"final_obs": np.where(ended[:, None, None, None], obs, np.uint8(0)), "_final_obs": ended}
             for row in np.flatnonzero(ended).tolist():
-                self._begin(self.games[row])
-                obs[row] = self._picture(self.games[row])
+                obs[row] = _begin(self.games[row])
             self.steps[ended] = 0
         return obs, rewards, terminated, truncated, infos
-
-    @staticmethod
-    def _begin(game: Environment) -> None:
-        game.reset()
-        game.last_action = 0  # which MinAtar leaves as it was: a sticky action would reach into the next game
-
-    @staticmethod
-    def _picture(game: Environment) -> NDArray[np.uint8]:
-        picture: NDArray[np.uint8] = game.state().transpose(2, 0, 1) * np.uint8(255)
-        return picture
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: each game's variables, its random numbers, and the steps since it began"""
@@ -148,15 +131,21 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         :param state: of :meth:`get_checkpoint_state`
         :raises ValueError: if it is of another game, or another number of them
         """
-        if (state["game"], len(state["games"])) != (self.game, self.num_envs):
-            raise ValueError(
-                f"the state is of {len(state['games'])} games of {state['game']}, not of {self.num_envs} of {self.game}"
-            )
+        ours, theirs = (self.game, self.num_envs), (state["game"], len(state["games"]))
+        if ours != theirs:
+            raise ValueError(f"the state is of {theirs[1]} games of {theirs[0]}, not of {ours[1]} of {ours[0]}")
         self.steps = state["steps"].copy()
         for game, saved in zip(self.games, state["games"], strict=True):
             game.random.set_state(saved["random"])
             game.last_action = saved["last_action"]
             vars(game.env).update(deepcopy(saved["variables"]))
+
+
+def _begin(game: Environment) -> NDArray[np.uint8]:
+    game.reset()
+    game.last_action = 0  # which MinAtar leaves as it was: a sticky action would reach into the next game
+    picture: NDArray[np.uint8] = game.state().transpose(2, 0, 1) * np.uint8(255)
+    return picture
 
 
 class MinAtarCNN(BaseFeaturesExtractor):
@@ -183,8 +172,7 @@ class MinAtarCNN(BaseFeaturesExtractor):
         :param observations: (B, channels, height, width) float32 in [0, 1]
         :return: (B, features_dim)
         """
-        features: th.Tensor = self.layers(observations)
-        return features
+        return self.layers(observations)  # type: ignore[no-any-return]
 
 
 def make_minatar_vec_env(game: str, n_envs: int = 16, seed: int | None = None, **kwargs: Any) -> VecEnv:
@@ -210,11 +198,4 @@ def game_id(game: str) -> str:
     :return: MinAtar's name of it, as ``"space_invaders"``
     :raises ValueError: if there is no such game; with the names that are near
     """
-    known = {name.replace("_", ""): name for name in GAMES}
-    wanted = game.lower().replace("_", "").replace(" ", "")
-    if wanted not in known:
-        near = [known[name] for name in difflib.get_close_matches(wanted, known)]
-        raise ValueError(
-            f"game must be one of {', '.join(GAMES)}, got {game!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
-        )
-    return known[wanted]
+    return check_game(game, GAMES)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
@@ -26,7 +25,7 @@ class GymnasiumVecEnv(VecEnv):
 
     - ``SAME_STEP``, which does just that; or
     - ``DISABLED``: this class resets what has ended, with a ``reset_mask``. Only here can single environments be reset from
-      outside, by ``env_method("reset", indices=...)``, and have options of their own in ``set_options``.
+      outside, by ``env_method("reset", indices=...)``, with ``seed`` and ``options`` by name.
 
     ``NEXT_STEP``, Gymnasium's default, is refused: it spends a step on each reset, for which SB3 would learn from a transition
     that never happened. Make the environment with another mode::
@@ -34,11 +33,10 @@ class GymnasiumVecEnv(VecEnv):
         gym.make_vec("CartPole-v1", 8, "sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
         gym.make_vec("TwoRoomsSwitch-v0", 8, autoreset_mode=AutoresetMode.DISABLED)  # a native one that has the argument
 
-    Methods and attributes are those of the environments in a SyncVectorEnv. Otherwise they are those of the vector
-    environment, each answer that is an array, list or tuple of N being taken apart; what would change only some of the
-    environments is refused. Where a SAME_STEP environment gives no ``final_info``, its other infos stand for it. For the
-    statistics of episodes, SB3's VecMonitor is to be preferred to Gymnasium's RecordEpisodeStatistics, which around a
-    SyncVectorEnv starts to count anew everywhere when one environment is reset by a mask.
+    Methods and attributes are those of the environments in a SyncVectorEnv, and else of the vector environment: an array, list
+    or tuple of N is taken apart, and what would change only some of the environments is refused. Where a SAME_STEP environment
+    gives no ``final_info``, its other infos stand for it. For the statistics of episodes use SB3's VecMonitor: Gymnasium's
+    RecordEpisodeStatistics around a SyncVectorEnv starts to count anew everywhere when one environment is reset by a mask.
 
     :param vector_env: the environment, N environments in one
     :raises TypeError: if it is no VectorEnv
@@ -72,22 +70,20 @@ class GymnasiumVecEnv(VecEnv):
         Reset all environments, with what was given to ``seed`` and ``set_options`` since the last time.
 
         :return: the first observations, (N, ...)
-        :raises ValueError: if they have different options and cannot be reset one by one
+        :raises ValueError: if there are not the same options for all of them
         """
+        first, n = (self._options or [{}])[0], self.num_envs
+        if len(self._options) != n or not all(data_equivalence(first, other) for other in self._options):
+            raise ValueError(
+                f"options must be one dict, or the same for each of the {n} environments: give other ones to "
+                'env_method("reset", indices=..., options=...)'
+            )
         # seed() counts up from the first, and so does an integer given to a VectorEnv; not all take a list.
-        seed = self._seeds[0]
-        options = self._common_options()
-        obs: VecEnvObs
-        obs, infos = self._reset(seed, options)
-        if options is None:
-            for row, own in enumerate(self._options):
-                if own:
-                    obs, own_infos = self._reset(self._seeds[row], own, [row])
-                    infos[row] = own_infos[row]
-        self.reset_infos = infos
+        obs, infos = self.vector_env.reset(seed=self._seeds[0], options=first or None)
+        self.reset_infos = info_list(infos, n)
         self._reset_seeds()
         self._reset_options()
-        return obs
+        return self._owned(obs)  # type: ignore[no-any-return]
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """:param actions: one for each environment, (N, ...), for :meth:`step_wait`"""
@@ -108,7 +104,7 @@ class GymnasiumVecEnv(VecEnv):
             for row in ended.tolist():
                 infos[row]["terminal_observation"] = _row(obs, row)
             if len(ended):
-                obs, reset_infos = self._reset(None, {}, ended)
+                obs, reset_infos = self._reset(ended)
                 for row in ended.tolist():
                     self.reset_infos[row] = reset_infos[row]
             else:
@@ -121,91 +117,72 @@ class GymnasiumVecEnv(VecEnv):
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
         """:return: a picture of each environment, for ``render``, which puts them side by side"""
-        if self.render_mode != "rgb_array":
-            warnings.warn(f'pictures need render_mode="rgb_array", not {self.render_mode!r}', stacklevel=2)
-            return [None] * self.num_envs
         return list(self.vector_env.render() or ())  # type: ignore[arg-type]  # these frames are arrays
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """As SB3's, of the objects that the class names. :raises AttributeError: if there is no such attribute"""
-        rows, envs = self._rows(indices), self._envs
-        if envs is not None:
-            # not SyncVectorEnv.get_attr, which calls what is callable, even reset
-            return [envs[row].get_wrapper_attr(attr_name) for row in rows]
+        rows, base = self._rows(indices), self.vector_env.unwrapped
+        if isinstance(base, SyncVectorEnv):  # whose own get_attr calls what is callable, even reset
+            return [base.envs[row].get_wrapper_attr(attr_name) for row in rows]
         if attr_name in ("observation_space", "action_space"):
             attr_name = f"single_{attr_name}"
-        return self._ask(attr_name, rows, lambda value: value, lambda workers: workers.get_attr(attr_name))
+        return self._apart(getattr(self._owner(attr_name), attr_name), rows)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """As SB3's, of the objects that the class names. :raises ValueError: if only all can be changed"""
-        rows, envs, base = self._rows(indices), self._envs, self.vector_env.unwrapped
-        if envs is not None:
+        rows, base = self._rows(indices), self.vector_env.unwrapped
+        if isinstance(base, SyncVectorEnv):
             for row in rows:
-                envs[row].set_wrapper_attr(attr_name, value)
+                base.envs[row].set_wrapper_attr(attr_name, value)
             return
         self._check_all(rows, f"set_attr({attr_name!r})")
-        if isinstance(base, AsyncVectorEnv):
-            base.set_attr(attr_name, [value] * self.num_envs)
-        else:
-            setattr(self._owner(attr_name), attr_name, value)
+        getattr(self._owner(attr_name), attr_name)  # an AttributeError where there is none
+        setattr(self._owner(attr_name), attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """
-        As SB3's, of the objects that the class names. ``"reset"``, with ``seed`` and ``options`` by name, resets environments
-        without disturbing the others.
-
-        :raises ValueError: if only all can be called, or reset
-        """
-        rows, envs = self._rows(indices), self._envs
+        """As SB3's, of the objects that the class names. :raises ValueError: if only all can be called, or reset"""
+        rows, base = self._rows(indices), self.vector_env.unwrapped
         if method_name == "reset":
-            return self._reset_some(rows, *method_args, **method_kwargs)
-        if envs is not None:
-            return [envs[row].get_wrapper_attr(method_name)(*method_args, **method_kwargs) for row in rows]
+            obs, infos = self._reset(rows, *method_args, **method_kwargs)
+            return [(_row(obs, row), infos[row]) for row in rows]
+        if isinstance(base, SyncVectorEnv):
+            return [base.envs[row].get_wrapper_attr(method_name)(*method_args, **method_kwargs) for row in rows]
         self._check_all(rows, f"env_method({method_name!r})")
-        return self._ask(
-            method_name,
-            rows,
-            lambda method: method(*method_args, **method_kwargs),
-            lambda workers: workers.call(method_name, *method_args, **method_kwargs),
-        )
+        return self._apart(getattr(self._owner(method_name), method_name)(*method_args, **method_kwargs), rows)
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
         """As SB3's; False where it cannot be seen, in all but a SyncVectorEnv."""
-        envs = self._envs
-        return [envs is not None and is_wrapped(envs[row], wrapper_class) for row in self._rows(indices)]
-
-    @property
-    def _envs(self) -> Sequence[gym.Env[Any, Any]] | None:
-        """The single environments, where there are any in this process."""
         base = self.vector_env.unwrapped
-        return base.envs if isinstance(base, SyncVectorEnv) else None
+        return [isinstance(base, SyncVectorEnv) and is_wrapped(base.envs[row], wrapper_class) for row in self._rows(indices)]
 
-    def _ask(self, name: str, rows: list[int], use: Callable[[Any], Any], ask_workers: Callable[[Any], Any]) -> list[Any]:
-        """Take apart what ``use`` makes of an attribute of the vector environment, or else what its workers answer."""
-        base, owner, n = self.vector_env.unwrapped, self._owner(name), self.vector_env.num_envs
-        in_workers = isinstance(base, AsyncVectorEnv) and not hasattr(owner, name)
-        values = ask_workers(base) if in_workers else use(getattr(owner, name))
+    def _owner(self, name: str) -> VectorEnv[Any, Any, Any]:
+        """The outermost wrapper with such an attribute, or the vector environment itself."""
+        owner = self.vector_env
+        while isinstance(owner, VectorWrapper) and not hasattr(owner, name):
+            owner = owner.env
+        return owner
+
+    def _apart(self, values: Any, rows: list[int]) -> list[Any]:
+        n = self.vector_env.num_envs  # VecEnv.__init__ asks for the render modes before it sets its own
         sequence = isinstance(values, (list, tuple)) or (isinstance(values, np.ndarray) and values.ndim > 0)
         return [values[row] if sequence and len(values) == n else values for row in rows]
 
     def _split_same_step(self, vector_infos: dict[str, Any], ended: NDArray[np.intp]) -> list[dict[str, Any]]:
         """The infos of the step; those of the new episodes, which Gymnasium has in their place, go to ``reset_infos``."""
-        keys = ("final_obs", "_final_obs", "final_info", "_final_info")
-        final = {key: vector_infos.pop(key) for key in keys if key in vector_infos}
+        final = {key: vector_infos.pop(key, None) for key in ("final_obs", "final_info", "_final_obs", "_final_info")}
         infos = info_list(vector_infos, self.num_envs)
         if not len(ended):
             return infos
-        if "final_obs" not in final:
+        if final["final_obs"] is None:
             raise ValueError(f"{self.vector_env} ended episodes and resets in the same step, but gave no infos['final_obs']")
-        has_final_info = "final_info" in final
-        final_infos = info_list(final.get("final_info", {}), self.num_envs, ended)
+        final_infos = info_list(final["final_info"] or {}, self.num_envs, ended)
         for row, final_info in zip(ended.tolist(), final_infos, strict=True):
             reset_info = infos[row]
-            infos[row] = info = final_info if has_final_info else dict(reset_info)
+            infos[row] = info = dict(reset_info) if final["final_info"] is None else final_info
             info["TimeLimit.truncated"] = reset_info.pop("TimeLimit.truncated")
             if "episode" in reset_info:  # RecordEpisodeStatistics writes of the episode that ended, and not in final_info
                 info["episode"] = reset_info.pop("episode")
@@ -214,44 +191,22 @@ class GymnasiumVecEnv(VecEnv):
         return infos
 
     def _reset(
-        self, seed: int | None, options: dict[str, Any] | None, rows: Sequence[int] | NDArray[np.intp] | None = None
+        self, rows: Sequence[int] | NDArray[np.intp], seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, list[dict[str, Any]]]:
-        """Reset the environments ``rows``, None for all; with the others, their observations come too, and empty infos."""
-        if rows is None:
-            obs, infos = self.vector_env.reset(seed=seed, options=options or None)
-        else:
-            mask = np.zeros(self.num_envs, dtype=np.bool_)
-            mask[rows] = True
-            seeds: Any = None if seed is None else [seed] * self.num_envs  # only those of the mask are used
-            obs, infos = self.vector_env.reset(seed=seeds, options={**(options or {}), "reset_mask": mask})
-        return self._owned(obs), info_list(infos, self.num_envs)
-
-    def _reset_some(
-        self, rows: list[int], *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> list[tuple[Any, dict[str, Any]]]:
+        """Reset some environments; with the others, their observations come too, and empty infos."""
         if not self.can_reset_single_envs:
             raise ValueError('env_method("reset") needs autoreset_mode DISABLED: in SAME_STEP only reset() of all is possible')
-        if not rows:
-            return []
-        obs, infos = self._reset(seed, options, rows)
-        return [(_row(obs, row), infos[row]) for row in rows]
-
-    def _common_options(self) -> dict[str, Any] | None:
-        """The options of all environments; None if they differ."""
-        if len(self._options) != self.num_envs:
-            raise ValueError(f"there must be options for each of the {self.num_envs} environments, got {len(self._options)}")
-        first = self._options[0]
-        if not any(self._options) or all(data_equivalence(first, other) for other in self._options[1:]):
-            return first
-        if not self.can_reset_single_envs:
-            raise ValueError("options that differ between environments need autoreset_mode DISABLED: give one dict for all")
-        return None
+        mask = np.zeros(self.num_envs, dtype=np.bool_)
+        mask[rows] = True
+        seeds: Any = None if seed is None else [seed] * self.num_envs  # only those of the mask are used
+        obs, infos = self.vector_env.reset(seed=seeds, options={**(options or {}), "reset_mask": mask})
+        return self._owned(obs), info_list(infos, self.num_envs)
 
     def _owned(self, obs: Any) -> Any:
         return deepcopy(obs) if self._must_copy else obs
 
     def _rows(self, indices: VecEnvIndices) -> list[int]:
-        n = self.vector_env.num_envs  # VecEnv.__init__ asks for the render modes before it sets its own
+        n = self.vector_env.num_envs
         chosen = range(n) if indices is None else indices if isinstance(indices, Iterable) else [indices]
         return [range(n)[index] for index in chosen]
 
@@ -260,13 +215,6 @@ class GymnasiumVecEnv(VecEnv):
             raise ValueError(
                 f"{what} is for all environments of {type(self.vector_env.unwrapped).__name__} at once, got indices {rows}"
             )
-
-    def _owner(self, name: str) -> VectorEnv[Any, Any, Any]:
-        """The outermost wrapper with such an attribute, or the vector environment itself."""
-        owner = self.vector_env
-        while isinstance(owner, VectorWrapper) and not hasattr(owner, name):
-            owner = owner.env
-        return owner
 
 
 def _row(batch: Any, row: int) -> Any:
@@ -304,8 +252,7 @@ def info_list(infos: dict[str, Any], n: int, rows: NDArray[np.intp] | None = Non
             columns.append(column)
         else:
             partial.append((key, column, mask))
-    # Whole columns are put together without a Python loop over keys: with thousands of environments it would be what takes
-    # the time.
+    # whole columns without a Python loop over keys, which would take the time with thousands of environments
     listed = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)] if names else [{} for _ in rows]
     for key, column, mask in partial:
         for row in np.flatnonzero(mask).tolist():
@@ -326,11 +273,9 @@ def _column(values: Any, n: int, rows: NDArray[np.intp]) -> list[Any]:
 
 def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:
     """
-    What came with the first observation of each environment's episode. SB3's own VecEnvWrappers have ``reset_infos`` too, and
-    leave them empty.
-
     :param venv: vectorized environment
-    :return: the ``reset_infos`` of the outermost that fills them, one for each environment
+    :return: what came with the first observation of each environment's episode: the ``reset_infos`` of the outermost that
+        fills them, as SB3's own VecEnvWrappers leave theirs empty
     """
     while isinstance(venv, VecEnvWrapper) and not any(venv.reset_infos):
         venv = venv.venv
@@ -339,11 +284,9 @@ def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:
 
 def can_reset_single_envs(venv: VecEnv) -> bool:
     """
-    Whether ``venv.env_method("reset", indices=...)`` can be relied upon. SB3's own VecEnvs can do that, others say so in an
-    attribute ``can_reset_single_envs``. Wrappers cannot, even around these: a stack of frames would not notice the reset.
-
     :param venv: vectorized environment
-    :return: whether single environments can be reset
+    :return: whether ``venv.env_method("reset", indices=...)`` can be relied upon. SB3's own VecEnvs can do that, others say so
+        in an attribute ``can_reset_single_envs``. Wrappers cannot: a stack of frames would not notice the reset
     """
     if isinstance(venv, VecEnvWrapper):  # which would answer with the attribute of what it wraps
         return False

@@ -46,7 +46,7 @@ _CONSTANT_NAMES = frozenset(
 )
 _LEFT_OUT: dict[type, frozenset[str]] = {
     # written by each step before they are read
-    DummyVecEnv: frozenset({"actions", "buf_infos", "_save_obs"}),
+    DummyVecEnv: frozenset({"actions", "buf_infos"}),
     # what holds the workers, whose environments are asked
     SubprocVecEnv: frozenset({"remotes", "work_remotes", "processes", "waiting", "closed"}),
     AsyncVectorEnv: frozenset({"parent_pipes", "processes", "error_queue", "_state", "shared_memory", "worker"}),

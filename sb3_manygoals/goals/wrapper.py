@@ -206,7 +206,6 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             if settings.get("reset_worlds", "auto") == "auto":
                 settings["reset_worlds"] = False
         super().__init__(venv, observation_space=goal_observation_space(venv.observation_space))
-        guards.watch(venv)
         goal_buffer = _buffer_for(venv.observation_space, goal_buffer)
         self.goal_tracker = GoalTracker(goal_buffer, venv.num_envs, selector, **settings)
         self._returns = np.zeros(venv.num_envs)

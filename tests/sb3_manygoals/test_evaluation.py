@@ -1,4 +1,5 @@
 import csv
+import itertools
 
 import gymnasium as gym
 import numpy as np
@@ -74,12 +75,9 @@ def test_the_ceiling_belongs_to_the_very_episodes():
 
 
 def test_a_ceiling_that_does_not_fit_is_refused():
-    env = gym.make_vec(SMALL, num_envs=2, vectorization_mode="vector_entry_point")
-    goals = all_goals()[:3]
-    model = OraclePolicy(env.unwrapped.mdp, np.arange(3))
-    for values in (np.full(3, 1.5), np.ones(4), np.full(3, np.nan)):
-        with pytest.raises(ValueError, match="ceiling must give 3 probabilities, one for each episode, got"):
-            evaluate_mastery(model, env, goals, 2, ceiling=lambda starts, goals, values=values: values)
+    for values in (np.full(6, 1.5), np.ones(4), np.full(6, np.nan)):
+        with pytest.raises(ValueError, match="ceiling must give 6 probabilities, one for each episode, got"):
+            evaluate_mastery(Pilgrim(), corridors(2), corridor_goals(), 2, ceiling=lambda starts, goals, values=values: values)
 
 
 class Pilgrim:
@@ -149,34 +147,25 @@ def test_the_interval_is_the_bootstraps():
     np.testing.assert_array_equal(result.reached[:, 0], reached)
     resampled = np.random.default_rng(0).choice(reached, (20_000, 100)).mean(axis=1)
     np.testing.assert_allclose(result.interval, np.quantile(resampled, [0.025, 0.975]), atol=0.011)
-    everything = evaluate_mastery(model, env, goals[:80])
-    assert everything.interval == (1.0, 1.0)
+    assert evaluate_mastery(model, env, goals[:80]).interval == (1.0, 1.0)
 
 
 def test_neighbouring_seeds_and_rounds_share_no_worlds():
-    class Recorder:
-        def __init__(self):
-            self.starts = []
+    starts = []
 
+    class Recorder:
         def predict(self, observation, deterministic=False):
-            self.starts.append(observation["observation"].tobytes())
+            starts.append(observation["observation"])
             return np.zeros(len(observation["observation"]), dtype=np.int64), None
 
     env = gym.make_vec(SMALL, num_envs=40)
-    recorders = [Recorder() for _ in range(3)]
-    for seed, recorder in enumerate(recorders):
-        evaluate_mastery(recorder, env, all_goals()[:40], max_steps=1, episodes_per_goal=3, seed=seed)
-    starts = [start for recorder in recorders for start in recorder.starts]
-    size = env.single_observation_space.shape
-    rounds = [np.frombuffer(start, np.uint8).reshape(-1, *size) for start in starts]
-    assert len(rounds) == 9
-    for first in range(9):
-        for second in range(first):
-            n = min(len(rounds[first]), len(rounds[second])) - 2
-            # a shift by one or two, as consecutive seeds would give, or none
-            for shift in range(3):
-                same = (rounds[first][: n - 2] == rounds[second][shift : shift + n - 2]).all(axis=(1, 2, 3))
-                assert same.mean() < 0.3
+    for seed in range(3):
+        evaluate_mastery(Recorder(), env, all_goals()[:40], max_steps=1, episodes_per_goal=3, seed=seed)
+    assert len(starts) == 9
+    for first, second in itertools.combinations(starts, 2):
+        n = min(len(first), len(second)) - 4
+        for shift in range(3):  # by one or two, as consecutive seeds would give, or none
+            assert (first[:n] == second[shift : shift + n]).all(axis=(1, 2, 3)).mean() < 0.3
 
 
 def test_minus_zero_is_not_zero():
@@ -196,23 +185,17 @@ def test_minus_zero_is_not_zero():
     np.testing.assert_array_equal(result.steps[:, 0], [-1, 0])
 
 
-def test_the_callbacks_second_measurement_is_at_epsilon():
-    model = ManyGoalsDQN("MlpPolicy", Corridor(length=6), learning_starts=1_000, policy_kwargs={"net_arch": [8]}, seed=0)
-    points = []
-    model.learn(1, MasteryCallback(corridors(6), corridor_goals(), 40, epsilon=1.0, on_measure=points.append))
-    # an untrained greedy policy goes to one end, a random one everywhere
-    assert points[0].greedy.rate < 0.8
-    assert points[0].epsilon.rate == 1.0
-
-
 def test_the_callback_measures_before_during_and_after(tmp_path):
     model = ManyGoalsDQN("MlpPolicy", Corridor(length=6), learning_starts=1_000, policy_kwargs={"net_arch": [8]}, seed=0)
     model.set_logger(configure(str(tmp_path), ["csv"]))
     points = []
-    callback = MasteryCallback(corridors(6), corridor_goals(), 40, on_measure=points.append)
+    callback = MasteryCallback(corridors(6), corridor_goals(), 40, epsilon=1.0, on_measure=points.append)
     model.learn(100, callback, log_interval=1_000)
     model.logger.close()
     assert [point.step for point in points] == [0, 40, 80, 100]
+    # an untrained greedy policy goes to one end, a random one everywhere
+    assert points[0].greedy.rate < 0.8
+    assert points[0].epsilon.rate == 1.0
     seconds = [point.training_seconds for point in points]
     assert seconds == sorted(seconds)
     with open(tmp_path / "progress.csv", newline="") as file:
@@ -224,18 +207,14 @@ def test_the_callback_measures_before_during_and_after(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"goals": np.zeros((2, 5), np.uint8)},
-            r"goals must be uint8 of shape \(n, \*\(6,\)\) with n > 0, got uint8 of \(2, 5\)",
-        ),
+        ({"goals": np.zeros((2, 5), np.uint8)}, r"goals must be uint8 of shape \(n, \*\(6,\)\) .* got uint8 of \(2, 5\)"),
         ({"goals": np.zeros((2, 6))}, "goals must be uint8 of shape .* got float64"),
         ({"goals": np.zeros((0, 6), np.uint8)}, "with n > 0"),
         ({"max_steps": 0}, "max_steps must be a whole number, at least 1, got 0"),
-        ({"max_steps": 2.5}, "max_steps must be a whole number, at least 1, got 2.5"),
         ({"episodes_per_goal": -1}, "episodes_per_goal must be a whole number, at least 1, got -1"),
         ({"seed": None}, "seed must be a whole number, at least 0, got None"),
-        ({"epsilon": 1.5}, r"epsilon must be in \[0, 1\], got 1.5"),
-        ({"confidence": 1.0}, r"confidence must be in \(0, 1\), got 1.0"),
+        ({"epsilon": 1.5}, r"epsilon must be a number in \[0, 1\], got 1.5"),
+        ({"confidence": 1.0}, r"confidence must be a number in \(0, 1\), got 1.0"),
     ],
 )
 def test_bad_input_is_refused(settings, message):
@@ -252,7 +231,7 @@ def test_other_environments_are_refused():
         evaluate_mastery(Pilgrim(), DummyVecEnv([Corridor]), corridor_goals())
     with pytest.raises(ValueError, match="env must have discrete actions that start at 0, got Box"):
         evaluate_mastery(Pilgrim(), SyncVectorEnv([lambda: gym.make("Pendulum-v1")]), np.zeros((1, 3), np.float32))
-    with pytest.raises(ValueError, match="eval_freq must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="eval_freq must be a whole number, at least 1, got 0"):
         MasteryCallback(corridors(1), corridor_goals(), 0)
 
 

@@ -13,7 +13,7 @@ import torch as th
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import DummyVecEnv, VecExtractDictObs, VecFrameStack
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, guards
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
@@ -69,12 +69,9 @@ def parameters(model):
 BAD = np.array([1.0, np.nan, 2.0], dtype=np.float32)
 
 
-# --- what is not finite ----------------------------------------------------------------------------------------------
-
-
-def shared(*worlds):
+def shared(*worlds, **settings):
     buffer = GoalBuffer(worlds[0].observation_space)
-    return vector(*(GoalBufferWrapper(world, goal_buffer=buffer) for world in worlds))
+    return vector(*(GoalBufferWrapper(world, goal_buffer=buffer, **settings) for world in worlds))
 
 
 def frames(*worlds):
@@ -106,28 +103,25 @@ def test_what_is_not_finite_is_neither_stored_nor_learnt_from(wrap, bad, message
     assert parameters(model).isfinite().all()
 
 
-@pytest.mark.parametrize("wrap", [vector, shared, frames, native])
-def test_a_first_observation(wrap):
-    model = make_model(wrap(Hostile(), Hostile(), Hostile(at=0, observation=BAD)))
-    message = r"environment 2 gave a first observation that is not finite: nan at \(\d,\), after num_timesteps=0$"
+class Restarts(Hostile):
+    """Gives a bad observation at one of its resets."""
+
+    def __init__(self, at_reset):
+        super().__init__(length=10**6)
+        self.resets, self.at_reset = 0, at_reset
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed, options=options)
+        self.resets += 1
+        return (BAD if self.resets == self.at_reset else observation), info
+
+
+@pytest.mark.parametrize("at_reset", [1, 3])  # the goal wrapper resets the world then, not SB3
+@pytest.mark.parametrize("wrap", [lambda *worlds, **settings: VecGoalBufferWrapper(vector(*worlds), **settings), shared])
+def test_a_first_observation(wrap, at_reset):
+    model = make_model(wrap(Hostile(length=10**6), Restarts(at_reset), max_episode_steps=5, reset_worlds=True))
+    message = r"environment 1 gave a first observation that is not finite: nan at \(1,\), after num_timesteps="
     with pytest.raises(ValueError, match=message):
-        model.learn(100)
-    assert len(model.goal_buffer) <= 2
-
-
-def test_the_first_observation_after_a_goal_was_reached():
-    """The goal wrapper resets the world then, not SB3."""
-
-    class Restarts(Hostile):
-        resets = 0
-
-        def reset(self, *, seed=None, options=None):
-            observation, info = super().reset(seed=seed, options=options)
-            self.resets += 1
-            return (BAD if self.resets == 3 else observation), info
-
-    model = make_model(vector(Hostile(length=10**6), Restarts(length=10**6)), goal_wrapper_kwargs={"max_episode_steps": 5})
-    with pytest.raises(ValueError, match="environment 1 gave a first observation that is not finite: nan"):
         model.learn(1_000)
     assert np.isfinite(model.goal_buffer.observations).all()
 
@@ -154,39 +148,32 @@ def test_faults_can_be_pickled():
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-# --- shapes and dtypes -----------------------------------------------------------------------------------------------
-
 IMAGE = {"shape": (10, 10, 3), "dtype": np.uint8}
-MISFITS = [
-    np.zeros((10, 10, 1), np.uint8),
-    np.zeros((10, 10, 3), np.float32),
-    np.zeros((10, 10, 3), np.int64),
-    [[1, 2], [3]],
-]
+MISFITS = {
+    "shape": np.zeros((10, 10, 1), np.uint8),
+    "float": np.zeros((10, 10, 3), np.float32),
+    "int64": np.zeros((10, 10, 3), np.int64),
+    "ragged": [[1, 2], [3]],
+}
 
 
-@pytest.mark.parametrize("wrap", [vector, shared, frames])
-@pytest.mark.parametrize(
-    ("misfit", "at"), [*zip(MISFITS, (0, 20, 20, 0), strict=True)], ids=["shape", "float", "int64", "ragged"]
-)
-def test_what_a_dummy_vec_env_would_broadcast_or_cast_is_refused(wrap, misfit, at):
-    model = make_model(wrap(Hostile(**IMAGE), Hostile(**IMAGE), Hostile(at=at, observation=misfit, **IMAGE)))
-    message = r"^environment 2 gave an? .*observation (of shape .* its space has|that is no array).*, after num_timesteps="
-    with pytest.raises(ValueError, match=message + ("57$" if at else "0$")):
+@pytest.mark.parametrize("misfit", MISFITS.values(), ids=MISFITS)
+def test_shapes_and_dtypes_that_do_not_fit_are_refused(misfit):
+    model = make_model(shared(Hostile(**IMAGE), Hostile(**IMAGE), Hostile(at=20, observation=misfit, **IMAGE)))
+    message = r"^environment 2 gave an observation (of shape .* its space has|that is no array).*, after num_timesteps=57$"
+    with pytest.raises(ValueError, match=message):
         model.learn(100)
-    assert model.replay_buffer.size() == max(0, at - 1)
+    assert model.replay_buffer.size() == 19
 
 
-def test_terminal_observations():
-    """SB3 leaves them in the infos as they are."""
+def test_a_dummy_vec_env_casts_what_does_not_fit_until_an_episode_ends():
+    class Casts(Hostile):
+        def show(self):
+            return super().show() / 255.0
 
-    class Ends(Hostile):
-        def reset(self, *, seed=None, options=None):
-            self.at = None if self.taken else self.at
-            return super().reset(seed=seed, options=options)
-
-    model = make_model(vector(Hostile(**IMAGE), Ends(at=5, observation=MISFITS[1], ends=True, **IMAGE)))
-    with pytest.raises(ValueError, match=r"environment 1 gave a terminal observation of shape .*, after num_timesteps=8$"):
+    model = make_model(vector(Hostile(length=9, **IMAGE), Casts(**IMAGE)))
+    message = r"environment 1 gave a terminal observation of shape .* and dtype float64, .* and uint8, after num_timesteps=12$"
+    with pytest.raises(ValueError, match=message):
         model.learn(100)
 
 
@@ -195,44 +182,6 @@ def test_dtypes_of_the_same_kind_are_converted_as_before():
     model = make_model(vector(Hostile(), Hostile(at=3, observation=double))).learn(50)
     assert model.goal_buffer.observations.dtype == np.float32
     assert np.full(3, 0.5, np.float32) in model.goal_buffer
-
-
-def test_one_key_of_a_dict():
-    class Keyed(gym.ObservationWrapper):
-        def __init__(self, env):
-            super().__init__(env)
-            self.observation_space = spaces.Dict({"picture": env.observation_space, "clock": spaces.Discrete(9)})
-
-        def observation(self, observation):
-            return {"picture": observation, "clock": 0}
-
-    worlds = (Hostile(**IMAGE), Hostile(at=5, observation=MISFITS[0], **IMAGE))
-    model = make_model(VecExtractDictObs(vector(*(Keyed(world) for world in worlds)), "picture"))
-    text = r"environment 1 gave an observation of shape \(10, 10, 1\) and dtype uint8, its space has \(10, 10, 3\) and uint8"
-    with pytest.raises(ValueError, match=text):
-        model.learn(100)
-
-
-def test_a_watched_vec_env_is_otherwise_as_it_was():
-    venv = vector(GoalBufferWrapper(Corridor()), GoalBufferWrapper(Corridor()))
-    plain = vector(Corridor(), Corridor())
-    wrapped = VecGoalBufferWrapper(VecGoalBufferWrapper(plain).venv)  # twice the same
-    assert type(wrapped.venv) is DummyVecEnv
-    assert isinstance(plain._save_obs, guards._CheckedSave)
-    assert plain.env_is_wrapped(GoalBufferWrapper) == [False, False]
-    assert venv.env_is_wrapped(GoalBufferWrapper) == [True, True]
-    assert plain.get_attr("length") == [6, 6]
-    plain.set_attr("length", 5)
-    assert [env.length for env in plain.envs] == [5, 5]
-    for twin in (copy.deepcopy(plain), pickle.loads(pickle.dumps(plain))):  # save into their own buffers
-        before = plain.buf_obs[None].copy()
-        twin.seed(3)
-        assert twin.reset().any()
-        np.testing.assert_array_equal(plain.buf_obs[None], before)
-        assert twin._save_obs.venv is twin
-
-
-# --- the loss --------------------------------------------------------------------------------------------------------
 
 
 def test_a_loss_that_is_not_finite_changes_no_weights():
@@ -262,9 +211,13 @@ def test_a_loss_may_overflow_with_finite_parameters(target_class):
 
 def test_the_check_of_a_device_names_the_update():
     """The CPU has the operation that a CUDA device is given, and raises at once."""
-    guards._assert_on_device(th.zeros(()), "update 3")
-    with pytest.raises(RuntimeError, match="the loss of update 3 is not finite"):
-        guards._assert_on_device(th.full((), np.nan), "update 3")
+
+    class OnDevice(th.Tensor):
+        is_cuda = True
+
+    guards.check_loss(th.zeros(()).as_subclass(OnDevice), th.nn.Linear(1, 1), 2, 6)
+    with pytest.raises(RuntimeError, match="the loss of update 3, after num_timesteps=6 is not finite"):
+        guards.check_loss(th.full((), np.nan).as_subclass(OnDevice), th.nn.Linear(1, 1), 3, 6)
 
 
 @pytest.mark.skipif(not th.cuda.is_available(), reason="needs a CUDA device")

@@ -28,8 +28,7 @@ if sys.argv[1] == "kept":
     keep_freed_memory()
 def rounds(pages):
     for size in pages:
-        # as gradients are: all at once, and all freed. Always a page more: what is larger than all that was freed is never
-        # taken from the heap, whose end may or may not be given back, as some small block lies above it or not
+        # always a page more: what is larger than all that was freed is never taken from the heap
         held = [th.ones(size, 1024) for _ in range(4)]
         del held
 rounds(range(512, 515))
@@ -63,21 +62,16 @@ def test_bytes_of_a_replay_memory_are_those_of_its_arrays(space, max_states, act
     assert sum(ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks, False, max_states).values()) == arrays
 
 
-def test_a_goal_buffer_that_cannot_fit_is_refused():
+def test_what_cannot_fit_is_refused():
     message = (
         r"^a goal buffer of capacity 1000000000000 would take 41\d\.\d TiB \(goals 272\.8 TiB, index of goals 145\.5 TiB\), "
         r"\d+\.\d [MG]iB are available: choose a smaller capacity$"
     )
     with pytest.raises(MemoryError, match=message):
         GoalBuffer(spaces.Box(0, 255, (10, 10, 3), np.uint8), capacity=10**12)
-
-
-def test_a_replay_memory_that_cannot_fit_is_refused():
+    message = r"^the replay memory and the goals would take .* \(replay observations 54\.6 TiB, .*index of goals .*available"
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # SB3 only warns, and not before it has allocated
-        message = (
-            r"^the replay memory and the goals would take .* \(replay observations 54\.6 TiB, .*index of goals .*available"
-        )
         with pytest.raises(MemoryError, match=message):
             make_model(Corridor(length=60), buffer_size=10**12)
 
@@ -94,11 +88,12 @@ def test_both_together_are_counted(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: both)
     model = make_model(env, buffer_size=1_000, target_class=TDTargets).learn(500)
     # what is filled is taken, and not counted again for another environment
+    another = GoalBufferWrapper(Hostile(shape=(10, 10, 3), dtype=np.uint8), goal_buffer=buffer)
     monkeypatch.setattr(memory, "available_memory", lambda: both - replay // 2)
-    model.set_env(GoalBufferWrapper(Hostile(shape=(10, 10, 3), dtype=np.uint8), goal_buffer=buffer))
+    model.set_env(another)
     monkeypatch.setattr(memory, "available_memory", lambda: both - replay // 2 - 400_000)
     with pytest.raises(MemoryError, match="the replay memory and the goals"):
-        model.set_env(GoalBufferWrapper(Hostile(shape=(10, 10, 3), dtype=np.uint8), goal_buffer=buffer))
+        model.set_env(another)
 
 
 def test_a_model_that_only_predicts_loads_on_a_small_machine(tmp_path, monkeypatch):
@@ -157,8 +152,6 @@ def test_limits_of_control_groups(files, left, tmp_path, monkeypatch):
     assert memory.available_memory(tmp_path) == (host if left is None else left)
 
 
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**30, "1.0 GiB"), (10**24, "867361.7 EiB")]
-)
-def test_sizes_are_readable(size, text):
-    assert memory.readable(size) == text
+def test_sizes_are_readable():
+    sizes = {0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 2**30: "1.0 GiB", 3 * 2**60: "3072.0 PiB"}
+    assert {size: memory.readable(size) for size in sizes} == sizes

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
 from minatar import Environment
 from stable_baselines3 import A2C
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -12,20 +11,15 @@ from sb3_manygoals.minatar import GAMES, MinAtarCNN, MinAtarVectorEnv, game_id, 
 POLICY = {"features_extractor_class": MinAtarCNN, "net_arch": []}
 
 
-def same_state(game, env):
-    """Another game of MinAtar's own class, brought to where ``env``'s first game is, random numbers included."""
-    other = Environment(game, env.games[0].sticky_action_prob)
-    other.seed(0)
-    other.random.set_state(env.games[0].random.get_state())
-    return other
-
-
 @pytest.mark.parametrize("game", GAMES)
-def test_games_are_minatars_own(game):
+def test_games_are_minatars_own_as_images_with_channels_first(game):
     env = MinAtarVectorEnv(game, 2)
-    env.reset(seed=3)
-    env.set_checkpoint_state(env.get_checkpoint_state())
-    twin = same_state(game, env)
+    obs, _ = env.reset(seed=3)
+    assert env.observation_space.contains(obs)
+    assert set(np.unique(obs)) == {0, 255}
+    twin = Environment(game, env.games[0].sticky_action_prob)
+    twin.seed(0)
+    twin.random.set_state(env.games[0].random.get_state())
     vars(twin.env).update(env.get_checkpoint_state()["games"][0]["variables"])
     rng = np.random.default_rng(0)
     for _ in range(400):
@@ -42,17 +36,6 @@ def test_games_are_minatars_own(game):
             np.testing.assert_array_equal(obs[0] == 255, twin.state().transpose(2, 0, 1))
 
 
-@pytest.mark.parametrize("game", GAMES)
-def test_observations_are_images_with_channels_first(game):
-    env = MinAtarVectorEnv(game, 3)
-    obs, _ = env.reset(seed=0)
-    assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    assert obs.dtype == np.uint8
-    assert obs.shape == (3, env.games[0].n_channels, 10, 10)
-    assert env.observation_space.contains(obs)
-    assert set(np.unique(obs)) == {0, 255}
-
-
 def play(env, n, seed=0):
     rng = np.random.default_rng(seed)
     return [env.step(rng.integers(env.single_action_space.n, size=env.num_envs))[:4] for _ in range(n)]
@@ -62,12 +45,10 @@ def test_equal_seeds_give_equal_games_and_copies_differ():
     env, again, other = (MinAtarVectorEnv("asterix", 4) for _ in range(3))
     for each, seed in ((env, 1), (again, 1), (other, 2)):
         each.reset(seed=seed)
-    one, two, three = (play(each, 60) for each in (env, again, other))
-    for left, right in zip(one, two, strict=True):
-        for a, b in zip(left, right, strict=True):
-            np.testing.assert_array_equal(a, b)
-    assert any((left[0] != right[0]).any() for left, right in zip(one, three, strict=True))
-    assert any((left[0][0] != left[0][1]).any() for left in one)
+    one, two, three = (np.stack([step[0] for step in play(each, 60)]) for each in (env, again, other))
+    np.testing.assert_array_equal(one, two)
+    assert (one != three).any()
+    assert (one[:, 0] != one[:, 1]).any()
 
 
 def test_a_game_is_cut_short_at_the_limit():
@@ -83,19 +64,12 @@ def test_games_go_on_as_they_were_saved(game):
     env, again = MinAtarVectorEnv(game, 3), MinAtarVectorEnv(game, 3)
     env.reset(seed=5)
     play(env, 70)
-    again.set_checkpoint_state(env.get_checkpoint_state())
-    for left, right in zip(play(env, 70, 1), play(again, 70, 1), strict=True):
+    state = env.get_checkpoint_state()
+    expected = play(env, 70, 1)
+    again.set_checkpoint_state(state)  # which was a copy
+    for left, right in zip(expected, play(again, 70, 1), strict=True):
         for a, b in zip(left, right, strict=True):
             np.testing.assert_array_equal(a, b)
-
-
-def test_a_saved_state_is_a_copy():
-    env = MinAtarVectorEnv("space_invaders", 1)
-    env.reset(seed=0)
-    state = env.get_checkpoint_state()
-    before = state["games"][0]["variables"]["alien_map"].copy()
-    play(env, 60)
-    np.testing.assert_array_equal(state["games"][0]["variables"]["alien_map"], before)
 
 
 def test_a2c_learns_breakout_and_scores_are_those_of_whole_games():
@@ -126,15 +100,15 @@ def test_a2c_resumes_to_the_last_bit(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"game": "brekout"}, "got 'brekout'; did you mean breakout"),
-        ({"game": "asterix", "num_envs": 0}, "num_envs must be at least 1, got 0"),
-        ({"game": "asterix", "max_episode_steps": 0}, "max_episode_steps must be at least 1, got 0"),
-        ({"game": "asterix", "sticky_action_prob": 1.5}, r"sticky_action_prob must be in \[0, 1\], got 1.5"),
+        ({"game": "brekout"}, "there is no game 'brekout'; did you mean breakout"),
+        ({"num_envs": 0}, "num_envs must be a whole number, at least 1, got 0"),
+        ({"max_episode_steps": 0}, "max_episode_steps must be a whole number, at least 1, got 0"),
+        ({"sticky_action_prob": 1.5}, r"sticky_action_prob must be a number in \[0, 1\], got 1.5"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
-        MinAtarVectorEnv(**arguments)
+        MinAtarVectorEnv(**{"game": "asterix", **arguments})
 
 
 def test_the_state_of_another_game_is_refused():
@@ -143,8 +117,5 @@ def test_the_state_of_another_game_is_refused():
 
 
 def test_names_of_games():
-    assert [game_id(name) for name in ("SpaceInvaders", "space invaders", "ASTERIX")] == [
-        "space_invaders",
-        "space_invaders",
-        "asterix",
-    ]
+    for name in ("SpaceInvaders", "space invaders", "SPACE_INVADERS"):
+        assert game_id(name) == "space_invaders"
