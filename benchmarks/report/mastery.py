@@ -55,8 +55,8 @@ def _section(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
 
 
 def _curves(curves: pd.DataFrame, agents: list[str], book: Book, prefix: str) -> Any:
-    measures = [name for name in tables.MEASURES if name in curves]
-    lines = tables.bands(curves.melt(["agent", "seed", "step"], measures, "panel").dropna() if measures else curves)
+    key = ["agent", "seed", "step"]
+    lines = tables.bands(curves.reindex(columns=[*key, *tables.MEASURES]).melt(key, var_name="panel").dropna())
     sheet = book.add(f"{prefix}-curves", lines)
     labels = {"xlabel": "environment steps", "ylabel": "mastery", "ylim": (0, 1.02)}
     charts = [

@@ -321,6 +321,12 @@ def test_runs_none_of_which_has_finished(tmp_path):
     assert "Runs: 0 finished, 1 unfinished, 0 not begun." in text_of(page)
     assert 'aria-label="Mastery against steps, greedy"' in page.read_text()
     assert "Films" not in page.read_text()
+    run = make_run(tmp_path / "unknown", goals=share(0.5), env_id="CartPole-v1")  # a world without tables has no curve
+    (run / "mastery.csv").unlink()
+    page = ReportConfig((run,), run / "report.html").run()
+    assert trouble(page) == []
+    assert "50.0% of 220 goals reached by the greedy policy" in text_of(page)
+    assert "Learning curves" not in page.read_text()
 
 
 @pytest.mark.parametrize(
