@@ -175,15 +175,6 @@ def test_intervals_are_those_of_loops(statistic):
     np.testing.assert_allclose([found.low, found.high], [low, high], atol=0.1 * (high - low))
 
 
-def test_games_are_drawn_by_themselves():
-    """A seed that is good in all games is not drawn as a whole: sqrt(16) times as wide an interval would come of that."""
-    scores = np.repeat([[0.1], [0.5], [0.9]], 16, axis=1)
-    found = interval(optimality_gap, scores)
-    rows = np.random.default_rng(0).integers(0, 3, (2000, 3))
-    low, high = np.percentile([optimality_gap(scores[each]) for each in rows], [2.5, 97.5])
-    assert 3 < (high - low) / (found.high - found.low) < 5
-
-
 def test_intervals_hold_what_is_so_as_often_as_they_say():
     """With many runs; with three, a bootstrap is too narrow."""
     rng = np.random.default_rng(0)

@@ -88,13 +88,6 @@ def test_each_ablation_changes_the_default_otherwise():
     assert resets == [True, False]
 
 
-def test_worlds_have_their_own_steps_and_maps():
-    configs = found("worlds")
-    assert [configs[name].total_steps for name in ("small", "locks", "taxi")] == [50_000, 500_000, 200_000]
-    assert configs["locks"].map == "locks"
-    assert configs["door-key"].env_id == "MiniGrid-DoorKey-6x6-v0"
-
-
 def test_a_run_gives_the_numbers_of_its_summary(tmp_path):
     settings = {"command": "mastery", "agent": "table", "n_envs": 4, "eval_steps": 30, "final_episodes": 1}
     spec = Spec("benchmarks.studies.mastery:carry_out", "agents-table", "TwoRoomsSwitchSmall-v0", 0, 400, settings)

@@ -21,7 +21,7 @@ from benchmarks.report.study import ReportConfig
 from benchmarks.scores import read_table, references
 from benchmarks.studies import mastery as mastery_study
 from benchmarks.suite import Result, Spec, SuiteError
-from tests.benchmarks.report.page_numbers import Page, agrees, rows_of, trouble
+from tests.benchmarks.report.page_numbers import Page, rows_of, trouble
 from tests.benchmarks.report.test_tables import N, make_run, share
 
 ROOT = Path(__file__).parents[3]
@@ -129,13 +129,6 @@ def test_a_number_that_is_in_no_csv_would_be_found(page, tmp_path):
         assert len(trouble(other)) == 1
     other.write_text(page.read_text())
     assert trouble(other) == []
-
-
-def test_what_agrees():
-    for shown, exact in (("0.939", "0.9394"), ("1,234", "1234.4"), ("12.5%", "0.125"), ("-0", "-0.4")):
-        assert agrees(shown, exact)
-    for shown, exact in (("0.940", "0.9394"), ("1,235", "1234.4"), ("12.5", "0.125"), ("about 3", "3")):
-        assert not agrees(shown, exact)
 
 
 def target(page, address):
