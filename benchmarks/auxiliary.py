@@ -153,10 +153,10 @@ def paper_score(config: AuxiliaryConfig) -> float | None:
     :param config: of a run
     :return: the paper's score of this agent in this game after 10M steps, if there is one
     """
-    table = scores.read_table(scores.DATA / "paper_auxiliary_scores.csv")
-    if config.world != "atari" or config.game not in table.games:
+    table = scores.read_table("paper_auxiliary_scores")
+    if config.world != "atari" or config.game not in table.index:
         return None
-    return float(table.select([config.game]).columns[config.agent][0])
+    return float(table.loc[config.game, config.agent])
 
 
 def _kept(tasks: Mapping[str, AuxiliaryCallback]) -> dict[str, int]:

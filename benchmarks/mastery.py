@@ -69,8 +69,8 @@ class MasteryConfig(AgentConfig):
     def run(self) -> Path:
         """
         Train, or go on, measure, and write ``config.json``, ``checkpoints/``, ``progress.csv``, ``mastery.csv``,
-        ``goals.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (not for tables), ``report.html``, TensorBoard events; if
-        the world has tables, ``curve.png``; in TwoRoomsSwitch ``reaching.gif``.
+        ``goals.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (not for tables), ``report.html`` with
+        ``report-data/``, TensorBoard events; in TwoRoomsSwitch ``reaching.gif``.
 
         :return: the folder
         :raises SettingError: if settings are invalid or do not go together
@@ -190,7 +190,7 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
 
 def _conclude(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent, training_seconds: float) -> list[str]:
     """Measure, and write what came out; the lines say it."""
-    from benchmarks.report import figures, single  # here, as matplotlib and pandas take seconds to import
+    from benchmarks.report import study  # here, as matplotlib and pandas take seconds to import
 
     results = _measure(config, evaluated)
     _write_goals(folder / "goals.csv", evaluated, results["greedy"], results["epsilon"])
@@ -199,15 +199,13 @@ def _conclude(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent, tr
         writer = csv.DictWriter(file, summary)
         writer.writeheader()
         writer.writerow(summary)
-    if evaluated.tables is not None:
-        figures.mastery_curve(folder / "mastery.csv", folder / "curve.png", config.eval_epsilon)
     if evaluated.world.is_two_rooms:
         path, states = folder / "reaching.gif", evaluated.states
         assert states is not None
         film.reaching(
             evaluated.by_pictures, evaluated.world, results["greedy"], path, config.seed, config.eval_epsilon, states
         )
-    single.write(folder)
+    study.write([folder], folder / "report.html", f"Mastery of {evaluated.world.name}")
     return _said(summary)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
-from benchmarks.scores import DATA, count_above, human_normalized, median, read_table, relative_improvement
+from benchmarks.scores import count_above, median, normalized, read_table, relative_improvement
 
 AUXILIARY, PRETRAINING = "paper_auxiliary_scores", "paper_pretraining_scores"
-"""Files of the paper's tables."""
+"""The paper's tables."""
 
 PRINTED = (
     (AUXILIARY, "a2c", "A2C", 32.8, 21),
@@ -29,33 +28,25 @@ def summaries() -> pd.DataFrame:
     """
     rows = []
     for file, column, title, printed, above in PRINTED:
-        table = read_table(DATA / f"{file}.csv")
-        scores = human_normalized(table.columns[column], table.games)[None]
-        found, count = round(float(median(scores)), 4), int(count_above(scores))
-        follows = {True: "yes", False: "no"}
-        rows.append(
-            {
-                "summary": f"{file.removeprefix('paper_').removesuffix('_scores')}, {title}",
-                "median_printed": round(printed / 100, 3),
-                "median": found,
-                "median_follows": follows[f"{100 * found:.1f}" == f"{printed:.1f}"],
-                "above_half_printed": above,
-                "above_half": count,
-                "above_half_follows": follows[count == above],
-            }
-        )
-    return pd.DataFrame(rows)
+        scores = read_table(file)[column]
+        human = normalized(scores, scores.index)[None]
+        found, count = round(float(median(human)), 4), int(count_above(human))
+        summary = f"{file.removeprefix('paper_').removesuffix('_scores')}, {title}"
+        same = (f"{100 * found:.1f}" == f"{printed:.1f}", count == above)
+        follows = ["yes" if each else "no" for each in same]
+        rows.append([summary, round(printed / 100, 3), found, follows[0], above, count, follows[1]])
+    ends = ("_printed", "", "_follows")
+    return pd.DataFrame(rows, columns=["summary", *(name + end for name in ("median", "above_half") for end in ends)])
 
 
 def improvements() -> dict[str, dict[str, float]]:
     """:return: the paper's five figures of bars: by title, the relative improvement of each game, from its tables"""
     found = {}
     for file, column, *_ in PRINTED:
-        ours = {AUXILIARY: "many_goals", PRETRAINING: "many_goals_pretraining"}[file]
+        ours, table = {AUXILIARY: "many_goals", PRETRAINING: "many_goals_pretraining"}[file], read_table(file)
         if column != ours:
-            table = read_table(DATA / f"{file}.csv")
-            bars = relative_improvement(table.columns[ours], table.columns[column], table.games)
-            found[f"{ours} over {column}"] = dict(zip(table.games, bars.tolist(), strict=True))
+            bars = relative_improvement(table[ours], table[column], table.index)
+            found[f"{ours} over {column}"] = dict(zip(table.index, bars.tolist(), strict=True))
     return found
 
 
@@ -63,8 +54,8 @@ def main() -> None:
     """Print both summaries, what follows from the tables, and how many of the bars are positive."""
     print(summaries().to_string(index=False))
     for title, bars in improvements().items():
-        values = np.array(list(bars.values()))
-        print(f"{title}: better in {(values > 0).sum()} games, worse in {(values < 0).sum()} of {len(values)}")
+        better, worse = (sum(sign * bar > 0 for bar in bars.values()) for sign in (1, -1))
+        print(f"{title}: better in {better} games, worse in {worse} of {len(bars)}")
 
 
 if __name__ == "__main__":

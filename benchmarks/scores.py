@@ -7,13 +7,12 @@ about several runs follows Agarwal et al. (2021), Deep Reinforcement Learning at
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 Scores: TypeAlias = NDArray[np.float64]
@@ -21,73 +20,54 @@ Statistic: TypeAlias = Callable[..., Scores]
 
 DATA = Path(__file__).parent / "data"
 
+REFERENCES = ("atari_human_random_49",)
+"""Tables in ``data`` of the scores that count as 0 and as 1, in this order of columns. Other games need one more table."""
 
-@dataclass(frozen=True)
-class ScoreTable:
+
+def read_table(name: str) -> pd.DataFrame:
     """
-    A score for each game and column.
-
-    :ivar games: their names
-    :ivar columns: by name, scores, each of shape (n_games,)
+    :param name: of a CSV file in ``data``, without its ending
+    :return: its scores, a row a game
     """
-
-    games: tuple[str, ...]
-    columns: Mapping[str, Scores]
-
-    def select(self, games: Sequence[str]) -> ScoreTable:
-        """
-        :param games: names of some
-        :return: the table of those, in that order
-        :raises ValueError: if one is not there
-        """
-        missing = [game for game in games if game not in self.games]
-        if missing:
-            raise ValueError(f"no scores of {', '.join(missing)}; there are those of {', '.join(self.games)}")
-        rows = [self.games.index(game) for game in games]
-        return ScoreTable(tuple(games), {name: column[rows] for name, column in self.columns.items()})
+    return pd.read_csv(DATA / f"{name}.csv", index_col="game", float_precision="round_trip")
 
 
-def read_table(path: Path) -> ScoreTable:
+def references(games: Sequence[str]) -> pd.DataFrame:
     """
-    :param path: of a CSV with the column ``game`` and others of numbers
-    :return: what is in it
-    :raises ValueError: if a cell is no number, or a game is there twice
+    :param games: names of games, all in one of :data:`REFERENCES`
+    :return: a row for each: the scores that count as 0 and as 1, of Atari those of random play and of a human
+    :raises ValueError: if a game is not there
     """
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    games = tuple(row.pop("game") for row in rows)
-    if len(set(games)) < len(games):
-        raise ValueError(f"{path} has a game twice: {', '.join(sorted(game for game in set(games) if games.count(game) > 1))}")
-    try:
-        return ScoreTable(games, {name: np.array([float(row[name]) for row in rows]) for name in rows[0]})
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} has a cell that is no number: {error}") from error
+    tables = [read_table(name) for name in REFERENCES]
+    table = next((each for each in tables if each.index.isin(games).any()), tables[0])
+    missing = [game for game in games if game not in table.index]
+    if missing:
+        raise ValueError(f"no scores of {', '.join(missing)}; there are those of {', '.join(table.index)}")
+    return table.loc[list(games)]
 
 
-def references(games: Sequence[str]) -> tuple[Scores, Scores]:
+def normalized(scores: ArrayLike, games: Sequence[str]) -> Scores:
     """
-    :param games: names of some of the 49
-    :return: scores of random play and of a human, each of shape (n_games,)
-    :raises ValueError: if one is none of the 49
-    """
-    table = read_table(DATA / "atari_human_random_49.csv").select(games)
-    return table.columns["random"], table.columns["human"]
-
-
-def human_normalized(scores: ArrayLike, games: Sequence[str]) -> Scores:
-    """
-    Mnih et al. (2015): 0 is random play, 1 a human.
+    Mnih et al. (2015): 0 is random play, 1 a human; of other games the references of their table.
 
     :param scores: raw, shape (..., n_games)
     :param games: their names
     :return: (score - random) / (human - random), of the same shape
-    :raises ValueError: if a game is none of the 49, or there are not as many scores
+    :raises ValueError: if a game has no references, or there are not as many scores
     """
     raw = np.asarray(scores, dtype=np.float64)
     if raw.shape[-1:] != (len(games),):
         raise ValueError(f"scores must be of shape (..., {len(games)}), one for each game, got {raw.shape}")
-    random, human = references(games)
-    return (raw - random) / (human - random)
+    zero, one = references(games).to_numpy().T
+    return np.asarray((raw - zero) / (one - zero))
+
+
+def mean(scores: Scores) -> Scores:
+    """
+    :param scores: shape (..., n_runs, n_games)
+    :return: the mean over all, shape (...)
+    """
+    return np.asarray(scores.mean(axis=(-2, -1)))
 
 
 def median(scores: Scores) -> Scores:
@@ -141,35 +121,27 @@ def probability_of_improvement(scores: Scores, others: Scores) -> Scores:
 
 def relative_improvement(scores: ArrayLike, others: ArrayLike, games: Sequence[str]) -> Scores:
     """
-    A bar for each game, as of Wang et al. (2016), Dueling Network Architectures: what is gained, by what the better of a human
-    and the other agent has over random play. The paper has such bars and does not say how they are computed. This is the
-    formula that was in use for these games: it does not explode where the other agent plays no better than random, and is
-    not undefined in the games in which it scores 0.
+    A bar for each game, as in Wang et al. (2016), Dueling Network Architectures: what is gained, by what the better of a human
+    and the other agent has over random play. The paper has such bars and does not give their formula. This one was in use for
+    these games; it stays finite where the other agent plays no better than random.
 
     :param scores: raw, shape (n_runs, n_games) or (n_games,); means over runs are compared
     :param others: raw, of another agent, likewise
     :param games: their names
     :return: (score - other) / (max(human, other) - random), shape (n_games,)
-    :raises ValueError: if a game is none of the 49
+    :raises ValueError: if a game has no references
     """
     ours, theirs = (np.atleast_2d(np.asarray(each, dtype=np.float64)).mean(axis=0) for each in (scores, others))
-    random, human = references(games)
+    random, human = references(games).to_numpy().T
     return np.asarray((ours - theirs) / (np.maximum(human, theirs) - random))
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """
-    A statistic and its interval.
+class Estimate(NamedTuple):
+    """A statistic, and the ends of its interval."""
 
-    :ivar value: of all runs
-    :ivar low: lower end
-    :ivar high: upper end
-    """
-
-    value: float
-    low: float
-    high: float
+    value: Any
+    low: Any
+    high: Any
 
 
 def interval(statistic: Statistic, *scores: Scores, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Estimate:
@@ -178,17 +150,17 @@ def interval(statistic: Statistic, *scores: Scores, level: float = 0.95, resampl
     other seeds in the same games, and not of other games.
 
     :param statistic: a function of this module, or one that takes arrays as they do
-    :param scores: its arguments, each of shape (n_runs, n_games)
+    :param scores: its arguments, each of shape (..., n_runs, n_games)
     :param level: of confidence
     :param resamples: how many
     :param seed: of the draws
-    :return: the estimate
+    :return: the estimate, each part of shape (...)
     :raises ValueError: if there are fewer than two runs: then nothing can be said
     """
     for each in scores:
-        if each.ndim != 2 or len(each) < 2 or not np.isfinite(each).all():
-            raise ValueError(f"scores must be finite and of shape (n_runs >= 2, n_games), got shape {each.shape}")
-    ends = np.cumsum([each.shape[1] for each in scores])[:-1]
+        if each.ndim < 2 or each.shape[-2] < 2 or not np.isfinite(each).all():
+            raise ValueError(f"scores must be finite and of shape (..., n_runs >= 2, n_games), got shape {each.shape}")
+    ends = np.cumsum([each.shape[-1] for each in scores])[:-1]
 
     def of_columns(*columns: Scores, axis: int) -> Scores:
         assert axis == -1  # where scipy puts runs; games come after them here, agent by agent
@@ -198,8 +170,9 @@ def interval(statistic: Statistic, *scores: Scores, level: float = 0.95, resampl
     from scipy import stats  # importing it takes a second
 
     found = stats.bootstrap(
-        [column for each in scores for column in each.T],  # each game of each agent is a sample of its own
+        [column for each in scores for column in np.moveaxis(each, -1, 0)],  # each game of each agent is a sample of its own
         of_columns,
+        axis=-1,
         vectorized=True,
         n_resamples=resamples,
         batch=500,
@@ -207,5 +180,16 @@ def interval(statistic: Statistic, *scores: Scores, level: float = 0.95, resampl
         method="percentile",
         rng=np.random.default_rng(seed),
     )
-    low, high = found.confidence_interval
-    return Estimate(float(statistic(*scores)), float(low), float(high))
+    return Estimate(statistic(*scores)[()], found.confidence_interval.low[()], found.confidence_interval.high[()])
+
+
+def estimated(name: str, statistic: Statistic, *scores: Scores) -> dict[str, float]:
+    """
+    :param name: of a column
+    :param statistic: as of :func:`interval`
+    :param scores: its arguments, each of shape (n_runs, n_games)
+    :return: the value, and if each has at least two runs the ends of its interval, as columns ``name``, ``_low``, ``_high``
+    """
+    if min(len(each) for each in scores) < 2:
+        return {name: float(statistic(*scores))}
+    return dict(zip((name, f"{name}_low", f"{name}_high"), map(float, interval(statistic, *scores)), strict=True))

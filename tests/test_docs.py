@@ -29,10 +29,6 @@ def cells(page, first_column):
     return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
 
-def test_there_are_pages_with_examples():
-    assert name(WORLD) in {name(page) for page in SESSIONS}
-
-
 @pytest.mark.parametrize("page", SESSIONS, ids=name)
 def test_the_examples_of_a_page_are_one_session(page):
     # fences would be taken for output; blank lines in their place keep the numbers of lines in messages
@@ -115,6 +111,7 @@ def test_commands_on_pages_are_commands(command, monkeypatch, capsys):
         assert importlib.util.find_spec(program) is not None
 
 
-def test_there_are_commands_on_pages():
+def test_there_are_commands_and_examples_on_pages():
+    assert WORLD in SESSIONS
     assert len(COMMANDS) > 20
     assert {"README.md", "docs/reproduce.md", "docs/results/default.md", "docs/checkpoints.md"} <= set(COMMANDS.values())

@@ -46,10 +46,7 @@ def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tm
 
 
 def documented(site):
-    """
-    :param site: its folder
-    :return: the names that have a place in it
-    """
+    """The names that have a place in the site."""
     from sphinx.util.inventory import InventoryFile
 
     with (site / "objects.inv").open("rb") as file:

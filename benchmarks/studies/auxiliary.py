@@ -32,7 +32,7 @@ PARTS: dict[Part, Study] = {"two-rooms": _part("two-rooms", "two_rooms"), "minig
 
 @dataclass(frozen=True)
 class AuxiliaryStudyConfig(StudyConfig):
-    """A part of the study of auxiliary tasks: carry out what has not finished. Then: ``auxiliary-summary``."""
+    """A part of the study of auxiliary tasks: carry out what has not finished. Then: ``report ROOT --output FILE.html``."""
 
     suite: Annotated[SuiteConfig, tyro.conf.arg(name="")] = SUITE
     part: Part = "two-rooms"
@@ -41,5 +41,5 @@ class AuxiliaryStudyConfig(StudyConfig):
     """Ids of environments; by default that of the part."""
 
     def specs(self) -> list[Spec]:
-        """:return: the runs"""
+        """The runs of the part."""
         return PARTS[self.part].specs(self.seeds, self.steps, self.games, self.only)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 
 from benchmarks.pretraining import PretrainingConfig
-from benchmarks.scores import DATA, human_normalized, interquartile_mean, interval, median, read_table
+from benchmarks.scores import estimated, interquartile_mean, median, normalized, read_table
 from benchmarks.studies.study import Options, Study, StudyConfig, carry_out
 from benchmarks.suite import Result, Spec
 from benchmarks.suite.run import SuiteConfig
@@ -20,7 +20,7 @@ __all__ = ["carry_out"]
 
 SUITE, BETA_SUITE = (SuiteConfig(root=Path(f"runs/{name}-study")) for name in ("games", "beta"))
 
-GAMES = read_table(DATA / "atari_human_random_49.csv").games
+GAMES = tuple(read_table("atari_human_random_49").index)
 """The paper's 49, Pitfall among them, Hero not."""
 
 STEPS = 10_000_000
@@ -39,30 +39,6 @@ STATISTICS = {"median": median, "interquartile_mean": interquartile_mean}
 """Of human-normalized scores. The paper does not say by what beta was chosen; it sums up games by the median."""
 
 
-def specs(seeds: int, steps: int = STEPS, games: Sequence[str] = (), only: Sequence[str] = ()) -> list[Spec]:
-    """
-    :param seeds: how many, from 0 on
-    :param steps: environment steps of a run, at least 10
-    :param games: in which; none for all 49
-    :param only: agents to run, by the names in the paper's tables of scores; none for all six
-    :return: the runs, all agents in all games with one seed before the next seed
-    :raises ValueError: if there are no seeds, too few steps, or no such agent or game
-    """
-    if steps < 10:
-        raise ValueError(f"steps must be at least 10, of which one is pre-training's, got {steps}")
-    before = steps // 10
-    trained = {"pretrain_steps": before, "learning_starts": min(PretrainingConfig.learning_starts, before // 2)}
-    agents: dict[str, Options] = {
-        "a2c": {"agent": "a2c"},  # of both sections
-        "pixel-control": {"agent": "pixel_control"},
-        "reward-prediction": {"agent": "reward_prediction"},
-        "many-goals": {"agent": "many_goals"},
-        "reward-prediction-pretraining": {"command": "pretraining", "agent": "reward_prediction", **trained},
-        "many-goals-pretraining": {"command": "pretraining", "agent": "many_goals", **trained},
-    }
-    return Study("games", "auxiliary", agents, GAMES, steps, ROWS).specs(seeds, games=games, only=only)
-
-
 @dataclass(frozen=True)
 class GamesStudyConfig(StudyConfig):
     """Six agents in 49 games: carry out what has not finished. Then: ``report ROOT --output FILE.html``."""
@@ -76,8 +52,20 @@ class GamesStudyConfig(StudyConfig):
     """In which; by default all of the paper's."""
 
     def specs(self) -> list[Spec]:
-        """:return: the runs"""
-        return specs(self.seeds, self.steps, self.games, self.only)
+        """The runs; agents have the names of the paper's tables of scores."""
+        if self.steps < 10:
+            raise ValueError(f"steps must be at least 10, of which one is pre-training's, got {self.steps}")
+        before = self.steps // 10
+        trained = {"pretrain_steps": before, "learning_starts": min(PretrainingConfig.learning_starts, before // 2)}
+        agents: dict[str, Options] = {
+            "a2c": {"agent": "a2c"},  # of both sections
+            "pixel-control": {"agent": "pixel_control"},
+            "reward-prediction": {"agent": "reward_prediction"},
+            "many-goals": {"agent": "many_goals"},
+            "reward-prediction-pretraining": {"command": "pretraining", "agent": "reward_prediction", **trained},
+            "many-goals-pretraining": {"command": "pretraining", "agent": "many_goals", **trained},
+        }
+        return Study("games", "auxiliary", agents, GAMES, self.steps, ROWS).specs(self.seeds, None, self.games, self.only)
 
 
 @dataclass(frozen=True)
@@ -94,10 +82,7 @@ class BetaStudyConfig(StudyConfig):
     """Weights of the many-goals loss to try."""
 
     def specs(self) -> list[Spec]:
-        """
-        :return: the runs
-        :raises ValueError: if a weight is not positive
-        """
+        """The runs."""
         if not self.betas or min(self.betas) <= 0:
             raise ValueError(f"betas must be positive numbers, got {' '.join(map(str, self.betas)) or 'none'}")
         agents: dict[str, Options] = {f"beta-{beta:g}": {"agent": "many_goals", "weight": beta} for beta in self.betas}
@@ -106,36 +91,20 @@ class BetaStudyConfig(StudyConfig):
         )
 
     def compare(self, finished: Iterable[Result]) -> list[dict[str, Any]]:
-        """See :func:`compare_betas`."""
-        rows = compare_betas(finished)
+        """A row for each beta over the games that all betas have with all seeds; none if there is no such game."""
+        score: dict[tuple[float, str, int], float | None] = {
+            (each.spec.settings["weight"], each.spec.game, each.spec.seed): each.values["score"] for each in finished
+        }
+        betas, names, seeds = (sorted(set(each)) for each in zip(*score, strict=True)) if score else ([], [], [])
+        # a run in which no episode has ended has no score
+        games = [game for game in names if None not in (score.get((b, game, s)) for b in betas for s in seeds)]
+        rows: list[dict[str, Any]] = []
+        for beta in betas if games else ():
+            raw = np.array([[score[beta, game, seed] for game in games] for seed in seeds], dtype=np.float64)
+            rows.append({"beta": f"{beta:g}", "games": len(games), "seeds": len(seeds)})
+            for name, statistic in STATISTICS.items():
+                rows[-1] |= estimated(name, statistic, normalized(raw, games))
         if rows:
             best = max(rows, key=lambda row: float(row["median"]))
             print(f"the best median of human-normalized scores, {best['median']:.3f}, is that of {best['beta']}")
         return rows
-
-
-def compare_betas(finished: Iterable[Result]) -> list[dict[str, Any]]:
-    """
-    :param finished: results of the search for beta
-    :return: a row for each beta over the games that all betas have with all seeds; none if there is no such game. Intervals
-        are bootstrapped over seeds if there are two or more
-    """
-    score: dict[tuple[float, str, int], float | None] = {
-        (each.spec.settings["weight"], each.spec.game, each.spec.seed): each.values["score"] for each in finished
-    }
-    betas, seeds = sorted({beta for beta, _, _ in score}), sorted({seed for _, _, seed in score})
-    names = sorted({game for _, game, _ in score})
-    # a run in which no episode has ended has no score
-    games = [game for game in names if all(score.get((beta, game, seed)) is not None for beta in betas for seed in seeds)]
-    rows = []
-    for beta in betas if games else ():
-        raw = np.array([[score[beta, game, seed] for game in games] for seed in seeds], dtype=np.float64)
-        normalized = human_normalized(raw, games)
-        row: dict[str, Any] = {"beta": f"{beta:g}", "games": len(games), "seeds": len(seeds)}
-        for name, statistic in STATISTICS.items():
-            row[name] = float(statistic(normalized))
-            if len(seeds) > 1:
-                found = interval(statistic, normalized)
-                row |= {f"{name}_low": found.low, f"{name}_high": found.high}
-        rows.append(row)
-    return rows

@@ -86,7 +86,7 @@ PARTS: dict[Part, Study] = {
 
 @dataclass(frozen=True)
 class MasteryStudyConfig(StudyConfig):
-    """A part of the study of mastery: carry out what has not finished. Then: ``summary --runs ROOT/PART-* --output DIR``."""
+    """A part of the study of mastery: carry out what has not finished. Then: ``report ROOT --output FILE.html``."""
 
     suite: Annotated[SuiteConfig, tyro.conf.arg(name="")] = SUITE
     part: Part = "agents"
@@ -96,5 +96,5 @@ class MasteryStudyConfig(StudyConfig):
     """Runs of each agent, with the seeds from 0 on."""
 
     def specs(self) -> list[Spec]:
-        """:return: the runs"""
+        """The runs of the part."""
         return PARTS[self.part].specs(self.seeds, self.steps, only=self.only)

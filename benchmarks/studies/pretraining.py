@@ -12,7 +12,7 @@ import tyro
 from numpy.typing import NDArray
 
 from benchmarks.pretraining import WORLDS, Agent
-from benchmarks.scores import interval, probability_of_improvement
+from benchmarks.scores import estimated, mean, probability_of_improvement
 from benchmarks.studies.study import Options, Study, StudyConfig, carry_out
 from benchmarks.suite import Result, Spec
 from benchmarks.suite.run import SuiteConfig
@@ -26,11 +26,7 @@ MEASURES = ("score", "mean_return")
 
 
 def study(pretrain_steps: int | None = None, ortho_init: bool = True) -> Study:
-    """
-    :param pretrain_steps: environment steps of pre-training, None for 20,000
-    :param ortho_init: whether initial weights are orthogonal
-    :return: the study
-    """
+    """The study with so many steps of pre-training, None for 20,000, and with orthogonal initial weights or torch's."""
     config = WORLDS["minigrid"]
     before = config.pretrain_steps if pretrain_steps is None else pretrain_steps
     trained = {"pretrain_steps": before, "learning_starts": min(config.learning_starts, before // 2)}
@@ -38,32 +34,6 @@ def study(pretrain_steps: int | None = None, ortho_init: bool = True) -> Study:
     common: Options = {"world": config.world} if ortho_init else {"world": config.world, "ortho_init": False}
     agents = {name: common | {"agent": name} | (scratch if name == "none" else trained) for name in get_args(Agent)}
     return Study("pretraining", "pretraining", agents, (config.game,), config.steps, prefix="pretraining-", any_game=True)
-
-
-def compare(finished: Iterable[Result]) -> list[dict[str, Any]]:
-    """
-    :param finished: results of this study
-    :return: a row for each agent in each game: means over seeds, and the probability that a run with mastery for pre-training
-        is better than one of this agent, with intervals of 95% (bootstrap over seeds) if there are two runs or more
-    """
-    runs: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for result in finished:
-        runs.setdefault((result.spec.game, result.spec.settings["agent"]), []).append(result.values)
-    rows = []
-    for (game, agent), ours in sorted(runs.items()):
-        row: dict[str, Any] = {"game": game, "agent": agent, "seeds": len(ours)}
-        comparisons: dict[str, float] = {}
-        for measure in MEASURES:
-            scores, best = _column(ours, measure), _column(runs.get((game, "many_goals"), []), measure)
-            row[measure] = float(scores.mean())
-            if len(scores) > 1:
-                estimate = interval(lambda drawn: drawn.mean(axis=(-2, -1)), scores)
-                row |= {f"{measure}_low": estimate.low, f"{measure}_high": estimate.high}
-            if agent != "many_goals" and min(len(best), len(scores)) > 1:
-                better, name = interval(probability_of_improvement, best, scores), f"{measure}_better"
-                comparisons |= {name: better.value, f"{name}_low": better.low, f"{name}_high": better.high}
-        rows.append(row | comparisons)
-    return rows
 
 
 def _column(runs: Sequence[Mapping[str, Any]], measure: str) -> NDArray[np.float64]:
@@ -84,9 +54,25 @@ class PretrainingStudyConfig(StudyConfig):
     """Orthogonal initial weights, as SB3's A2C has them, in pre-training too; else torch's. A root is for one of both."""
 
     def specs(self) -> list[Spec]:
-        """:return: the runs"""
+        """The runs."""
         return study(self.pretrain_steps, self.ortho_init).specs(self.seeds, self.steps, self.games, self.only)
 
     def compare(self, finished: Iterable[Result]) -> list[dict[str, Any]]:
-        """See :func:`compare`."""
-        return compare(finished)
+        """
+        A row for each agent in each game: means over seeds, and the probability that a run with mastery for pre-training is
+        better than one of this agent, with bootstrap intervals (95%) over seeds if there are two or more.
+        """
+        runs: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        for result in finished:
+            runs.setdefault((result.spec.game, result.spec.settings["agent"]), []).append(result.values)
+        rows = []
+        for (game, agent), ours in sorted(runs.items()):
+            row: dict[str, Any] = {"game": game, "agent": agent, "seeds": len(ours)}
+            comparisons: dict[str, float] = {}
+            for measure in MEASURES:
+                scores, best = _column(ours, measure), _column(runs.get((game, "many_goals"), []), measure)
+                row |= estimated(measure, mean, scores)
+                if agent != "many_goals" and min(len(best), len(scores)) > 1:
+                    comparisons |= estimated(f"{measure}_better", probability_of_improvement, best, scores)
+            rows.append(row | comparisons)
+        return rows

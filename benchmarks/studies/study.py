@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
-import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import pandas as pd
 import torch as th
 import tyro
 
@@ -49,11 +48,8 @@ class Study:
 
     def specs(self, seeds: int, steps: int | None = None, games: Sequence[str] = (), only: Sequence[str] = ()) -> list[Spec]:
         """
-        :param seeds: how many, from 0 on
-        :param steps: environment steps of a run, None for the study's
-        :param games: games or ids of environments, none for the study's
-        :param only: agents to run, none for all
-        :return: the runs, all agents in all games with one seed before the next seed
+        The runs, all agents in all games with one seed before the next seed. By default steps and games are the study's.
+
         :raises ValueError: if there are no seeds, or no such agent or game
         """
         if seeds < 1:
@@ -76,10 +72,7 @@ class Study:
 
 
 def configuration(spec: Spec) -> RunConfig:
-    """
-    :param spec: of a run of any study
-    :return: its settings
-    """
+    """The settings of a run of any study."""
     settings = dict(spec.settings)
     command = importlib.import_module(f"benchmarks.{settings.pop('command')}")
     settings |= {"seed": spec.seed, "progress_bar": False, "threads": th.get_num_threads()}
@@ -104,10 +97,8 @@ def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
     if (own / "score.json").exists():
         found: dict[str, Any] = json.loads((own / "score.json").read_text(encoding="utf-8"))
         return found | {"mean_return": mean_return(own / "curve.csv")}
-    with (own / "summary.csv").open(newline="", encoding="utf-8") as file:
-        (row,) = csv.DictReader(file)
-    said = {name: value for name, value in row.items() if value and name not in ("world", "agent", "seed", "targets")}
-    return {name: float(value) for name, value in said.items()}
+    row = pd.read_csv(own / "summary.csv", dtype=str).iloc[0].drop(["world", "agent", "seed", "targets"]).dropna()
+    return row.astype(float).to_dict()  # type: ignore[no-any-return]
 
 
 def mean_return(curve: Path) -> float:
@@ -116,14 +107,11 @@ def mean_return(curve: Path) -> float:
     :return: the mean return over all steps: each row counts for the steps since the one before, and steps before the first
         row, those of pre-training among them, count 0
     """
-    if not curve.exists():
+    rows = pd.read_csv(curve, float_precision="round_trip") if curve.exists() else pd.DataFrame()
+    if rows.empty:  # no episode has ended
         return 0.0
-    with curve.open(newline="", encoding="utf-8") as file:
-        rows = [(int(row["step"]), float(row["episode_return"])) for row in csv.DictReader(file)]
-    if not rows:  # no episode has ended
-        return 0.0
-    gained = sum((step - before) * value for (before, _), (step, value) in itertools.pairwise(rows))
-    return gained / rows[-1][0]
+    gained: float = sum((rows["step"].diff() * rows["episode_return"])[1:].tolist())
+    return gained / int(rows["step"].iloc[-1])
 
 
 @dataclass(frozen=True)
@@ -131,7 +119,7 @@ class StudyConfig(ABC):
     """The options of every study."""
 
     table: ClassVar[str] = "comparison.csv"
-    """File below the root for what :meth:`compare` gives."""
+    """Where below the root the rows of :meth:`compare` are written."""
 
     suite: Annotated[SuiteConfig, tyro.conf.arg(name="")]
     seeds: int = 10
@@ -143,32 +131,19 @@ class StudyConfig(ABC):
 
     @abstractmethod
     def specs(self) -> list[Spec]:
-        """:return: the runs"""
+        """The runs."""
 
     def compare(self, finished: Iterable[Result]) -> list[dict[str, Any]]:
-        """
-        :param finished: results of this study
-        :return: rows of the table that comes of them
-        """
+        """The rows of the table that comes of finished runs."""
         return []
 
     def run(self) -> Outcome | None:
-        """
-        Carry out what has not finished, and compare what has.
-
-        :return: what became of the runs; None where they are only listed
-        :raises ValueError: if an option is invalid
-        """
+        """Carry out what has not finished, or only list it (None), and compare what has."""
         suite = self.specs()
         outcome = self.suite.run(suite)
         rows = self.compare(results(suite, self.suite.root).values())
         if rows:
             path = self.suite.root / self.table
-            with path.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, max(rows, key=len), restval="")
-                writer.writeheader()
-                for row in rows:
-                    shown = {name: f"{value:.4f}" if isinstance(value, float) else value for name, value in row.items()}
-                    writer.writerow(shown)
+            pd.DataFrame(rows, columns=max(map(list, rows), key=len)).to_csv(path, index=False, float_format="%.4f")
             print(f"compared in {path}")
         return outcome

@@ -13,7 +13,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -21,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from benchmarks.suite.spec import Result, Spec, SuiteError, read_result, write_whole
+from benchmarks.suite.spec import Result, Spec, SuiteError, read_result
 
 BUSY = 75
 """Exit status if another process holds the run: EX_TEMPFAIL of sysexits.h."""
@@ -45,12 +44,7 @@ def attempt(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0) -> R
     A lock of the operating system (``flock``) is held meanwhile. A killed process releases it, so a lock is never stale; on a
     shared disk it holds between machines.
 
-    :param spec: the run
-    :param folder: of the run
-    :param threads: of torch; the last bits of results depend on it
-    :param wait: seconds to wait for another process that holds the run
-    :return: the result
-    :raises Busy: if that process did not release it
+    :raises Busy: if another process holds the run and did not release it within ``wait`` seconds
     :raises SuiteError: if there is no such function, or it does not return plain JSON
     :raises Exception: whatever the function raises
     """
@@ -64,7 +58,6 @@ def attempt(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0) -> R
     with held:
         if (folder / "result.json").exists():
             return read_result(folder)
-        write_whole(folder / "spec.json", json.dumps(asdict(spec), indent=2) + "\n")
         started = datetime.now().astimezone().isoformat(timespec="seconds")
         with log.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps({"started": started, "host": socket.gethostname(), "pid": os.getpid()}) + "\n")
@@ -100,15 +93,9 @@ def in_child(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0, sto
     Make an attempt in a child process, which logs to ``log.txt``. The child is told to end (SIGTERM) when ``stop`` is set or
     this function is left by an exception, and ends by itself when this process has died.
 
-    :param spec: the run
-    :param folder: of the run
-    :param threads: of torch
-    :param wait: for the lock, in seconds
-    :param stop: set it to end the child
     :return: exit status: 0 if the run has finished, :data:`BUSY`, or minus the number of a signal
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "spec.json", json.dumps(asdict(spec), indent=2) + "\n")
+    spec.write(folder.parent)  # where the child reads it
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # the child imports what this process can
     code = "from benchmarks.suite.attempt import main; main()"
     command = [sys.executable, "-c", code, str(folder.resolve()), str(threads), str(wait)]
@@ -118,20 +105,16 @@ def in_child(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0, sto
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True
         )
-    told = False
     try:
-        while child.poll() is None:
-            if stop is not None and stop.is_set() and not told:
-                child.terminate()
-                told = True
+        while child.poll() is None and not (stop is not None and stop.is_set()):
             time.sleep(0.05)
-        return child.returncode
     finally:
-        if child.poll() is None and not told:
+        if child.poll() is None:
             child.terminate()
         child.wait()
         assert child.stdin is not None
         child.stdin.close()
+    return child.returncode
 
 
 def _end_with_parent() -> None:
@@ -141,13 +124,7 @@ def _end_with_parent() -> None:
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    """
-    Signal handler: raise an exception, so that the process cleans up. A second signal ends it at once.
-
-    :param number: of the signal
-    :param frame: not used
-    :raises Stopped: always
-    """
+    """Signal handler: raise :class:`Stopped`, so that the process cleans up. A second signal ends it at once."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_DFL)
     raise Stopped(128 + number)

@@ -35,10 +35,7 @@ class CompareConfig:
             raise ValueError(f"roots must be at least two folders, got {len(self.roots)}")
 
     def run(self) -> None:
-        """
-        :raises SystemExit: if anything differs, which is printed
-        :raises SuiteError: if there are no runs, or a result is damaged
-        """
+        """Print what differs, and exit with an error if anything does."""
         first, *others = self.roots
         found = [line for other in others for line in differences(first, other)]
         for line in found:
@@ -49,12 +46,7 @@ class CompareConfig:
 
 
 def differences(one: Path, other: Path) -> Iterator[str]:
-    """
-    :param one: folder of a suite
-    :param other: of the same suite, carried out again
-    :return: a line for each result, row of a table or file of weights that differs
-    :raises SuiteError: if no run has finished in ``one``, or a result is damaged
-    """
+    """A line for each result, row of a table or file of weights that differs between two folders of a suite."""
     ours, theirs = ({path.parent.name: path.parent for path in root.glob("*/result.json")} for root in (one, other))
     if not ours:
         raise SuiteError(f"no run has finished in {one}")
@@ -89,11 +81,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """
-    :param one: tensors in lists, tuples and dicts
-    :param other: likewise
-    :return: whether they are equal bit by bit
-    """
+    """Whether two trees of lists, tuples, dicts and tensors are equal bit by bit."""
     if isinstance(one, th.Tensor):
         return isinstance(other, th.Tensor) and one.dtype == other.dtype and th.equal(one, other)
     if isinstance(one, Mapping):

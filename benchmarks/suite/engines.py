@@ -15,24 +15,16 @@ from benchmarks.suite.spec import Spec
 
 
 class InProcess:
-    """
-    One run after the other in this process, for debuggers. Also the interface of all engines.
-
-    :ivar workers: runs at a time
-    :param threads: of torch
-    """
+    """One run after the other in this process, for debuggers. Also the interface of all engines."""
 
     workers = 1
+    """Runs at a time."""
 
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads
 
     def submit(self, spec: Spec, folder: Path) -> Future[int]:
-        """
-        :param spec: a run
-        :param folder: of the run
-        :return: the exit status to come, see :func:`~benchmarks.suite.attempt.in_child`; an exception if a worker is lost
-        """
+        """Make an attempt. To come is the exit status of :func:`~.attempt.in_child`, or an exception if a worker is lost."""
         future: Future[int] = Future()
         try:
             attempt(spec, folder, self._threads)
@@ -58,12 +50,7 @@ class InProcess:
 
 
 class Processes(InProcess):
-    """
-    Each run in a child process on this machine.
-
-    :param workers: runs at a time
-    :param threads: of torch in each
-    """
+    """Each run in a child process on this machine."""
 
     def __init__(self, workers: int, threads: int = 1) -> None:
         super().__init__(threads)
@@ -72,15 +59,12 @@ class Processes(InProcess):
         self._pool = ThreadPoolExecutor(workers)  # the threads only wait for a child
 
     def submit(self, spec: Spec, folder: Path) -> Future[int]:
-        """See :class:`InProcess`."""
         return self._pool.submit(in_child, spec, folder, self._threads, stop=self._stop)
 
     def stop(self) -> None:
-        """See :class:`InProcess`."""
         self._stop.set()
 
     def close(self) -> None:
-        """See :class:`InProcess`."""
         self._pool.shutdown()
 
 
@@ -88,14 +72,7 @@ class Ray(InProcess):
     """
     Each run a task on a Ray cluster, in a child of the task's process, which Ray uses again. All nodes must share the disk
     with the runs, and have the code at the same path. Ray does not repeat a task whose node or process is lost; the suite
-    submits it again like any attempt that failed.
-
-    :param address: of a cluster; None starts one on this machine
-    :param workers: runs at a time
-    :param cpus: cores for each
-    :param gpus: GPUs for each; Ray does not divide the memory of a shared GPU
-    :param threads: of torch in each
-    :raises ImportError: if Ray is not installed
+    submits it again like any attempt that failed. Without an address a cluster is started on this machine.
     """
 
     def __init__(self, address: str | None, workers: int, cpus: float = 1.0, gpus: float = 0.0, threads: int = 1) -> None:
@@ -112,7 +89,6 @@ class Ray(InProcess):
         self._running: dict[Future[int], Any] = {}
 
     def submit(self, spec: Spec, folder: Path) -> Future[int]:
-        """See :class:`InProcess`."""
         reference = self._task.remote(spec, folder.absolute(), self._threads)
         future: Future[int] = reference.future()
         self._running[future] = reference
@@ -120,12 +96,10 @@ class Ray(InProcess):
         return future
 
     def stop(self) -> None:
-        """See :class:`InProcess`."""
         running = dict(self._running)
         for reference in running.values():
             self._ray.cancel(reference, force=False)  # raises KeyboardInterrupt where the task waits for its child
         wait(running)
 
     def close(self) -> None:
-        """See :class:`InProcess`."""
         self._ray.shutdown()

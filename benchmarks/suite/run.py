@@ -6,7 +6,7 @@ import contextlib
 import heapq
 import signal
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -23,17 +23,13 @@ from benchmarks.suite.spec import Result, Spec, pending, results, shard
 
 @dataclass
 class Outcome:
-    """
-    What became of the runs that had not finished.
-
-    :ivar finished: those that have finished now
-    :ivar failed: those that failed as often as they were tried, and why; another call tries them again
-    :ivar busy: those that another process holds
-    """
+    """What became of the runs that had not finished."""
 
     finished: list[Spec] = field(default_factory=list)
     failed: dict[Spec, str] = field(default_factory=dict)
+    """Those that failed as often as they were tried, and why; another call tries them again."""
     busy: list[Spec] = field(default_factory=list)
+    """Those that another process holds."""
 
     @property
     def complete(self) -> bool:
@@ -76,14 +72,16 @@ class SuiteConfig:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.engine == "in-process" and self.workers != 1:
             raise ValueError(f"workers must be 1 in-process, got {self.workers}; --engine processes has more")
+        for agent, rate in self.steps_per_second.items():
+            if not rate > 0:
+                raise ValueError(f"steps per second of {agent} must be positive, got {rate}")
 
     def run(self, specs: Iterable[Spec]) -> Outcome | None:
         """
         A run that fails does not stop the others. If this process is told to end (SIGTERM, SIGINT), all runs are, and it waits
         for them; another call goes on with them.
 
-        :param specs: the suite
-        :return: what became of its runs; None with ``dry_run``
+        :return: what became of the runs; None with ``dry_run``
         :raises ValueError: if an option is invalid
         :raises ImportError: if Ray is needed and not installed
         :raises SuiteError: if a result is damaged
@@ -93,9 +91,11 @@ class SuiteConfig:
         todo = pending(ours, self.root)
         print(f"{len(ours)} runs, {len(ours) - len(todo)} have finished, in {self.root}", flush=True)
         if self.dry_run:
-            self._show(todo, estimate(todo, results(suite, self.root).values(), self.steps_per_second))
+            self._show(todo, measured_rates(results(suite, self.root).values()) | self.steps_per_second)
             return None
         outcome = Outcome()
+        for spec in todo:
+            spec.write(self.root)  # so that reports know what was asked for
         if todo:
             with _obeying_signals():
                 self._drive(todo, outcome)
@@ -142,21 +142,23 @@ class SuiteConfig:
         finally:
             engine.close()
 
-    def _show(self, todo: list[Spec], estimates: list[Estimate]) -> None:
+    def _show(self, todo: list[Spec], rates: Mapping[str, float]) -> None:
         for spec in todo:
             begun = " (begun)" if (spec.folder(self.root) / "attempts.jsonl").exists() else ""
             print(f"would run {spec.name}{begun}")
-        table = Table("agent", "runs", "steps", "steps / s", "hours of a worker", "by")
-        for each in estimates:
-            rate, hours = ("?" if value is None else f"{value:,.3g}" for value in (each.rate, each.hours))
-            table.add_row(each.agent, f"{each.runs}", f"{each.steps:,}", rate, hours, each.source)
+        agents, work = list(dict.fromkeys(spec.agent for spec in todo)), 0.0
+        table = Table("agent", "runs", "steps", "steps / s", "hours of a worker")
+        for agent in agents:
+            steps, rate = [spec.steps for spec in todo if spec.agent == agent], rates.get(agent)
+            hours = sum(steps) / rate / 3600 if rate else 0.0
+            work += hours
+            known = (f"{rate:,.3g}", f"{hours:,.3g}") if rate else ("never measured", "?")
+            table.add_row(agent, f"{len(steps)}", f"{sum(steps):,}", *known)
         Console(width=127, markup=False).print(table)
-        wall = hours_until_done(todo, estimates, self.workers)
-        if wall is None:
-            missing = ", ".join(each.agent for each in estimates if each.rate is None)
-            print(f"no estimate: never measured: {missing}. Give --steps-per-second, or run one of them first")
+        if missing := [agent for agent in agents if agent not in rates]:
+            print(f"no estimate: never measured: {', '.join(missing)}. Give --steps-per-second, or run one of them first")
             return
-        work = sum(each.hours or 0.0 for each in estimates)
+        wall = hours_until_done(todo, rates, self.workers)
         price = f", at {self.price_per_hour:g} an hour {work * self.price_per_hour:,.2f}" if self.price_per_hour else ""
         print(f"{work:.3g} hours of work{price}; done after {wall:.3g} hours with {self.workers} at a time, at these rates")
 
@@ -186,72 +188,19 @@ def _obeying_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """
-    What is left to do for an agent.
-
-    :ivar agent: its name
-    :ivar runs: that have not finished
-    :ivar steps: of these, from their beginning
-    :ivar rate: steps/s, None if unknown
-    :ivar source: of the rate
-    """
-
-    agent: str
-    runs: int
-    steps: int
-    rate: float | None
-    source: str
-
-    @property
-    def hours(self) -> float | None:
-        """Of one worker, None without a rate."""
-        return None if self.rate is None else self.steps / self.rate / 3600
+def measured_rates(finished: Iterable[Result]) -> dict[str, float]:
+    """Steps/s by agent. Runs of several attempts do not count: their seconds are of the last attempt."""
+    steps, seconds = defaultdict[str, int](int), defaultdict[str, float](float)
+    for result in finished:
+        if result.attempts == 1:
+            steps[result.spec.agent] += result.spec.steps
+            seconds[result.spec.agent] += result.seconds
+    return {agent: steps[agent] / seconds[agent] for agent in steps}
 
 
-def estimate(todo: Iterable[Spec], finished: Iterable[Result], given: Mapping[str, float]) -> list[Estimate]:
-    """
-    :param todo: runs that have not finished
-    :param finished: results, whose steps by seconds give rates. Results of several attempts do not count: the seconds are of
-        the last attempt
-    :param given: rates in steps/s by agent, which come first
-    :return: an estimate for each agent, in the order of ``todo``
-    :raises ValueError: if a given rate is not positive
-    """
-    for agent, value in given.items():
-        if not value > 0:
-            raise ValueError(f"steps per second of {agent} must be positive, got {value}")
-    whole = [result for result in finished if result.attempts == 1]
-    by_agent: dict[str, list[Spec]] = {}
-    for spec in todo:
-        by_agent.setdefault(spec.agent, []).append(spec)
-    found = []
-    for agent, specs in by_agent.items():
-        alike = [result for result in whole if result.spec.agent == agent]
-        rate, source = given.get(agent), "given"
-        if rate is None and alike:
-            rate = sum(result.spec.steps for result in alike) / sum(result.seconds for result in alike)
-            source = f"{len(alike)} finished runs"
-        found.append(
-            Estimate(agent, len(specs), sum(spec.steps for spec in specs), rate, source if rate else "never measured")
-        )
-    return found
-
-
-def hours_until_done(todo: Iterable[Spec], estimates: Iterable[Estimate], workers: int) -> float | None:
-    """
-    :param todo: runs that have not finished
-    :param estimates: of their agents
-    :param workers: runs at a time
-    :return: hours until the last has finished if each free worker takes the next run in order; None if a rate is missing.
-        Rates should be of runs that shared the machine as these will
-    """
-    rates = {each.agent: each.rate for each in estimates}
+def hours_until_done(todo: Iterable[Spec], rates: Mapping[str, float], workers: int) -> float:
+    """Hours until the last run has finished if each free worker takes the next one in order."""
     free_at = [0.0] * workers
     for spec in todo:
-        rate = rates[spec.agent]
-        if rate is None:
-            return None
-        heapq.heapreplace(free_at, free_at[0] + spec.steps / rate / 3600)
+        heapq.heapreplace(free_at, free_at[0] + spec.steps / rates[spec.agent] / 3600)
     return max(free_at)

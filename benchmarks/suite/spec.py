@@ -78,6 +78,17 @@ class Spec:
         """
         return root / self.name
 
+    def write(self, root: Path) -> None:
+        """
+        Make the folder of this run, with ``spec.json`` in it.
+
+        :param root: of all runs
+        """
+        folder = self.folder(root)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "spec.json").exists():
+            write_whole(folder / "spec.json", json.dumps(asdict(self), indent=2) + "\n")
+
 
 @dataclass(frozen=True)
 class Result:

@@ -79,7 +79,7 @@ def folder(tmp_path_factory):
 def test_the_run_folder_holds_everything(folder):
     files = {path.name for path in folder.iterdir()}
     tables = {"config.json", "progress.csv", "mastery.csv", "goals.csv", "summary.csv"}
-    assert files >= tables | {"model.zip", "goals.npz", "curve.png", "reaching.gif", "report.html"}
+    assert files >= tables | {"model.zip", "goals.npz", "reaching.gif", "report.html", "report-data"}
     assert any(name.startswith("events.out.tfevents") for name in files)
     assert folder.name.startswith("mastery-default-TwoRoomsSwitch-small-seed3-")
 
@@ -127,10 +127,10 @@ def test_the_model_is_the_trained_one(folder):
 
 def test_the_report_needs_no_network(folder):
     html = (folder / "report.html").read_text()
-    assert not re.findall(r'(?:src|href)="(?!data:|#|[\w.-]+")[^"]*"', html)
+    assert not re.findall(r'(?:src|href)="(?!data:|#|[\w./-]+")[^"]*"', html)
     assert "http" not in html.replace("http-equiv", "")
     assert html.count("data:image/gif") == 1
-    for name in re.findall(r'href="([\w.-]*)"', html):
+    for name in re.findall(r'href="([\w./-]+)"', html):
         assert (folder / name).is_file()
 
 

@@ -12,7 +12,7 @@ from stable_baselines3 import A2C
 from benchmarks import recording
 from benchmarks.__main__ import main
 from benchmarks.pretraining import WORLDS, Agent, PretrainingConfig, make_a2c, make_learner
-from benchmarks.report.runs import read, returns
+from benchmarks.report.runs import gather, read
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
 from sb3_manygoals.optim import FusedRMSprop
@@ -55,7 +55,7 @@ def test_a_run_has_all_its_steps_and_files(agent, tmp_path, capsys):
     assert PretrainingConfig.saved(folder) == replace(tiny(agent=agent, output=tmp_path), resume=folder)
     model = A2C.load(folder / "model.zip", device="cpu")
     assert model.num_timesteps == score["step"]
-    known = returns(read([folder]))
+    known = gather(read([folder]), "curve.csv")
     assert set(zip(known["agent"], known["seed"], strict=True)) == {(agent, 1)}
     assert known["step"].tolist() == [int(row["step"]) for row in curve(folder)]
     said = capsys.readouterr().out

@@ -14,9 +14,9 @@ from benchmarks.auxiliary import WORLDS, AuxiliaryConfig
 from benchmarks.mastery import MasteryConfig
 from benchmarks.pretraining import PretrainingConfig
 from benchmarks.report.runs import read
-from benchmarks.scores import DATA, human_normalized, read_table
+from benchmarks.scores import normalized, read_table
 from benchmarks.studies import auxiliary, games, mastery, pretraining
-from benchmarks.studies.games import BETAS, GAMES, BetaStudyConfig, GamesStudyConfig, compare_betas
+from benchmarks.studies.games import BETAS, GAMES, BetaStudyConfig, GamesStudyConfig
 from benchmarks.studies.pretraining import PretrainingStudyConfig
 from benchmarks.studies.study import carry_out, configuration, mean_return
 from benchmarks.suite import Result, Spec, results
@@ -27,7 +27,9 @@ from tests.sb3_manygoals.checkpoint.test_resume import same
 
 __all__ = ["no_sync"]
 
-ATARI_AGENTS = list(dict.fromkeys(spec.agent for spec in games.specs(1, games=["Qbert"])))
+
+def atari(seeds=1, steps=games.STEPS, chosen=("Qbert",), only=()):
+    return GamesStudyConfig(seeds=seeds, steps=steps, games=chosen, only=only).specs()
 
 
 def found(part, **options):
@@ -86,13 +88,6 @@ def test_each_ablation_changes_the_default_otherwise():
     assert resets == [True, False]
 
 
-def test_worlds_have_their_own_steps_and_maps():
-    configs = found("worlds")
-    assert [configs[name].total_steps for name in ("small", "locks", "taxi")] == [50_000, 500_000, 200_000]
-    assert configs["locks"].map == "locks"
-    assert configs["door-key"].env_id == "MiniGrid-DoorKey-6x6-v0"
-
-
 def test_a_run_gives_the_numbers_of_its_summary(tmp_path):
     settings = {"command": "mastery", "agent": "table", "n_envs": 4, "eval_steps": 30, "final_episodes": 1}
     spec = Spec("benchmarks.studies.mastery:carry_out", "agents-table", "TwoRoomsSwitchSmall-v0", 0, 400, settings)
@@ -134,34 +129,28 @@ def test_all_ways_of_pre_training_have_the_same_total_steps():
 
 
 def test_six_agents_in_the_papers_49_games_with_three_seeds():
-    suite = games.specs(3)
+    suite = atari(3, chosen=())
     assert len(suite) == len(set(suite)) == 6 * 49 * 3
-    assert "Pitfall" in GAMES
-    assert "Hero" not in GAMES
     assert {spec.game for spec in suite} == set(GAMES)
     assert {spec.steps for spec in suite} == {10_000_000}
     assert [spec.seed for spec in suite] == sorted(spec.seed for spec in suite)
 
 
-@pytest.mark.parametrize("agent", ATARI_AGENTS)
-def test_agents_have_the_papers_settings_and_its_names(agent):
-    (spec,) = games.specs(1, games=["Qbert"], only=[agent])
-    columns = [read_table(DATA / f"paper_{study}_scores.csv").columns for study in ("auxiliary", "pretraining")]
-    assert any(agent.replace("-", "_") in each for each in columns)
-    config = configuration(spec)
-    paper = PretrainingConfig() if agent.endswith("-pretraining") else AuxiliaryConfig()
-    assert config == replace(paper, agent=config.agent, game="Qbert", progress_bar=False)
-    assert config.agent == agent.removesuffix("-pretraining").replace("-", "_")
-
-
-def test_a_tenth_of_the_steps_is_pre_training():
-    for steps, before, starts in ((20_000, 2_000, 1_000), (1_000, 100, 50)):
-        (spec,) = games.specs(1, steps, ["Boxing"], ["many-goals-pretraining"])
+def test_agents_have_the_papers_settings_and_its_names():
+    columns = {column for study in ("auxiliary", "pretraining") for column in read_table(f"paper_{study}_scores")}
+    suite = atari()
+    assert {spec.agent.replace("-", "_") for spec in suite} == columns
+    for spec in suite:
         config = configuration(spec)
+        paper = PretrainingConfig() if spec.agent.endswith("-pretraining") else AuxiliaryConfig()
+        assert config == replace(paper, agent=config.agent, game="Qbert", progress_bar=False)
+        assert config.agent == spec.agent.removesuffix("-pretraining").replace("-", "_")
+    for steps, before, starts in ((20_000, 2_000, 1_000), (1_000, 100, 50)):
+        config = configuration(atari(steps=steps, only=["many-goals-pretraining"])[0])
         assert (config.steps, config.pretrain_steps, config.learning_starts) == (steps, before, starts)
 
 
-def test_the_range_of_beta_on_the_seven_games(tmp_path):
+def test_the_range_of_beta_on_the_seven_games():
     suite = BetaStudyConfig(SuiteConfig()).specs()
     assert len(set(suite)) == 8 * 7 * 3
     assert {configuration(spec).weight for spec in suite} == set(BETAS)
@@ -174,9 +163,9 @@ def test_the_range_of_beta_on_the_seven_games(tmp_path):
     [
         (lambda: mastery.PARTS["paper"].specs(0), "seeds must be at least 1, got 0"),
         (lambda: mastery.PARTS["paper"].specs(1, only=("table", "dqn")), "only must be of uniform, .*, table, got dqn"),
-        (lambda: games.specs(1, 9), "steps must be at least 10, of which one is pre-training's, got 9"),
-        (lambda: games.specs(1, 100, ["Hero"]), "games must be of Alien, .*, got Hero"),
-        (lambda: games.specs(1, 100, [], ["ppo"]), "only must be of a2c, .*, got ppo"),
+        (lambda: atari(steps=9), "steps must be at least 10, of which one is pre-training's, got 9"),
+        (lambda: atari(chosen=["Hero"]), "games must be of Alien, .*, got Hero"),
+        (lambda: atari(only=["ppo"]), "only must be of a2c, .*, got ppo"),
         (lambda: BetaStudyConfig(SuiteConfig(), games=("Pong",)).specs(), "games must be of Atlantis, .*, got Pong"),
         (lambda: BetaStudyConfig(SuiteConfig(), betas=()).specs(), "betas must be positive numbers, got none"),
         (lambda: BetaStudyConfig(SuiteConfig(), betas=(0.0, 0.1)).specs(), "betas must be positive numbers, got 0.0 0.1"),
@@ -230,6 +219,8 @@ def test_a_study_is_carried_out_and_compared(tmp_path, capsys):
 def test_the_mean_return_counts_what_was_before_the_first_row_as_nothing(tmp_path):
     path = tmp_path / "curve.csv"
     assert mean_return(path) == 0.0
+    path.write_text("step,episodes,episode_return\n")
+    assert mean_return(path) == 0.0
     path.write_text("step,episodes,episode_return\n100,3,5.0\n150,4,1.0\n250,9,2.0\n")
     assert mean_return(path) == (50 * 1.0 + 100 * 2.0) / 250
 
@@ -245,7 +236,7 @@ def test_agents_are_compared_with_mastery():
         *(result("none", seed, score) for seed, score in enumerate([None, 0.5, 0.8])),
         result("reward_prediction", 0, 0.3),
     ]
-    many, none, predicted = pretraining.compare(finished)
+    many, none, predicted = PretrainingStudyConfig().compare(finished)
     assert (many["agent"], many["seeds"]) == ("many_goals", 3)
     assert (many["score"], many["mean_return"]) == (pytest.approx(0.7), pytest.approx(0.35))
     assert many["score_low"] < 0.7 < many["score_high"]
@@ -257,38 +248,26 @@ def test_agents_are_compared_with_mastery():
     assert predicted == {"game": "MiniGrid-DoorKey-5x5-v0"} | expected
 
 
-def beta_results(root, values, seeds):
-    config = BetaStudyConfig(SuiteConfig(root=root), seeds=seeds, steps=100, games=tuple(values), betas=(0.01, 0.02))
-    done = [
-        Result(spec, {"score": values[spec.game][spec.settings["weight"] == 0.02] + spec.seed}, 1.0, 1)
-        for spec in config.specs()
-    ]
-    return config, done
-
-
-def test_betas_are_compared_on_games_that_all_have(tmp_path):
+def test_betas_are_compared_on_games_that_all_have(tmp_path, capsys):
     values = {"Boxing": (1.0, 7.0), "Qbert": (200.0, 9000.0), "UpNDown": (600.0, 900.0)}
-    _, done = beta_results(tmp_path, values, 2)
+    config = BetaStudyConfig(SuiteConfig(root=tmp_path), seeds=2, steps=100, games=tuple(values), betas=(0.01, 0.02))
+    done = []
+    for spec in config.specs():
+        score = values[spec.game][spec.settings["weight"] == 0.02] + spec.seed
+        done.append(Result(spec, {"score": score}, 1.0, 1))
+        spec.write(tmp_path)
+        done[-1].write(spec.folder(tmp_path))
     assert (done[-1].spec.game, done[-1].spec.agent) == ("UpNDown", "beta-0.02")
-    rows = compare_betas(done[:-1])
+    rows = config.compare(done[:-1])
     assert [(row["beta"], row["games"], row["seeds"]) for row in rows] == [("0.01", 2, 2), ("0.02", 2, 2)]
     for row, column in zip(rows, (0, 1), strict=True):
         raw = [[values[game][column] + seed for game in ("Boxing", "Qbert")] for seed in (0, 1)]
-        by_game = human_normalized(raw, ["Boxing", "Qbert"]).mean(axis=0)
+        by_game = normalized(raw, ["Boxing", "Qbert"]).mean(axis=0)
         assert row["median"] == pytest.approx(by_game.mean())  # of two
         assert row["median_low"] <= row["median"] <= row["median_high"]
-    assert "median_low" not in compare_betas(done[:1])[0]
-    assert compare_betas([Result(done[0].spec, {"score": None}, 1.0, 1)]) == []
-
-
-def test_the_search_writes_what_came_of_it(tmp_path, capsys):
-    config, done = beta_results(tmp_path, {"Boxing": (3.0, 5.0)}, 1)
-    for each in done:
-        each.spec.folder(tmp_path).mkdir()
-        each.write(each.spec.folder(tmp_path))
+    assert "median_low" not in config.compare(done[:1])[0]
+    assert config.compare([Result(done[0].spec, {"score": None}, 1.0, 1)]) == config.compare([]) == []
     config.run()
     with (tmp_path / "beta.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["beta"] for row in rows] == ["0.01", "0.02"]
-    assert float(rows[1]["median"]) == pytest.approx(float(human_normalized([5.0], ["Boxing"])[0]), abs=1e-4)
+        assert [(row["beta"], row["games"]) for row in csv.DictReader(file)] == [("0.01", "3"), ("0.02", "3")]
     assert "is that of 0.02" in capsys.readouterr().out

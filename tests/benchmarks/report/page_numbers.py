@@ -21,14 +21,13 @@ class Page(HTMLParser):
     """
     :ivar numbers: what is shown and the attributes of its element, of all that say which cell they are
     :ivar loose: words with digits that say nothing of that kind
-    :ivar drawn: words with digits in figures, but for their axes, and the file that the figure says to show
     :ivar links: addresses of links
     :ivar loaded: addresses of what the page itself needs
     """
 
     def __init__(self, html):
         super().__init__()
-        self.numbers, self.loose, self.drawn, self.links, self.loaded = [], [], [], [], []
+        self.numbers, self.loose, self.links, self.loaded = [], [], [], []
         self.open = []
         self.feed(html)
         assert not self.open, f"left open: {self.open}"
@@ -57,12 +56,9 @@ class Page(HTMLParser):
             return
         tags = [tag for tag, _ in self.open]
         tag, attributes = self.open[-1]
-        if "svg" in tags:
-            ids = " ".join(found.get("id") or "" for _, found in self.open)
-            if not re.search(r"[xy]tick_", ids):
-                source = next(found["data-source"] for tag, found in self.open if tag == "figure")
-                self.drawn.append((text.strip(), source))
-        elif tag == "data":
+        if "svg" in tags and re.search(r"[xy]tick_", " ".join(found.get("id") or "" for _, found in self.open)):
+            return  # numbers of an axis; there are no others in figures
+        if tag == "data":
             self.numbers.append((text, attributes["value"], attributes["data-cell"]))
         elif tag in NAMES or attributes.get("class") == "name" or (tag == "a" and not attributes["href"].startswith("#")):
             return
@@ -81,9 +77,9 @@ def agrees(shown, exact):
     return abs(float(digits) - scale * float(exact)) <= 0.5 * 10**-decimals * (1 + 1e-9)
 
 
-def trouble(path, data=None):
+def trouble(path):
     """What is wrong with the numbers of a page, in words; nothing, if nothing is."""
-    data = data or path.with_name(f"{path.stem}-data")
+    data = path.with_name(f"{path.stem}-data")
     page = Page(path.read_text(encoding="utf-8"))
     wrong = [f"says not where it comes from: {text!r}" for text in page.loose]
     for shown, value, cell in page.numbers:
@@ -91,16 +87,4 @@ def trouble(path, data=None):
         exact = rows_of(data / file)[int(row) - 1][column]
         if exact != value or not agrees(shown, exact):
             wrong.append(f"shows {shown!r}, has {value!r}, and is {exact!r} in {cell}")
-    for text, file in page.drawn:
-        cells = {cell for row in rows_of(data / file) for cell in row.values()}
-        if text not in cells and not any(_is_number(cell) and agrees(text, cell) for cell in cells):
-            wrong.append(f"draws {text!r}, which is not in {file}")
     return wrong
-
-
-def _is_number(cell):
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True

@@ -6,8 +6,6 @@ import random
 import time
 from pathlib import Path
 
-from filelock import Timeout
-
 from benchmarks.suite import Spec
 
 SLOW = 0.02
@@ -57,10 +55,6 @@ def bad_value(spec, folder):
 def leaves(spec, folder):
     print("error: no such thing")
     raise SystemExit(spec.seed)
-
-
-def locked_out(spec, folder):
-    raise Timeout("another lock")
 
 
 def make(**changes):

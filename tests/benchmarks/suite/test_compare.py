@@ -1,7 +1,6 @@
 """Suites carried out twice: what is the same, and what is not."""
 
 import csv
-import json
 import shutil
 
 import pytest
@@ -78,17 +77,17 @@ def test_what_is_no_suite_is_refused(once, twice, tmp_path):
         list(differences(tmp_path, once))
     with pytest.raises(ValueError, match="at least two folders, got 1"):
         CompareConfig((once,))
-    path = SPECS[0].folder(twice) / "result.json"
-    path.write_text(json.dumps({}))
+    (SPECS[0].folder(twice) / "result.json").write_text("{}")
     with pytest.raises(SuiteError, match="is damaged"):
         list(differences(once, twice))
 
 
 def test_what_is_equal():
-    tree = {"a": [th.zeros(2), 1], "b": {"c": th.ones(1)}}
-    assert same(tree, {"a": [th.zeros(2), 1], "b": {"c": th.ones(1)}})
-    assert not same(tree, {"a": [th.zeros(2), 1], "b": {"c": th.zeros(1)}})
-    assert not same(tree, {"a": [th.zeros(2)], "b": {"c": th.ones(1)}})
-    assert not same(th.zeros(1), th.zeros(1, dtype=th.float64))
-    assert not same(th.zeros(1), 0.0)
-    assert not same({"a": 1}, {"b": 1})
+    def tree(*a, c=1.0):
+        return {"a": [th.zeros(2), *a], "b": {"c": th.full((1,), c)}}
+
+    assert same(tree(1), tree(1))
+    for other in (tree(1, c=0.0), tree(), {"a": 1}, th.zeros(2)):
+        assert not same(tree(1), other)
+    for other in (th.zeros(1, dtype=th.float64), 0.0):
+        assert not same(th.zeros(1), other)

@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from benchmarks.suite import Spec, SuiteError, pending, read_result, results
 from benchmarks.suite.attempt import Busy, attempt, in_child
-from benchmarks.suite.run import SuiteConfig, estimate, hours_until_done
+from benchmarks.suite.run import SuiteConfig, hours_until_done, measured_rates
 from benchmarks.suite.spec import Result
 from tests.benchmarks.suite import suite_agent
 from tests.benchmarks.suite.suite_agent import make, one_fails, quick, slow, starts
@@ -142,6 +142,7 @@ def test_a_driver_that_ends_loses_nothing(tmp_path, undisturbed, engine, number)
     assert (watched / "told to end").exists() == (bool(engine) or number != signal.SIGKILL)
     assert 5 < steps_in(watched) < 50
     assert len(pending(slow(), tmp_path)) >= 6
+    assert all((spec.folder(tmp_path) / "spec.json").exists() for spec in slow())  # also where nothing was begun
     finish(tmp_path)
     assert places(slow(), tmp_path) == undisturbed
     assert starts(watched)[1] > 5  # it went on
@@ -158,9 +159,8 @@ def test_a_killed_worker_goes_on(tmp_path, undisturbed):
     assert f"again: {first.name}: killed by SIGKILL" in output
     assert places(slow(), tmp_path) == undisturbed
     assert starts(first.folder(tmp_path))[1] > 5
-    assert {spec: result.attempts for spec, result in results(slow(), tmp_path).items()} == dict.fromkeys(slow(), 1) | {
-        first: 2
-    }
+    attempts = {spec: result.attempts for spec, result in results(slow(), tmp_path).items()}
+    assert attempts == dict.fromkeys(slow(), 1) | {first: 2}
 
 
 def test_two_drivers_do_not_run_the_same_at_once(tmp_path, undisturbed):
@@ -219,63 +219,39 @@ def test_a_function_that_leaves_has_failed(tmp_path, engine, capsys):
     assert "SystemExit: 0" in (leaving[0].folder(tmp_path) / "log.txt").read_text()
 
 
-def test_a_function_that_waits_for_a_lock_of_its_own_is_not_busy(tmp_path):
-    spec = make(carry_out=f"{suite_agent.__name__}:locked_out")
-    with pytest.raises(TimeoutError):
-        attempt(spec, spec.folder(tmp_path))
-    with FileLock(spec.folder(tmp_path) / "lock", timeout=0):
-        pass  # it was let go of
-
-
-def test_estimates_by_hand():
-    todo = [
-        make(agent=agent, seed=seed, steps=steps) for agent, seed, steps in [("a", 2, 7200), ("a", 3, 7200), ("b", 0, 3600)]
-    ]
+def test_a_dry_run_says_what_it_would_cost_and_does_nothing(tmp_path, capsys):
     done = [
         Result(make(agent="a", seed=0, steps=100), {}, 50.0, 1),
         Result(make(agent="a", seed=1, steps=300), {}, 150.0, 1),
         Result(make(agent="a", seed=4, steps=300), {}, 1.0, 2),  # went on from who knows where
     ]
-    of_a, of_b = estimate(todo, done, {})
-    assert (of_a.agent, of_a.runs, of_a.steps, of_a.rate, of_a.source, of_a.hours) == (
-        "a",
-        2,
-        14400,
-        2.0,
-        "2 finished runs",
-        2.0,
-    )
-    assert (of_b.rate, of_b.hours, of_b.source) == (None, None, "never measured")
-    assert hours_until_done(todo, [of_a, of_b], 2) is None
-    known = estimate(todo, done, {"b": 0.5})
-    assert [each.hours for each in known] == [2.0, 2.0]
-    assert hours_until_done(todo, known, 1) == 4.0
-    assert hours_until_done(todo, known, 2) == 3.0  # the third waits for one of the first two
-    assert hours_until_done(todo, known, 8) == 2.0
-    assert estimate(todo, done, {"a": 1.0})[0].hours == 4.0
-    with pytest.raises(ValueError, match="steps per second of a must be positive, got 0"):
-        estimate(todo, done, {"a": 0})
-
-
-def test_a_dry_run_says_what_it_would_do_and_does_nothing(tmp_path, capsys):
-    specs = [make(agent="a"), make(agent="b")]
-    config = SuiteConfig(tmp_path / "none", dry_run=True, steps_per_second={"a": 0.5})
-    assert config.run(specs) is None
+    assert measured_rates(done) == {"a": 2.0}
+    todo = [make(seed=2, steps=7200), make(seed=3, steps=7200), make(agent="b", steps=3600)]
+    rates = {"a": 2.0, "b": 0.5}
+    # the third waits for one of the first two
+    assert [hours_until_done(todo, rates, workers) for workers in (1, 2, 8)] == [4.0, 3.0, 2.0]
+    root = tmp_path / "none"
+    assert SuiteConfig(root, dry_run=True, steps_per_second={"a": 2.0}).run(todo) is None
     output = capsys.readouterr().out
-    assert f"would run {specs[1].name}\n" in output
+    assert f"would run {todo[1].name}\n" in output
     assert "no estimate: never measured: b" in output
-    SuiteConfig(tmp_path / "none", dry_run=True, steps_per_second={"a": 0.005, "b": 0.01}, price_per_hour=2.0).run(specs)
-    assert "4.17 hours of work, at 2 an hour 8.33; done after 4.17 hours with 1 at a time" in capsys.readouterr().out
-    assert not (tmp_path / "none").exists()
+    SuiteConfig(root, "processes", 2, dry_run=True, steps_per_second=rates, price_per_hour=2.0).run(todo)
+    assert "4 hours of work, at 2 an hour 8.00; done after 3 hours with 2 at a time" in capsys.readouterr().out
+    assert not root.exists()
 
 
-def test_options_that_make_no_sense_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="workers must be 1 in-process, got 2"):
-        SuiteConfig(workers=2)
-    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
-        SuiteConfig(threads=0)
-    with pytest.raises(ValueError, match="retries must be at least 0, got -1"):
-        SuiteConfig(tmp_path, retries=-1).run(quick())
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 2}, "workers must be 1 in-process, got 2"),
+        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"retries": -1}, "retries must be at least 0, got -1"),
+        ({"steps_per_second": {"a": 0}}, "steps per second of a must be positive, got 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        SuiteConfig(**options)
 
 
 def test_ray_that_is_not_there_is_a_message(tmp_path, monkeypatch):

@@ -19,6 +19,10 @@ def test_names_are_what_is_run_and_a_hash():
     assert spec.name == "A2C_MG-ALE_Pong-v5-10000000-seed3-" + spec.name[-10:]
     # Folders made by an earlier version are found by a later one.
     assert Spec("a.b:c", "agent", "game", 0, 1).name == "agent-game-1-seed0-08183484eb"
+    settings = {"list": [1]}
+    spec = Spec("a:b", "x", "y", 0, 1, settings)
+    settings["list"].append(2)  # the settings are the spec's own
+    assert spec.settings == {"list": [1]}
 
 
 JSON = st.recursive(
@@ -42,14 +46,6 @@ def test_specs_share_a_folder_exactly_if_they_are_equal(one, other):
     assert (one.name == other.name) == (one == other) == (texts[0] == texts[1])
     assert hash(one) == hash(other) or one != other
     assert one.folder(Path("root")).resolve().parent == Path("root").resolve()
-
-
-def test_settings_are_the_specs_own():
-    settings = {"list": [1]}
-    spec = Spec("a:b", "x", "y", 0, 1, settings)
-    name = spec.name
-    settings["list"].append(2)
-    assert Spec("a:b", "x", "y", 0, 1, spec.settings).name == name
 
 
 @pytest.mark.parametrize(
@@ -95,6 +91,9 @@ def test_a_damaged_result_is_an_error_that_names_it(tmp_path, text):
     (folder / "result.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(SuiteError, match=rf"{folder / 'result.json'} is damaged: .*Remove it"):
         pending([spec], tmp_path)
+    Result(make(seed=1), {}, 1.0, 1).write(folder)
+    with pytest.raises(SuiteError, match=f"is of another run, {make(seed=1).name}"):
+        results([spec], tmp_path)
 
 
 def test_a_result_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -112,14 +111,6 @@ def test_a_result_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
                 Result(spec, {"score": 0.2}, 2.5, 3).write(folder)
         assert [result.values for result in results([spec], tmp_path).values()] == ([] if before is None else [before])
         Result(spec, {"score": 0.1}, 2.5, 3).write(folder)
-
-
-def test_a_result_of_another_run_is_an_error(tmp_path):
-    one, other = make(), make(seed=1)
-    one.folder(tmp_path).mkdir()
-    Result(other, {}, 1.0, 1).write(one.folder(tmp_path))
-    with pytest.raises(SuiteError, match=f"is of another run, {other.name}"):
-        results([one], tmp_path)
 
 
 def test_pending_are_those_without_a_result_each_once(tmp_path):
