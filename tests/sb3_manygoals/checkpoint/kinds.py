@@ -223,8 +223,9 @@ ENVIRONMENTS = {
     "Subproc": lambda: SubprocVecEnv([stateful] * 2, start_method="fork"),
     "Subproc goals": lambda: VecGoalBufferWrapper(SubprocVecEnv([stateful] * 2, start_method="fork"), max_episode_steps=6),
     **{f"Sync {mode.name}": functools.partial(vector, cartpole, autoreset_mode=mode) for mode in MODES},
-    **{f"Async {mode.name}": functools.partial(vector, stateful, AsyncVectorEnv, 2, autoreset_mode=mode) for mode in MODES},
-    "Async without shared memory": lambda: AsyncVectorEnv([stateful] * 2, shared_memory=False),
+    **{
+        f"Async {mode.name}": functools.partial(vector, stateful, AsyncVectorEnv, 2, autoreset_mode=mode) for mode in MODES[1:]
+    },
     "vector wrappers": lambda: VectorRecordEpisodeStatistics(VectorNormalizeObservation(vector(cartpole))),
     "CartPole native": lambda: gym.make_vec("CartPole-v1", 3, "vector_entry_point"),
     **{
@@ -259,7 +260,9 @@ class Driver:
     def step(self):
         if isinstance(self.env, VecEnv):
             actions = np.array([self.env.action_space.sample() for _ in range(self.env.num_envs)])
-            return actions, self.env.step(actions), copy.deepcopy(current_reset_infos(self.env))
+            result = self.env.step(actions)
+            starts = [copy.deepcopy(current_reset_infos(self.env)[row]) for row in np.flatnonzero(result[2])]
+            return actions, result, starts
         actions = self.env.action_space.sample()
         result = self.env.step(actions)
         ended = np.logical_or(result[2], result[3])
