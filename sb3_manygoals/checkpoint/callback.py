@@ -17,7 +17,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
-from sb3_manygoals.checkpoint.folder import read_newest, write_checkpoint
+from sb3_manygoals.checkpoint.folder import checkpoints, read_newest, write_checkpoint
 from sb3_manygoals.checkpoint.learner import (
     get_generators,
     get_learner_state,
@@ -111,6 +111,7 @@ class ExactCheckpointCallback(BaseCallback):
         self._signal: int | None = None
         self._previous: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
         self._resumed: dict[str, Any] | None = None
+        self._damaged = 0  # checkpoints, which must not push out those that are whole
 
     def resume(self, model: BaseAlgorithm, fallback: bool = False) -> bool:
         """
@@ -146,6 +147,7 @@ class ExactCheckpointCallback(BaseCallback):
                 stacklevel=2,
             )
         self._resumed = {name: state[name] for name in ("generators", "log")}
+        self._damaged = checkpoints(self.root).index(path)
         self._saved_step = model.num_timesteps
         if self.verbose:
             print(f"going on from {path}")
@@ -159,7 +161,8 @@ class ExactCheckpointCallback(BaseCallback):
         :raises OSError: if it cannot be written
         :raises CheckpointError: if something has a state that cannot be saved
         """
-        path = write_checkpoint(self.root, self._state(), step=self.model.num_timesteps, keep=self.keep)
+        keep = None if self.keep is None else self.keep + self._damaged
+        path = write_checkpoint(self.root, self._state(), step=self.model.num_timesteps, keep=keep)
         self._note_save()
         if self.verbose:
             print(f"checkpoint {path}")

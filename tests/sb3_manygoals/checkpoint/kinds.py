@@ -279,17 +279,3 @@ class Driver:
         if isinstance(env, DummyVecEnv) and all(env.env_is_wrapped(GoalBufferWrapper)):
             return env.get_attr("goal_buffer")
         return [env.goal_buffer] if isinstance(env, GoalBufferWrapper) else []
-
-
-def leaves(tree, seen=None):
-    """Everything in a tree that could be changed, each once."""
-    seen = {} if seen is None else seen
-    if id(tree) in seen:
-        return
-    seen[id(tree)] = tree
-    if isinstance(tree, (dict, list, tuple, set, deque)):
-        yield tree
-        for one in tree.values() if isinstance(tree, dict) else tree:
-            yield from leaves(one, seen)
-    elif isinstance(tree, (np.ndarray, np.random.Generator, np.random.RandomState, th.Tensor)):
-        yield tree
