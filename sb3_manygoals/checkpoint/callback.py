@@ -18,15 +18,10 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.checkpoint.folder import checkpoints, read_newest, write_checkpoint
-from sb3_manygoals.checkpoint.learner import (
-    get_generators,
-    get_learner_state,
-    get_pending_log,
-    set_generators,
-    set_learner_state,
-    set_pending_log,
-)
+from sb3_manygoals.checkpoint.learner import get_generators, get_learner_state, set_generators, set_learner_state
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree
+
+_LOG = ("name_to_value", "name_to_count", "name_to_excluded")  # what a logger has not written yet
 
 
 @runtime_checkable
@@ -107,7 +102,6 @@ class ExactCheckpointCallback(BaseCallback):
         self._saved_time = time.monotonic()
         self._start_time = 0.0  # of this call of learn()
         self._within_rollout = False
-        self._checked = False
         self._signal: int | None = None
         self._previous: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
         self._resumed: dict[str, Any] | None = None
@@ -175,7 +169,8 @@ class ExactCheckpointCallback(BaseCallback):
             "learner": get_learner_state(self.model),
             "env": get_env_state(env),
             "extras": {name: extra.get_checkpoint_state() for name, extra in self.extras.items()},
-            **(self._resumed or {"generators": get_generators(self.model), "log": get_pending_log(self.logger)}),
+            "generators": get_generators(self.model),
+            "log": {name: dict(getattr(self.logger, name)) for name in _LOG},
             "threads": th.get_num_threads(),
         }
 
@@ -189,8 +184,9 @@ class ExactCheckpointCallback(BaseCallback):
             raise ValueError("learn() has set the model back to the start: after resume(), pass reset_num_timesteps=False")
         self._note_save()
         self._start_time = self.model.start_time
-        self._within_rollout = self._checked = False
+        self._within_rollout = False
         self._signal = None
+        check_tree(self._state())  # what cannot be saved is an error now, not after hours
         self._install_handlers()
 
     def _on_rollout_start(self) -> None:
@@ -198,13 +194,13 @@ class ExactCheckpointCallback(BaseCallback):
         if self._resumed is not None:
             # Only now, as anything may have drawn random numbers or logged since resume().
             set_generators(self._resumed["generators"])
-            set_pending_log(self.logger, self._resumed["log"])
+            for name in _LOG:
+                getattr(self.logger, name).clear()
+                getattr(self.logger, name).update(self._resumed["log"][name])
             self._resumed = None
         elif told is not None or self._is_due():
             self._save_or_warn()
-        elif not self._checked:
-            check_tree(self._state())  # what cannot be saved is an error now, not after hours
-        self._checked = self._within_rollout = True
+        self._within_rollout = True
         if told is not None:
             self._obey_signal()
             self._install_handlers()  # the process goes on

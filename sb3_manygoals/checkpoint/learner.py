@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_manygoals.checkpoint.tree import CheckpointError
@@ -41,7 +40,7 @@ def get_algorithm_state(model: BaseAlgorithm) -> dict[str, Any]:
         "policy": dict(model.policy.state_dict()),
         "optimizer": None if optimizer is None else optimizer.state_dict(),
         "counters": {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)},
-        "action_space": None if model.action_space._np_random is None else model.action_space.np_random,
+        "action_space": model.action_space._np_random,
     }
 
 
@@ -55,7 +54,7 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
         network, kind of optimizer, discount or targets with their arguments. Then nothing was changed
     """
     ours, theirs = _built(model), state["built"]
-    for name in [*theirs, *(name for name in ours if name not in theirs)]:
+    for name in {**theirs, **ours}:
         if ours.get(name) != theirs.get(name):
             raise CheckpointError(f"the checkpoint is of a learner with {name} {theirs.get(name)}, got {ours.get(name)}")
     model.policy.load_state_dict(state["policy"])
@@ -64,8 +63,7 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
         optimizer.load_state_dict(state["optimizer"])
     for name, value in state["counters"].items():
         setattr(model, name, value)
-    if state["action_space"] is not None:
-        model.action_space._np_random = state["action_space"]
+    model.action_space._np_random = state["action_space"]
 
 
 def get_learner_state(model: BaseAlgorithm) -> Any:
@@ -116,18 +114,6 @@ def set_generators(state: dict[str, Any]) -> None:
     np.random.set_state(state["numpy"])  # noqa: NPY002
     th.set_rng_state(state["torch"])
     th.cuda.set_rng_state_all(state["cuda"][: th.cuda.device_count()])
-
-
-def get_pending_log(logger: Logger) -> dict[str, Any]:
-    """:return: what was recorded since the last line of the log"""
-    return {name: dict(getattr(logger, name)) for name in ("name_to_value", "name_to_count", "name_to_excluded")}
-
-
-def set_pending_log(logger: Logger, state: dict[str, Any]) -> None:
-    """:param state: of :func:`get_pending_log`"""
-    for name, values in state.items():
-        getattr(logger, name).clear()
-        getattr(logger, name).update(values)
 
 
 def _built(model: BaseAlgorithm) -> dict[str, Any]:

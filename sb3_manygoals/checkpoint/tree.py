@@ -190,8 +190,6 @@ def _refusal(name: str, value: Any) -> CheckpointError:
     kind, of = type(value), ""
     if isinstance(value, (np.ndarray, np.generic)):
         of = f" of dtype {value.dtype}"
-    elif isinstance(value, th.Tensor):
-        of = f" of {value.layout} on {value.device}"
     elif isinstance(value, np.random.Generator):
         of = f" of {type(value.bit_generator).__name__}"
     return CheckpointError(

@@ -179,15 +179,6 @@ def test_another_number_of_threads_is_a_warning(tmp_path):
         th.set_num_threads(before)
 
 
-def test_a_checkpoint_just_resumed_can_be_saved_again(tmp_path):
-    build("one environment").learn(70, ExactCheckpointCallback(tmp_path))
-    model, callback = build("one environment"), ExactCheckpointCallback(tmp_path)
-    assert callback.resume(model)
-    th.rand(3)
-    callback.init_callback(model)
-    same(read_checkpoint(checkpoints(tmp_path)[0]), read_checkpoint(callback.save()))
-
-
 def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(tmp_path):
     build("one environment").learn(50, ExactCheckpointCallback(tmp_path, every_steps=20, keep=2))
     assert steps(tmp_path) == [40, 50]

@@ -64,7 +64,7 @@ def test_goes_on_as_the_first(build, name, steps):
 SOME = ("Tangle", "goals", "MiniGrid DoorKey-5x5", "Dummy", "VecGoal", "VecFrameStack", "Sync NEXT_STEP", "VecGoal native")
 
 
-@pytest.mark.parametrize("name", [*SOME, "Subproc", "Async SAME_STEP", "atari wrappers"])
+@pytest.mark.parametrize("name", [*SOME, "Subproc", "Async SAME_STEP"])
 def test_to_be_asked_disturbs_nothing(build, name):
     first, other = build(name, 0), build(name, 0)
     for _ in range(30):
