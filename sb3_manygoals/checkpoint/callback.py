@@ -116,7 +116,7 @@ class ExactCheckpointCallback(BaseCallback):
         :param model: built as the one that was saved, with its environment
         :param fallback: whether to take an older checkpoint if the newest is damaged, with a warning
         :return: whether there was one
-        :raises CheckpointError: if a checkpoint is damaged, newer than this version, or of a model that was built otherwise.
+        :raises CheckpointError: if a checkpoint is damaged, of another format, or of a model that was built otherwise.
             Model, environments and extras may then be in part what was saved: build them anew
         """
         found = read_newest(self.root, fallback=fallback)
@@ -133,11 +133,10 @@ class ExactCheckpointCallback(BaseCallback):
                 extra.set_checkpoint_state(state["extras"][name])
             except (TypeError, ValueError, KeyError) as error:
                 raise CheckpointError(f"{path}: the state does not fit extras[{name!r}]: {error!r}") from error
-        threads = state.get("threads", th.get_num_threads())
-        if threads != th.get_num_threads():
+        if state["threads"] != th.get_num_threads():
             warnings.warn(
-                f"{path} was written with {threads} threads of torch, this process has {th.get_num_threads()}: the results "
-                "will not be equal to the last bit",
+                f"{path} was written with {state['threads']} threads of torch, this process has {th.get_num_threads()}: the "
+                "results will not be equal to the last bit",
                 stacklevel=2,
             )
         self._resumed = {name: state[name] for name in ("generators", "log")}
