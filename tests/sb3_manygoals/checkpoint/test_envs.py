@@ -107,6 +107,13 @@ def test_an_async_vector_env_that_is_reset_in_part():
     again.close()
 
 
+def test_what_the_first_did_not_have_goes():
+    again = corridor()
+    again.unwrapped.later = 1
+    set_env_state(again, get_env_state(corridor()))
+    assert not hasattr(again.unwrapped, "later")
+
+
 def test_rows_go_to_the_file_of_the_new_monitor(tmp_path):
     first, again = (Monitor(corridor(), str(tmp_path / name)) for name in ("first", "again"))
     for env in (first, again):
