@@ -15,20 +15,13 @@ from typing import Any, Protocol, runtime_checkable
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.checkpoint.folder import checkpoints, read_newest, write_checkpoint
-from sb3_manygoals.checkpoint.learner import (
-    OnPolicyLearner,
-    get_generators,
-    get_pending_log,
-    set_generators,
-    set_pending_log,
-)
+from sb3_manygoals.checkpoint.learner import get_generators, get_learner_state, set_generators, set_learner_state
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_LOG = ("name_to_value", "name_to_count", "name_to_excluded")  # what a logger has not written yet
 
 
 @runtime_checkable
@@ -109,11 +102,10 @@ class ExactCheckpointCallback(BaseCallback):
         self._saved_time = time.monotonic()
         self._start_time = 0.0  # of this call of learn()
         self._within_rollout = False
-        self._checked = False
         self._signal: int | None = None
         self._previous: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
         self._resumed: dict[str, Any] | None = None
-        self._damaged: set[Path] = set()
+        self._damaged = 0  # checkpoints, which must not push out those that are whole
 
     def resume(self, model: BaseAlgorithm, fallback: bool = False) -> bool:
         """
@@ -124,7 +116,7 @@ class ExactCheckpointCallback(BaseCallback):
         :param model: built as the one that was saved, with its environment
         :param fallback: whether to take an older checkpoint if the newest is damaged, with a warning
         :return: whether there was one
-        :raises CheckpointError: if a checkpoint is damaged, newer than this version, or of a model that was built otherwise.
+        :raises CheckpointError: if a checkpoint is damaged, of another format, or of a model that was built otherwise.
             Model, environments and extras may then be in part what was saved: build them anew
         """
         found = read_newest(self.root, fallback=fallback)
@@ -133,7 +125,7 @@ class ExactCheckpointCallback(BaseCallback):
         path, state = found
         if state["extras"].keys() != self.extras.keys():
             raise CheckpointError(f"{path} has the extras {sorted(state['extras'])}, this run has {sorted(self.extras)}")
-        _learner(model).set_checkpoint_state(state["learner"])
+        set_learner_state(model, state["learner"])
         assert model.env is not None
         set_env_state(model.env, state["env"])
         for name, extra in self.extras.items():
@@ -141,16 +133,14 @@ class ExactCheckpointCallback(BaseCallback):
                 extra.set_checkpoint_state(state["extras"][name])
             except (TypeError, ValueError, KeyError) as error:
                 raise CheckpointError(f"{path}: the state does not fit extras[{name!r}]: {error!r}") from error
-        threads = state.get("threads", th.get_num_threads())
-        if threads != th.get_num_threads():
+        if state["threads"] != th.get_num_threads():
             warnings.warn(
-                f"{path} was written with {threads} threads of torch, this process has {th.get_num_threads()}: the results "
-                "will not be equal to the last bit",
+                f"{path} was written with {state['threads']} threads of torch, this process has {th.get_num_threads()}: the "
+                "results will not be equal to the last bit",
                 stacklevel=2,
             )
-        all_of_them = checkpoints(self.root)
-        self._damaged = set(all_of_them[: all_of_them.index(path)])
         self._resumed = {name: state[name] for name in ("generators", "log")}
+        self._damaged = checkpoints(self.root).index(path)
         self._saved_step = model.num_timesteps
         if self.verbose:
             print(f"going on from {path}")
@@ -164,10 +154,9 @@ class ExactCheckpointCallback(BaseCallback):
         :raises OSError: if it cannot be written
         :raises CheckpointError: if something has a state that cannot be saved
         """
-        damaged = len(self._damaged.intersection(checkpoints(self.root)))  # which must not push out those that are whole
-        keep = None if self.keep is None else self.keep + damaged
+        keep = None if self.keep is None else self.keep + self._damaged
         path = write_checkpoint(self.root, self._state(), step=self.model.num_timesteps, keep=keep)
-        self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
+        self._note_save()
         if self.verbose:
             print(f"checkpoint {path}")
         return path
@@ -176,10 +165,11 @@ class ExactCheckpointCallback(BaseCallback):
         env = self.model.get_env()
         assert env is not None
         return {
-            "learner": _learner(self.model).get_checkpoint_state(),
+            "learner": get_learner_state(self.model),
             "env": get_env_state(env),
             "extras": {name: extra.get_checkpoint_state() for name, extra in self.extras.items()},
-            **(self._resumed or {"generators": get_generators(self.model), "log": get_pending_log(self.logger)}),
+            "generators": get_generators(self.model),
+            "log": {name: dict(getattr(self.logger, name)) for name in _LOG},
             "threads": th.get_num_threads(),
         }
 
@@ -191,28 +181,28 @@ class ExactCheckpointCallback(BaseCallback):
             )
         if self._resumed is not None and (self.locals["reset_num_timesteps"] or self.model.num_timesteps != self._saved_step):
             raise ValueError("learn() has set the model back to the start: after resume(), pass reset_num_timesteps=False")
-        self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
+        self._note_save()
         self._start_time = self.model.start_time
-        self._within_rollout = self._checked = False
+        self._within_rollout = False
         self._signal = None
+        check_tree(self._state())  # what cannot be saved is an error now, not after hours
         self._install_handlers()
 
     def _on_rollout_start(self) -> None:
-        if self._signal is None:
-            self._install_handlers()  # again, after a signal that has not ended the process
         told = self._signal  # one that comes from here on is obeyed where the next rollout starts, after a checkpoint
         if self._resumed is not None:
             # Only now, as anything may have drawn random numbers or logged since resume().
             set_generators(self._resumed["generators"])
-            set_pending_log(self.logger, self._resumed["log"])
+            for name in _LOG:
+                getattr(self.logger, name).clear()
+                getattr(self.logger, name).update(self._resumed["log"][name])
             self._resumed = None
         elif told is not None or self._is_due():
             self._save_or_warn()
-        elif not self._checked:
-            check_tree(self._state())  # what cannot be saved is an error now, not after hours
-        self._checked = self._within_rollout = True
+        self._within_rollout = True
         if told is not None:
             self._obey_signal()
+            self._install_handlers()  # the process goes on
 
     def _on_step(self) -> bool:
         return True
@@ -230,7 +220,7 @@ class ExactCheckpointCallback(BaseCallback):
             elif self.model.num_timesteps > self._saved_step:
                 self._save_or_warn()
         finally:
-            # Not where another handler stands before this one, which goes on to pass to it what comes.
+            # Not where another handler stands before this one, and passes to it what comes.
             if all(signal.getsignal(number) == self._on_signal for number in self._previous):
                 self._restore_handlers()
         self._obey_signal()
@@ -241,6 +231,9 @@ class ExactCheckpointCallback(BaseCallback):
             return True
         return self.every_seconds is not None and time.monotonic() - self._saved_time >= self.every_seconds
 
+    def _note_save(self) -> None:
+        self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
+
     def _save_or_warn(self) -> None:
         try:
             self.save()
@@ -248,18 +241,16 @@ class ExactCheckpointCallback(BaseCallback):
             if not self.go_on:
                 raise
             warnings.warn(f"no checkpoint at step {self.model.num_timesteps}: {error}", stacklevel=2)
-            self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()  # the next try in its time
+            self._note_save()  # the next try in its time
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._restore_handlers()  # a second one is not kept waiting
-        while frame is not None:
-            if frame.f_code.co_name == "learn" and frame.f_locals.get("self") is self.model:
-                if self.model.start_time != self._start_time:
-                    break  # a later call
-                self._signal = number
-                return
+        while frame is not None and not (frame.f_code.co_name == "learn" and frame.f_locals.get("self") is self.model):
             frame = frame.f_back
-        signal.raise_signal(number)  # training has ended by an exception, nobody would look
+        if frame is not None and self.model.start_time == self._start_time:
+            self._signal = number
+        else:
+            signal.raise_signal(number)  # this call of learn() has ended by an exception, nobody would look
 
     def _obey_signal(self) -> None:
         number, self._signal = self._signal, None
@@ -269,20 +260,12 @@ class ExactCheckpointCallback(BaseCallback):
     def _install_handlers(self) -> None:
         if not self.handle_signals or threading.current_thread() is not threading.main_thread():
             return
-        for number in _SIGNALS:
+        for number in (signal.SIGINT, signal.SIGTERM):
             # What is ignored stays ignored. One that an exception has left behind is there already.
             if number not in self._previous and signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._on_signal)
 
     def _restore_handlers(self) -> None:
         for number, previous in self._previous.items():
-            signal.signal(number, signal.SIG_DFL if previous is None else previous)
+            signal.signal(number, previous or signal.SIG_DFL)
         self._previous = {}
-
-
-def _learner(model: BaseAlgorithm) -> Checkpointable:
-    if isinstance(model, OnPolicyAlgorithm) and not isinstance(model, Checkpointable):
-        return OnPolicyLearner(model)
-    if not isinstance(model, Checkpointable):
-        raise TypeError(f"model must have get_checkpoint_state and set_checkpoint_state, got {type(model).__name__}")
-    return model

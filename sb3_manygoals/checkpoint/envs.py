@@ -18,15 +18,16 @@ An environment is taken apart into its wrappers, down to the innermost. Each of 
    inherits the methods and adds attributes must extend them.
 2. Else by its attributes, which must be plain: None, numbers, strings, bytes, enumerations, NumPy arrays and torch tensors,
    random number generators, spaces, and lists, tuples, dicts, sets and deques of these; or objects with the methods above.
-   Functions, classes, specs and metadata are taken not to change. Anything else is refused with its name.
+   Functions, classes and specs are taken not to change. Anything else is refused with its name.
 
 Known to be special:
 
 - Monitor and VecMonitor go on with their statistics. Their results file is not part of the state: rows go to the file that
   the new wrapper was built with, which Monitor overwrites unless it is given ``override_existing=False``, and VecMonitor
-  always does. Times, there and in RecordEpisodeStatistics, go on without the pause.
+  always does. Times, there and in RecordEpisodeStatistics, include the pause.
 - DummyVecEnv and SyncVectorEnv are captured whole. Around each environment of a SubprocVecEnv or an AsyncVectorEnv there must
-  be a :class:`StatefulEnv`, outermost.
+  be a :class:`StatefulEnv`, outermost. An AsyncVectorEnv must share its memory and not be in mode NEXT_STEP. The
+  ``reset_infos`` of a SubprocVecEnv are those of the first only for episodes that begin after the capture.
 - AtariEnv is captured by ALE with its random numbers, if its own actions are not sticky. ALE does not save the screen: a game
   that leaves some of it undrawn may show other remains in the first frames.
 - Those of AtariVecEnv are played again from their beginnings, if their actions are not sticky.
@@ -34,28 +35,51 @@ Known to be special:
 - The goal buffer is left out: environments and learner share it, and it is to be saved once, by its own methods.
 - Pictures that Gymnasium's environments draw are left out, and drawn anew when they are asked for.
 
-What an environment keeps elsewhere, in closures, class attributes, modules or NumPy's global generator, is not seen.
+What an environment keeps elsewhere, in ``__slots__``, closures, class attributes, modules or NumPy's global generator, is not
+seen.
 """
 
 from __future__ import annotations
 
-import inspect
+import functools
 import io
+import logging
 import signal
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
-from stable_baselines3.common.vec_env import SubprocVecEnv
+from gymnasium.wrappers.utils import RunningMeanStd as GymnasiumRunningMeanStd
+from stable_baselines3.common.monitor import ResultsWriter
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
-from sb3_manygoals.checkpoint.handlers import PARTS, attributes, inside, is_environment
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, copy_tree, load_tree, tree_bytes
+from sb3_manygoals.goals.buffer import GoalBuffer
 
-Node = dict[str, Any]
-_KINDS = ("spaces", "parts", "values", "special")  # of attributes
+_PARTS = (Space, RunningMeanStd, GymnasiumRunningMeanStd, StackedObservations)  # restored in place, as environments are
+_CONSTANT = (
+    *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
+    *(functools.partial, functools._lru_cache_wrapper, np.ufunc, np.dtype, th.dtype, th.device, logging.Logger, EnvSpec),
+    ResultsWriter,
+    GoalBuffer,  # shared between environments and learner, who saves it once
+)
+_LEFT_OUT: dict[type, set[str]] = {
+    # arguments of constructors, and members of classes that SB3 looks up
+    object: {"_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs", "class_attributes"},
+    DummyVecEnv: {"buf_infos"},  # written by each step before they are read
+    SubprocVecEnv: {"remotes", "work_remotes", "processes"},
+    AsyncVectorEnv: {"parent_pipes", "processes", "error_queue"},
+}
 
 
 def get_env_state(env: Any) -> Any:
@@ -66,9 +90,9 @@ def get_env_state(env: Any) -> Any:
     :return: a plain tree that shares nothing with ``env``
     :raises CheckpointError: if something in it cannot be saved; the message names it
     """
-    if not is_environment(env):
+    if not _is_environment(env):
         raise CheckpointError(f"env must be an environment, got {type(env).__name__}")
-    return copy_tree(_capture(env, {id(env)}))
+    return copy_tree({"built": _built(env, {id(env)}), **_capture(env, {id(env)})})
 
 
 def set_env_state(env: Any, state: Any) -> None:
@@ -80,18 +104,13 @@ def set_env_state(env: Any, state: Any) -> None:
     :param state: from :func:`get_env_state`; it is not changed, and may be used again
     :raises CheckpointError: if ``env`` was built otherwise; the message says where
     """
-    node = copy_tree(state)
-    try:
-        expected = _chain_of_state(node)
-    except (TypeError, KeyError) as error:
-        raise CheckpointError(f"this is not the state of an environment: {error!r}") from error
-    found = _chain(env, {id(env)})
-    if expected != found:
-        raise CheckpointError(f"the environment was built otherwise: the state is of {expected}, and this is {found}")
-    _restore(env, node, {id(env)})
+    found = _built(env, {id(env)})
+    if state["built"] != found:
+        raise CheckpointError(f"the environment was built otherwise: the state is of {state['built']}, and this is {found}")
+    _restore(env, copy_tree(state), {id(env)})
 
 
-class StatefulEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+class StatefulEnv(gym.Wrapper[Any, Any, Any, Any]):
     """
     To be put around each environment of a SubprocVecEnv or AsyncVectorEnv, outermost, so that :func:`get_env_state` and
     :func:`set_env_state` reach it in its worker. It changes nothing else.
@@ -99,206 +118,177 @@ class StatefulEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorAr
     :param env: the environment
     """
 
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        gym.utils.RecordConstructorArgs.__init__(self)
-        super().__init__(env)
-        self._ended = False
-        # Workers remember two things out of reach. That the next step of an AsyncVectorEnv is to be a reset; and what came
-        # with the last reset, which a worker of a SubprocVecEnv sends along with each step.
-        self._reset_is_due = False
-        self._reset_info: dict[str, Any] | None = None
-
     def __str__(self) -> str:
         return f"<StatefulEnv {self.env}>"
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As the environment's."""
-        if self._reset_info is not None:
-            info, self._reset_info = self._reset_info, None
-            return None, info
-        self._ended = self._reset_is_due = False
-        return self.env.reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """As the environment's."""
-        if self._reset_is_due:
-            observation, info = self.reset()
-            return observation, 0, False, False, info  # as from the worker
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        self._ended = bool(terminated or truncated)
-        return observation, reward, terminated, truncated, info
-
-    def get_checkpoint_state(self) -> Any:
-        """:return: the state of the environment inside, and whether its episode has ended"""
-        return {"env": get_env_state(self.env), "ended": self._ended}
-
-    def set_checkpoint_state(self, state: Any) -> None:
-        """:param state: from :meth:`get_checkpoint_state`"""
-        set_env_state(self.env, state["env"])
-        self._ended = state["ended"]
-
-    def checkpoint_in_worker(self, state: Any = None, next_step: bool = False, reset_info: Any = None) -> tuple[Any, str]:
+    def checkpoint_in_worker(self, state: bytes | None = None) -> tuple[bytes, str]:
         """
         Get the state, or set it, in a worker; an error is returned, since to raise one would end the worker. From then on the
         worker leaves Ctrl-C to the process that trains, which still needs it for a last checkpoint.
 
         :param state: to be set; None to get it
-        :param next_step: whether the worker resets an environment that has ended at the next step
-        :param reset_info: what the next :meth:`reset` is to return, without a reset; None for none
-        :return: the state or None, and what went wrong, "" if nothing did
+        :return: the state, and what went wrong, "" if nothing did
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells all processes
         try:
             if state is None:
-                return tree_bytes(self.get_checkpoint_state()), ""
-            if next_step and self._ended:
-                raise CheckpointError("an environment of an AsyncVectorEnv has ended and waits for its reset: build it anew")
-            self.set_checkpoint_state(load_tree(io.BytesIO(state)))
-            self._reset_is_due = next_step and self._ended
-            self._reset_info = reset_info
+                return tree_bytes(get_env_state(self.env)), ""
+            set_env_state(self.env, load_tree(io.BytesIO(state)))
         except Exception as error:
-            return None, str(error) if isinstance(error, CheckpointError) else repr(error)
-        return None, ""
+            return b"", str(error) if isinstance(error, CheckpointError) else repr(error)
+        return state, ""
+
+
+def _capture(thing: Any, seen: set[int]) -> dict[str, Any]:
+    """The state of an environment or a part of one, some of it its own memory."""
+    name, methods = type(thing).__name__, _methods(thing)
+    node: dict[str, Any] = {"inner": [_capture(one, seen) for one in _inner(thing, seen)]}
+    in_workers = isinstance(thing, (SubprocVecEnv, AsyncVectorEnv))
+    node["workers"] = _ask_workers(thing, [()] * thing.num_envs) if in_workers else None
+    node["state"] = None if methods is None else methods[0]()
+    check_tree(node["state"], f"{name}.get_checkpoint_state()")
+    node |= {"parts": {}, "values": {}}
+    for attribute, value in _attributes(thing).items():
+        if parts := _inside(value, _is_part if methods is None else _is_space):
+            node["parts"][attribute] = {key: _capture(part, seen) for key, part in parts.items()}
+        elif methods is None and not _inside(value, _is_environment):
+            check_tree(value, f"{name}.{attribute}")
+            node["values"][attribute] = value
+    return node
+
+
+def _restore(thing: Any, node: dict[str, Any], seen: set[int]) -> None:
+    name, methods, values = type(thing).__name__, _methods(thing), node["values"]
+    for one, inner in zip(_inner(thing, seen), node["inner"], strict=True):
+        _restore(one, inner, seen)
+    if node["workers"] is not None:
+        _ask_workers(thing, [(state,) for state in node["workers"]])
+    present = _attributes(thing)
+    for attribute, parts in node["parts"].items():
+        mine = _inside(present.get(attribute), _is_part)
+        if mine.keys() != parts.keys():
+            raise CheckpointError(f"{name}.{attribute} was built otherwise: expected {[*parts]} in it, found {[*mine]}")
+        for key, part in parts.items():
+            _restore(mine[key], part, seen)
+    if methods is not None:
+        try:
+            methods[1](node["state"])
+        except (TypeError, ValueError, KeyError) as error:
+            raise CheckpointError(f"the state does not fit {name}: {error}") from error
+        return
+    if isinstance(thing, AsyncVectorEnv):
+        _fill(thing.observations, values.pop("observations"))  # shared with the workers
+        del present["observations"]
+    vars(thing).update(values)
+    # what the environment came to have since it was built, and the other did not
+    for attribute in present.keys() - values.keys() - node["parts"].keys():
+        if present[attribute] is not None and not _inside(present[attribute], _is_environment):
+            del vars(thing)[attribute]
+
+
+def _built(env: Any, seen: set[int]) -> str:
+    """How an environment is built: its classes from the outermost, and how many there are."""
+    number = getattr(env, "num_envs", None)
+    inner = [_built(one, seen) for one in _inner(env, seen)]
+    if len(set(inner)) == 1:
+        inner = inner[:1]  # the number of environments says how often
+    name = f"{type(env).__module__}.{type(env).__qualname__}"
+    return f"{name}{'' if number is None else f' of {number}'}{''.join(f' ({one})' for one in inner)}"
 
 
 def _inner(env: Any, seen: set[int]) -> Iterator[Any]:
     """The environments in the attributes of one; none twice, though wrappers may refer to one further in."""
-    for _, value, _ in attributes(env):
-        for one in inside(value, is_environment).values():
+    for value in _attributes(env).values():
+        for one in _inside(value, _is_environment).values():
             if id(one) not in seen:
                 seen.add(id(one))
                 yield one
 
 
-def _class(thing: Any) -> str:
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+def _attributes(owner: Any) -> dict[str, Any]:
+    """The attributes that may be part of the state of an environment, a wrapper or a part of one."""
+    found: dict[str, Any] = getattr(owner, "__dict__", {})
+    if isinstance(owner, Space):
+        return {name: value for name, value in found.items() if name == "_np_random" or _inside(value, _is_space)}
+    left_out = set().union(*(_LEFT_OUT.get(base, ()) for base in type(owner).__mro__))
+    draws = type(owner).__module__.startswith("gymnasium.envs.")  # which use pygame for nothing but drawing their state
+
+    def is_constant(value: Any) -> bool:
+        return isinstance(value, _CONSTANT) or (draws and type(value).__module__.startswith("pygame"))
+
+    return {name: value for name, value in found.items() if name not in left_out and not _inside(value, is_constant)}
 
 
-def _chain(env: Any, seen: set[int]) -> str:
-    """How an environment is built: its classes from the outermost, and how many there are."""
-    return _describe(_class(env), getattr(env, "num_envs", None), [_chain(one, seen) for one in _inner(env, seen)])
+def _inside(value: Any, wanted: Callable[[Any], bool]) -> dict[str, Any]:
+    """What is wanted, by its place in a value, "" if it is one itself; empty if it is neither one nor a container of these."""
+    found = {"": value}
+    if isinstance(value, dict):
+        found = {str(key): one for key, one in value.items()}
+    elif isinstance(value, (list, tuple)):
+        found = {str(index): one for index, one in enumerate(value)}
+    return found if all(wanted(one) for one in found.values()) else {}
 
 
-def _chain_of_state(node: Node) -> str:
-    return _describe(node["class"], node["num_envs"], [_chain_of_state(one) for one in node["inner"]])
-
-
-def _describe(name: str, num_envs: int | None, inner: list[str]) -> str:
-    if len(set(inner)) == 1:
-        inner = inner[:1]  # the number of environments says how often
-    return f"{name}{'' if num_envs is None else f' of {num_envs}'}{''.join(f' ({one})' for one in inner)}"
-
-
-def _own_method(thing: Any, name: str) -> Callable[..., Any] | None:
-    """A method that is not some inner environment's: wrappers forward what they have not."""
-    if isinstance(thing, StatefulEnv) or inspect.getattr_static(thing, name, None) is None:
-        return None
-    method: Callable[..., Any] = getattr(thing, name)
-    return method
-
-
-def _is_part(value: Any) -> bool:
-    return isinstance(value, PARTS) or _own_method(value, "get_checkpoint_state") is not None
+def _is_environment(value: Any) -> bool:
+    return isinstance(value, (gym.Env, VecEnv, VectorEnv))
 
 
 def _is_space(value: Any) -> bool:
     return isinstance(value, Space)
 
 
-def _capture(thing: Any, seen: set[int]) -> Node:
-    """The state of an environment or a part of one, some of it its own memory."""
-    name = type(thing).__name__
-    node: Node = {"class": _class(thing), "num_envs": getattr(thing, "num_envs", None), "workers": None}
-    node["inner"] = [_capture(one, seen) for one in _inner(thing, seen)]
-    if isinstance(thing, (SubprocVecEnv, AsyncVectorEnv)):
-        node["workers"] = [load_tree(io.BytesIO(state)) for state in _ask_workers(thing, [()] * thing.num_envs)]
-    node |= {kind: {} for kind in _KINDS}
-    get_state = _own_method(thing, "get_checkpoint_state")
-    node["state"] = None if get_state is None else get_state()
-    check_tree(node["state"], f"{name}.get_checkpoint_state()")
-    if get_state is None and any(set(getattr(base, "__slots__", ())) - {"__weakref__"} for base in type(thing).__mro__):
-        raise CheckpointError(f"{name} has __slots__, which are not looked into: give it the method get_checkpoint_state()")
-    for attribute, value, special in attributes(thing):
-        place = f"{name}.{attribute}"
-        if spaces := inside(value, _is_space):
-            node["spaces"][attribute] = {key: _capture_space(space, place) for key, space in spaces.items()}
-        elif get_state is not None or inside(value, is_environment):
-            continue
-        elif parts := inside(value, _is_part):
-            node["parts"][attribute] = {key: _capture(part, seen) for key, part in parts.items()}
-        else:
-            kind, value = ("values", value) if special is None else ("special", special[0](thing))
-            check_tree(value, place)
-            node[kind][attribute] = value
-    return node
+def _is_part(value: Any) -> bool:
+    return isinstance(value, _PARTS) or (_methods(value) is not None and not _is_environment(value))
 
 
-def _restore(thing: Any, node: Node, seen: set[int]) -> None:
-    name = type(thing).__name__
-    for one, inner in zip(_inner(thing, seen), node["inner"], strict=True):
-        _restore(one, inner, seen)
-    if node["workers"] is not None:
-        _restore_workers(thing, [tree_bytes(state) for state in node["workers"]], node["values"].get("reset_infos"))
-    present = {attribute: (value, special) for attribute, value, special in attributes(thing)}
-    for attribute, spaces in node["spaces"].items():
-        mine = inside(present.get(attribute, (None,))[0], _is_space)
-        _restore_spaces(mine, spaces, f"{name}.{attribute}")
-    set_state = _own_method(thing, "set_checkpoint_state")
-    if set_state is not None:
-        try:
-            set_state(node["state"])
-        except (TypeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"the state does not fit {name}: {error}") from error
-        return
-    for attribute, parts in node["parts"].items():
-        mine = inside(present.get(attribute, (None,))[0], _is_part)
-        _check_places(f"{name}.{attribute}", parts, mine)
-        for key, part in parts.items():
-            _restore(mine[key], part, seen)
-    for attribute, value in node["special"].items():
-        special = present.get(attribute, (None, None))[1]
-        if special is None:
-            raise CheckpointError(f"{name} has no {attribute}: was it built otherwise?")
-        special[1](thing, value)
-    vars(thing).update(node["values"])
-    # what the environment came to have since it was built, and the other did not
-    for attribute in present.keys() - set().union(*(node[kind] for kind in _KINDS)):
-        value = present[attribute][0]
-        if value is not None and not inside(value, is_environment):
-            del vars(thing)[attribute]
+def _methods(thing: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
+    """How the state of an object is got and set, if not by its attributes."""
+    kind = type(thing)
+    if kind.__name__ == "ALEInterface" and kind.__module__.startswith("ale_py"):
+        return functools.partial(_read_ale, thing), functools.partial(_write_ale, thing)
+    if not hasattr(kind, "get_checkpoint_state"):  # of its class: wrappers forward what they have not
+        return None
+    return thing.get_checkpoint_state, thing.set_checkpoint_state
 
 
-def _inner_spaces(space: Space[Any]) -> dict[str, Space[Any]]:
-    found = {name: inside(value, _is_space) for name, value in vars(space).items()}
-    return {f"{name}.{key}": one for name, ones in found.items() for key, one in ones.items()}
+def _read_ale(ale: Any) -> bytes:
+    if ale.getFloat("repeat_action_probability") > 0.0:
+        raise CheckpointError(
+            "AtariEnv: ALE does not tell which action it would repeat: make the game with repeat_action_probability=0, and if "
+            "actions are to be sticky, put SB3's StickyActionEnv around it"
+        )
+    serialized: bytes = ale.cloneState(include_rng=True).serialize()
+    return serialized
 
 
-def _capture_space(space: Space[Any], name: str) -> Node:
-    generator = vars(space)["_np_random"]  # np_random would make one
-    check_tree(generator, f"the random number generator of {name}")
-    return {"rng": generator, "inner": {key: _capture_space(one, name) for key, one in _inner_spaces(space).items()}}
+def _write_ale(ale: Any, serialized: bytes) -> None:
+    state = sys.modules["ale_py"].ALEState(serialized)
+    # The state does not hold the screen, which shows where the next frame does not fill it. So draw a similar frame first,
+    # and then undo all but the screen.
+    ale.restoreState(state)
+    if ale.getEpisodeFrameNumber() == 0:
+        ale.reset_game()
+    else:
+        ale.act(ale.getLegalActionSet()[0])
+    ale.restoreState(state)
 
 
-def _restore_spaces(spaces: dict[str, Space[Any]], nodes: dict[str, Node], name: str) -> None:
-    _check_places(name, nodes, spaces)
-    for key, node in nodes.items():
-        vars(spaces[key])["_np_random"] = node["rng"]
-        _restore_spaces(_inner_spaces(spaces[key]), node["inner"], name)
+def _fill(target: Any, source: Any) -> None:
+    if isinstance(target, np.ndarray):
+        np.copyto(target, source)
+    else:
+        for key in target if isinstance(target, dict) else range(len(target)):
+            _fill(target[key], source[key])
 
 
-def _check_places(name: str, expected: dict[str, Any], found: dict[str, Any]) -> None:
-    if expected.keys() != found.keys():
-        raise CheckpointError(f"{name} was built otherwise: expected {list(expected)} in it, found {list(found)}")
-
-
-def _ask_workers(env: Any, arguments: list[Any]) -> list[Any]:
+def _ask_workers(env: Any, arguments: list[Any]) -> list[bytes]:
     """Call ``checkpoint_in_worker`` with the arguments given for each environment, () for none."""
     name = type(env).__name__
     subproc = isinstance(env, SubprocVecEnv)
     if env.waiting if subproc else env._state is not AsyncState.DEFAULT:
         raise CheckpointError(f"{name} is in the middle of a step: wait for it first")
-    if not subproc and not env.shared_memory and env.autoreset_mode is AutoresetMode.DISABLED:
-        raise CheckpointError("the workers of AsyncVectorEnv keep observations out of reach: use shared_memory=True")
+    if not subproc and (not env.shared_memory or env.autoreset_mode is AutoresetMode.NEXT_STEP):
+        raise CheckpointError(f"{name} must have shared_memory=True and autoreset_mode SAME_STEP or DISABLED")
     # Any object can tell this; what its worker does not find, it dies of.
     outermost = env.env_method("__str__") if subproc else env.call("__str__")
     if not all(str(one).startswith("<StatefulEnv ") for one in outermost):
@@ -306,26 +296,12 @@ def _ask_workers(env: Any, arguments: list[Any]) -> list[Any]:
             f"the environments of {name} cannot be reached in their workers: put a StatefulEnv around each, outermost, as in "
             f"{name}([lambda: StatefulEnv(make_env())] * n)"
         )
-    if subproc:
-        answers = [env.env_method("checkpoint_in_worker", *given, indices=row)[0] for row, given in enumerate(arguments)]
-    else:
-        for pipe, given in zip(env.parent_pipes, arguments, strict=True):
-            pipe.send(("_call", ("checkpoint_in_worker", given, {})))
-        env._state = AsyncState.WAITING_CALL
-        answers = list(env.call_wait())
+    pipes, command = (env.remotes, "env_method") if subproc else (env.parent_pipes, "_call")
+    for pipe, given in zip(pipes, arguments, strict=True):
+        pipe.send((command, ("checkpoint_in_worker", given, {})))
+    received = [pipe.recv() for pipe in pipes]
+    answers = received if subproc else [answer for answer, _ in received]
     for row, (_, error) in enumerate(answers):
         if error:
             raise CheckpointError(f"environment {row} of {name}: {error}")
     return [state for state, _ in answers]
-
-
-def _restore_workers(env: Any, states: list[Any], reset_infos: Any) -> None:
-    if isinstance(env, SubprocVecEnv):
-        _ask_workers(env, [(state, False, info) for state, info in zip(states, reset_infos, strict=True)])
-        for remote in env.remotes:
-            remote.send(("reset", (None, {})))
-        for remote in env.remotes:
-            remote.recv()
-    else:
-        next_step = env.autoreset_mode is AutoresetMode.NEXT_STEP
-        _ask_workers(env, [(state, next_step) for state in states])

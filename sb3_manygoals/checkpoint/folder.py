@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import operator
 import os
 import platform
 import re
 import shutil
-import uuid
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import gymnasium
 import numpy as np
 import stable_baselines3
 import torch as th
 
-from sb3_manygoals.checkpoint.files import STATE, JoinedFiles, PieceWriter, file_digest, sync_folder, write_file
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, load_tree, save_tree
 
-MANIFEST = "manifest.json"
+MANIFEST, STATE = "manifest.json", "state.pt"
 FORMAT = "sb3-manygoals checkpoint"
-VERSION = 2
+VERSION = 3
 
-_STAGING = ".staging-"
+_STAGING = ".staging"  # what is being written or removed
 _NAME = re.compile(r"([0-9]{6,})-step[0-9]+")
-_LARGEST_MANIFEST = 64 << 20  # bytes
+_CHUNK = 1 << 20  # bytes
 
 
 def write_checkpoint(root: str | os.PathLike[str], tree: Any, *, step: int, keep: int | None = 3) -> Path:
     """
     Write a tree as the newest checkpoint of a folder of checkpoints.
 
-    After the return the checkpoint survives a loss of power; whenever the process ends before, the older checkpoints are as
-    they were and the new one is there whole or not at all. Only one process may write to ``root`` at a time: what a killed
-    one has left behind is removed here. Others may read meanwhile, but not a checkpoint that is just being removed.
-
-    A piece of a large array that has not changed since the previous checkpoint becomes a hard link to it. Both checkpoints
-    then share these bytes on the disk: damage to them later is damage to both. Copy a checkpoint to have it twice.
+    After the return the checkpoint survives a loss of power. If the process ends before, the older checkpoints are as they
+    were, and the new one is there whole or not at all. Only one process may write to ``root`` at a time: the next call removes
+    what a killed one has left behind. Others may read meanwhile, but not a checkpoint that is being removed.
 
     :param root: the folder of the checkpoints, made if it is missing
     :param tree: what to store, see ``checkpoint.tree``; it must not change meanwhile
@@ -61,25 +57,33 @@ def write_checkpoint(root: str | os.PathLike[str], tree: Any, *, step: int, keep
         raise ValueError(f"keep must be at least 1 or None, got {keep}")
     check_tree(tree)
     root = Path(root)
-    _prepare(root)
+    staging = root / _STAGING
+    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
+    if missing:
+        root.mkdir(parents=True)
+    for folder in missing:
+        _sync_folder(folder.parent)
+    if staging.exists():
+        shutil.rmtree(staging)
     older = checkpoints(root)
-    final = root / f"{max((number for number, _ in _numbered(root)), default=0) + 1:06d}-step{step}"
-    staging = _staging(root)
+    final = root / f"{_number(older[0]) + 1 if older else 1:06d}-step{step}"
     try:
         os.mkdir(staging)
-        pieces = PieceWriter(staging, _known_pieces(older[0]) if older else {})
-        save_tree(tree, pieces)
-        pieces.flush()
-        write_file(staging / MANIFEST, _manifest(step, pieces.files))
-        sync_folder(staging)
+        with _new_file(staging / STATE) as file:
+            save_tree(tree, file)
+        manifest = _manifest(step, file.size, file.digest.hexdigest())
+        with _new_file(staging / MANIFEST) as file:
+            file.write(manifest)
+        _sync_folder(staging)
         os.rename(staging, final)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
-    sync_folder(root)
-    if keep is not None:
-        for folder in reversed(older[keep - 1 :]):
-            _remove(folder)
+    _sync_folder(root)
+    for folder in reversed(older[keep - 1 :] if keep is not None else []):
+        os.rename(folder, staging)  # a folder half removed must not look like a checkpoint
+        _sync_folder(root)
+        shutil.rmtree(staging)
     return final
 
 
@@ -96,31 +100,26 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Any:
     folder = Path(path)
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: there is no such checkpoint")
-    files: dict[str, dict[str, Any]] = _read_manifest(folder)["files"]
+    manifest, state = _read_manifest(folder / MANIFEST), folder / STATE
     try:
-        with os.scandir(folder) as entries:
-            present = {entry.name: entry for entry in entries}
-        for name in sorted(files.keys() | present.keys() - {MANIFEST}):
-            if name not in files:
-                raise CheckpointError(f"{folder / name}: not a file of this checkpoint")
-            if name not in present or not present[name].is_file(follow_symlinks=False):
-                raise CheckpointError(f"{folder / name}: missing")
-            size, expected = present[name].stat().st_size, files[name]["size"]
-            if size != expected:
-                raise CheckpointError(f"{folder / name}: {size} bytes, expected {expected}")
-        for name, file in files.items():
-            found, expected = file_digest(folder / name), file["sha256"]
-            if found != expected:
-                raise CheckpointError(
-                    f"{folder / name}: damaged, or of another checkpoint: sha256 {found[:16]}..., expected {expected[:16]}..."
-                )
-        joined = JoinedFiles([folder / name for name in sorted(files)])
+        if others := {*os.listdir(folder)} - {MANIFEST, STATE}:
+            raise CheckpointError(f"{folder / min(others)}: not a file of this checkpoint")
+        if not state.is_file():
+            raise CheckpointError(f"{state}: missing")
+        with open(state, "rb") as file:
+            size, digest = state.stat().st_size, hashlib.sha256()
+            if size != manifest.get("size"):
+                raise CheckpointError(f"{state}: {size} bytes, expected {manifest.get('size')}")
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+            if digest.hexdigest() != manifest.get("sha256"):
+                raise CheckpointError(f"{state}: damaged, or of another checkpoint: not the sha256 that {MANIFEST} says")
+            try:
+                return load_tree(file)
+            except CheckpointError as error:
+                raise CheckpointError(f"{state}: {error}") from error
     except OSError as error:
-        raise CheckpointError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
-    try:
-        return load_tree(io.BufferedReader(joined, 1 << 20))
-    except CheckpointError as error:
-        raise CheckpointError(f"{folder / STATE}*: {error}") from error
+        raise CheckpointError(f"{error.filename or state}: cannot be read: {error.strerror}") from error
 
 
 def checkpoints(root: str | os.PathLike[str]) -> list[Path]:
@@ -128,8 +127,9 @@ def checkpoints(root: str | os.PathLike[str]) -> list[Path]:
     :param root: a folder of checkpoints; it may be missing
     :return: the checkpoints there, newest first; they may be damaged
     """
-    found = [(number, path) for number, path in _numbered(Path(root)) if path.is_dir() and not path.is_symlink()]
-    return [path for _, path in sorted(found, reverse=True)]
+    names = os.listdir(root) if os.path.exists(root) else []
+    found = [Path(root, name) for name in names if _NAME.fullmatch(name)]
+    return sorted((path for path in found if path.is_dir()), key=_number, reverse=True)
 
 
 def read_newest(root: str | os.PathLike[str], *, fallback: bool = False) -> tuple[Path, Any] | None:
@@ -154,85 +154,72 @@ def read_newest(root: str | os.PathLike[str], *, fallback: bool = False) -> tupl
     return None
 
 
-def _numbered(root: Path) -> list[tuple[int, Path]]:
-    if not root.exists():
-        return []
-    matches = [(_NAME.fullmatch(name), name) for name in os.listdir(root)]
-    return [(int(match[1]), root / name) for match, name in matches if match is not None]
+def _number(path: Path) -> int:
+    return int(path.name.partition("-")[0])
 
 
-def _prepare(root: Path) -> None:
-    """Make the folder, and remove what a killed process has left in it."""
-    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
-    if missing:
-        root.mkdir(parents=True)
-    for folder in missing:
-        sync_folder(folder.parent)
-    for name in os.listdir(root):
-        if name.startswith(_STAGING) and (root / name).is_dir():
-            shutil.rmtree(root / name)
-
-
-def _staging(root: Path) -> Path:
-    return root / f"{_STAGING}{uuid.uuid4().hex}"
-
-
-def _remove(folder: Path) -> None:
-    """Under another name first: a folder half removed must not look like a checkpoint."""
-    staging = _staging(folder.parent)
-    os.rename(folder, staging)
-    sync_folder(folder.parent)
-    shutil.rmtree(staging)
-
-
-def _known_pieces(folder: Path) -> dict[str, Path]:
+def _sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    if os.name == "nt":  # Windows does not open folders; its file systems keep names in a journal
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        return {file["sha256"]: folder / name for name, file in _read_manifest(folder)["files"].items()}
-    except CheckpointError:  # a damaged checkpoint has nothing to link
-        return {}
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
-def _manifest(step: int, files: dict[str, dict[str, Any]]) -> bytes:
+class _HashedFile:
+    """Counts and hashes what is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.size, self.digest = file, 0, hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> int:
+        self.size += len(data)
+        self.digest.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[_HashedFile]:
+    """A file that is on the disk in the end; errors name it."""
+    try:
+        with open(path, "xb") as file:
+            yield _HashedFile(file)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def _manifest(step: int, size: int, digest: str) -> bytes:
     import sb3_manygoals  # here, as the package imports this module
 
-    versions = {
-        "python": platform.python_version(),
-        "torch": str(th.__version__),
-        "numpy": np.__version__,
-        "stable-baselines3": stable_baselines3.__version__,
-        "gymnasium": gymnasium.__version__,
-        "sb3-manygoals": sb3_manygoals.__version__,
-    }
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "step": step,
-        "created": datetime.now(timezone.utc).isoformat(),
-        "versions": versions,
-        "platform": platform.platform(),
-        "files": files,
-    }
-    return _signed(content)
+    packages = (gymnasium, np, sb3_manygoals, stable_baselines3, th)
+    versions = {"python": platform.python_version(), **{package.__name__: package.__version__ for package in packages}}
+    content = {"format": FORMAT, "version": VERSION, "step": step, "created": datetime.now(timezone.utc).isoformat()}
+    return _signed({**content, "versions": versions, "platform": platform.platform(), "size": size, "sha256": digest})
 
 
 def _signed(content: dict[str, Any]) -> bytes:
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    content = {**content, "sha256": hashlib.sha256(canonical).hexdigest()}
-    return json.dumps(content, sort_keys=True, indent=1).encode() + b"\n"
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**content, "manifest_sha256": digest}, indent=1).encode() + b"\n"
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    """A manifest whose own hash and whose structure are right."""
-    path = folder / MANIFEST
-    if not path.is_file() or path.is_symlink():
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """A manifest whose own hash is right."""
+    if not path.is_file():
         raise CheckpointError(f"{path}: missing; the checkpoint is incomplete")
     try:
-        if path.stat().st_size > _LARGEST_MANIFEST:
-            raise CheckpointError(f"{path}: damaged: too long for a manifest")
         data = path.read_bytes()
         content: dict[str, Any] = json.loads(data)
         found = content.get("format"), content.get("version")
-        same = _signed({key: content[key] for key in content if key != "sha256"}) == data
+        same = _signed({key: value for key, value in content.items() if key != "manifest_sha256"}) == data
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, AttributeError, RecursionError) as error:
@@ -241,10 +228,4 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: of format {str(found)[:60]}, this version reads {(FORMAT, VERSION)}")
     if not same:
         raise CheckpointError(f"{path}: damaged: its content does not have the sha256 it says")
-    files = content.get("files")
-    for name, file in files.items() if isinstance(files, dict) and files else [("", None)]:
-        if not re.fullmatch(rf"{re.escape(STATE)}[0-9]+", name) or not isinstance(file, dict):
-            raise CheckpointError(f"{path}: damaged: lists the file {name!r}")
-        if type(file.get("size")) is not int or type(file.get("sha256")) is not str:
-            raise CheckpointError(f"{path}: damaged: no size or no sha256 of {name!r}")
     return content

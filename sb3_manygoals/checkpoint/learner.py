@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_manygoals.checkpoint.tree import CheckpointError
@@ -41,7 +40,7 @@ def get_algorithm_state(model: BaseAlgorithm) -> dict[str, Any]:
         "policy": dict(model.policy.state_dict()),
         "optimizer": None if optimizer is None else optimizer.state_dict(),
         "counters": {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)},
-        "action_space": None if model.action_space._np_random is None else model.action_space.np_random,
+        "action_space": model.action_space._np_random,
     }
 
 
@@ -55,7 +54,7 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
         network, kind of optimizer, discount or targets with their arguments. Then nothing was changed
     """
     ours, theirs = _built(model), state["built"]
-    for name in [*theirs, *(name for name in ours if name not in theirs)]:
+    for name in {**theirs, **ours}:
         if ours.get(name) != theirs.get(name):
             raise CheckpointError(f"the checkpoint is of a learner with {name} {theirs.get(name)}, got {ours.get(name)}")
     model.policy.load_state_dict(state["policy"])
@@ -64,34 +63,36 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
         optimizer.load_state_dict(state["optimizer"])
     for name, value in state["counters"].items():
         setattr(model, name, value)
-    if state["action_space"] is not None:
-        model.action_space._np_random = state["action_space"]
+    model.action_space._np_random = state["action_space"]
 
 
-class OnPolicyLearner:
+def get_learner_state(model: BaseAlgorithm) -> Any:
     """
-    SB3's own on-policy algorithms (A2C, PPO) as something that has a checkpoint state. Where a rollout starts they have no
-    memory: what is common to all algorithms is all there is.
-
-    :param model: the algorithm
+    :param model: has a checkpoint state, or is one of SB3's own on-policy algorithms (A2C, PPO), which have no memory where a
+        rollout starts
+    :return: a plain tree, some of whose arrays are the algorithm's own: to be written before training goes on
+    :raises TypeError: if it is another one of SB3's algorithms
     :raises CheckpointError: if it explores by gSDE, whose noise was drawn before a checkpoint can be written
     """
+    if hasattr(model, "get_checkpoint_state"):
+        return model.get_checkpoint_state()
+    if not isinstance(model, OnPolicyAlgorithm):
+        raise TypeError(f"model must have get_checkpoint_state and set_checkpoint_state, got {type(model).__name__}")
+    if model.use_sde:
+        raise CheckpointError("use_sde: the noise of generalized state-dependent exploration cannot be saved")
+    return {"algorithm": get_algorithm_state(model)}
 
-    def __init__(self, model: OnPolicyAlgorithm) -> None:
-        if model.use_sde:
-            raise CheckpointError("use_sde: the noise of generalized state-dependent exploration cannot be saved")
-        self.model = model
 
-    def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree, some of whose arrays are the algorithm's own: to be written before training goes on"""
-        return {"algorithm": get_algorithm_state(self.model)}
-
-    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`
-        :raises CheckpointError: if the algorithm was built in another way
-        """
-        set_algorithm_state(self.model, state["algorithm"])
+def set_learner_state(model: BaseAlgorithm, state: Any) -> None:
+    """
+    :param model: built as the one that the state is of
+    :param state: of :func:`get_learner_state`
+    :raises CheckpointError: if it was built in another way
+    """
+    if hasattr(model, "set_checkpoint_state"):
+        model.set_checkpoint_state(state)
+    else:
+        set_algorithm_state(model, state["algorithm"])
 
 
 def get_generators(model: BaseAlgorithm) -> dict[str, Any]:
@@ -99,12 +100,11 @@ def get_generators(model: BaseAlgorithm) -> dict[str, Any]:
     :param model: which says whether there is a GPU to think of
     :return: the states of the generators that all of a process shares: Python's, NumPy's and torch's
     """
-    on_gpu = model.device.type == "cuda"
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 - the one that SB3 uses
         "torch": th.get_rng_state(),
-        "cuda": th.cuda.get_rng_state_all() if on_gpu else None,
+        "cuda": th.cuda.get_rng_state_all() if model.device.type == "cuda" else [],
     }
 
 
@@ -113,26 +113,7 @@ def set_generators(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])  # noqa: NPY002
     th.set_rng_state(state["torch"])
-    if state["cuda"] is not None and th.cuda.is_available():
-        th.cuda.set_rng_state_all(state["cuda"][: th.cuda.device_count()])
-
-
-def get_pending_log(logger: Logger) -> dict[str, Any]:
-    """
-    :param logger: of an algorithm
-    :return: what was recorded since the last line of the log
-    """
-    return {name: dict(getattr(logger, name)) for name in ("name_to_value", "name_to_count", "name_to_excluded")}
-
-
-def set_pending_log(logger: Logger, state: dict[str, Any]) -> None:
-    """
-    :param logger: of an algorithm
-    :param state: of :func:`get_pending_log`
-    """
-    for name, values in state.items():
-        getattr(logger, name).clear()
-        getattr(logger, name).update(values)
+    th.cuda.set_rng_state_all(state["cuda"][: th.cuda.device_count()])
 
 
 def _built(model: BaseAlgorithm) -> dict[str, Any]:
@@ -154,10 +135,9 @@ def _target_settings(model: BaseAlgorithm) -> dict[str, Any]:
     kind: type | None = getattr(model, "target_class", None)
     if kind is None:
         return {"target_class": None}
-    defaults = {name: one.default for name, one in inspect.signature(kind).parameters.items() if one.default is not one.empty}
-    given = {**defaults, **(getattr(model, "target_kwargs", None) or {})}
-    plain = {name: one if isinstance(one, (int, float, str, type(None))) else repr(one) for name, one in given.items()}
-    return {"target_class": kind.__name__, **{f"target_kwargs[{name!r}]": one for name, one in plain.items()}}
+    given = inspect.signature(kind).bind_partial(**(getattr(model, "target_kwargs", None) or {}))
+    given.apply_defaults()
+    return {"target_class": kind.__name__, **{f"target_kwargs[{name!r}]": str(one) for name, one in given.arguments.items()}}
 
 
 def _optimizer(model: BaseAlgorithm) -> th.optim.Optimizer | None:

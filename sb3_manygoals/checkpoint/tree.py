@@ -19,7 +19,6 @@ import pickle
 import re
 import sys
 import types
-import zipfile
 from collections import OrderedDict, deque
 from enum import Enum
 from typing import Any, BinaryIO
@@ -43,23 +42,12 @@ class CheckpointError(RuntimeError):
 
 
 def check_tree(tree: Any, name: str = "the state") -> None:
-    """
-    :param tree: to be saved
-    :param name: what to call it in the message
-    :raises CheckpointError: if a part of it is not plain; the message names the part and its type
-    """
+    """Raise a CheckpointError that names the part and its type if one is not plain."""
     _Contents(tree, name)
 
 
 def save_tree(tree: Any, file: Any) -> None:
-    """
-    Write a tree with ``torch.save``. Arrays are written from their own memory; one with gaps is copied first.
-
-    :param tree: the tree; it is not changed
-    :param file: has ``write`` and ``flush``
-    :raises CheckpointError: if a part of it is not plain
-    :raises OSError: if the file cannot be written
-    """
+    """Write a tree into what has ``write`` and ``flush``. Arrays are written from their own memory; with gaps, from a copy."""
     contents = _Contents(tree, "the state")
     try:
         objects = [(one, vars(one)) for one in contents.objects]
@@ -72,17 +60,8 @@ def save_tree(tree: Any, file: Any) -> None:
 
 
 def load_tree(file: BinaryIO) -> Any:
-    """
-    Read what :func:`save_tree` has written.
-
-    :param file: can be read and sought
-    :return: the tree; its arrays are writable
-    :raises CheckpointError: if the file is of anything else
-    """
+    """Read what :func:`save_tree` has written; arrays are writable. Anything else is a CheckpointError."""
     try:
-        with zipfile.ZipFile(file) as archive:
-            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-                raise ValueError("compressed data")
         file.seek(0)
         with th.serialization.safe_globals(_REBUILD):
             found = th.load(file, map_location="cpu", weights_only=True)
@@ -104,22 +83,17 @@ def copy_tree(tree: Any) -> Any:
 
 
 def tree_bytes(tree: Any) -> bytes:
-    """
-    :param tree: a tree
-    :return: the bytes that :func:`load_tree` reads
-    :raises CheckpointError: if a part of it is not plain
-    """
+    """What :func:`save_tree` writes."""
     file = io.BytesIO()
     save_tree(tree, file)
     return file.getvalue()
 
 
 class _Contents:
-    """Checks a tree, and collects its arrays, tensors and MiniGrid objects."""
+    """Checks a tree, and collects its arrays and MiniGrid objects."""
 
     def __init__(self, tree: Any, name: str) -> None:
         self.arrays: list[NDArray[Any]] = []
-        self.tensors: list[th.Tensor] = []
         self.objects: list[Any] = []
         self._seen: dict[int, Any] = {}
         try:
@@ -150,22 +124,22 @@ class _Contents:
                 self._visit(inner, f"{name}.{attribute}")
         elif kind is np.ndarray and value.dtype.kind in _PLAIN:
             self.arrays.append(value)
-        elif kind is th.Tensor and value.layout is th.strided and not value.is_meta:
-            self.tensors.append(value)
-        elif not _is_generator(value):
+        elif not _is_generator(value) and not (kind is th.Tensor and value.layout is th.strided and not value.is_meta):
             raise _refusal(name, value)
 
     def memories(self) -> dict[int, _Memory]:
         """Arguments of :func:`_array` by id of the array; arrays that overlap share a tensor."""
+        groups: list[tuple[int, int, list[NDArray[Any]]]] = []
+        spans = [_span(array) for array in self.arrays if array.size]
+        for low, high, array in sorted(spans, key=lambda span: span[:2]):
+            start, end, members = groups.pop() if groups and low < groups[-1][1] else (low, low, [])
+            groups.append((start, max(end, high), [*members, array]))
         found = {}
-        of_tensors = {tensor.untyped_storage().data_ptr() for tensor in self.tensors}
-        for start, end, arrays in _overlapping(self.arrays):
+        for start, end, arrays in groups:
             if len(arrays) == 1 and end - start != arrays[0].nbytes:
                 found[id(arrays[0])] = _copied(arrays[0])
                 continue
             memory = th.from_numpy(np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start)))
-            if start in of_tensors:  # torch refuses storages of two dtypes at one place
-                memory = memory.clone()
             for array in arrays:
                 found[id(array)] = memory, _address(array) - start, array.dtype.str, array.shape, array.strides
         return found
@@ -183,21 +157,11 @@ def _address(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _overlapping(arrays: list[NDArray[Any]]) -> list[tuple[int, int, list[NDArray[Any]]]]:
-    """Start and end address of each connected piece of memory, and the arrays in it."""
-    groups: list[tuple[int, int, list[NDArray[Any]]]] = []
-    spans = []
-    for array in arrays:
-        reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
-        low, high = (_address(array) + sum(limit(one, 0) for one in reach) for limit in (min, max))
-        spans.append((low, high + array.itemsize, array))
-    for low, high, array in sorted(spans, key=lambda span: span[:2]):
-        if groups and low < groups[-1][1]:
-            start, end, members = groups.pop()
-            groups.append((start, max(end, high), [*members, array]))
-        else:
-            groups.append((low, high, [array]))
-    return groups
+def _span(array: NDArray[Any]) -> tuple[int, int, NDArray[Any]]:
+    """Where its memory starts and ends."""
+    reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
+    low, high = (_address(array) + sum(limit(one, 0) for one in reach) for limit in (min, max))
+    return low, high + array.itemsize, array
 
 
 def _is_key(value: Any) -> bool:
@@ -226,8 +190,6 @@ def _refusal(name: str, value: Any) -> CheckpointError:
     kind, of = type(value), ""
     if isinstance(value, (np.ndarray, np.generic)):
         of = f" of dtype {value.dtype}"
-    elif isinstance(value, th.Tensor):
-        of = f" of {value.layout} on {value.device}"
     elif isinstance(value, np.random.Generator):
         of = f" of {type(value.bit_generator).__name__}"
     return CheckpointError(
@@ -245,12 +207,10 @@ def _pickle_module(contents: _Contents) -> Any:
             kind = type(value)
             if kind is np.ndarray:
                 return _array, memories.get(id(value)) or _copied(value)
-            if isinstance(value, (np.str_, np.bytes_)):
-                return _text, (str.__str__(value) if isinstance(value, str) else bytes(value),)
             if isinstance(value, np.generic):
                 return _scalar, (value.dtype.str, value.tobytes())
             if kind is deque:
-                return _deque, (list(value), value.maxlen)
+                return deque, (list(value), value.maxlen)
             if kind is np.random.Generator:
                 bits = value.bit_generator
                 seeds = getattr(bits, "seed_seq", None)  # where spawn() goes on; unknown to NumPy before 1.25
@@ -282,14 +242,6 @@ def _plain_dtype(text: str) -> np.dtype[Any]:
 
 def _scalar(dtype: str, data: bytes) -> Any:
     return np.ndarray((), _plain_dtype(dtype), data)[()]
-
-
-def _text(value: str | bytes) -> np.str_ | np.bytes_:
-    return np.str_(value) if type(value) is str else np.bytes_(value)
-
-
-def _deque(items: list[Any], maxlen: int | None) -> deque[Any]:
-    return deque(items, maxlen)
 
 
 def _generator(name: str, state: dict[str, Any], sequence: tuple[Any, ...] | None) -> np.random.Generator:
@@ -338,6 +290,6 @@ def _known_class(module: str, name: str, base: type) -> Any:
 
 
 _REBUILD: list[Any] = [
-    *(_array, _scalar, _text, _deque, _generator, _random_state, _enum_member, _object),
-    *(frozenset, bytes),  # which pickle's protocol 2 makes of their content
+    *(_array, _scalar, deque, _generator, _random_state, _enum_member, _object),
+    *(frozenset, bytes),  # pickle's protocol 2 calls them
 ]

@@ -3,11 +3,9 @@
 import copy
 import functools
 from collections import deque
-from enum import Enum
 
 import gymnasium as gym
 import numpy as np
-import torch as th
 from gymnasium import spaces
 from gymnasium.envs.toy_text import TaxiEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
@@ -24,14 +22,6 @@ from gymnasium.wrappers import (
 )
 from gymnasium.wrappers.vector import NormalizeObservation as VectorNormalizeObservation
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
-from stable_baselines3.common.atari_wrappers import (
-    ClipRewardEnv,
-    EpisodicLifeEnv,
-    FireResetEnv,
-    MaxAndSkipEnv,
-    NoopResetEnv,
-    StickyActionEnv,
-)
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
@@ -55,71 +45,30 @@ SMALL = "gym_twoRooms:TwoRoomsSwitchSmall-v0"
 MODES = list(AutoresetMode)
 
 
-class Lives(Corridor):
-    """What SB3's Atari wrappers ask of a game."""
-
-    def __init__(self, **kwargs):
-        super().__init__(length=9, deadly=True, **kwargs)
-        self.left = 3
-        self.ale = self
-
-    def get_action_meanings(self):
-        return ["NOOP", "FIRE", "UP"]
-
-    def lives(self):
-        return self.left
-
-    def reset(self, **kwargs):
-        self.left = 3
-        return super().reset(**kwargs)
-
-    def step(self, action):
-        obs, reward, terminated, truncated, info = super().step(action)
-        self.left -= terminated
-        return obs, reward, terminated and self.left == 0, truncated, info
-
-
-class Phase(Enum):
-    CALM = 1
-    STORM = 2
-
-
 class Tangle(gym.Env):
-    """Attributes of all kinds that share things with each other and with a space."""
+    """Attributes that share things with each other and with a space."""
 
     def __init__(self):
         self.observation_space = spaces.Box(-100, 100, (6,), np.float64)
         self.action_space = spaces.Discrete(3)
         self.history = deque(maxlen=3)
-        self.phase = Phase.CALM
-        self.weights = th.zeros(2)
-        self.old = np.random.RandomState(0)
-        self.seen = set()
         self.rewards = [lambda action: float(action), float]
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.rng = self.np_random
-        self.action_space._np_random = self.rng
+        self.rng = self.action_space._np_random = self.np_random
         self.body = np.zeros(6)
         self.head, self.tail = self.body[:2], self.body[::-2]
         self.bag = []
         self.bags = {"mine": self.bag, 1: (self.bag, [self.bag])}
-        self.loop = [1]
-        self.loop.append(self.loop)
         return self.body.copy(), {}
 
     def step(self, action):
         self.head += self.rng.normal(size=2)
-        self.tail -= self.np_random.normal(size=3) + self.old.rand()
-        self.weights += self.action_space.sample()
+        self.tail -= self.np_random.normal(size=3) + self.action_space.sample()
         self.bags[1][1][0].append(int(action))
         self.history.append(int(action))
-        self.seen.add((int(action), self.loop[1][1][0]))
-        self.phase = Phase.STORM if self.head[0] > 0 else Phase.CALM
-        info = {"bag": list(self.bag), "history": list(self.history), "phase": self.phase.name, "seen": sorted(self.seen)}
-        info["same"] = self.bag is self.bags["mine"] and self.loop[1] is self.loop and self.rng is self.np_random
-        info["weights"] = self.weights.numpy().copy()
+        info = {"bag": list(self.bag), "history": list(self.history), "same": self.bag is self.bags["mine"]}
         return self.body.copy(), self.rewards[0](action), len(self.bag) >= 7, False, info
 
 
@@ -164,11 +113,6 @@ def stateful():
     return StatefulEnv(Monitor(corridor()))
 
 
-def atari():
-    env = NoopResetEnv(StickyActionEnv(Lives(image=True), 0.3), 3)
-    return ClipRewardEnv(FireResetEnv(EpisodicLifeEnv(MaxAndSkipEnv(env, 2))))
-
-
 def image_corridor():
     return corridor(image=True)
 
@@ -197,7 +141,6 @@ ENVIRONMENTS = {
     "TwoRooms": small,
     "Corridor": corridor,
     "Tangle": Tangle,
-    "atari wrappers": atari,
     "StatefulEnv": stateful,
     "goals": goals,
     "FrameStack": lambda: FrameStackObservation(small(), 3),
@@ -223,8 +166,9 @@ ENVIRONMENTS = {
     "Subproc": lambda: SubprocVecEnv([stateful] * 2, start_method="fork"),
     "Subproc goals": lambda: VecGoalBufferWrapper(SubprocVecEnv([stateful] * 2, start_method="fork"), max_episode_steps=6),
     **{f"Sync {mode.name}": functools.partial(vector, cartpole, autoreset_mode=mode) for mode in MODES},
-    **{f"Async {mode.name}": functools.partial(vector, stateful, AsyncVectorEnv, 2, autoreset_mode=mode) for mode in MODES},
-    "Async without shared memory": lambda: AsyncVectorEnv([stateful] * 2, shared_memory=False),
+    **{
+        f"Async {mode.name}": functools.partial(vector, stateful, AsyncVectorEnv, 2, autoreset_mode=mode) for mode in MODES[1:]
+    },
     "vector wrappers": lambda: VectorRecordEpisodeStatistics(VectorNormalizeObservation(vector(cartpole))),
     "CartPole native": lambda: gym.make_vec("CartPole-v1", 3, "vector_entry_point"),
     **{
@@ -259,7 +203,9 @@ class Driver:
     def step(self):
         if isinstance(self.env, VecEnv):
             actions = np.array([self.env.action_space.sample() for _ in range(self.env.num_envs)])
-            return actions, self.env.step(actions), copy.deepcopy(current_reset_infos(self.env))
+            result = self.env.step(actions)
+            starts = [copy.deepcopy(current_reset_infos(self.env)[row]) for row in np.flatnonzero(result[2])]
+            return actions, result, starts
         actions = self.env.action_space.sample()
         result = self.env.step(actions)
         ended = np.logical_or(result[2], result[3])
@@ -276,17 +222,3 @@ class Driver:
         if isinstance(env, DummyVecEnv) and all(env.env_is_wrapped(GoalBufferWrapper)):
             return env.get_attr("goal_buffer")
         return [env.goal_buffer] if isinstance(env, GoalBufferWrapper) else []
-
-
-def leaves(tree, seen=None):
-    """Everything in a tree that could be changed, each once."""
-    seen = {} if seen is None else seen
-    if id(tree) in seen:
-        return
-    seen[id(tree)] = tree
-    if isinstance(tree, (dict, list, tuple, set, deque)):
-        yield tree
-        for one in tree.values() if isinstance(tree, dict) else tree:
-            yield from leaves(one, seen)
-    elif isinstance(tree, (np.ndarray, np.random.Generator, np.random.RandomState, th.Tensor)):
-        yield tree

@@ -9,21 +9,21 @@ import warnings
 import numpy as np
 import pytest
 
-from sb3_manygoals.checkpoint import checkpoints, files, read_checkpoint, read_newest, write_checkpoint
+from sb3_manygoals.checkpoint import checkpoints, folder, read_checkpoint, read_newest, write_checkpoint
 from tests.sb3_manygoals.checkpoint.trees import assert_same
 
-pytestmark = pytest.mark.usefixtures("small_pieces", "no_sync")
-CALLS = ("mkdir", "fsync", "rename", "link", "unlink", "rmdir")
+pytestmark = pytest.mark.usefixtures("no_sync")
+CALLS = [(folder._HashedFile, "write"), *((os, name) for name in ("mkdir", "fsync", "rename", "unlink", "rmdir"))]
+FULL = OSError(errno.ENOSPC, "the disk is full")
 
 
 def sample(seed):
-    """One array is the same each time, and linked."""
-    return {"seed": seed, "large": np.arange(200.0), "changing": np.full(100, seed, np.float64)}
+    return {"seed": seed, "changing": np.full(100, seed, np.float64)}
 
 
 @pytest.fixture
 def root(tmp_path):
-    """Two checkpoints, of which the next write with keep=2 removes the older and links from the newer."""
+    """Two checkpoints, of which the next write with keep=2 removes the older."""
     for seed in range(2):
         write_checkpoint(tmp_path / "root", sample(seed), step=seed)
     return tmp_path / "root"
@@ -33,76 +33,64 @@ def state_of(root):
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def failure_of_write(root):
-    try:
-        write_checkpoint(root, sample(2), step=2, keep=2)
-    except (OSError, KeyboardInterrupt) as error:
-        return error
-    return None
+def failing_at(number, fail, calls=CALLS):
+    """Functions that stand before ``calls``: one after the other, ``fail`` is called at the call of this number."""
+    count = 0
+
+    def failing(function):
+        def call(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count == number:
+                if function is folder._HashedFile.write:
+                    function(args[0], memoryview(args[1])[: len(args[1]) // 2])
+                fail()
+            return function(*args, **kwargs)
+
+        return call
+
+    return [(owner, name, failing(getattr(owner, name))) for owner, name in calls]
 
 
-class Failing:
-    """Stands before a function: calls ``fail`` from the call number ``at`` on."""
-
-    def __init__(self, function, fail, at, last=None):
-        self.function, self.fail, self.at, self.last, self.calls = function, fail, at, last, 0
-
-    def __call__(self, *args, **kwargs):
-        self.calls += 1
-        if self.at <= self.calls <= (self.last or self.calls):
-            self.fail(*args)
-        return self.function(*args, **kwargs)
+def check(root, seeds):
+    """All checkpoints are whole, and the next write leaves two."""
+    newest, tree = read_newest(root)
+    for path in checkpoints(root):
+        assert_same(read_checkpoint(path), sample(int(path.name[-1])))
+    following = write_checkpoint(root, sample(3), step=3, keep=2)
+    assert checkpoints(root) == [following, newest]
+    assert len(os.listdir(root)) == 2
+    seeds.append(tree["seed"])
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "the disk is full"), KeyboardInterrupt()])
-def test_failed_and_interrupted_writes_change_nothing(root, monkeypatch, error):
-    before, write = state_of(root), files._write
-
-    def fail(file, data):
-        write(file, memoryview(data)[: len(data) // 2])
+@pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()])
+@pytest.mark.parametrize("calls", [[call] for call in CALLS], ids=lambda calls: calls[0][1])
+def test_failed_and_interrupted_writes_leave_whole_checkpoints(root, tmp_path, monkeypatch, error, calls):
+    def fail():
         raise error
 
-    failures = 0
-    while True:
-        failing = Failing(write, fail, failures + 1)
-        monkeypatch.setattr(files, "_write", failing)
-        found = failure_of_write(root)
-        if found is None:
-            break
-        failures += 1
-        assert found is error
-        assert isinstance(error, KeyboardInterrupt) or "/.staging-" in error.filename
-        assert state_of(root) == before
-        assert len(os.listdir(root)) == 2
-    assert failures == failing.calls > 5
-    assert_same(read_newest(root)[1], sample(2))
-    assert len(os.listdir(root)) == 2
-
-
-@pytest.mark.parametrize("name", ["mkdir", "fsync", "rename", "unlink"])
-def test_other_failures_leave_whole_checkpoints_too(root, tmp_path, monkeypatch, name):
-    def fail(*args):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    before, function, failures, newest = state_of(root), getattr(os, name), 0, []
-    while True:
-        copy = tmp_path / f"failing-{failures}"
+    before, seeds, found = state_of(root), [], error
+    while found is not None:
+        copy = tmp_path / f"failing-{len(seeds)}"
         shutil.copytree(root, copy)
+        found = None
         with monkeypatch.context() as patch:
-            patch.setattr(os, name, Failing(function, fail, failures + 1, failures + 1))
-            error = failure_of_write(copy)
-        if error is None:
-            break
-        assert error.errno == errno.EIO
-        failures += 1
-        newest.append(checkpoints(copy)[0].name)
-        if newest[-1] == "000002-step1":
+            for one in failing_at(len(seeds) + 1, fail, calls):
+                patch.setattr(*one)
+            try:
+                write_checkpoint(copy, sample(2), step=2, keep=2)
+            except (OSError, KeyboardInterrupt) as caught:
+                found = caught
+        assert found in (error, None)
+        if checkpoints(copy)[0].name == "000002-step1":  # not in place yet
             assert state_of(copy) == before
-        for folder in checkpoints(copy):
-            assert_same(read_checkpoint(folder), sample(int(folder.name[-1])))
-        assert failure_of_write(copy) is None
-        assert len(os.listdir(copy)) == 2
-    assert set(newest) == {"mkdir": {"000002-step1"}, "unlink": {"000003-step2"}}.get(name, {"000002-step1", "000003-step2"})
+            assert sorted(os.listdir(copy)) == sorted(os.listdir(root))
+        if found is FULL and calls[0][1] == "write":
+            assert ".staging" in error.filename
+        check(copy, seeds)
+    expected = {"write": {1, 2}, "mkdir": {1, 2}, "fsync": {1, 2}, "rename": {1, 2}, "unlink": {2}, "rmdir": {2}}
+    assert set(seeds) == expected[calls[0][1]]
+    assert len(seeds) > (5 if calls[0][1] == "write" else 1)
 
 
 def killed_at(root, number):
@@ -111,25 +99,9 @@ def killed_at(root, number):
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child does not wait for any
         child = os.fork()
     if child == 0:
-        calls = 0
-
-        def counted(function):
-            def call(*args, **kwargs):
-                nonlocal calls
-                calls += 1
-                if calls == number:
-                    if function is write:
-                        function(args[0], memoryview(args[1])[: len(args[1]) // 2])
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return function(*args, **kwargs)
-
-            return call
-
         try:
-            write = files._write
-            files._write = counted(write)
-            for name in CALLS:
-                setattr(os, name, counted(getattr(os, name)))
+            for one in failing_at(number, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+                setattr(*one)
             write_checkpoint(root, sample(2), step=2, keep=2)
             os._exit(0)
         finally:
@@ -141,27 +113,13 @@ def killed_at(root, number):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a second process that begins in the middle of the test")
 def test_killed_writers_leave_the_old_or_the_new_checkpoint(root, tmp_path):
-    source, newest, number = root, [], 0
-    leftovers = 0
-    while True:
-        number += 1
-        root = tmp_path / f"killed-{number}"
-        shutil.copytree(source, root)
-        alive = not killed_at(root, number)
-        folder, tree = read_newest(root)
-        seed = int(folder.name[-1])
-        assert_same(tree, sample(seed))
-        newest.append(seed)
-        for older in checkpoints(root):
-            assert_same(read_checkpoint(older), sample(int(older.name[-1])))
-        leftovers += any(name.startswith(".staging-") for name in os.listdir(root))
-        following = write_checkpoint(root, sample(3), step=3, keep=2)
-        assert checkpoints(root) == [following, folder]
-        assert_same(read_checkpoint(following), sample(3))
-        assert len(os.listdir(root)) == 2
-        shutil.rmtree(root)
-        if alive:
-            break
-    assert newest == sorted(newest)
-    assert set(newest) == {1, 2}
-    assert leftovers > 20
+    seeds, leftovers, killed = [], 0, True
+    while killed:
+        copy = tmp_path / f"killed-{len(seeds)}"
+        shutil.copytree(root, copy)
+        killed = killed_at(copy, len(seeds) + 1)
+        leftovers += ".staging" in os.listdir(copy)
+        check(copy, seeds)
+    assert seeds == sorted(seeds)
+    assert set(seeds) == {1, 2}
+    assert leftovers > 10

@@ -1,38 +1,21 @@
 """A restored environment does what the first would have done, for all kinds."""
 
 import copy
-from collections import deque
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
-from gymnasium.wrappers import (
-    RecordEpisodeStatistics,
-    TimeLimit,
-)
+from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stable_baselines3.common.atari_wrappers import (
-    EpisodicLifeEnv,
-    MaxAndSkipEnv,
-    NoopResetEnv,
-    StickyActionEnv,
-)
+from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv, MaxAndSkipEnv, NoopResetEnv, StickyActionEnv
 from stable_baselines3.common.monitor import Monitor
 
 from gym_twoRooms import TwoRoomsSwitchVectorEnv
-from sb3_manygoals.checkpoint.envs import StatefulEnv, get_env_state, set_env_state
+from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from tests.sb3_manygoals.checkpoint.kinds import (
-    ENVIRONMENTS,
-    MODES,
-    Driver,
-    Recent,
-    corridor,
-    leaves,
-    stateful,
-)
+from tests.sb3_manygoals.checkpoint.kinds import ENVIRONMENTS, MODES, Driver, Recent, corridor, stateful
 from tests.sb3_manygoals.checkpoint.trees import assert_same
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -81,7 +64,7 @@ def test_goes_on_as_the_first(build, name, steps):
 SOME = ("Tangle", "goals", "MiniGrid DoorKey-5x5", "Dummy", "VecGoal", "VecFrameStack", "Sync NEXT_STEP", "VecGoal native")
 
 
-@pytest.mark.parametrize("name", [*SOME, "Subproc", "Async NEXT_STEP", "atari wrappers"])
+@pytest.mark.parametrize("name", [*SOME, "Subproc", "Async SAME_STEP"])
 def test_to_be_asked_disturbs_nothing(build, name):
     first, other = build(name, 0), build(name, 0)
     for _ in range(30):
@@ -90,36 +73,11 @@ def test_to_be_asked_disturbs_nothing(build, name):
     set_env_state(first.env, state)  # back by one step, in the same environment
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_a_state_shares_nothing(build, name):
-    first, again = build(name, 12), build(name)
-    state, second = get_env_state(first.env), get_env_state(first.env)
-    for mine, theirs in zip(again.buffers(), first.buffers(), strict=True):
-        mine.set_checkpoint_state(theirs.get_checkpoint_state())
-    set_env_state(again.env, state)
-    ids = {id(leaf) for leaf in leaves(state) if not isinstance(leaf, tuple)}
-    assert ids.isdisjoint(id(leaf) for leaf in leaves(second))
-    for leaf in leaves(state):
-        if isinstance(leaf, np.ndarray):
-            leaf[...] = 1
-        elif isinstance(leaf, np.random.Generator):
-            leaf.random(3)
-    for leaf in list(leaves(state)):
-        if isinstance(leaf, (list, dict, deque)):
-            leaf.clear()
-    for _ in range(30):
-        assert_same(again.step(), first.step())
-    set_env_state(first.env, second)
-
-
 @pytest.mark.parametrize("mode", MODES)
-@given(steps=st.integers(0, 40), seed=st.integers(0, 2**31), more=st.integers(0, 20), reset=st.booleans(), n=st.integers(1, 4))
+@given(steps=st.integers(0, 40), seed=st.integers(0, 2**31), reset=st.booleans(), n=st.integers(1, 4))
 @settings(max_examples=15)
-def test_vectors_of_two_rooms(mode, steps, seed, more, reset, n):
-    def make():
-        return Driver(TwoRoomsSwitchVectorEnv(n, "small", max_episode_steps=5, autoreset_mode=mode))
-
-    first, again = make(), make()
+def test_vectors_of_two_rooms(mode, steps, seed, reset, n):
+    first, again = (Driver(TwoRoomsSwitchVectorEnv(n, "small", max_episode_steps=5, autoreset_mode=mode)) for _ in range(2))
     first.reset(seed)
     # not all seeded: the other generators come into being when they are needed
     first.env.reset(seed=[seed] + [None] * (n - 1), options={"state": 3})
@@ -129,105 +87,48 @@ def test_vectors_of_two_rooms(mode, steps, seed, more, reset, n):
         again.reset(1)
         again.step()
     set_env_state(again.env, get_env_state(first.env))
-    for _ in range(more):
-        assert_same(again.step(), first.step())
-    state = get_env_state(first.env)["state"]
-    assert_same(get_env_state(again.env)["state"], state)
-    lazy = [row for row, generator in enumerate(state["streams"]["generators"]) if generator is None]
-    first.reset(5)
-    set_env_state(first.env, get_env_state(again.env))
-    assert [row for row, one in enumerate(first.env._streams.generators) if one is None] == lazy
-    seeds = list(range(n))
-    assert_same(first.env.reset(seed=seeds), again.env.reset(seed=seeds))
     for _ in range(400):  # more numbers than are read ahead
         assert_same(again.step(), first.step())
+    assert_same(again.reset(2), first.reset(2))
+    assert_same(again.step(), first.step())
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_async_vector_envs_at_all_moments(mode):
-    first, *others = [AsyncVectorEnv([stateful] * 2, autoreset_mode=mode) for _ in range(2)]
+def test_an_async_vector_env_that_is_reset_in_part():
+    first, again = [AsyncVectorEnv([stateful] * 2, autoreset_mode=AutoresetMode.DISABLED) for _ in range(2)]
     first.reset(seed=1)
-    rng = np.random.default_rng(0)
-    waiting = 0
-    for _ in range(12):
-        actions = rng.integers(3, size=(4, 2))
-        _, _, terminated, truncated, _ = first.step(actions[0])
-        ended = terminated | truncated
-        waiting += ended.any() and not ended.all()
-        if mode is AutoresetMode.DISABLED and ended.any():
-            first.reset(options={"reset_mask": ended})
-        (again,) = others
-        again.reset()  # a worker may have been about to reset its environment
-        set_env_state(again, get_env_state(first))
-        if mode is AutoresetMode.DISABLED:
-            mask = np.array([True, False])
-            assert_same(again.reset(options={"reset_mask": mask}), first.reset(options={"reset_mask": mask}))
-        else:
-            assert_same([again.step(one) for one in actions[1:]], [first.step(one) for one in actions[1:]])
-    assert waiting
-    first.close()
-    again.close()
-
-
-def test_an_async_vector_env_that_is_about_to_reset_is_refused():
-    def make():
-        return AsyncVectorEnv([lambda: StatefulEnv(TimeLimit(Corridor(start=0), 1))])
-
-    first, again = make(), make()
-    for env in (first, again):
-        env.reset(seed=0)
-    state = get_env_state(first)
-    again.step(np.array([0]))
-    with pytest.raises(
-        CheckpointError, match=r"environment 0 of AsyncVectorEnv: an environment .* waits for its reset: build"
-    ):
-        set_env_state(again, state)
-    again.step_async(np.array([0]))
+    again.reset()
+    first.step_async(np.array([2, 1]))
     with pytest.raises(CheckpointError, match="AsyncVectorEnv is in the middle of a step"):
-        get_env_state(again)
-    again.step_wait()
-    set_env_state(again, state)  # the reset has been
+        get_env_state(first)
+    first.step_wait()
+    set_env_state(again, get_env_state(first))
+    assert_same(*[env.reset(options={"reset_mask": np.array([True, False])}) for env in (again, first)])
     first.close()
     again.close()
 
 
-def test_times_go_on_without_the_pause(monkeypatch):
-    now = 1000.0
-    monkeypatch.setattr("time.time", lambda: now)
-    monkeypatch.setattr("time.perf_counter", lambda: now)
-    first = Monitor(RecordEpisodeStatistics(TimeLimit(Corridor(), 2), stats_key="statistics"))
-    first.reset(seed=0)
-    first.step(0)
-    now = 1007.0
-    state = get_env_state(first)
-    now = 5000.0
-    again = Monitor(RecordEpisodeStatistics(TimeLimit(Corridor(), 2), stats_key="statistics"))
-    set_env_state(again, state)
-    now = 5002.0
-    info = again.step(0)[4]
-    assert info["episode"]["t"] == info["statistics"]["t"] == 9.0
+def test_what_the_first_did_not_have_goes():
+    again = corridor()
+    again.unwrapped.later = 1
+    set_env_state(again, get_env_state(corridor()))
+    assert not hasattr(again.unwrapped, "later")
 
 
 def test_rows_go_to_the_file_of_the_new_monitor(tmp_path):
     first, again = (Monitor(corridor(), str(tmp_path / name)) for name in ("first", "again"))
-    first.reset(seed=0)
-    for _ in range(7):
-        *_, truncated, _ = first.step(2)
-    assert truncated
-    set_env_state(again, get_env_state(first))
-    assert again.get_episode_lengths() == [7]
     for env in (first, again):
-        env.reset()
+        env.reset(seed=0)
         for _ in range(7):
             env.step(2)
+        if env is first:
+            set_env_state(again, get_env_state(first))
         env.close()
-    assert again.get_episode_rewards() == first.get_episode_rewards()
-    assert len((tmp_path / "first.monitor.csv").read_text().splitlines()) == 4
+    assert again.get_episode_lengths() == [7, 7]
     assert len((tmp_path / "again.monitor.csv").read_text().splitlines()) == 3
 
 
 class Counting(gym.Wrapper):
-    """Has methods of its own, a part with methods, and refers to what is inside."""
+    """Has methods of its own, and refers to what is inside."""
 
     def __init__(self, env, start=0):
         super().__init__(env)
@@ -248,11 +149,10 @@ class Counting(gym.Wrapper):
 
 
 class Outer(gym.Wrapper):
-    """Forwards all that it has not, as SB3's VecEnvWrapper does."""
+    """Has a part with methods, and forwards all that it has not, as SB3's VecEnvWrapper does."""
 
     def __init__(self, env):
         super().__init__(env)
-        self.total = 0
         self.rules = {"goal": Recent()}
 
     def __getattr__(self, name):
@@ -261,10 +161,9 @@ class Outer(gym.Wrapper):
         return self.env.get_wrapper_attr(name)
 
     def step(self, action):
-        self.total += 1
-        self.rules["goal"].chosen.append(self.total)
         *result, info = self.env.step(action)
-        return *result, {**info, "total": self.total, "chosen": list(self.rules["goal"].chosen)}
+        self.rules["goal"].chosen.append(info["n"])
+        return *result, {**info, "chosen": list(self.rules["goal"].chosen)}
 
 
 def test_own_methods_are_used_and_not_those_of_what_is_inside():

@@ -6,15 +6,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
-from gymnasium.wrappers import (
-    TimeLimit,
-)
+from gymnasium.vector import AsyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import (
-    DummyVecEnv,
-    SubprocVecEnv,
-)
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from gym_twoRooms import TwoRoomsSwitchEnv, TwoRoomsSwitchVectorEnv
 from sb3_manygoals import GoalBufferWrapper, VecGoalBufferWrapper
@@ -24,13 +19,18 @@ from tests.sb3_manygoals.checkpoint.kinds import DictObs, Recent, cartpole, corr
 from tests.sb3_manygoals.worlds import Corridor
 
 
+def renamed():
+    env = DictObs(corridor())
+    env.observation_space = spaces.Dict({"picture": env.env.observation_space})
+    return env
+
+
 @pytest.mark.parametrize(
     ("left", "right", "message"),
     [
         (corridor, Corridor, r"state is of gymnasium.wrappers.common.TimeLimit \(.*Corridor\), and this is tests.*Corridor$"),
         (lambda: Monitor(corridor()), lambda: TimeLimit(Monitor(Corridor()), 7), "built otherwise: .*Monitor"),
         (lambda: DummyVecEnv([corridor] * 3), lambda: DummyVecEnv([corridor] * 2), r"DummyVecEnv of 3 .*DummyVecEnv of 2 "),
-        (lambda: vector(corridor, n=3), lambda: vector(corridor, n=2), r"SyncVectorEnv of 3 .*SyncVectorEnv of 2 "),
         (lambda: DummyVecEnv([corridor]), lambda: DummyVecEnv([cartpole]), "Corridor.*, and this is .*CartPole"),
         (
             lambda: TwoRoomsSwitchEnv("small"),
@@ -50,11 +50,7 @@ from tests.sb3_manygoals.worlds import Corridor
             lambda: VecGoalBufferWrapper(DummyVecEnv([small]), reset_worlds=False),
             "reset_worlds='auto', not False",
         ),
-        (
-            lambda: DictObs(corridor()),
-            lambda: Renamed(DictObs(corridor())).env,
-            "DictObs._observation_space was built otherwise",
-        ),
+        (lambda: DictObs(corridor()), renamed, r"Dict.spaces was built otherwise: expected \['image'\] .* \['picture'\]"),
     ],
 )
 def test_what_was_built_otherwise_is_refused(left, right, message):
@@ -64,12 +60,6 @@ def test_what_was_built_otherwise_is_refused(left, right, message):
         set_env_state(other, get_env_state(first))
 
 
-class Renamed(gym.Wrapper):
-    def __init__(self, env):
-        super().__init__(env)
-        env.observation_space = spaces.Dict({"picture": env.env.observation_space})
-
-
 class Window:
     pass
 
@@ -77,16 +67,9 @@ class Window:
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [
-        (
-            "viewer",
-            Window(),
-            r"Corridor.viewer is a .*test_envs_refused.Window, .* give .* the methods get_checkpoint_state\(\) and set",
-        ),
+        ("viewer", Window(), r"Corridor.viewer is a .*Window, .* give .* the methods get_checkpoint_state\(\) and set"),
         ("things", {"a": [1, (Window(),)]}, r"Corridor.things\['a'\]\[1\]\[0\] is a .*Window"),
         ("objects", np.array([None]), r"Corridor.objects is a numpy.ndarray"),
-        ("handle", open(__file__), r"Corridor.handle is a _io.TextIOWrapper"),  # noqa: SIM115
-        ("keyed", {Window: 1}, r"a key of Corridor.keyed is a builtins.type"),
-        ("chosen", {Window}, r"an element of Corridor.chosen is a builtins.type"),
     ],
 )
 def test_what_cannot_be_saved_is_refused_by_name(attribute, value, message):
@@ -99,21 +82,11 @@ def test_what_cannot_be_saved_is_refused_by_name(attribute, value, message):
         get_env_state(venv)
     venv.reset()  # the workers live
     venv.close()
-    if hasattr(value, "close"):
-        value.close()
 
 
-class Slotted(Corridor):
-    __slots__ = ("hidden",)
-
-
-def test_other_things_are_refused():
-    with pytest.raises(CheckpointError, match="Slotted has __slots__"):
-        get_env_state(Slotted())
+def test_what_is_no_environment_is_refused():
     with pytest.raises(CheckpointError, match="env must be an environment, got int"):
         get_env_state(3)
-    with pytest.raises(CheckpointError, match="this is not the state of an environment"):
-        set_env_state(corridor(), {})
 
 
 def test_babyai_is_refused():
@@ -125,17 +98,21 @@ def test_babyai_is_refused():
 
 
 @pytest.mark.parametrize("kind", [functools.partial(SubprocVecEnv, start_method="fork"), AsyncVectorEnv])
-@pytest.mark.parametrize("make_env", [corridor, Corridor, lambda: TimeLimit(stateful(), 3)])
-def test_workers_need_a_stateful_env_outermost(kind, make_env):
-    env = kind([make_env] * 2)
-    with pytest.raises(CheckpointError, match=r"put a StatefulEnv around each, outermost, as in .*\(\[lambda: StatefulEnv\("):
-        get_env_state(env)
-    env.reset()  # the workers live
-    env.close()
+def test_workers_need_a_stateful_env_outermost(kind):
+    make = functools.partial(vector, kind=kind, n=2)
+    if kind is AsyncVectorEnv:
+        make = functools.partial(make, autoreset_mode="Disabled")
+    for make_env in (corridor, lambda: TimeLimit(stateful(), 3)):
+        env = make(make_env)
+        with pytest.raises(CheckpointError, match=r"put a StatefulEnv around each, outermost, as in .*\(\[lambda: Statef"):
+            get_env_state(env)
+        env.reset()  # the workers live
+        env.close()
 
 
-def test_async_without_shared_memory_cannot_be_reset_by_hand():
-    env = AsyncVectorEnv([stateful], shared_memory=False, autoreset_mode=AutoresetMode.DISABLED)
-    with pytest.raises(CheckpointError, match="use shared_memory=True"):
+@pytest.mark.parametrize("kwargs", [{"shared_memory": False, "autoreset_mode": "Disabled"}, {}])
+def test_other_async_vector_envs_are_refused(kwargs):
+    env = AsyncVectorEnv([stateful], **kwargs)
+    with pytest.raises(CheckpointError, match="must have shared_memory=True and autoreset_mode SAME_STEP or DISABLED"):
         get_env_state(env)
     env.close()

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import os
 import signal
 import subprocess
 import sys
@@ -98,8 +97,8 @@ class Stop(BaseCallback):
 
 
 def same(left, right):
-    """Equal to the last bit, but for wall-clock times and spaces of environments, which nobody has seeded."""
-    assert_same(left, right, ignore={*TIMES, "spaces"})
+    """Equal to the last bit, but for wall-clock times and the generators of spaces, which nobody has seeded."""
+    assert_same(left, right, ignore={*TIMES, "_np_random"})
 
 
 def log_of(model, folder):
@@ -183,7 +182,6 @@ def several(tmp_path_factory):
     [
         ("several", {"gamma": 0.9}, "a learner with gamma 0.99, got 0.9"),
         ("several", {"targets": {"goal_sampling": "batch"}}, r"target_kwargs\['goal_sampling'\] uniform, got batch"),
-        ("several", {"targets": {"update_interval": 21}}, r"target_kwargs\['update_interval'\] 20, got 21"),
         ("several", {"targets": {"initial_value": -1.0}}, r"target_kwargs\['initial_value'\] None, got -1.0"),
         ("several", {"target_class": None, "target_kwargs": None}, "target_class TDTargets, got None"),
         ("several", {"buffer_size": 180}, "replay memory was saved with buffer_size 50, this one has 60"),
@@ -203,16 +201,6 @@ def test_another_model_is_refused(name, kwargs, message, several):
     with pytest.raises(CheckpointError, match=message):
         ExactCheckpointCallback(several).resume(other)
     assert all(th.equal(value, before[key]) for key, value in other.policy.state_dict().items()) or "replay" in message
-
-
-def test_other_extras_are_refused(tmp_path):
-    build("one environment").learn(20, ExactCheckpointCallback(tmp_path))
-    env = gym.make_vec(SMALL, num_envs=1)
-    callback = ExactCheckpointCallback(
-        tmp_path, extras={"mastery": MasteryCallback(env, env.unwrapped.mdp.observations[:1], 9)}
-    )
-    with pytest.raises(CheckpointError, match=r"has the extras \[\], this run has \['mastery'\]"):
-        callback.resume(build("one environment"))
 
 
 def test_bad_arguments_are_refused(tmp_path):
@@ -245,63 +233,31 @@ def test_where_nothing_can_be_written_training_stops_or_goes_on(go_on, tmp_path,
 
 
 SCRIPT = """
-    import signal, sys
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
+    import sys
     sys.path[:0] = {path!r}
     import torch
     torch.set_num_threads(1)  # as the tests have
+    from tests.sb3_manygoals.checkpoint.test_callback import Do
     from tests.sb3_manygoals.checkpoint.test_resume import build
-    from stable_baselines3.common.callbacks import BaseCallback
     from sb3_manygoals import ExactCheckpointCallback
 
-    class Tell(BaseCallback):
-        def _on_step(self):
-            if self.n_calls == 70:
-                print("ready", flush=True)
-            return True
-
-    model = build("one environment")
     callback = ExactCheckpointCallback({root!r})
-    callback.resume(model)
-    try:
-        model.learn(10**9, [Tell(), callback])
-    except KeyboardInterrupt:
-        print("interrupted", flush=True)
+    build("one environment").learn(10**9, [Do(70, lambda: print("ready", flush=True)), callback])
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_end_it_saves_first(number, tmp_path):
+def test_told_to_end_it_saves_first(tmp_path):
     script = textwrap.dedent(SCRIPT.format(path=sys.path, root=str(tmp_path)))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         try:
-            rest, _ = process.communicate(timeout=30)
+            process.communicate(timeout=30)
         finally:
             process.kill()  # if it has not ended, the test must
-    if number == signal.SIGINT:
-        assert (rest, process.returncode) == ("interrupted\n", 0)
-    else:
-        assert process.returncode == -signal.SIGTERM
+    assert process.returncode == -signal.SIGTERM
     (path,) = checkpoints(tmp_path)
     model = build("one environment")
     assert ExactCheckpointCallback(tmp_path).resume(model)
     assert model.num_timesteps >= 70
     assert path.name.endswith(f"step{model.num_timesteps}")
-
-
-def test_signals_are_left_alone_after_training(tmp_path):
-    before = [signal.default_int_handler, signal.SIG_DFL]
-    for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
-        signal.signal(number, handler)
-    model = build("one environment")
-    callback = ExactCheckpointCallback(tmp_path)
-    model.learn(20, callback)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
-    with pytest.raises(KeyboardInterrupt):
-        model.learn(20, [callback, Stop(5)])
-    # Training was left by an exception, and so no handler was put back; the next signal does what it always did.
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -56,37 +56,15 @@ def assert_same(left, right, where="", ignore=TIMES, seen=None):
 
 
 def sample(seed=0):
-    """A small tree with something of everything; of other seeds, one with other numbers but of the same sizes."""
+    """A small tree; of another seed, with other numbers."""
     rng = np.random.default_rng(seed)
-    generators = [np.random.Generator(kind(seed)) for kind in (np.random.PCG64, np.random.Philox, np.random.SFC64)]
     return {
-        "plain": [
-            None,
-            True,
-            7 + seed,
-            2**127 + seed,
-            0.1,
-            float("inf"),
-            float("nan"),
-            -0.0,
-            "\ud83d\ude00",
-            b"",
-            b"\x00\xff",
-        ],
-        "tuple": ((), (1, (2,))),
+        "plain": [None, True, 7 + seed, 2**127 + seed, float("nan"), -0.0, "\ud83d\ude00", b"\x00\xff", ((), (1, (2,)))],
         1: {b"key": frozenset({1, "a", (2, b"b")}), ("a", 1): set()},
         "deque": collections.deque([seed, 2], maxlen=5),
-        "ordered": collections.OrderedDict(b=1, a=2),
         "enum": Color.RED,
-        "numpy": [np.float32(0.1), np.bool_(True), np.int8(-3), np.datetime64("2020-01-01"), np.str_("a"), np.bytes_(b"a")],
-        "arrays": {
-            "bytes": rng.integers(256, size=(5, 40), dtype=np.uint8),
-            "big-endian": rng.integers(9, size=3).astype(">i4"),
-            "fortran": np.asfortranarray(rng.random((2, 3))),
-            "empty": np.zeros((0, 3), np.float16),
-            "large": rng.random((40, 5)),
-            "gaps": rng.integers(256, size=(30, 60), dtype=np.uint8)[:, ::2],
-        },
+        "numpy": [np.float32(0.1), np.datetime64("2020-01-01"), np.str_("a"), np.bytes_(b"a")],
+        "arrays": {"large": rng.random((40, 5)), "gaps": rng.integers(256, size=(30, 60), dtype=np.uint8)[:, ::2]},
         "tensor": th.from_numpy(rng.random((3, 4))).to(th.bfloat16),
-        "random": [*generators, np.random.RandomState(seed)],
+        "random": [rng, np.random.RandomState(seed)],
     }
