@@ -133,8 +133,3 @@ def test_a_memory_restored_goes_on_as_the_first_would(goals):
     assert len(first.frames) == len(second.frames)
     with pytest.raises(CheckpointError, match="n_stack"):
         make(n_stack=1).set_checkpoint_state(state)
-
-
-def test_observations_that_cannot_be_cut_are_refused():
-    with pytest.raises(ValueError, match="n_stack must divide axis 0"):
-        FrameReplayBuffer(10, spaces.Box(0, 255, (3, 2, 2), np.uint8), ACTIONS, "cpu", n_stack=4)
