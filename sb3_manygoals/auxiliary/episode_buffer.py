@@ -105,7 +105,7 @@ class EpisodeBuffer:
         self._best: list[tuple[float, int, list[_Segment]]] = []  # a heap: (return, number, segments)
         self._ended = 0
         self._ongoing: list[_Ongoing] = []
-        self._index: tuple[list[_Segment], NDArray[np.int64], list[NDArray[np.intp]]] | None = None
+        self._index: dict[str, Any] | None = None
 
     def __len__(self) -> int:
         return len(self._best)
@@ -196,19 +196,17 @@ class EpisodeBuffer:
         :return: the trajectories
         :raises ValueError: if no episode has ended yet
         """
-        segments, all_lengths, _ = self._indexed()
-        ends = np.cumsum(np.maximum(all_lengths - n_steps + 1, 1))
-        numbers, starts = _place(rng.integers(ends[-1], size=batch_size), ends)
-        lengths = np.minimum(all_lengths[numbers] - starts, n_steps)
+        index = self._indexed()
+        ends = np.cumsum(np.maximum(index["lengths"] - n_steps + 1, 1))
+        segments, starts = _place(rng.integers(ends[-1], size=batch_size), ends)
+        left = index["lengths"][segments] - starts
+        lengths, firsts = np.minimum(left, n_steps), np.cumsum(index["lengths"])[segments] - left
+        real = np.arange(n_steps) < lengths[:, None]
+        places = np.where(real, firsts[:, None] + np.arange(n_steps), 0)
+        actions, rewards = (np.where(real, index[name][places], 0) for name in ("actions", "rewards"))
         rows = starts[:, None] + np.minimum(np.arange(n_steps + 1), lengths[:, None])  # the last observation is repeated
-        actions, rewards = np.zeros((batch_size, n_steps), np.int64), np.zeros((batch_size, n_steps), np.float32)
-        terminated = np.zeros(batch_size, np.bool_)
-        drawn = [segments[number] for number in numbers]
-        for row, (segment, start, length) in enumerate(zip(drawn, starts, lengths, strict=True)):
-            actions[row, :length] = segment.actions[start : start + length]
-            rewards[row, :length] = segment.rewards[start : start + length]
-            terminated[row] = segment.terminated and start + length == len(segment.actions)
-        return Trajectories(self._observations(drawn, rows), actions, rewards, lengths, terminated)
+        terminated = index["terminated"][segments] & (left <= n_steps)
+        return Trajectories(self._observations(segments, rows), actions, rewards, lengths, terminated)
 
     def sample_rewards(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """
@@ -221,14 +219,14 @@ class EpisodeBuffer:
             observation of an episode is repeated before its start; and the rewards, float32, shape (B,)
         :raises ValueError: if no episode has ended yet
         """
-        segments, lengths, kinds = self._indexed()
+        index = self._indexed()
+        kinds = index["kinds"]
         n_rewarded = batch_size // 2 if all(map(len, kinds)) else batch_size * bool(len(kinds[1]))
         counts = batch_size - n_rewarded, n_rewarded
-        places = [kind[rng.integers(len(kind), size=size)] for kind, size in zip(kinds, counts, strict=True) if size]
-        numbers, steps = _place(np.concatenate(places), np.cumsum(lengths))
-        drawn = [segments[number] for number in numbers]
-        rewards = np.array([segment.rewards[step] for segment, step in zip(drawn, steps, strict=True)])
-        return self._observations(drawn, np.maximum(steps[:, None] + np.arange(1 - HISTORY, 1), 0)), rewards
+        places = np.concatenate([one[rng.integers(len(one), size=n)] for one, n in zip(kinds, counts, strict=True) if n])
+        segments, steps = _place(places, np.cumsum(index["lengths"]))
+        rows = np.maximum(steps[:, None] + np.arange(1 - HISTORY, 1), 0)
+        return self._observations(segments, rows), index["rewards"][places]
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: all of it, as a plain tree; some arrays are the buffer's own, to be written before anything is added"""
@@ -250,11 +248,11 @@ class EpisodeBuffer:
         if state["capacity"] != self.capacity:
             raise ValueError(f"the state is of an episode buffer with capacity={state['capacity']!r}, not {self.capacity!r}")
         self.frames.set_checkpoint_state(state["frames"])
-        segments = iter(_unpack(state["segments"]))
+        segments = iter(self._unpack(state["segments"]))
         self._best = [(score, number, [next(segments) for _ in range(n)]) for score, number, n in state["episodes"]]
         self.monitored, self._ended, self._index = state["monitored"], state["ended"], None
         self._ongoing = [
-            _Ongoing(list(frames), _unpack(lives), list(actions), list(rewards))
+            _Ongoing(list(frames), self._unpack(lives), list(actions), list(rewards))
             for frames, lives, actions, rewards in state["ongoing"]
         ]
 
@@ -292,24 +290,28 @@ class EpisodeBuffer:
         for segment in ongoing.segments:
             self.frames.release(segment.frames)
 
-    def _indexed(self) -> tuple[list[_Segment], NDArray[np.int64], list[NDArray[np.intp]]]:
-        """
-        :return: all segments, the length of each, and the numbers of transitions without and with a reward, counted over all
-            segments
-        """
+    def _indexed(self) -> dict[str, Any]:
+        """All segments in few arrays, and the numbers of transitions without and with a reward, counted over all of them."""
         if not self._best:
             raise ValueError("cannot sample from an episode buffer before the first episode has ended")
         if self._index is None:
-            segments = self._segments
-            lengths = np.array([len(segment.actions) for segment in segments])
-            rewarded = np.concatenate([segment.rewards for segment in segments]) != 0
-            self._index = segments, lengths, [np.flatnonzero(~rewarded), np.flatnonzero(rewarded)]
+            self._index = _pack(self._segments)
+            rewarded = self._index["rewards"] != 0
+            self._index["kinds"] = [np.flatnonzero(~rewarded), np.flatnonzero(rewarded)]
         return self._index
 
-    def _observations(self, segments: Sequence[_Segment], rows: NDArray[Any]) -> NDArray[Any]:
+    def _observations(self, segments: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[Any]:
         """:param rows: of each segment the observations wanted, by their places in it, shape (B, m)"""
-        places = rows[..., None] + np.arange(self.frames.n_stack)
-        return self.frames.get(np.stack([segment.frames[wanted] for segment, wanted in zip(segments, places, strict=True)]))
+        index, n_stack = self._indexed(), self.frames.n_stack
+        sizes = index["lengths"] + n_stack
+        firsts = (np.cumsum(sizes) - sizes)[segments]
+        return self.frames.get(index["frames"][(firsts[:, None] + rows)[..., None] + np.arange(n_stack)])
+
+    def _unpack(self, packed: dict[str, Any]) -> list[_Segment]:
+        """:param packed: by :func:`_pack`"""
+        sizes = {"frames": packed["lengths"] + self.frames.n_stack, "actions": packed["lengths"], "rewards": packed["lengths"]}
+        parts = [[part.copy() for part in np.split(packed[name], np.cumsum(size)[:-1])] for name, size in sizes.items()]
+        return [_Segment(*one) for one in zip(*parts, packed["terminated"].tolist(), strict=False)]
 
 
 def _place(numbers: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
@@ -320,15 +322,9 @@ def _place(numbers: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray
 
 
 def _pack(segments: Sequence[_Segment]) -> dict[str, Any]:
-    """The same in few arrays, as checkpoints of thousands are slow; :func:`_unpack` takes them apart."""
-    packed: dict[str, Any] = {"terminated": [segment.terminated for segment in segments]}
-    for name, dtype in _DTYPES.items():
-        parts = [getattr(segment, name) for segment in segments]
-        packed[name] = np.concatenate([np.empty(0, dtype), *parts])
-        packed[f"{name}_ends"] = np.cumsum([len(part) for part in parts], dtype=np.int64)
-    return packed
-
-
-def _unpack(packed: dict[str, Any]) -> list[_Segment]:
-    parts = [[part.copy() for part in np.split(packed[name], packed[f"{name}_ends"])[:-1]] for name in _DTYPES]
-    return [_Segment(*one) for one in zip(*parts, packed["terminated"], strict=True)]
+    """Few arrays in place of many, to index at once, and as each array of a checkpoint takes time."""
+    return {
+        **{name: np.concatenate([np.empty(0, one), *(getattr(s, name) for s in segments)]) for name, one in _DTYPES.items()},
+        "lengths": np.array([len(segment.actions) for segment in segments], np.int64),
+        "terminated": np.array([segment.terminated for segment in segments], np.bool_),
+    }

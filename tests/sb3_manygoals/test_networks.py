@@ -152,7 +152,6 @@ def test_the_linear_head_needs_an_embedding():
 
 # --- oneDNN in place of MKL ------------------------------------------------------------------------------------------
 
-AMD = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\n"
 by_onednn = pytest.mark.skipif(not th.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
 
 
@@ -185,17 +184,19 @@ def test_what_is_small_or_of_another_dtype_is_left_to_torch(rows, dtype, monkeyp
     assert th.equal(networks.linear(inputs, weight), functional.linear(inputs, weight))
 
 
-def test_which_machines_it_is_for(tmp_path, monkeypatch):
-    described = tmp_path / "cpuinfo"
-    described.write_text(AMD)
-    for capability, vendor, expected in (("AVX512", AMD, True), ("AVX2", AMD, False), ("AVX512", "GenuineIntel", False)):
-        described.write_text(vendor)
-        monkeypatch.setattr(th.backends.cpu, "get_cpu_capability", lambda capability=capability: capability)
-        monkeypatch.setattr(th.backends.mkl, "is_available", lambda: True)
-        monkeypatch.setattr(th.backends.mkldnn, "is_available", lambda: True)
-        assert networks.mkl_is_slow(described) == expected
-    monkeypatch.setattr(networks.platform, "processor", lambda: "AMD64 Family 25 Model 33 Stepping 0, AuthenticAMD")
-    monkeypatch.setattr(th.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    assert networks.mkl_is_slow(tmp_path / "not there")
-    monkeypatch.setattr(th.backends.mkl, "is_available", lambda: False)
-    assert not networks.mkl_is_slow(tmp_path / "not there")
+@pytest.mark.parametrize(
+    ("cpu", "capability", "libraries", "expected"),
+    [
+        ("AuthenticAMD", "AVX512", True, True),
+        ("AuthenticAMD", "AVX2", True, False),
+        ("AuthenticAMD", "AVX512", False, False),
+        ("GenuineIntel", "AVX512", True, False),
+    ],
+)
+def test_which_machines_it_is_for(cpu, capability, libraries, expected, tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text(f"vendor_id\t: {cpu}\n")
+    monkeypatch.setattr(networks.platform, "processor", lambda: f"Family 25 Model 33 Stepping 0, {cpu}")
+    monkeypatch.setattr(th.backends.cpu, "get_cpu_capability", lambda: capability)
+    for library in (th.backends.mkl, th.backends.mkldnn):
+        monkeypatch.setattr(library, "is_available", lambda: libraries)
+    assert [networks.mkl_is_slow(tmp_path / name) for name in ("cpuinfo", "not there")] == [expected] * 2

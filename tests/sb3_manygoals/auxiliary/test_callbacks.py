@@ -16,7 +16,6 @@ from sb3_manygoals.auxiliary import (
     RewardPredictionCallback,
 )
 from tests.sb3_manygoals.auxiliary.story import Story, stories
-from tests.sb3_manygoals.worlds import Corridor
 
 ALL = ("many_goals", "pixel_control", "reward_prediction")
 SETTINGS = {"seed": 3, "device": "cpu", "ent_coef": 0.01, "vf_coef": 0.25}
@@ -144,25 +143,6 @@ def test_many_goals_by_loops(reduction):
             errors.append((target - q) ** 2)
     expected = sum(errors) if reduction == "sum" else sum(errors) / len(errors)
     assert loss.item() == pytest.approx(expected, rel=1e-4)
-
-
-def test_the_goal_head_learns_the_way_to_goals():
-    env = make_vec_env(lambda: gym.wrappers.TimeLimit(Corridor(), 20), 4, seed=1)
-    model = build(env, {"embedding_dim": 64})
-    callback = ManyGoalsCallback(beta=0.0, batch_size=250, target_update_interval=40)
-    model.learn(1000, callback)
-    optimizer, rng = th.optim.Adam(model.policy.parameters(), 2e-3), np.random.default_rng(0)
-    for update in range(600):
-        callback.n_updates = update
-        optimizer.zero_grad()
-        callback.loss(model.policy, callback.episodes, rng).backward()
-        optimizer.step()
-    cells = th.eye(6, dtype=th.uint8)
-    pairs = [(cell, goal) for cell in range(6) for goal in range(6) if 0 < abs(cell - goal) < 3]
-    values = th.stack([model.policy.goal_values(cells[[cell, goal]][None])[0, 0] for cell, goal in pairs])
-    assert values.argmax(dim=1).tolist() == [int(goal > cell) for cell, goal in pairs]
-    exact = th.tensor([-0.1 * sum(0.99**step for step in range(abs(cell - goal) - 1)) for cell, goal in pairs])
-    th.testing.assert_close(values.amax(dim=1), exact, atol=0.04, rtol=0)
 
 
 def test_the_target_network_follows_now_and_then(monkeypatch):

@@ -149,27 +149,26 @@ def test_networks_that_are_not_alike_are_refused_by_the_layers_name(source, targ
     assert all(th.equal(before[name], tensor) for name, tensor in taker.policy.state_dict().items())
 
 
-def test_convolutions_that_pad_are_not_those_that_do_not():
-    """On 40 x 40 pixels NatureCNN leaves some unseen, where PaddedCNN adds zeros: the same weights would see other things."""
-    source, target = many_goals(Screen((3, 40, 40))), A2C("CnnPolicy", Screen((3, 40, 40)), device="cpu")
-    with pytest.raises(TransferError, match=r"trunk\.1\.net\.2, ZeroPad2d.*features_extractor\.cnn\.2"):
-        transfer_trunk(source, target)
-
-
-def test_convolutions_of_another_stride_are_not_the_same():
-    """Their weights are of the same shapes, and so is what follows them: the window fits once in either case."""
-    source, target = ({"features_extractor_kwargs": {"layers": [(4, 4, stride)], "features_dim": 9}} for stride in (4, 2))
-    target |= {"features_extractor_class": PaddedCNN}
-    with pytest.raises(TransferError, match=r"trunk\.1\.net\.0, Conv2d.*stride=\(4, 4\).*stride=\(2, 2\)"):
-        transfer_trunk(
-            many_goals(Screen((4, 4, 3)), **source), A2C("CnnPolicy", Screen((4, 4, 3)), policy_kwargs=target, device="cpu")
-        )
-
-
-def test_a_short_trunk_does_not_make_an_extractor():
-    source = many_goals(Screen(), features_extractor_kwargs={"layers": [(32, 8, 4)], "features_dim": 9})
-    with pytest.raises(TransferError, match=r"trunk\.1\.net\.3,.* in the source"):
-        transfer_trunk(source, A2C("CnnPolicy", Screen(), device="cpu"))
+@pytest.mark.parametrize(
+    ("shape", "source", "target", "message"),
+    [
+        # on 40 x 40 pixels NatureCNN leaves some unseen, where PaddedCNN adds zeros: the same weights would see other things
+        ((3, 40, 40), {}, {}, r"trunk\.1\.net\.2, ZeroPad2d.*features_extractor\.cnn\.2"),
+        # weights are of the same shapes, and so is what follows them: the window fits once in either case
+        (
+            (4, 4, 3),
+            {"layers": [(4, 4, 4)], "features_dim": 9},
+            {"layers": [(4, 4, 2)], "features_dim": 9},
+            r"trunk\.1\.net\.0, Conv2d.*stride=\(4, 4\).*stride=\(2, 2\)",
+        ),
+        ((4, 84, 84), {"layers": [(32, 8, 4)], "features_dim": 9}, {}, r"trunk\.1\.net\.3,.* in the source"),  # too short
+    ],
+)
+def test_convolutions_that_are_not_alike(shape, source, target, message):
+    kwargs = {"features_extractor_class": PaddedCNN, "features_extractor_kwargs": target} if target else {}
+    giver = many_goals(Screen(shape), features_extractor_kwargs=source)
+    with pytest.raises(TransferError, match=message):
+        transfer_trunk(giver, A2C("CnnPolicy", Screen(shape), policy_kwargs=kwargs, device="cpu"))
 
 
 def test_other_observations_and_scales_are_refused():
