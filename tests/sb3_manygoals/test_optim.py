@@ -93,7 +93,7 @@ def test_it_goes_on_from_either_form_of_its_state():
     th.manual_seed(0)
     start, gradients = th.randn(4, 5), th.randn(9, 4, 5)
     mixed, plain = th.nn.Parameter(start.clone()), th.nn.Parameter(start.clone())
-    ours, theirs = FusedRMSprop([mixed], lr=1e-2), RMSpropTFLike([plain], lr=1e-2)
+    ours, theirs = FusedRMSprop([mixed], lr=1e-2, eps=0.1), RMSpropTFLike([plain], lr=1e-2, eps=0.1)
     for number, gradient in enumerate(gradients):
         plain.grad, mixed.grad = gradient.clone(), gradient.clone()
         theirs.step()

@@ -170,6 +170,7 @@ def test_going_on_from_a_checkpoint(player, steps):
     state = copy_tree(player.buffer.get_checkpoint_state())
     fresh = EpisodeBuffer(player.space, player.buffer.capacity, player.n_stack, player.axis)
     fresh.set_checkpoint_state(state)
+    assert fresh.monitored
     fresh.start(player.current, keep_ongoing=True)
     player.buffer.start(player.current, keep_ongoing=True)
     actions, zeros = np.ones(player.n_envs), np.zeros(player.n_envs)
