@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import torch as th
 from stable_baselines3 import A2C
+from stable_baselines3.common.policies import ActorCriticPolicy
 
 from benchmarks import recording
 from benchmarks.agents import a2c
 from benchmarks.agents.a2c import OPTIMIZER, A2CConfig
 from sb3_manygoals import PAPER, ManyGoalsDQN, TDTargets
-from sb3_manygoals.auxiliary import RolloutReusePolicy
 from sb3_manygoals.checkpoint import checkpoints
 from sb3_manygoals.checkpoint.learner import get_generators, set_generators
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
@@ -145,7 +145,7 @@ def make_a2c(config: PretrainingConfig) -> A2C:
     :return: an untrained agent
     """
     env = a2c.make_env(config, config.world, config.n_envs)
-    return A2C(RolloutReusePolicy, env, device=config.device, **a2c.settings(config))
+    return A2C(ActorCriticPolicy, env, device=config.device, **a2c.settings(config))
 
 
 def _pretrain(config: PretrainingConfig, folder: Path, model: A2C) -> None:

@@ -61,7 +61,6 @@ class Linear(nn.Linear):
     """torch.nn.Linear that computes with :func:`linear`."""
 
     def forward(self, inputs: th.Tensor) -> th.Tensor:
-        """From shape (B, in_features) to (B, out_features)."""
         return linear(inputs, self.weight, self.bias)
 
 
@@ -111,15 +110,13 @@ class Preprocess(nn.Module):
         channels_last: bool | None = None,
     ) -> None:
         super().__init__()
-        self.normalize_images = normalize_images
-        self.channels_last = False
+        self.normalize_images, self.standardize, self.channels_last = normalize_images, standardize, False
         self.space = observation_space
         if isinstance(observation_space, spaces.Box) and is_image_space(observation_space):
             self.channels_last = channels_are_last(observation_space) if channels_last is None else channels_last
             if self.channels_last:
                 low, high = observation_space.low.transpose(2, 0, 1), observation_space.high.transpose(2, 0, 1)
                 self.space = spaces.Box(low, high, dtype=np.uint8)
-        self.standardize = standardize
         if standardize:
             shape = self._scaled(th.as_tensor(np.array(observation_space.sample()))[None]).shape[1:]
             self.register_buffer("mean", th.zeros(shape))
@@ -156,10 +153,7 @@ class Preprocess(nn.Module):
 
 
 def check_image_space(observation_space: spaces.Space[Any]) -> None:
-    """
-    :param observation_space: of observations, channels first or last
-    :raises ValueError: if they are not images
-    """
+    """:raises ValueError: if these observations are not images, channels first or last"""
     if not is_image_space(observation_space):
         raise ValueError(
             f"CnnPolicy needs images: a uint8 Box of three axes with values 0 to 255, got {observation_space}. "
@@ -205,33 +199,11 @@ class PaddedCNN(BaseFeaturesExtractor):
         self.net = nn.Sequential(*modules, nn.Flatten(), Linear(channels * height * width, features_dim), nn.ReLU())
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
-        """
-        :param observations: float32, shape (B, C, H, W)
-        :return: features, shape (B, features_dim)
-        """
-        return self.connect(self.convolve(observations))
-
-    def convolve(self, observations: th.Tensor) -> th.Tensor:
-        """
-        :param observations: float32, shape (B, C, H, W)
-        :return: output of the convolutions, shape (B, C', H', W')
-        """
-        maps = observations
-        if maps.device.type == "cpu" and th.is_grad_enabled():
-            # the backward pass is faster in this memory format
-            maps = maps.contiguous(memory_format=th.channels_last)
-        for layer in list(self.net)[:-3]:
-            maps = layer(maps)
-        return maps
-
-    def connect(self, maps: th.Tensor) -> th.Tensor:
-        """
-        :param maps: from :meth:`convolve`
-        :return: features, shape (B, features_dim)
-        """
-        for layer in list(self.net)[-3:]:
-            maps = layer(maps)
-        return maps
+        """From images, float32, shape (B, C, H, W), to features, shape (B, features_dim)."""
+        if observations.device.type == "cpu" and th.is_grad_enabled():
+            observations = observations.contiguous(memory_format=th.channels_last)  # the backward pass is faster
+        features: th.Tensor = self.net(observations)
+        return features
 
 
 def _padding(size: int, kernel: int, stride: int) -> int:
@@ -366,18 +338,15 @@ class DistanceQNetwork(UniversalQNetwork):
         self.offset = nn.Parameter(th.zeros(()))
 
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
-        """See :class:`UniversalQNetwork`."""
         values = self._values(_squared_distances(self._points(states).flatten(0, 1), goals))
         return values.view(len(states), self.n_actions, len(goals)).transpose(1, 2)
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
-        """See :class:`UniversalQNetwork`."""
         points = self._points(states)[th.arange(len(states), device=states.device), actions]
         return self._values(_squared_distances(points, goals))
 
     @th.no_grad()
     def shift_values(self, by: float) -> None:
-        """See :class:`UniversalQNetwork`."""
         self.offset.add_(by)
 
     def _paired(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:

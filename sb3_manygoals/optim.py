@@ -30,10 +30,6 @@ class FusedRMSprop(RMSpropTFLike):
 
     @th.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """
-        :param closure: computes the loss again, and the gradients; or None
-        :return: its loss, None without one
-        """
         if any(group["momentum"] or group["weight_decay"] or group["centered"] for group in self.param_groups):
             loss: float | None = _SB3S_STEP(self, closure)
             return loss

@@ -62,8 +62,6 @@ class A2CConfig(RunConfig):
     """Width of the layer that actor, critic and auxiliary heads share."""
     embedding_dim: int = 1024
     """Width of the embeddings of state and goal."""
-    reuse_rollout: bool = True
-    """Updates reuse the convolutions' outputs of the rollout: the same but for rounding."""
     max_episode_steps: int = 100
     """Steps of an episode, except in games."""
     eval_freq: int = 100_000
@@ -111,7 +109,7 @@ def make_env(config: A2CConfig, world: WorldName, n_envs: int, goal: int = 0) ->
 def settings(config: A2CConfig) -> dict[str, Any]:
     """
     :param config: of the run
-    :return: arguments of SB3's A2C, beside ``policy``, a RolloutReusePolicy, and ``env``
+    :return: arguments of SB3's A2C, beside ``policy`` and ``env``
     """
     return {
         "learning_rate": config.learning_rate,
@@ -126,7 +124,6 @@ def settings(config: A2CConfig) -> dict[str, Any]:
         "policy_kwargs": {
             **(OPTIMIZER if config.optimizer == "baselines" else {}),
             "features_extractor_class": PaddedCNN,  # the layers of SB3's own for games, with faster products
-            "reuse_rollout": config.reuse_rollout,
             "ortho_init": config.ortho_init,
             "net_arch": [],  # no more layers, as SB3 has it after its own
             "features_extractor_kwargs": {"features_dim": config.features_dim},

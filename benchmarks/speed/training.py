@@ -148,18 +148,11 @@ def play(episodes: EpisodeBuffer, env: VecEnv) -> None:
     rng = np.random.default_rng(0)
     observations: Any = env.reset()
     episodes.start(observations)
+    episodes.monitored = True
     while len(episodes) < episodes.capacity:
         actions = rng.integers(env.action_space.n, size=env.num_envs)
         observations, rewards, dones, infos = env.step(actions)
-        episodes.add(
-            actions,
-            rewards,
-            dones,
-            observations,
-            [info.get("terminal_observation") for info in infos],
-            [bool(info.get("TimeLimit.truncated", False)) for info in infos],
-            [info["episode"]["r"] if "episode" in info else None for info in infos],
-        )
+        episodes.add(actions, rewards, dones, observations, infos)
 
 
 def pretrained(config: TrainingConfig, agent: pretraining.Agent) -> ManyGoalsDQN | RewardPredictor:

@@ -6,9 +6,8 @@ from sb3_manygoals.auxiliary.callbacks import (
     PixelControlCallback,
     RewardPredictionCallback,
 )
-from sb3_manygoals.auxiliary.episode_buffer import EpisodeBuffer, RewardExamples, Trajectories
+from sb3_manygoals.auxiliary.episode_buffer import EpisodeBuffer, Trajectories
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy
-from sb3_manygoals.auxiliary.rollout_reuse import RolloutReusePolicy
 
 __all__ = [
     "AuxiliaryActorCriticPolicy",
@@ -16,8 +15,6 @@ __all__ = [
     "EpisodeBuffer",
     "ManyGoalsCallback",
     "PixelControlCallback",
-    "RewardExamples",
     "RewardPredictionCallback",
-    "RolloutReusePolicy",
     "Trajectories",
 ]

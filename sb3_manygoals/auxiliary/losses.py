@@ -1,15 +1,14 @@
 """
 The losses of the auxiliary tasks, as pure functions of tensors.
 
-Each function gives one loss a transition, and :func:`reduce` their sum or mean. The weight depends on which: 0.02 for the mean
-over 80 transitions is 0.00025 for their sum.
+Each gives one loss a transition, and :func:`reduce` their sum or mean. The weight depends on which: 0.02 for the mean over 80
+transitions is 0.00025 for their sum.
 """
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
-import numpy as np
 import torch as th
 from torch.nn import functional
 
@@ -21,36 +20,17 @@ REWARD_CLASSES = 3
 """Classes of rewards: 0 zero, 1 positive, 2 negative."""
 
 
-def check_positive(**numbers: int) -> None:
-    """
-    :param numbers: arguments by name
-    :raises ValueError: if one is no positive whole number
-    """
-    for name, value in numbers.items():
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
-
-
-def check_reduction(reduction: str) -> None:
-    """
-    :param reduction: an argument
-    :raises ValueError: if it is neither "sum" nor "mean"
-    """
-    if reduction not in get_args(Reduction):
-        raise ValueError(f'reduction must be "sum" or "mean", got {reduction!r}')
-
-
 def reduce(losses: th.Tensor, reduction: Reduction, valid: th.Tensor | None = None) -> th.Tensor:
     """
     :param losses: one a transition, any shape
     :param reduction: "sum", or "mean", the paper's expectation
-    :param valid: which transitions are real and count, at least one, bool, the same shape; None: all
+    :param valid: which transitions count, at least one, bool, the same shape; None: all
     :return: the loss, shape ()
     :raises ValueError: if ``reduction`` is neither
     """
-    check_reduction(reduction)
-    if valid is None:
-        return losses.sum() if reduction == "sum" else losses.mean()
+    if reduction not in get_args(Reduction):
+        raise ValueError(f'reduction must be "sum" or "mean", got {reduction!r}')
+    valid = th.ones_like(losses, dtype=th.bool) if valid is None else valid
     total = losses.masked_fill(~valid, 0.0).sum()
     return total if reduction == "sum" else total / valid.sum()
 
@@ -111,34 +91,11 @@ def pixel_changes(images: th.Tensor, crop: int, cell: int) -> th.Tensor:
 
 
 def check_cells(size: tuple[int, int], crop: int, cell: int) -> None:
-    """
-    :param size: height and width of a picture
-    :param crop: side of a square in its middle
-    :param cell: side of a cell
-    :raises ValueError: if the square is larger than the picture, or the cells do not fill it
-    """
+    """Raise a ValueError if the square is larger than a picture of this height and width, or the cells do not fill it."""
     if not 1 <= crop <= min(size):
         raise ValueError(f"crop must be between 1 and the smaller side of the picture, {size[0]}x{size[1]}, got {crop!r}")
     if cell < 1 or crop % cell:
         raise ValueError(f"cell must be a divisor of crop, {crop}, got {cell!r}")
-
-
-def n_step_returns(rewards: th.Tensor, discounts: th.Tensor, bootstrap: th.Tensor) -> th.Tensor:
-    r"""
-    The returns of the transitions, :math:`R_t = r_t + \gamma_t R_{t + 1}`, with :math:`R_n` the bootstrap value.
-
-    :param rewards: shape (B, n, ...)
-    :param discounts: of what comes after each transition, broadcastable to the same shape
-    :param bootstrap: value of the last observation, shape (B, ...)
-    :return: shape (B, n, ...)
-    """
-    discounts = discounts.expand_as(rewards)
-    returns = th.empty_like(rewards)
-    follows = bootstrap
-    for step in reversed(range(rewards.shape[1])):
-        follows = rewards[:, step] + discounts[:, step] * follows
-        returns[:, step] = follows
-    return returns
 
 
 def pixel_control_losses(
@@ -154,30 +111,19 @@ def pixel_control_losses(
 
     :param q: values of all actions in each cell, shape (B, n + 1, A, h, w)
     :param actions: actions taken, int64, shape (B, n)
-    :param changes: as :func:`pixel_changes` gives them, shape (B, n, h, w)
+    :param changes: from :func:`pixel_changes`, shape (B, n, h, w)
     :param terminated: whether the last real transition of a trajectory ended the episode, bool, shape (B,)
     :param valid: which transitions are real, from the first on, bool, shape (B, n)
     :param gamma: discount factor
     :return: shape (B, n); 0 where there is no transition
     """
-    # What is not real has no reward and no discount: the value of the last observation passes through it.
-    discounts = th.ones_like(changes[:, :, 0, 0]).masked_fill(valid, gamma)
-    last = valid.sum(dim=1, keepdim=True) - 1
-    ended = discounts.gather(1, last).masked_fill(terminated[:, None], 0.0)
-    discounts = discounts.scatter(1, last, ended)[:, :, None, None]
-    rewards = changes * valid[:, :, None, None]
-    targets = n_step_returns(rewards, discounts, q[:, -1].detach().amax(dim=1))
+    returns, targets = q[:, -1].detach().amax(dim=1).masked_fill(terminated[:, None, None], 0.0), th.empty_like(changes)
+    for step in reversed(range(changes.shape[1])):
+        returns = th.where(valid[:, step, None, None], changes[:, step] + gamma * returns, returns)
+        targets[:, step] = returns
     index = actions[:, :, None, None, None].expand(-1, -1, 1, *q.shape[3:])
     errors = targets - q[:, :-1].gather(2, index).squeeze(2)
     return 0.5 * errors.square().sum(dim=(2, 3)) * valid
-
-
-def reward_classes(rewards: th.Tensor) -> th.Tensor:
-    """
-    :param rewards: any shape
-    :return: 0 for zero, 1 for positive, 2 for negative, int64, the same shape
-    """
-    return th.where(rewards > 0, 1, th.where(rewards < 0, 2, 0))
 
 
 def reward_prediction_losses(logits: th.Tensor, rewards: th.Tensor) -> th.Tensor:
@@ -188,4 +134,5 @@ def reward_prediction_losses(logits: th.Tensor, rewards: th.Tensor) -> th.Tensor
     :param rewards: shape (B,)
     :return: shape (B,)
     """
-    return functional.cross_entropy(logits, reward_classes(rewards), reduction="none")
+    classes = th.where(rewards > 0, 1, th.where(rewards < 0, 2, 0))
+    return functional.cross_entropy(logits, classes, reduction="none")

@@ -8,25 +8,18 @@ from typing import Any, Literal, get_args
 
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, MlpExtractor, NatureCNN
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor, NatureCNN
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
 from sb3_manygoals.auxiliary.episode_buffer import HISTORY
 from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, check_cells
-from sb3_manygoals.auxiliary.rollout_reuse import RolloutReusePolicy
 from sb3_manygoals.goals.buffer import check_goal_space
-from sb3_manygoals.networks import Linear, PaddedCNN, UniversalQNetwork
+from sb3_manygoals.networks import CNN_FROM, Linear, PaddedCNN, UniversalQNetwork
 
 Task = Literal["many_goals", "pixel_control", "reward_prediction"]
-
-_SMALLEST_NATURE_IMAGE = 36
-"""Pixels a side, below which the convolutions of NatureCNN do not fit."""
-
-_REWARD_WIDTH = 128
-"""Units of the layer that predicts rewards (Jaderberg et al. 2017)."""
 
 
 class PixelControlHead(nn.Module):
@@ -67,17 +60,7 @@ class PixelControlHead(nn.Module):
         return q[:, :, : self.cells, : self.cells]
 
 
-class _Followed(nn.Module):
-    """A goal head and what it stands on. A target network is a copy of this."""
-
-    def __init__(self, features_extractor: BaseFeaturesExtractor, mlp_extractor: MlpExtractor | None, head: nn.Module) -> None:
-        super().__init__()
-        self.features_extractor = features_extractor
-        self.mlp_extractor = mlp_extractor
-        self.head = head
-
-
-class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
+class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
     """
     SB3's actor-critic policy, with a head for each auxiliary task on what actor and critic share. ::
 
@@ -102,8 +85,6 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
     :param net_arch: as SB3's; None: no layers after convolutions, else two of 64 for actor and critic each
     :param features_extractor_class: None: as described above
     :param share_features_extractor: must be True; part of SB3's interface
-    :param reuse_rollout: see :class:`~sb3_manygoals.auxiliary.RolloutReusePolicy`: faster, and SB3's but for rounding. The
-        default for all images is PaddedCNN then
     :param kwargs: further arguments of SB3's policy
     :raises TypeError: if actions are not Discrete, observations are not single arrays, or pixel control has no images
     :raises ValueError: if a task is unknown or named twice, actor and critic share nothing, or the crop does not fit
@@ -125,7 +106,6 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
         net_arch: list[int] | dict[str, list[int]] | None = None,
         features_extractor_class: type[BaseFeaturesExtractor] | None = None,
         share_features_extractor: bool = True,
-        reuse_rollout: bool = False,
         **kwargs: Any,
     ) -> None:
         unknown = [task for task in tasks if task not in get_args(Task)]
@@ -137,22 +117,23 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
         if not share_features_extractor:
             raise ValueError("share_features_extractor must be True: auxiliary tasks are for what actor and critic share")
         if features_extractor_class is None:
-            features_extractor_class = _extractor_for(observation_space, reuse_rollout)
-            if net_arch is None and features_extractor_class is PaddedCNN:
-                net_arch = []  # as SB3 has it after NatureCNN
+            features_extractor_class = FlattenExtractor
+            if is_image_space(observation_space):
+                assert observation_space.shape is not None
+                features_extractor_class = NatureCNN if min(observation_space.shape[1:]) >= CNN_FROM else PaddedCNN
+                net_arch = [] if net_arch is None else net_arch  # as SB3 has it after NatureCNN
         super().__init__(
             observation_space,
             action_space,
             lr_schedule,
             net_arch,
             features_extractor_class=features_extractor_class,
-            reuse_rollout=reuse_rollout,
             **kwargs,
         )
         self.tasks = tuple(tasks)
         self.embedding_dim, self.crop, self.cell = embedding_dim, crop, cell
-        self.heads_on_towers = not any(True for _ in self.features_extractor.parameters())
-        if self.heads_on_towers and not any(True for _ in self.mlp_extractor.parameters()):
+        self.heads_on_towers = not list(self.features_extractor.parameters())
+        if self.heads_on_towers and not list(self.mlp_extractor.parameters()):
             raise ValueError("net_arch must have layers, or the features extractor weights: else there is nothing to share")
         towers_dim = self.mlp_extractor.latent_dim_pi + self.mlp_extractor.latent_dim_vf
         self.shared_dim = towers_dim if self.heads_on_towers else self.features_dim
@@ -160,7 +141,7 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
             # The learner's generator goes on as in SB3, and the heads do not repeat the numbers of its first actions.
             th.default_generator.manual_seed(int(th.randint(2**62, ())))
             self.heads = nn.ModuleDict({task: self._make_head(task) for task in self.tasks})
-        self.goal_target: _Followed | None = None
+        self.goal_target: Any = None
         if "many_goals" in self.tasks:
             self.goal_target = copy.deepcopy(self._followed()).requires_grad_(False)
         if len(self.heads):
@@ -172,12 +153,9 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
         :param target: whether to use the target network
         :return: shape (B, shared_dim)
         """
-        followed = self._target if target else self
-        features = BasePolicy.extract_features(self, observations, followed.features_extractor)
-        if not self.heads_on_towers:
-            return features
-        assert followed.mlp_extractor is not None
-        return th.cat(followed.mlp_extractor(features), dim=1)
+        network = self.goal_target if target else self
+        features = BasePolicy.extract_features(self, observations, network.features_extractor)
+        return th.cat(network.mlp_extractor(features), dim=1) if self.heads_on_towers else features
 
     def goal_values(self, observations: th.Tensor, target: bool = False) -> th.Tensor:
         """
@@ -189,8 +167,7 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
         """
         wanted = observations[:, 1:] if target else observations
         features = self.shared_features(wanted.flatten(0, 1), target).view(*wanted.shape[:2], -1)
-        head = self._target.head if target else self.heads["many_goals"]
-        assert isinstance(head, UniversalQNetwork)
+        head: Any = self.goal_target.head if target else self.heads["many_goals"]
         states = features if target else features[:, :-1]
         embedded = head.state_embedding(states.flatten(0, 1)).view(*states.shape[:2], -1)
         q: th.Tensor = head.head(embedded * head.goal_embedding(features[:, -1])[:, None])
@@ -215,25 +192,18 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
 
     def update_goal_target(self) -> None:
         """Copy the goal head and what it stands on to the target network."""
-        self._target.load_state_dict(self._followed().state_dict())
+        self.goal_target.load_state_dict(self._followed().state_dict())
 
-    @property
-    def _target(self) -> _Followed:
-        assert self.goal_target is not None, "there is no goal head"
-        return self.goal_target
-
-    def _followed(self) -> _Followed:
-        return _Followed(
-            self.features_extractor, self.mlp_extractor if self.heads_on_towers else None, self.heads["many_goals"]
-        )
+    def _followed(self) -> nn.ModuleDict:
+        towers = {"mlp_extractor": self.mlp_extractor} if self.heads_on_towers else {}
+        return nn.ModuleDict({"features_extractor": self.features_extractor, **towers, "head": self.heads["many_goals"]})
 
     def _make_head(self, task: Task) -> nn.Module:
         n_actions = int(self.action_space.n)
         if task == "many_goals":
             return UniversalQNetwork(nn.Identity(), self.shared_dim, n_actions, self.embedding_dim)
         if task == "reward_prediction":
-            layers = Linear(HISTORY * self.shared_dim, _REWARD_WIDTH), nn.ReLU(), nn.Linear(_REWARD_WIDTH, REWARD_CLASSES)
-            return nn.Sequential(*layers)
+            return nn.Sequential(Linear(HISTORY * self.shared_dim, 128), nn.ReLU(), nn.Linear(128, REWARD_CLASSES))
         if not is_image_space(self.observation_space):
             needed = "a uint8 Box of three axes with values 0 to 255"
             raise TypeError(f"pixel control needs images: {needed}, got {self.observation_space}")
@@ -244,11 +214,3 @@ class AuxiliaryActorCriticPolicy(RolloutReusePolicy):
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
         return data | {"tasks": self.tasks, "embedding_dim": self.embedding_dim, "crop": self.crop, "cell": self.cell}
-
-
-def _extractor_for(observation_space: spaces.Space[Any], reuse_rollout: bool) -> type[BaseFeaturesExtractor]:
-    if not is_image_space(observation_space):
-        return FlattenExtractor
-    assert observation_space.shape is not None
-    is_small = min(observation_space.shape[1:]) < _SMALLEST_NATURE_IMAGE
-    return PaddedCNN if is_small or reuse_rollout else NatureCNN

@@ -4,21 +4,20 @@ Pre-training without a task (section 4 of Veeriah et al. 2018), and how an actor
     def make():  # any environment will do
         return ImgObsWrapper(RGBImgObsWrapper(gym.make("MiniGrid-DoorKey-5x5-v0")))
 
-    pretrained = ManyGoalsDQN("CnnPolicy", make(), batch_size=16, goal_batch_size=5, learning_rate=7e-4, goals_in_replay=True,
-                              replay_buffer_class=ManyGoalsFrameReplayBuffer, exploration_steps=20_000,
-                              policy_kwargs={"ortho_init": True})
+    alike = {"features_extractor_class": PaddedCNN, "net_arch": []}
+    pretrained = ManyGoalsDQN("CnnPolicy", make(), goals_in_replay=True, replay_buffer_class=ManyGoalsFrameReplayBuffer,
+                              policy_kwargs={**alike, "standardize": False, "ortho_init": True})
     pretrained.learn(20_000)
-    policy_kwargs = {"features_extractor_class": PaddedCNN, "net_arch": []}
-    model = A2C("CnnPolicy", make_vec_env(make, 16), policy_kwargs=policy_kwargs)
+    model = A2C("CnnPolicy", make_vec_env(make, 16), policy_kwargs=alike)
     transfer_trunk(pretrained, model)
     model.learn(180_000)
 
 For the stacks of four frames of a game: ``replay_buffer_kwargs={"n_stack": 4}``. With ``ortho_init`` the trunk begins as
 SB3's actor-critics do; A2C learned far less in this world from torch's smaller weights.
 
-With the paper's numbers, an update for many goals passes 21 observations (16 of transitions, 5 goals) through the trunk and
-back, and 21 through the target network; reward prediction passes 80 through the trunk and back. 10,000 transitions of a game
-take 71 MB in either case, where whole stacks would take 564 MB. Goals take none: they are in the replay memory.
+With the paper's numbers (``batch_size=16, goal_batch_size=5``), an update for many goals passes 21 observations through the
+trunk and back, and 21 through the target network; reward prediction passes 80 through the trunk and back. 10,000 transitions
+of a game take 71 MB in either case, where whole stacks would take 564 MB. Goals take none: they are in the replay memory.
 """
 
 from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer, ManyGoalsFrameReplayBuffer

@@ -12,36 +12,7 @@ from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.frames import FrameArray, FrameStore, frame_bytes
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 
-
-def _keep_frames(buffer: ReplayBuffer, n_stack: int, stack_axis: Literal[0, -1]) -> FrameStore:
-    """Replace a buffer's arrays of observations, which have taken no memory yet."""
-    shape = buffer.obs_shape  # of discrete observations (1,)
-    assert isinstance(shape, tuple)  # for mypy: no Dict
-    frames = FrameStore(shape, buffer.observation_space.dtype, n_stack, stack_axis)
-    buffer.observations = FrameArray(frames, buffer.buffer_size, buffer.n_envs)  # type: ignore[assignment]
-    buffer.next_observations = FrameArray(frames, buffer.buffer_size, buffer.n_envs)  # type: ignore[assignment]
-    return frames
-
-
-def _frames_state(buffer: FrameReplayBuffer | ManyGoalsFrameReplayBuffer) -> dict[str, Any]:
-    arrays = buffer.observations, buffer.next_observations
-    return {"store": buffer.frames.get_checkpoint_state(), "ids": [array.ids for array in arrays]}  # type: ignore[attr-defined]
-
-
-def _restore_frames(buffer: FrameReplayBuffer | ManyGoalsFrameReplayBuffer, state: dict[str, Any]) -> None:
-    for name in ("buffer_size", "n_envs"):
-        if state[name] != getattr(buffer, name):
-            raise CheckpointError(
-                f"the replay memory was saved with {name} {state[name]}, this one has {getattr(buffer, name)}"
-            )
-    if "frames" not in state:
-        raise CheckpointError("the replay memory was saved with whole observations, this one keeps frames")
-    try:
-        buffer.frames.set_checkpoint_state(state["frames"]["store"])
-    except ValueError as error:
-        raise CheckpointError(str(error)) from error
-    for array, ids in zip((buffer.observations, buffer.next_observations), state["frames"]["ids"], strict=True):
-        array.ids = ids.copy()  # type: ignore[attr-defined]
+_ARRAYS = ("actions", "rewards", "dones", "timeouts")
 
 
 class FrameReplayBuffer(ReplayBuffer):
@@ -56,26 +27,45 @@ class FrameReplayBuffer(ReplayBuffer):
 
     def __init__(self, *args: Any, n_stack: int = 1, stack_axis: Literal[0, -1] = 0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.frames = _keep_frames(self, n_stack, stack_axis)
+        assert isinstance(self.obs_shape, tuple)  # for mypy: no Dict
+        self.frames = FrameStore(self.obs_shape, self.observation_space.dtype, n_stack, stack_axis)
+        # in place of arrays that have taken no memory yet
+        self.observations: Any = FrameArray(self.frames, self.buffer_size, self.n_envs)
+        self.next_observations: Any = FrameArray(self.frames, self.buffer_size, self.n_envs)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree; its arrays are views of the memory, to be written before anything is added"""
         numbers = {name: getattr(self, name) for name in ("buffer_size", "n_envs", "pos", "full")}
-        arrays = {name: getattr(self, name)[: self.size()] for name in ("actions", "rewards", "dones", "timeouts")}
-        return {**numbers, **arrays, "frames": _frames_state(self)}
+        return {**numbers, **{name: getattr(self, name)[: self.size()] for name in _ARRAYS}, "frames": self._frames_state()}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
         :param state: of :meth:`get_checkpoint_state`
         :raises CheckpointError: if it is of a memory of another size or for other frames
         """
-        _restore_frames(self, state)
-        for name in ("actions", "rewards", "dones", "timeouts"):
+        self._restore_frames(state)
+        for name in _ARRAYS:
             getattr(self, name)[: len(state[name])] = state[name]
         self.pos, self.full = state["pos"], state["full"]
 
+    def _frames_state(self) -> dict[str, Any]:
+        return {"store": self.frames.get_checkpoint_state(), "ids": [self.observations.ids, self.next_observations.ids]}
 
-class ManyGoalsFrameReplayBuffer(ManyGoalsReplayBuffer):
+    def _restore_frames(self, state: dict[str, Any]) -> None:
+        for name in ("buffer_size", "n_envs"):
+            if state[name] != getattr(self, name):
+                was, now = state[name], getattr(self, name)
+                raise CheckpointError(f"the replay memory was saved with {name} {was}, this one has {now}")
+        if "frames" not in state:
+            raise CheckpointError("the replay memory was saved with whole observations, this one keeps frames")
+        try:
+            self.frames.set_checkpoint_state(state["frames"]["store"])
+        except ValueError as error:
+            raise CheckpointError(str(error)) from error
+        self.observations.ids, self.next_observations.ids = (ids.copy() for ids in state["frames"]["ids"])
+
+
+class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
     """
     ManyGoalsDQN's replay memory, whose observations are frames in a :class:`~sb3_manygoals.frames.FrameStore`: for Atari an
     eighth of the memory of whole stacks. For ``ManyGoalsDQN(replay_buffer_class=...)``.
@@ -85,10 +75,6 @@ class ManyGoalsFrameReplayBuffer(ManyGoalsReplayBuffer):
     :param stack_axis: along which they are stacked, 0 or -1
     :param kwargs: as ManyGoalsReplayBuffer has them
     """
-
-    def __init__(self, *args: Any, n_stack: int = 1, stack_axis: Literal[0, -1] = 0, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.frames = _keep_frames(self, n_stack, stack_axis)
 
     @staticmethod
     def memory_needed(  # type: ignore[override]
@@ -118,16 +104,11 @@ class ManyGoalsFrameReplayBuffer(ManyGoalsReplayBuffer):
         return {"replay frames": frame_bytes(rows, n_envs, space.shape, space.dtype, n_stack), **needed}
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree; its arrays are views of the memory, to be written before anything is added"""
-        return {**super().get_checkpoint_state(), "frames": _frames_state(self)}
+        return {**ManyGoalsReplayBuffer.get_checkpoint_state(self), "frames": self._frames_state()}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`
-        :raises CheckpointError: if it is of a memory of another size, or for other frames
-        """
-        _restore_frames(self, state)
-        super().set_checkpoint_state(state)
+        self._restore_frames(state)
+        ManyGoalsReplayBuffer.set_checkpoint_state(self, state)
 
     @property
     def _arrays(self) -> dict[str, NDArray[Any] | None]:

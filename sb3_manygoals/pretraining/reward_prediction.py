@@ -12,13 +12,13 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
 from torch import nn
 
 from sb3_manygoals import guards
-from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, check_positive, reward_prediction_losses
+from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, reward_prediction_losses
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
+from sb3_manygoals.checks import check_count
 from sb3_manygoals.frames import frame_bytes
 from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
@@ -40,11 +40,9 @@ class RewardPredictionPolicy(BasePolicy):
     :param ortho_init: whether the trunk's weights begin orthogonal, as in SB3's actor-critics
     :param channels_last: whether the last axis of images holds the channels; None: told from the shape, see
         :func:`~sb3_manygoals.networks.channels_are_last`
-    :param features_extractor_class: SB3 features extractor, the first part of the trunk
-    :param features_extractor_kwargs: its further arguments
-    :param normalize_images: whether to divide images by 255
-    :param optimizer_class: RMSProp in TensorFlow's form, as ManyGoalsDQN's
+    :param optimizer_class: RMSProp in TensorFlow's form, as the paper's ManyGoalsDQN has it
     :param optimizer_kwargs: its arguments other than the learning rate
+    :param kwargs: ``features_extractor_class``, ``features_extractor_kwargs``, ``normalize_images``, as SB3 has them
     """
 
     action_space: spaces.Discrete
@@ -58,36 +56,22 @@ class RewardPredictionPolicy(BasePolicy):
         activation_fn: type[nn.Module] = nn.ReLU,
         ortho_init: bool = False,
         channels_last: bool | None = None,
-        features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
-        features_extractor_kwargs: dict[str, Any] | None = None,
-        normalize_images: bool = True,
         optimizer_class: type[th.optim.Optimizer] = FusedRMSprop,
         optimizer_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
         if optimizer_kwargs is None and issubclass(optimizer_class, RMSpropTFLike):
             optimizer_kwargs = {"alpha": 0.99, "eps": 1e-5}
         super().__init__(
-            observation_space,
-            action_space,
-            features_extractor_class,
-            features_extractor_kwargs,
-            normalize_images=normalize_images,
-            optimizer_class=optimizer_class,
-            optimizer_kwargs=optimizer_kwargs,
+            observation_space, action_space, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs, **kwargs
         )
         self.net_arch = [] if net_arch is None else net_arch
-        self.activation_fn = activation_fn
-        self.ortho_init = ortho_init
-        self.channels_last = channels_last
-        preprocess = Preprocess(observation_space, normalize_images, channels_last=channels_last)
+        self.activation_fn, self.ortho_init, self.channels_last = activation_fn, ortho_init, channels_last
+        preprocess = Preprocess(observation_space, self.normalize_images, channels_last=channels_last)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
         self.trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, activation_fn, ortho_init=ortho_init)
         self.head = nn.Linear(features_dim, REWARD_CLASSES)
-        self.optimizer = self.optimizer_class(
-            self.parameters(),
-            lr=lr_schedule(1),  # type: ignore[call-arg]
-            **self.optimizer_kwargs,
-        )
+        self.optimizer = self.optimizer_class(self.parameters(), **{"lr": lr_schedule(1), **self.optimizer_kwargs})
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         """
@@ -102,30 +86,18 @@ class RewardPredictionPolicy(BasePolicy):
         return th.randint(int(self.action_space.n), (len(observation),), device=self.device)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {
-            **super()._get_constructor_parameters(),
-            "net_arch": self.net_arch,
-            "activation_fn": self.activation_fn,
-            "ortho_init": self.ortho_init,
-            "channels_last": self.channels_last,
-            "lr_schedule": self._dummy_schedule,
-            "features_extractor_class": self.features_extractor_class,
-            "features_extractor_kwargs": self.features_extractor_kwargs,
-            "optimizer_class": self.optimizer_class,
-            "optimizer_kwargs": self.optimizer_kwargs,
-        }
+        trunk = ("net_arch", "activation_fn", "ortho_init", "channels_last")
+        sb3s = ("features_extractor_class", "features_extractor_kwargs", "optimizer_class", "optimizer_kwargs")
+        given = {name: getattr(self, name) for name in trunk + sb3s}
+        return {**super()._get_constructor_parameters(), "lr_schedule": self._dummy_schedule, **given}
 
 
 class _CnnPolicy(RewardPredictionPolicy):
-    """For images."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"features_extractor_class": PaddedCNN} | kwargs)
 
 
 class _MlpPolicy(RewardPredictionPolicy):
-    """For vectors, with two layers of 256 units."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"net_arch": [256, 256]} | kwargs)
 
@@ -149,13 +121,9 @@ class RewardPredictor(OffPolicyAlgorithm):
     :param gradient_steps: updates each time
     :param n_stack: frames in an observation, which are kept once each
     :param stack_axis: along which they are stacked, 0 or -1
-    :param stats_window_size: episodes averaged in the log
-    :param tensorboard_log: folder for TensorBoard, None for no such log
-    :param policy_kwargs: further arguments of the policy
-    :param verbose: 0 no output, 1 info, 2 debug
-    :param seed: of all pseudo-random generators
-    :param device: for the network
     :param _init_setup_model: whether to build the network now
+    :param kwargs: ``policy_kwargs``, ``verbose``, ``seed``, ``device``, ``tensorboard_log``, ``stats_window_size``, as all of
+        SB3's algorithms have them
     :raises ValueError: if a number makes no sense, or the policy is not known
     :raises MemoryError: if the replay memory, once full, does not fit into the memory that is available
     """
@@ -176,15 +144,13 @@ class RewardPredictor(OffPolicyAlgorithm):
         gradient_steps: int = 1,
         n_stack: int = 1,
         stack_axis: Literal[0, -1] = 0,
-        stats_window_size: int = 100,
-        tensorboard_log: str | None = None,
-        policy_kwargs: dict[str, Any] | None = None,
-        verbose: int = 0,
-        seed: int | None = None,
-        device: th.device | str = "auto",
         _init_setup_model: bool = True,
+        **kwargs: Any,
     ) -> None:
-        check_positive(buffer_size=buffer_size, batch_size=batch_size, train_freq=train_freq, gradient_steps=gradient_steps)
+        check_count("buffer_size", buffer_size)
+        check_count("batch_size", batch_size)
+        check_count("train_freq", train_freq)
+        check_count("gradient_steps", gradient_steps)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]
@@ -196,15 +162,10 @@ class RewardPredictor(OffPolicyAlgorithm):
             gradient_steps=gradient_steps,
             replay_buffer_class=FrameReplayBuffer,
             replay_buffer_kwargs={"n_stack": n_stack, "stack_axis": stack_axis},
-            policy_kwargs=policy_kwargs,
-            stats_window_size=stats_window_size,
-            tensorboard_log=tensorboard_log,
-            verbose=verbose,
-            device=device,
-            seed=seed,
             sde_support=False,
             support_multi_env=True,
             supported_action_spaces=(spaces.Discrete,),
+            **kwargs,
         )
         if _init_setup_model:
             self._setup_model()
@@ -217,7 +178,6 @@ class RewardPredictor(OffPolicyAlgorithm):
         super()._setup_model()
 
     def set_random_seed(self, seed: int | None = None) -> None:
-        """:param seed: of python, numpy, torch, the action space, the environments, and the actions"""
         super().set_random_seed(seed)
         # tagged: environments draw their own numbers with default_rng(seed)
         self.rng = np.random.default_rng(None if seed is None else (seed, _LEARNER_STREAM))
@@ -230,11 +190,7 @@ class RewardPredictor(OffPolicyAlgorithm):
         return actions, actions
 
     def train(self, gradient_steps: int, batch_size: int = 80) -> None:
-        """
-        :param gradient_steps: number of updates
-        :param batch_size: transitions in each
-        :raises FloatingPointError: if the loss of an update is not finite; the network is left as it was before it
-        """
+        """:raises FloatingPointError: if the loss of an update is not finite; the network is left as it was before it"""
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         for _ in range(gradient_steps):
@@ -253,11 +209,8 @@ class RewardPredictor(OffPolicyAlgorithm):
         :return: a plain tree, some of whose arrays are the model's own: to be written before training goes on. For
             :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`
         """
-        return {
-            "algorithm": get_algorithm_state(self),
-            "replay_buffer": self.replay_buffer.get_checkpoint_state(),
-            "rng": self.rng,
-        }
+        memory = self.replay_buffer.get_checkpoint_state()
+        return {"algorithm": get_algorithm_state(self), "replay_buffer": memory, "rng": self.rng}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from torch import nn
@@ -62,12 +61,13 @@ def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | B
     :raises TransferError: if they differ in observations or their scaling, or in the kind, shape or activation of a layer; the
         message names the first such layer. Then nothing was changed
     """
-    giver, taker = _policy(source), _policy(target)
+    giver, taker = (one.policy if isinstance(one, BaseAlgorithm) else one for one in (source, target))
     trunk = getattr(giver, "trunk", None)
     if not isinstance(trunk, nn.Sequential) or not isinstance(trunk[0], Preprocess):
-        raise TypeError(f"source must be a ManyGoalsDQN or a RewardPredictor, or the policy of one, got {_name(source)}")
+        givers = "a ManyGoalsDQN or a RewardPredictor, or the policy of one"
+        raise TypeError(f"source must be {givers}, got one with {type(giver).__name__}")
     if not isinstance(taker, ActorCriticPolicy):
-        raise TypeError(f"target must have an actor-critic policy, as A2C has, got {_name(target)}")
+        raise TypeError(f"target must have an actor-critic policy, as A2C has, got one with {type(taker).__name__}")
     _check_observations(trunk[0], taker)
     ours = list(_layers(trunk, "trunk"))
     pairs = {}  # by the target's names, as actor and critic may share layers
@@ -79,21 +79,15 @@ def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | B
             _check_alike(left, right)
             if left[1].state_dict():
                 pairs[right[0]] = (left, right)
-    for (_, left), (_, right) in pairs.values():
-        right.load_state_dict(left.state_dict())
+    copied = []
+    for (here, left), (there, right) in pairs.values():
+        weights = left.state_dict()
+        right.load_state_dict(weights)
+        copied.append(CopiedLayer(here, there, tuple(weights.get("weight", next(iter(weights.values()))).shape)))
     taker.optimizer.state.clear()
     if isinstance(taker, AuxiliaryActorCriticPolicy) and taker.goal_target is not None:
         taker.update_goal_target()
-    return [CopiedLayer(left[0], right[0], _weight_shape(left[1])) for left, right in pairs.values()]
-
-
-def _policy(model: BaseAlgorithm | BasePolicy) -> Any:
-    return model.policy if isinstance(model, BaseAlgorithm) else model
-
-
-def _name(model: Any) -> str:
-    policy = _policy(model)
-    return type(model).__name__ if policy is model else f"{type(model).__name__} with {type(policy).__name__}"
+    return copied
 
 
 def _check_observations(preprocess: Preprocess, target: ActorCriticPolicy) -> None:
@@ -102,10 +96,9 @@ def _check_observations(preprocess: Preprocess, target: ActorCriticPolicy) -> No
         raise TransferError(f"the trunk sees {ours} (images with channels first), the target sees {theirs}")
     if preprocess.standardize:
         raise TransferError("the trunk standardizes observations (standardize=True), the target does not")
-    if preprocess.normalize_images != target.normalize_images:
-        raise TransferError(
-            f"the trunk has normalize_images={preprocess.normalize_images}, the target {target.normalize_images}"
-        )
+    left, right = preprocess.normalize_images, target.normalize_images
+    if left != right:
+        raise TransferError(f"the trunk has normalize_images={left}, the target {right}")
 
 
 _Layer = tuple[str, nn.Module]
@@ -124,13 +117,8 @@ def _layers(module: nn.Module, name: str) -> Iterator[_Layer]:
 
 
 def _check_alike(ours: _Layer | None, theirs: _Layer | None) -> None:
-    if ours is None or theirs is None:
-        there, here, one = ("target", "source's trunk", theirs) if ours is None else ("source", "target", ours)
-        assert one is not None
-        raise TransferError(f"{one[0]} of the {there}, {_words(one[1])}, has no counterpart in the {here}")
-    if _kind(ours[1]) != _kind(theirs[1]):
-        left, right = _words(ours[1]), _words(theirs[1])
-        raise TransferError(f"{ours[0]} of the source is {left}, {theirs[0]} of the target is {right}: they must be alike")
+    if ours is None or theirs is None or _kind(ours[1]) != _kind(theirs[1]):
+        raise TransferError(f"layers must be alike, got {_words(ours)} in the source and {_words(theirs)} in the target")
 
 
 def _kind(module: nn.Module) -> Any:
@@ -142,11 +130,8 @@ def _kind(module: nn.Module) -> Any:
     return type(module), shapes, "" if shapes else module.extra_repr().replace("inplace=True", "")
 
 
-def _words(module: nn.Module) -> str:
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
-    return f"{module} with {shapes}" if shapes else f"{module}"
-
-
-def _weight_shape(module: nn.Module) -> tuple[int, ...]:
-    tensors: dict[str, th.Tensor] = module.state_dict()
-    return tuple(tensors.get("weight", next(iter(tensors.values()))).shape)
+def _words(layer: _Layer | None) -> str:
+    if layer is None:
+        return "none"
+    shapes = (f" with {name} {tuple(tensor.shape)}" for name, tensor in layer[1].state_dict().items())
+    return f"{layer[0]}, {layer[1]}{','.join(shapes)},"

@@ -29,7 +29,11 @@ def train(optimizer_class, steps=20, **kwargs):
 SB3S = [{"momentum": 0.9}, {"weight_decay": 0.1}, {"centered": True}]
 
 
-def assert_equal_to_the_last_bit(ours, theirs):
+@pytest.mark.parametrize("kwargs", [{}, *SB3S])
+def test_where_it_is_not_fused_it_is_sb3s_to_the_last_bit(kwargs, monkeypatch):
+    if not kwargs:
+        monkeypatch.setattr(optim, "_is_plain", lambda tensor: False)  # as on a GPU
+    ours, theirs = train(FusedRMSprop, **kwargs), train(RMSpropTFLike, **kwargs)
     assert all(th.equal(a, b) for a, b in zip(ours[1], theirs[1], strict=True))
     left, right = (optimizer.state_dict() for optimizer, _ in (ours, theirs))
     assert left["param_groups"] == right["param_groups"]
@@ -37,16 +41,6 @@ def assert_equal_to_the_last_bit(ours, theirs):
     for index, state in left["state"].items():
         assert state.keys() == right["state"][index].keys()
         assert all(th.equal(th.as_tensor(state[name]), th.as_tensor(right["state"][index][name])) for name in state)
-
-
-@pytest.mark.parametrize("kwargs", SB3S)
-def test_with_an_option_that_is_not_fused_it_is_sb3s_to_the_last_bit(kwargs):
-    assert_equal_to_the_last_bit(train(FusedRMSprop, **kwargs), train(RMSpropTFLike, **kwargs))
-
-
-def test_where_it_cannot_be_fused_it_is_sb3s_to_the_last_bit(monkeypatch):
-    monkeypatch.setattr(optim, "_is_plain", lambda tensor: False)  # as on a GPU
-    assert_equal_to_the_last_bit(train(FusedRMSprop), train(RMSpropTFLike))
 
 
 @pytest.mark.parametrize("kwargs", [{}, *SB3S])
@@ -67,7 +61,7 @@ def test_hooks_run_once_a_step_also_when_there_is_one_of_sb3s(kwargs):
 
 
 @pytest.mark.parametrize("kwargs", [{}, SB3S[0]])
-def test_closures_and_copies(kwargs):
+def test_closures(kwargs):
     parameter = th.nn.Parameter(th.ones(2, 3, 4, 5).contiguous(memory_format=th.channels_last))
     optimizer = FusedRMSprop([parameter], lr=0.1, **kwargs)
 
@@ -80,7 +74,6 @@ def test_closures_and_copies(kwargs):
     assert optimizer.step(closure) == 120.0
     assert th.allclose(parameter, parameter.flatten()[0].expand_as(parameter))
     assert parameter.sum().item() < 120.0
-    assert copy.deepcopy(optimizer).state_dict().keys() == optimizer.state_dict().keys()
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"eps": 1e-2}, {"eps": 1e-12}])
@@ -100,7 +93,7 @@ def test_it_goes_on_from_either_form_of_its_state():
     th.manual_seed(0)
     start, gradients = th.randn(4, 5), th.randn(9, 4, 5)
     mixed, plain = th.nn.Parameter(start.clone()), th.nn.Parameter(start.clone())
-    ours, theirs = FusedRMSprop([mixed], lr=1e-2), RMSpropTFLike([plain], lr=1e-2)
+    ours, theirs = FusedRMSprop([mixed], lr=1e-2, eps=0.1), RMSpropTFLike([plain], lr=1e-2, eps=0.1)
     for number, gradient in enumerate(gradients):
         plain.grad, mixed.grad = gradient.clone(), gradient.clone()
         theirs.step()

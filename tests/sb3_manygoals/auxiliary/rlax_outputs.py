@@ -35,8 +35,6 @@ def record() -> dict[str, np.ndarray]:
     losses = [rlax.pixel_control_loss(*one, 0.9, 4) for one in zip(cropped, pixel_actions, values, strict=True)]
     found["pixel_control"] = np.stack(losses).sum(axis=(2, 3))
 
-    found |= {"rewards": normal(7), "discounts": rng.random(7, np.float32), "values": normal(7)}
-    found["returns"] = rlax.n_step_bootstrapped_returns(found["rewards"], found["discounts"], found["values"], n=7)
     found |= {"logits": normal(9, 3), "classes": rng.integers(3, size=9)}
     labels = np.eye(3, dtype=np.float32)[found["classes"]]
     found["cross_entropy"] = [rlax.categorical_cross_entropy(*one) for one in zip(labels, found["logits"], strict=True)]

@@ -20,6 +20,7 @@ class Player:
             frame[axis] //= n_stack
         self.frame = tuple(frame)
         self.buffer = EpisodeBuffer(space, capacity, n_stack, axis)
+        self.buffer.monitored = True
         self.number = 0
         self.frames = [[] for _ in range(n_envs)]
         self.games = []  # (return, number, segments), of lists of (observation, action, reward, next observation, terminated)
@@ -38,29 +39,26 @@ class Player:
         self.frames[env] = [*self.frames[env], frame][-self.n_stack :]
         return np.concatenate(self.frames[env], axis=self.axis) if self.n_stack > 1 else frame
 
-    def frames_now(self, env):
-        return self.frames[env] if self.n_stack > 1 else [self.current[env]]
-
     def step(self, n=1):
         for _ in range(n):
             n_envs, rng = self.n_envs, self.rng
             actions, rewards = rng.integers(4, size=n_envs), rng.integers(-1, 2, size=n_envs) * 0.5
             dones, truncated = rng.random(n_envs) < 0.3, rng.random(n_envs) < 0.5
             reached = np.stack([self.following(env) for env in range(n_envs)])
-            observations, terminal, returns = reached.copy(), [None] * n_envs, [None] * n_envs
+            observations, infos = reached.copy(), [{} for _ in range(n_envs)]
             for env in range(n_envs):
                 ended = bool(dones[env] and not truncated[env])
                 step = (self.current[env], actions[env], rewards[env], reached[env], ended)
                 self.pending[env][-1].append(step)
                 if dones[env]:
-                    terminal[env] = reached[env]
+                    infos[env] = {"terminal_observation": reached[env], "TimeLimit.truncated": truncated[env]}
                     if not self.lives or rng.random() < 0.5:
-                        returns[env] = float(rng.integers(5))
-                        self.games.append((returns[env], len(self.games), self.pending[env]))
+                        infos[env]["episode"] = {"r": float(rng.integers(5))}
+                        self.games.append((infos[env]["episode"]["r"], len(self.games), self.pending[env]))
                         self.pending[env] = []
                     self.pending[env].append([])
                     observations[env] = self.first(env)
-            self.buffer.add(actions, rewards, dones, observations, terminal, truncated, returns)
+            self.buffer.add(actions, rewards, dones, observations, infos)
             self.current = observations
 
     @property
@@ -104,8 +102,6 @@ def test_what_is_drawn_is_what_happened(player, steps, n_steps):
     assert len(buffer) == len(player.best)
     assert buffer.n_transitions == sum(len(segment) for *_, segments in player.best for segment in segments if segment)
     if not len(buffer):
-        with pytest.raises(ValueError, match="before the first episode has ended"):
-            buffer.sample(1, n_steps, player.rng)
         return
     possible = {key(piece, n_steps) for piece in player.pieces(n_steps) if piece}
     batch = buffer.sample(20, n_steps, player.rng)
@@ -134,11 +130,11 @@ def test_rewards_are_drawn_with_what_was_seen_before(player, steps):
         for segment in segments:
             for t, step in enumerate(segment):
                 seen.add((b"".join(segment[max(t - back, 0)][0].tobytes() for back in (2, 1, 0)), float(step[2])))
-    batch = player.buffer.sample_rewards(21, player.rng)
-    for observations, reward in zip(batch.observations, batch.rewards.tolist(), strict=True):
+    drawn, rewards = player.buffer.sample_rewards(21, player.rng)
+    for observations, reward in zip(drawn, rewards.tolist(), strict=True):
         assert (observations.tobytes(), reward) in seen
     kinds = {reward != 0 for _, reward in seen}
-    nonzero = int((batch.rewards != 0).sum())
+    nonzero = int((rewards != 0).sum())
     assert nonzero == (10 if len(kinds) == 2 else 21 if kinds == {True} else 0)
 
 
@@ -174,15 +170,17 @@ def test_going_on_from_a_checkpoint(player, steps):
     state = copy_tree(player.buffer.get_checkpoint_state())
     fresh = EpisodeBuffer(player.space, player.buffer.capacity, player.n_stack, player.axis)
     fresh.set_checkpoint_state(state)
+    assert fresh.monitored
     fresh.start(player.current, keep_ongoing=True)
     player.buffer.start(player.current, keep_ongoing=True)
-    actions, zeros, nothing = np.ones(player.n_envs), np.zeros(player.n_envs), [None] * player.n_envs
+    actions, zeros = np.ones(player.n_envs), np.zeros(player.n_envs)
     last = [np.stack([player.following(env) for env in range(player.n_envs)]) for _ in range(2)]
     end = [player.following(env) for env in range(player.n_envs)]
     for buffer in (fresh, player.buffer):
         for observations in last:
-            buffer.add(actions, zeros, zeros, observations, nothing, zeros, nothing)
-        buffer.add(actions, zeros, zeros + 1, player.current, end, [False] * player.n_envs, [7.0] * player.n_envs)
+            buffer.add(actions, zeros, zeros, observations, [{}] * player.n_envs)
+        infos = [{"terminal_observation": one, "episode": {"r": 7.0}} for one in end]
+        buffer.add(actions, zeros, zeros + 1, player.current, infos)
     same = [buffer.sample(9, 4, np.random.default_rng(1)) for buffer in (fresh, player.buffer)]
     for left, right in zip(*same, strict=True):
         np.testing.assert_array_equal(left, right)
@@ -192,16 +190,13 @@ def test_going_on_from_a_checkpoint(player, steps):
 def test_an_environment_that_was_reset_begins_a_new_episode():
     buffer = EpisodeBuffer(spaces.Box(0, 255, (2,), np.uint8))
     first, second = np.array([[1, 1]], np.uint8), np.array([[2, 2]], np.uint8)
-    buffer.start(first)
-    buffer.add([0], [1.0], [False], second, [None], [False], [None])
-    assert buffer.rewards_so_far(0) == 1.0
-    buffer.start(first, keep_ongoing=True)  # not where it was
-    assert buffer.rewards_so_far(0) == 0.0
-    buffer.add([0], [1.0], [False], second, [None], [False], [None])
-    buffer.start(second, keep_ongoing=True)
-    assert buffer.rewards_so_far(0) == 1.0
-    buffer.start(second)
-    assert buffer.rewards_so_far(0) == 0.0
+    for shown, keep in ((first, True), (second, True), (second, False)):  # the second time it is where it was
+        buffer.start(first)
+        buffer.add([0], [1.0], [False], second, [{}])
+        buffer.start(shown, keep_ongoing=keep)
+        buffer.add([0], [1.0], [True], first, [{"terminal_observation": second[0]}])
+    assert buffer.returns.tolist() == [1.0, 1.0, 2.0]
+    assert buffer.n_transitions == 4
 
 
 @pytest.mark.parametrize(
@@ -221,23 +216,22 @@ def test_bad_arguments(kwargs, error, message):
 
 
 def test_bad_transitions():
-    space = spaces.Box(0, 255, (4,), np.uint8)
-    buffer = EpisodeBuffer(space, n_stack=4)
+    buffer = EpisodeBuffer(spaces.Box(0, 255, (4,), np.uint8), n_stack=4)
     begin, after = np.array([[0, 0, 0, 1]], np.uint8), np.array([[0, 0, 1, 2]], np.uint8)
+    with pytest.raises(ValueError, match="before the first episode has ended"):
+        buffer.sample(1, 1, np.random.default_rng())
     buffer.start(begin)
-    no = [None]
     with pytest.raises(ValueError, match=r"observations must be of 1 environments, as at start\(\), got 2"):
-        buffer.add([0, 0], [0, 0], [0, 0], after.repeat(2, 0), no * 2, no * 2, no * 2)
+        buffer.add([0, 0], [0, 0], [0, 0], after.repeat(2, 0), [{}] * 2)
     with pytest.raises(ValueError, match=r"observations must have shape \(n, \*\(4,\)\) and dtype uint8.*int64"):
-        buffer.add([0], [0], [0], after.astype(np.int64), no, no, no)
-    with pytest.raises(
-        ValueError, match=r"environment 0 is done, and its VecEnv gave no infos\[0\]\['terminal_observation'\]"
-    ):
-        buffer.add([0], [0], [1], begin, no, no, [1.0])
+        buffer.add([0], [0], [0], after.astype(np.int64), [{}])
+    for last in (None, begin, begin[0] / 2.0):
+        with pytest.raises(ValueError, match="environment 0 gave a terminal_observation of shape"):
+            buffer.add([0], [0], [1], begin, [{"terminal_observation": last}])
     with pytest.raises(ValueError, match="n_stack=4 along axis 0, but an observation of environment 0 does not begin"):
-        buffer.add([0], [0], [0], np.array([[0, 1, 1, 2]], np.uint8), no, no, no)
+        buffer.add([0], [0], [0], np.array([[0, 1, 1, 2]], np.uint8), [{}])
     with pytest.raises(ValueError, match="the return of an episode of environment 0 is nan"):
-        buffer.add([0], [0], [1], begin, [after[0]], no, [float("nan")])
+        buffer.add([0], [np.nan], [1], begin, [{"terminal_observation": after[0]}])
 
 
 def test_a_state_of_another_buffer_is_refused():

@@ -6,11 +6,9 @@ from hypothesis import strategies as st
 
 from sb3_manygoals.auxiliary.losses import (
     many_goals_losses,
-    n_step_returns,
     pixel_changes,
     pixel_control_losses,
     reduce,
-    reward_classes,
     reward_prediction_losses,
 )
 from tests.sb3_manygoals.auxiliary.rlax_outputs import RECORDED
@@ -28,18 +26,17 @@ def test_many_goals_by_hand():
 
 
 def test_no_gradient_passes_through_targets():
-    q = th.randn(2, 3, 4, requires_grad=True)
-    next_q = th.randn(2, 3, 4, requires_grad=True)
+    q, next_q = th.randn(2, 2, 3, 4).requires_grad_().unbind()
     achieved = th.zeros(2, 3, dtype=th.bool)
-    many_goals_losses(q, next_q, th.zeros(2, 3, dtype=th.int64), achieved, 0.9, 0.0, -0.1).sum().backward()
-    assert next_q.grad is None
-    assert q.grad is not None and q.grad[..., 0].abs().min() > 0 and q.grad[..., 1:].abs().max() == 0  # noqa: PT018
+    losses = many_goals_losses(q, next_q, th.zeros(2, 3, dtype=th.int64), achieved, 0.9, 0.0, -0.1)
+    to_q, to_next = th.autograd.grad(losses.sum(), [q, next_q], allow_unused=True)
+    assert to_next is None
+    assert to_q[..., 0].abs().min() > 0
+    assert to_q[..., 1:].abs().max() == 0
 
     cells = th.randn(2, 4, 3, 2, 2, requires_grad=True)
-    valid = th.ones(2, 3, dtype=th.bool)
     changes, ended = th.rand(2, 3, 2, 2), th.zeros(2, dtype=th.bool)
-    pixel_control_losses(cells, th.zeros(2, 3, dtype=th.int64), changes, ended, valid, 0.9).sum().backward()
-    assert cells.grad is not None
+    pixel_control_losses(cells, th.zeros(2, 3, dtype=th.int64), changes, ended, ~achieved, 0.9).sum().backward()
     assert cells.grad[:, -1].abs().max() == 0
 
 
@@ -51,53 +48,19 @@ def test_only_real_transitions_count(reduction, expected):
     assert reduce(losses[:1], reduction).item() == expected
 
 
-def test_other_reductions_are_refused():
-    with pytest.raises(ValueError, match=r'reduction must be "sum" or "mean", got \'none\''):
-        reduce(th.ones(3), "none")
-
-
 def test_pixel_changes_by_hand():
     images = th.zeros(2, 1, 6, 6)
     images[1, 0, 1, 1] = 1.0  # the first pixel of the crop, top left
     images[1, 0, 3:5, 3:5] = 0.5  # all of the cell at the bottom right
     images[0, 0, 0, :] = 9.0  # outside
-    expected = th.tensor([[[0.25, 0.0], [0.0, 0.5]]])
-    th.testing.assert_close(pixel_changes(images, crop=4, cell=2), expected)
-
-
-def test_the_sources_cells():
-    assert pixel_changes(th.rand(3, 21, 1, 84, 84), crop=80, cell=4).shape == (3, 20, 20, 20)
+    th.testing.assert_close(pixel_changes(images, crop=4, cell=2), th.tensor([[[0.25, 0.0], [0.0, 0.5]]]))
+    assert pixel_changes(th.rand(3, 21, 1, 84, 84), crop=80, cell=4).shape == (3, 20, 20, 20)  # the source's
 
 
 @pytest.mark.parametrize(("crop", "cell", "named"), [(5, 1, "crop"), (0, 1, "crop"), (4, 3, "cell"), (4, 0, "cell")])
 def test_cells_that_do_not_fit(crop, cell, named):
     with pytest.raises(ValueError, match=f"{named} must be"):
         pixel_changes(th.zeros(2, 1, 4, 6), crop, cell)
-
-
-@given(
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(0, 2),
-    st.integers(0, 2**31),
-)
-def test_pixel_changes_against_loops(n, channels, cells, cell, height_more, width_more, seed):
-    crop = cells * cell
-    images = th.rand(n + 1, channels, crop + height_more, crop + width_more, generator=th.Generator().manual_seed(seed))
-    top, left = height_more // 2, width_more // 2
-    changes = pixel_changes(images, crop, cell)
-    for t in range(n):
-        for row in range(cells):
-            for column in range(cells):
-                total = 0.0
-                for channel in range(channels):
-                    for y in range(top + row * cell, top + (row + 1) * cell):
-                        for x in range(left + column * cell, left + (column + 1) * cell):
-                            total += abs(images[t + 1, channel, y, x].item() - images[t, channel, y, x].item())
-                assert changes[t, row, column].item() == pytest.approx(total / (channels * cell * cell), abs=1e-6)
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), st.floats(0.0, 1.0), st.integers(0, 2**31))
@@ -124,34 +87,20 @@ def test_pixel_control_against_loops(n_trajectories, n_steps, n_actions, gamma, 
 
 
 def test_reward_prediction_by_hand():
-    rewards = th.tensor([0.0, 0.5, -3.0])
-    assert reward_classes(rewards).tolist() == [0, 1, 2]
     logits = th.tensor([[1.0, 1.0, 1.0], [1.0, 2.0, 1.0], [1.0, 1.0, 6.0]]).log()
-    th.testing.assert_close(reward_prediction_losses(logits, rewards), -th.tensor([1 / 3, 2 / 4, 6 / 8]).log())
+    losses = reward_prediction_losses(logits, th.tensor([0.0, 0.5, -3.0]))  # classes 0, 1, 2
+    th.testing.assert_close(losses, -th.tensor([1 / 3, 2 / 4, 6 / 8]).log())
 
 
-@pytest.fixture(scope="module")
-def rlax():
-    """Inputs and outputs of rlax 0.1.9."""
-    with np.load(RECORDED) as recorded:
-        return {name: th.tensor(recorded[name]) for name in recorded}
-
-
-def test_many_goals_against_rlax(rlax):
+def test_against_rlax():
+    with np.load(RECORDED) as recorded:  # by rlax 0.1.9
+        rlax = {name: th.tensor(recorded[name]) for name in recorded}
     losses = many_goals_losses(rlax["q"], rlax["next_q"], rlax["actions"], rlax["achieved"], 0.99, 0.0, -0.1)
     th.testing.assert_close(losses, rlax["many_goals"], atol=1e-5, rtol=0)
-
-
-def test_pixel_control_against_rlax(rlax):
     changes = pixel_changes(rlax["images"], crop=8, cell=4)
     th.testing.assert_close(changes, rlax["changes"], atol=1e-5, rtol=0)
     never, always = th.zeros(2, dtype=th.bool), th.ones(2, 5, dtype=th.bool)
     losses = pixel_control_losses(rlax["cells_q"], rlax["pixel_actions"], changes, never, always, 0.9)
     th.testing.assert_close(losses, rlax["pixel_control"], atol=0, rtol=1e-5)
-
-
-def test_returns_and_cross_entropy_against_rlax(rlax):
-    returns = n_step_returns(rlax["rewards"][None], rlax["discounts"][None], rlax["values"][-1:])
-    th.testing.assert_close(returns[0], rlax["returns"], atol=1e-5, rtol=0)
     rewards = th.tensor([0, 1, -1])[rlax["classes"]]
     th.testing.assert_close(reward_prediction_losses(rlax["logits"], rewards), rlax["cross_entropy"], atol=1e-5, rtol=0)

@@ -22,7 +22,6 @@ from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
 
 SMALL = {"embedding_dim": 8, "crop": 20, "cell": 10}
-REUSE = {"reuse_rollout": True}
 
 
 def cart_poles():
@@ -58,10 +57,6 @@ BUILDS = {
         ),
         common,
     ),
-    "reused rollouts": lambda: (
-        A2C(AuxiliaryActorCriticPolicy, stories(limit=9), policy_kwargs=SMALL | REUSE, seed=2, device="cpu"),
-        own,
-    ),
 }
 
 
@@ -90,15 +85,8 @@ def test_the_end_is_the_same(name, stop, tmp_path):
     assert whole["learner"]["algorithm"]["counters"]["num_timesteps"] >= 160
     for callback in extras.values():
         assert callback.n_updates > 5
-    if extras:
-        assert len(whole["extras"]["many goals"]["episodes"]["episodes"]) > 2
-
-
-@pytest.mark.usefixtures("no_sync")
-def test_the_episodes_are_saved_once(tmp_path):
-    learn("three tasks", tmp_path)
-    extras = read_checkpoint(checkpoints(tmp_path)[0])["extras"]
-    assert [name for name, extra in extras.items() if extra["episodes"] is not None] == ["many goals"]
+    saved = [extra["episodes"]["episodes"] for extra in whole["extras"].values() if extra["episodes"] is not None]
+    assert [len(episodes) > 2 for episodes in saved] == ([True] if extras else [])  # once, also of a common buffer
 
 
 @pytest.mark.usefixtures("no_sync")
@@ -106,7 +94,7 @@ def test_episodes_of_another_buffer_are_refused(tmp_path):
     learn("three tasks", tmp_path)
     model, _ = BUILDS["three tasks"]()
     other = EpisodeBuffer(model.observation_space, capacity=5, n_stack=2)
-    extras = common(model) | {"many goals": ManyGoalsCallback(episodes=other)}
+    extras = common(model) | {"rewards": RewardPredictionCallback(episodes=other)}
     with pytest.raises(CheckpointError, match=r"does not fit extras.*episode buffer with capacity=4, not 5"):
         ExactCheckpointCallback(tmp_path, extras=extras).resume(model)
 

@@ -1,8 +1,8 @@
 """Pre-training, transfer and fine-tuning, on a game and on MiniGrid; and pre-training stopped and gone on with."""
 
 import contextlib
+import textwrap
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
@@ -10,6 +10,7 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
 from torch import nn
 
+import sb3_manygoals.pretraining
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
 from sb3_manygoals.networks import PaddedCNN
@@ -27,18 +28,12 @@ def many_goals(env, n_stack, stack_axis=0, **kwargs):
     defaults = {"buffer_size": 40, "learning_starts": 20, "batch_size": 16, "goal_batch_size": 5, "seed": 1, "device": "cpu"}
     defaults |= {"replay_buffer_class": ManyGoalsFrameReplayBuffer, **EVERY_STEP}
     defaults |= {"replay_buffer_kwargs": {"n_stack": n_stack, "stack_axis": stack_axis}}
-    return ManyGoalsDQN(
-        "CnnPolicy",
-        env,
-        goals_in_replay=True,
-        policy_kwargs=TRUNK,
-        **defaults | kwargs,
-    )
+    return ManyGoalsDQN("CnnPolicy", env, goals_in_replay=True, policy_kwargs=TRUNK, **defaults | kwargs)
 
 
-def reward_predictor(env, n_stack, stack_axis=0):
+def reward_predictor(env, n_stack):
     kwargs = {"buffer_size": 40, "learning_starts": 20, "seed": 1, "device": "cpu", "policy_kwargs": NARROW}
-    return RewardPredictor("CnnPolicy", env, n_stack=n_stack, stack_axis=stack_axis, **kwargs)
+    return RewardPredictor("CnnPolicy", env, n_stack=n_stack, **kwargs)
 
 
 def fine_tuned(pretrained, env):
@@ -66,46 +61,37 @@ def test_on_a_game(pretraining):
     fine_tuned(model, AtariVecEnv("Breakout", 2, seed=0, num_threads=1))
 
 
-@pytest.mark.parametrize("pretraining", [many_goals, reward_predictor])
-def test_on_minigrid(pretraining):
+def test_the_example_in_the_documentation():
     wrappers = pytest.importorskip("minigrid.wrappers")
-
-    def make():
-        return wrappers.ImgObsWrapper(wrappers.RGBImgObsWrapper(gym.make("MiniGrid-DoorKey-5x5-v0"), tile_size=8))
-
-    model = pretraining(make_vec_env(make, 1, seed=0), 1)
-    model.learn(45)
-    assert model._n_updates == 25
-    fine_tuned(model, make_vec_env(make, 2, seed=0))
+    example = textwrap.dedent(sb3_manygoals.pretraining.__doc__.partition("::\n")[2].partition("\nFor the stacks")[0])
+    names = {**vars(wrappers), **globals(), "make_vec_env": make_vec_env}
+    for steps, fewer in (("20_000", "1_010"), ("180_000", "80")):
+        assert example.count(f"learn({steps})") == 1
+        example = example.replace(f"learn({steps})", f"learn({fewer})")
+    exec(example, names)
+    assert names["pretrained"]._n_updates > 0
+    assert names["model"].num_timesteps == 80
 
 
 def test_on_observations_that_are_numbers():
     settings = {"buffer_size": 40, "learning_starts": 20, "batch_size": 8, "seed": 1, "device": "cpu"}
-    policy = {"net_arch": [64]}
-    pretrained = [
-        ManyGoalsDQN(
-            "MlpPolicy",
-            NumberedCorridor(),
-            goals_in_replay=True,
-            replay_buffer_class=ManyGoalsFrameReplayBuffer,
-            policy_kwargs=policy | {"embedding_dim": 8, "activation_fn": nn.ReLU, "standardize": False},
-            **settings,
-            **EVERY_STEP,
-        ),
-        RewardPredictor("MlpPolicy", NumberedCorridor(), policy_kwargs=policy, **settings),
-    ]
-    for model in pretrained:
+    alike = {"net_arch": [64], "activation_fn": nn.ReLU}
+    frames = {"goals_in_replay": True, "replay_buffer_class": ManyGoalsFrameReplayBuffer, **EVERY_STEP}
+    policy = alike | {"embedding_dim": 8, "standardize": False}
+    for model in (
+        ManyGoalsDQN("MlpPolicy", NumberedCorridor(), policy_kwargs=policy, **frames, **settings),
+        RewardPredictor("MlpPolicy", NumberedCorridor(), policy_kwargs=alike, **settings),
+    ):
         model.learn(60)
-        towers = {"net_arch": [64], "activation_fn": nn.ReLU}
-        assert len(transfer_trunk(model, A2C("MlpPolicy", NumberedCorridor(), policy_kwargs=towers, device="cpu"))) == 2
+        assert len(transfer_trunk(model, A2C("MlpPolicy", NumberedCorridor(), policy_kwargs=alike, device="cpu"))) == 2
 
 
 def learn(pretraining, folder, stop=None):
-    kwargs = (
-        {"goal_wrapper_kwargs": {"max_episode_steps": 6}, "exploration_fraction": 0.5} if pretraining is many_goals else {}
-    )
-    # SB3's frame stacks of pictures have their channels last
-    model = pretraining(stories(2, 4, limit=9), 4, -1 if pretraining is many_goals else 0, **kwargs)
+    if pretraining is many_goals:  # SB3's frame stacks of pictures have their channels last
+        kwargs = {"goal_wrapper_kwargs": {"max_episode_steps": 6}, "exploration_fraction": 0.5}
+        model = many_goals(stories(2, 4, limit=9), 4, -1, **kwargs)
+    else:
+        model = reward_predictor(stories(2, 4, limit=9), 4)
     checkpointing = ExactCheckpointCallback(folder, every_steps=20)
     resumed = checkpointing.resume(model)
     with contextlib.suppress(KeyboardInterrupt):
@@ -126,12 +112,8 @@ def test_the_end_is_the_same_when_it_was_stopped(pretraining, stop, tmp_path):
     assert whole["learner"]["algorithm"]["counters"]["_n_updates"] > 20
 
 
-@pytest.mark.usefixtures("no_sync")
-def test_frames_change_nothing_but_memory(tmp_path):
-    """The same learner with stacks kept whole ends with the same weights."""
-    trained = []
-    for kwargs in ({}, {"replay_buffer_class": None, "replay_buffer_kwargs": None}):
-        model = many_goals(stories(2, 4, limit=9), 4, -1, **kwargs)
-        trained.append(model.learn(80).policy.state_dict())
-    for name, tensor in trained[0].items():
-        assert th.equal(tensor, trained[1][name]), name
+def test_frames_change_nothing_but_memory():
+    whole = {"replay_buffer_class": None, "replay_buffer_kwargs": None}
+    frames, stacks = (many_goals(stories(2, 4, limit=9), 4, -1, **kwargs).learn(80) for kwargs in ({}, whole))
+    for ours, theirs in zip(frames.policy.parameters(), stacks.policy.parameters(), strict=True):
+        assert th.equal(ours, theirs)

@@ -102,39 +102,13 @@ def test_ten_thousand_transitions_of_a_game_take_an_eighth():
     }
 
 
-@pytest.mark.parametrize("goals", [True, False])
-def test_a_memory_restored_goes_on_as_the_first_would(goals):
-    space = space_of(3, 0)
-
-    def make(**kwargs):
-        kwargs = {"n_stack": 3, **kwargs}
-        if goals:
-            return ManyGoalsFrameReplayBuffer(10, goal_observation_space(space), ACTIONS, "cpu", 2, **kwargs)
-        return FrameReplayBuffer(10, space, ACTIONS, "cpu", 2, **kwargs)
-
-    def add(buffer, stream):
-        here, there = stream.step()
-        infos = [{"achieved_goal_id": 3, "env_terminated": False}] * 2
-        here, there = ({"observation": here}, {"observation": there}) if goals else (here, there)
-        buffer.add(here, there, np.array([1, 2]), np.zeros(2), np.zeros(2, bool), infos)
-
-    first, second = make(), make()
-    stream = Stream(np.random.default_rng(4), 2, 3, 0)
-    for _ in range(8):
-        add(first, stream)
-    state = first.get_checkpoint_state()
-    second.set_checkpoint_state(state)
-    streams = [Stream(np.random.default_rng(5), 2, 3, 0) for _ in range(2)]
-    for _ in range(7):
-        for buffer, stream in zip((first, second), streams, strict=True):
-            add(buffer, stream)
-        np.testing.assert_array_equal(first.observations[:5], second.observations[:5])
-        np.testing.assert_array_equal(first.next_observations[:5], second.next_observations[:5])
-    assert len(first.frames) == len(second.frames)
-    with pytest.raises(CheckpointError, match="n_stack"):
-        make(n_stack=1).set_checkpoint_state(state)
-
-
-def test_observations_that_cannot_be_cut_are_refused():
-    with pytest.raises(ValueError, match="n_stack must divide axis 0"):
-        FrameReplayBuffer(10, spaces.Box(0, 255, (3, 2, 2), np.uint8), ACTIONS, "cpu", n_stack=4)
+def test_the_state_of_another_memory_is_refused():
+    first = FrameReplayBuffer(10, space_of(3, 0), ACTIONS, "cpu", n_stack=1).get_checkpoint_state()
+    for changes, message in (
+        ({"buffer_size": 11}, "buffer_size 11, this one has 10"),
+        ({"frames": {"store": first["frames"]["store"]}}, "n_stack=1, this store has 3"),
+    ):
+        ours = ManyGoalsFrameReplayBuffer(10, goal_observation_space(space_of(3, 0)), ACTIONS, "cpu", n_stack=3)
+        for buffer in (FrameReplayBuffer(10, space_of(3, 0), ACTIONS, "cpu", n_stack=3), ours):
+            with pytest.raises(CheckpointError, match=message):
+                buffer.set_checkpoint_state(buffer.get_checkpoint_state() | changes)
