@@ -107,8 +107,12 @@ def test_goals_are_drawn_as_sb3_draws_them_but_for_those_held_out(goals):
     assert drawn(8) == {ids[100]: 6_000}  # nothing to be relabelled with
 
 
-def test_where_nothing_is_held_out_it_is_sb3s(goals, monkeypatch):
+def test_where_nothing_is_held_out_it_is_sb3s_but_for_standardized_inputs(monkeypatch):
     ours = made().learn(600)
+    preprocess = ours.q_net.features_extractor.trunk[0]
+    assert preprocess.standardize
+    assert preprocess.mean.abs().sum() > 0  # was fitted
+    assert th.equal(preprocess.mean, ours.q_net_target.features_extractor.trunk[0].mean)
     monkeypatch.setattr("benchmarks.agents.hindsight.KnownGoalsHerReplayBuffer._sample_goals", HerReplayBuffer._sample_goals)
     theirs = made().learn(600)
     for name, tensor in ours.policy.state_dict().items():
@@ -116,24 +120,15 @@ def test_where_nothing_is_held_out_it_is_sb3s(goals, monkeypatch):
 
 
 def test_settings_reach_the_learner():
-    model = made(learning_rate=3e-3, tau=0.5, gradient_steps=2, train_freq=3, replay_buffer_kwargs={"n_sampled_goal": 7})
-    assert (model.tau, model.gradient_steps, model.train_freq.frequency) == (0.5, 2, 3)
-    assert model.lr_schedule(0.5) == 3e-3
+    model = made(learning_rate=3e-3, train_freq=3, replay_buffer_kwargs={"n_sampled_goal": 7})
+    assert (model.lr_schedule(0.5), model.train_freq.frequency) == (3e-3, 3)
     assert model.replay_buffer.her_ratio == pytest.approx(7 / 8)
     assert model.env.goal_tracker.max_episode_steps == 20
-    usual = made()
-    assert usual.lr_schedule(0.5) == 5e-4
-    assert usual.replay_buffer.goal_selection_strategy.name == "FUTURE"
+    usual, memory = made(), made().replay_buffer
+    assert (usual.lr_schedule(0.5), usual.gamma) == (5e-4, 0.99)
+    assert (memory.goal_selection_strategy.name, memory.her_ratio) == ("FUTURE", pytest.approx(4 / 5))
     assert (usual.gradient_steps, usual.train_freq.frequency) == (1, 1)
     assert (made(n_envs=8).gradient_steps, made(n_envs=1).train_freq.frequency) == (2, 4)  # as many updates a step
-
-
-def test_inputs_are_standardized_by_what_is_known():
-    model = made().learn(300)
-    preprocess = model.q_net.features_extractor.trunk[0]
-    assert preprocess.standardize
-    assert preprocess.mean.abs().sum() > 0  # was fitted
-    assert th.equal(preprocess.mean, model.q_net_target.features_extractor.trunk[0].mean)
 
 
 @pytest.mark.parametrize("name", ["buffer_size", "learning_starts"])
