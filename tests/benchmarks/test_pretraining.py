@@ -149,8 +149,6 @@ def test_the_defaults_are_the_papers():
     assert model.goals_in_replay
     assert isinstance(model.policy.optimizer, FusedRMSprop)
     assert model.policy.optimizer.param_groups[0]["lr"] == 7e-4
-    shapes = [tuple(tensor.shape) for name, tensor in model.policy.trunk.named_parameters() if name.endswith("weight")]
-    assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136)]
     assert make_learner(replace(config, agent="reward_prediction")).batch_size == 80
 
 

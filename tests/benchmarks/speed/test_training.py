@@ -7,9 +7,8 @@ pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
 pytest.importorskip("lz4")
 
-
 from benchmarks.speed import training
-from benchmarks.speed.training import RATIOS, TrainingConfig, learners, pretrained
+from benchmarks.speed.training import RATIOS, TrainingConfig, learners
 from tests.benchmarks.command_line import command
 
 QUICK = {"rounds": 1, "goal_steps": 3, "a2c_steps": 20, "pretraining_steps": 2, "n_envs": 2, "episodes": 1, "transitions": 30}
@@ -33,25 +32,19 @@ def test_everything_is_measured(tmp_path, monkeypatch):
     assert [ratio.title for ratio in RATIOS if not ratio.is_measured(known)] == []
 
 
-def test_auxiliary_losses_are_computed_from_the_beginning():
-    """Each of them at every step of the optimizer: a full buffer is there before anything is measured."""
-    found = list(learners(TrainingConfig(**QUICK, parts=("auxiliary",))))
+def test_every_step_is_an_update_with_full_memories():
+    """Auxiliary losses are computed at every step of the optimizer: a full buffer is there before anything is measured."""
+    found = list(learners(TrainingConfig(**QUICK, parts=("auxiliary", "pretraining"))))
     assert found[0][0] == "A2C"
-    for _, model, _, callbacks in found[1:]:
-        assert len(callbacks[0].episodes) == 1
-        assert training.training(model, 20, callbacks)() > 0
-        assert callbacks[0].n_updates == 2
-        assert model.num_timesteps == 20
+    for name, model, steps, callbacks in found[1:]:
+        if callbacks:
+            assert len(callbacks[0].episodes) == 1
+        else:
+            assert (model.replay_buffer.size(), model._n_updates) == (30, 0)
+        if name.endswith("many_goals") and not callbacks:
+            assert model.exploration_rate == pytest.approx(0.55)
+        assert training.training(model, steps, callbacks)() > 0
+        assert (callbacks[0].n_updates if callbacks else model._n_updates) == 2
+        assert model.num_timesteps == (20 if callbacks else 32)
     for _, model, _, _ in found:
         model.env.close()
-
-
-@pytest.mark.parametrize("agent", ["many_goals", "reward_prediction"])
-def test_each_step_of_pretraining_is_an_update_with_a_full_memory(agent):
-    learner = pretrained(TrainingConfig(**QUICK), agent)
-    assert (learner.replay_buffer.size(), learner._n_updates) == (30, 0)
-    if agent == "many_goals":
-        assert learner.exploration_rate == pytest.approx(0.55)
-    assert training.training(learner, 3, [])() > 0
-    assert learner._n_updates == 3
-    learner.env.close()

@@ -25,14 +25,6 @@ def test_tiled_and_pairwise_are_the_same_loss_and_gradient():
         th.testing.assert_close(pairwise, tiled, rtol=1e-3, atol=1e-5)
 
 
-def test_atari_has_ataris_shapes():
-    model = Scenario("pairwise", 80, 16, "batch", world="frames").learner()
-    batch, goals, ids, _ = model.targets.draw(80, 16, model.rng)
-    assert (batch.observations.shape, model.action_space.n) == ((80, 4, 84, 84), 18)
-    assert set(ids.tolist()) <= set(batch.next_ids.tolist())  # goals are met in the batch
-    assert (goals == th.as_tensor(model.goal_buffer[ids.numpy()])).all()
-
-
 @pytest.mark.parametrize(("kind", "goals"), {"pairwise": 5, "tiled": 5, "head": 220, "SB3 DQN": 1, "SB3 DQN + HER": 1}.items())
 def test_every_kind_of_update_learns(kind, goals):
     model, make = Scenario(kind, 4, goals, world=SMALL).update()
@@ -60,6 +52,10 @@ def test_scenarios_are_named_apart_and_every_ratio_is_about_some():
     assert len(set(names)) == len(names)
     assert [ratio.title for ratio in RATIOS if not ratio.is_measured(pd.DataFrame(columns=names))] == []
     assert Scenario("pairwise", 32, 16, device="cuda").name == "pairwise 32 x 16, cuda"
+    atari = Scenario("pairwise", 80, 16, "batch", world="frames").learner()
+    batch, _, ids, _ = atari.targets.draw(80, 16, atari.rng)
+    assert (batch.observations.shape, atari.action_space.n) == ((80, 4, 84, 84), 18)
+    assert set(ids.tolist()) <= set(batch.next_ids.tolist())  # goals are met in the batch
 
 
 def test_the_whole_run(tmp_path, capsys, monkeypatch):
