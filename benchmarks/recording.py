@@ -224,9 +224,7 @@ class CSVLog(CSVOutputFormat):
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         self.keys = state["keys"]
-        self.file.seek(0)
-        self.file.truncate()
-        self.file.write(state["text"])
+        self.file.write(state["text"])  # into an empty file, as it was opened just now
         self.file.flush()
 
 

@@ -108,7 +108,7 @@ def test_the_tables_agree_with_each_other(folder):
         assert f"{measure} {rate:.4f}" in page
     assert (summary["reachable"], summary["measured"], summary["steps"]) == ("220", "220", "2400")
     assert (summary["targets"], summary["agent"], summary["seed"]) == ("PlannedTargets", "default", "3")
-    assert 0.0 < float(summary["plan"]) <= 1.0
+    assert 0.3 < float(summary["plan"]) <= 1.0  # random actions: .05
     assert float(summary["ceiling"]) == pytest.approx(1.0, abs=0.05)
     assert float(summary["training_seconds"]) > 0
     assert f"knows {summary['known']} of the 220 observations" in page

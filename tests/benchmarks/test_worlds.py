@@ -101,6 +101,11 @@ def test_an_episode_that_ended_begins_anew_with_the_next_step_whatever_the_actio
     assert (observations.tolist(), terminated.tolist()) == ([47, 23], [True, False])
     observations, _, terminated, _, _ = env.step(np.array([1, 0]))
     assert (observations.tolist(), terminated.tolist()) == ([36, 11], [False, False])
+    # the last state has no outcomes
+    starts, first, ended = np.array([1.0, 0.0]), np.array([0, 1, 1]), np.array([True])
+    env = TabularVectorEnv(Tables(spaces.Discrete(2), np.arange(2), starts, 1, first, np.array([1]), np.ones(1), ended), 1)
+    env.reset(seed=0)
+    assert [env.step(np.zeros(1, dtype=np.int64))[0].item() for _ in range(3)] == [1, 0, 1]
 
 
 @pytest.fixture(scope="module")
