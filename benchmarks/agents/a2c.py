@@ -19,7 +19,6 @@ import numpy as np
 from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import recording, worlds
@@ -110,8 +109,6 @@ class Kind:
     """Whether episodes are kept compressed, as large pictures should be."""
     cell: int | None = None
     """Pixels a side of the cells of pixel control, which sees all of the picture; None: its own for games."""
-    features: type[BaseFeaturesExtractor] = PaddedCNN
-    """The layers of SB3's own for games, with faster products; in small pictures smaller ones."""
 
 
 def _atari(config: A2CConfig, n_envs: int) -> VecEnv:
@@ -151,7 +148,7 @@ def settings(config: A2CConfig) -> dict[str, Any]:
         "seed": config.seed,
         "policy_kwargs": {
             **(OPTIMIZER if config.optimizer == "baselines" else {}),
-            "features_extractor_class": config.kind.features,
+            "features_extractor_class": PaddedCNN,  # the layers of SB3's own for games, with faster products
             "reuse_rollout": config.reuse_rollout,
             "ortho_init": config.ortho_init,
             "net_arch": [],  # no more layers, as SB3 has it after its own
