@@ -18,55 +18,22 @@ from sb3_manygoals.checkpoint import CheckpointError
 
 RUNS = {
     "mastery": ("mastery:MasteryConfig", "Train an agent in a world, measure its mastery, report."),
-    "auxiliary": (
-        "auxiliary:AuxiliaryConfig",
-        "Train A2C with an auxiliary task, or without, in an Atari game or a small world with a rare reward.",
-    ),
-    "pretraining": (
-        "pretraining:PretrainingConfig",
-        "Train A2C in an Atari game or in MiniGrid, from scratch or with a trunk that was pre-trained.",
-    ),
+    "auxiliary": ("auxiliary:AuxiliaryConfig", "Train A2C with an auxiliary task, or without, in a game or a small world."),
+    "pretraining": ("pretraining:PretrainingConfig", "Train A2C in a game or in MiniGrid, its trunk pre-trained or not."),
 }
 """Commands that make one run: where their settings are, and what they do. One that was begun can go on: --resume FOLDER."""
 
 OTHERS = {
-    "mastery-study": (
-        "studies.mastery:MasteryStudyConfig",
-        "Many runs of mastery: carry out what has not finished of them.",
-    ),
-    "auxiliary-study": (
-        "studies.auxiliary:AuxiliaryStudyConfig",
-        "Many runs of auxiliary in small worlds: carry out what has not finished of them.",
-    ),
-    "pretraining-study": (
-        "studies.pretraining:PretrainingStudyConfig",
-        "Many runs of pretraining in MiniGrid: carry out what has not finished of them, and compare.",
-    ),
-    "games-study": (
-        "studies.games:GamesStudyConfig",
-        "Six agents, with auxiliary tasks and with pre-training, in 49 Atari games: carry out what has not finished.",
-    ),
-    "beta-study": (
-        "studies.games:BetaStudyConfig",
-        "The search for beta on seven games: carry out what has not finished, and compare.",
-    ),
-    "compare": (
-        "suite.compare:CompareConfig",
-        "Say whether suites carried out more than once, by other engines or with interruptions, came to the same.",
-    ),
-    "report": (
-        "report.study:ReportConfig",
-        "Sum up many runs and suites, finished or not: tables, figures, and one page that opens without a network.",
-    ),
-    "speed-update": (
-        "speed.update:UpdateConfig",
-        "Time updates, ours and others, against the number of goals, and measure their memory.",
-    ),
+    "mastery-study": ("studies.mastery:MasteryStudyConfig", "Many runs of mastery: carry out what has not finished."),
+    "auxiliary-study": ("studies.auxiliary:AuxiliaryStudyConfig", "Many runs of auxiliary: carry out what has not finished."),
+    "pretraining-study": ("studies.pretraining:PretrainingStudyConfig", "Many runs of pretraining: carry out, and compare."),
+    "games-study": ("studies.games:GamesStudyConfig", "Six agents in 49 Atari games: carry out what has not finished."),
+    "beta-study": ("studies.games:BetaStudyConfig", "The search for beta on seven games: carry it out, and compare."),
+    "compare": ("suite.compare:CompareConfig", "Say whether suites that were carried out more than once came to the same."),
+    "report": ("report.study:ReportConfig", "Sum up many runs and suites, finished or not, on one page."),
+    "speed-update": ("speed.update:UpdateConfig", "Time updates, ours and others, against the number of goals."),
     "speed-world": ("speed.world:WorldConfig", "Time the world against its peers."),
-    "speed-training": (
-        "speed.training:TrainingConfig",
-        "Time whole training, ours and SB3's: the goal loop, A2C in games with auxiliary tasks and without, pre-training.",
-    ),
+    "speed-training": ("speed.training:TrainingConfig", "Time whole training, ours and SB3's."),
     "film": ("film:FilmConfig", "Film the exact policy of a map pursuing goals."),
 }
 """All other commands."""
@@ -90,22 +57,13 @@ def main() -> None:
 
 
 def load(path: str) -> Any:
-    """
-    :param path: "module:name" below this package
-    :return: what it names; only that module and what it needs is imported
-    """
+    """What "module:name" names below this package; only that module and what it needs is imported."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(f"benchmarks.{module}"), name)
 
 
 def defaults(path: str, arguments: list[str]) -> Any:
-    """
-    A run to go on with, or the kind of world, gives the defaults of all options, so it is read before them.
-
-    :param path: of a command of ``RUNS``
-    :param arguments: those after it
-    :return: an object of its settings
-    """
+    """The defaults of a command of ``RUNS``. A run to go on with, or the kind of world, gives them, so it is read before."""
     config = load(path)
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--resume", type=Path)

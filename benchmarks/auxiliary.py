@@ -12,8 +12,7 @@ from stable_baselines3 import A2C
 
 from benchmarks import recording, scores
 from benchmarks.agents import a2c
-from benchmarks.agents.a2c import A2CConfig, WorldName
-from benchmarks.worlds import TILE
+from benchmarks.agents.a2c import SMALL, A2CConfig, WorldName
 from sb3_manygoals.auxiliary import (
     AuxiliaryActorCriticPolicy,
     AuxiliaryCallback,
@@ -33,16 +32,11 @@ CALLBACKS: dict[str, Any] = {
 }
 """Auxiliary tasks; the agent a2c has none."""
 
-PACKAGES: dict[WorldName, tuple[str, ...]] = {"atari": ("ale-py", "lz4"), "two_rooms": (), "minigrid": ("minigrid", "lz4")}
-"""Further packages whose versions matter."""
-
 
 @dataclass(frozen=True)
 class AuxiliaryConfig(A2CConfig):
     """Train A2C with an auxiliary task, or without. The defaults are the paper's."""
 
-    world: WorldName = "atari"
-    """Atari games, TwoRoomsSwitch with one state to reach, or MiniGrid; it gives the defaults of all other options."""
     agent: Agent = "many_goals"
     """A2C alone, or with one auxiliary task."""
     weight: float | None = None
@@ -52,20 +46,12 @@ class AuxiliaryConfig(A2CConfig):
     goal: int = 0
     """Number of the state to reach, of two_rooms."""
 
-    def __post_init__(self) -> None:
-        self.check({"world": WorldName, "agent": Agent}, "steps")
-
     @property
     def packages(self) -> tuple[str, ...]:
-        """Packages whose versions matter."""
-        return (*recording.PACKAGES, *PACKAGES[self.world])
+        return (*super().packages, *(["lz4"] if self.kind.compress else []))
 
     def run(self) -> Path:
-        """
-        Train, and write ``config.json``, ``curve.csv``, ``curve.png``, ``score.json``, ``model.zip``, logs and checkpoints.
-
-        :return: the folder
-        """
+        """Train, and write ``config.json``, ``curve.csv``, ``curve.png``, ``score.json``, ``model.zip``, logs, checkpoints."""
         th.set_num_threads(self.threads)
         model, tasks = make(self)
         folder = recording.open_folder(self, f"auxiliary-{self.game}-{self.agent}-seed{self.seed}")
@@ -91,68 +77,35 @@ class AuxiliaryConfig(A2CConfig):
 WORLDS: dict[WorldName, AuxiliaryConfig] = {
     "atari": AuxiliaryConfig(),
     "two_rooms": AuxiliaryConfig(
-        world="two_rooms",
-        game="TwoRoomsSwitchSmall-v0",
-        steps=200_000,
-        optimizer="sb3",
-        features_dim=128,
-        embedding_dim=128,
-        max_episode_steps=50,
-        eval_freq=5_000,
+        world="two_rooms", game="TwoRoomsSwitchSmall-v0", steps=200_000, max_episode_steps=50, eval_freq=5_000, **SMALL
     ),
     "minigrid": AuxiliaryConfig(
-        world="minigrid",
-        game="MiniGrid-Empty-Random-6x6-v0",
-        steps=100_000,
-        optimizer="sb3",
-        features_dim=128,
-        embedding_dim=128,
-        max_episode_steps=100,
-        eval_freq=2_500,
+        world="minigrid", game="MiniGrid-Empty-Random-6x6-v0", steps=100_000, eval_freq=2_500, **SMALL
     ),
 }
-"""
-The defaults of each world. In the small ones layers are narrower, and the optimizer is SB3's: that of baselines begins with
-second moments of 1 and has an epsilon of 1e-5 inside the root, so gradients of rare rewards hardly count for the first
-thousand updates.
-"""
+"""The defaults of each world."""
 
 
 def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
-    """
-    :param config: of the run
-    :return: an untrained agent, and the callback of its auxiliary task, if it has one, by name
-    :raises ImportError: if what it needs is not installed
-    """
-    env = a2c.make_env(config, config.world, config.n_envs, config.goal)
+    """An untrained agent, and the callback of its auxiliary task, if it has one, by name."""
+    env, kind = config.kind.make(config, config.n_envs), config.kind
     settings = a2c.settings(config)
     tasks = [] if config.agent == "a2c" else [config.agent]
     settings["policy_kwargs"] |= {"embedding_dim": config.embedding_dim, "tasks": tasks}
-    if config.world != "atari":  # pixel control sees all of the picture, in cells of the world
+    if kind.cell is not None:
         assert env.observation_space.shape is not None
-        cell = 1 if config.world == "two_rooms" else TILE
-        settings["policy_kwargs"] |= {"crop": max(env.observation_space.shape), "cell": cell}
+        settings["policy_kwargs"] |= {"crop": max(env.observation_space.shape), "cell": kind.cell}
     model = A2C(AuxiliaryActorCriticPolicy, env, device="cpu", **settings)
     weight = () if config.weight is None else (config.weight,)
-    return model, {task: CALLBACKS[task](*weight, episodes=make_buffer(config, model)) for task in tasks}
-
-
-def make_buffer(config: AuxiliaryConfig, model: A2C) -> EpisodeBuffer:
-    """
-    :param config: of the run
-    :param model: the agent
-    :return: an empty buffer for its episodes; large pictures are compressed
-    :raises ImportError: if lz4 is needed and not installed
-    """
-    n_stack = 4 if config.world == "atari" else 1
-    return EpisodeBuffer(model.observation_space, config.capacity, n_stack, compress=config.world != "two_rooms")
+    callbacks: dict[str, AuxiliaryCallback] = {}
+    for task in tasks:
+        episodes = EpisodeBuffer(model.observation_space, config.capacity, kind.n_stack, compress=kind.compress)
+        callbacks[task] = CALLBACKS[task](*weight, episodes=episodes)
+    return model, callbacks
 
 
 def paper_score(config: AuxiliaryConfig) -> float | None:
-    """
-    :param config: of a run
-    :return: the paper's score of this agent in this game after 10M steps, if there is one
-    """
+    """The paper's score of this agent in this game after 10M steps, if there is one."""
     table = scores.read_table("paper_auxiliary_scores")
     if config.world != "atari" or config.game not in table.index:
         return None

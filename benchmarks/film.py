@@ -17,9 +17,11 @@ from gym_twoRooms.oracle import OraclePolicy
 from sb3_manygoals import MasteryResult
 from sb3_manygoals.evaluation import GoalReacher
 
-COLUMNS = 3
+PANELS, COLUMNS = 6, 3
 SUCCESS, UNDER_WAY = (46, 160, 67), (238, 238, 238)
 """Colours of a panel's frame."""
+MOST_STEPS = 100
+"""After which the film of an agent ends."""
 PAUSE = 6
 """Frames for which the last picture stands still."""
 
@@ -43,10 +45,6 @@ class FilmConfig:
         """
         Write a GIF of the policy that takes the fewest steps on average. It starts anywhere, and goes on from each goal to the
         next; nothing is selected or left out.
-
-        :return: the GIF
-        :raises LayoutError: if there is no such layout, or the map is not valid
-        :raises ValueError: if there are fewer states than goals, no goal, or no pixel in a cell
         """
         env = TwoRoomsSwitchEnv(layout_of(self.layout, "layout"), render_mode="rgb_array", cell_size=self.cell_size)
         if not 1 <= self.goals <= env.mdp.n_states:
@@ -68,40 +66,28 @@ def reaching(
     model: GoalReacher,
     world: World,
     result: MasteryResult,
+    states: NDArray[np.int64],
     path: Path,
     seed: int,
-    epsilon: float = 0.1,
-    states: NDArray[np.int64] | None = None,
-    n_goals: int = 6,
-    max_steps: int = 100,
-    cell_size: int = 24,
+    epsilon: float,
+    numbered: bool = False,
 ) -> None:
     """
-    Write a GIF of the agent on its way to ``n_goals`` goals, in a panel each.
+    Write a GIF of the agent in a TwoRoomsSwitch world on its way to six goals, in a panel each.
 
     Goals are drawn from those that the agent reached in every episode of ``result`` (from all, if those are too few), starts
-    from the world's resets. Nothing else is selected: failures are seen.
-
-    :param model: acts towards goals
-    :param world: a TwoRoomsSwitch world
-    :param result: a measurement of the same model
-    :param path: the GIF to write
-    :param seed: of the goals and the starts
-    :param epsilon: probability of a random action: a greedy policy stands still for ever where it is wrong
-    :param states: of the goals of ``result``, None: all in order
-    :param n_goals: number of panels
-    :param max_steps: steps after which the film ends
-    :param cell_size: pixels a cell
+    from the world's resets. Nothing else is selected: failures are seen. ``epsilon`` is the probability of a random action: a
+    greedy policy stands still for ever where it is wrong. ``states`` are those of the goals of ``result``; an agent that is
+    ``numbered`` observes state numbers, others pictures.
     """
-    rng = np.random.default_rng(seed)
     mastered = np.flatnonzero(result.reached.all(axis=1))
-    candidates = mastered if len(mastered) >= n_goals else np.arange(len(result.reached))
+    candidates = mastered if len(mastered) >= PANELS else np.arange(len(states))
+    chosen = np.random.default_rng(seed).choice(candidates, min(PANELS, len(candidates)), replace=False)
     panels = []
-    n_goals = min(n_goals, len(candidates))
-    for row, goal in enumerate(rng.choice(candidates, n_goals, replace=False).tolist()):
-        env = cast("TwoRoomsSwitchEnv", world.make(render_mode="rgb_array", cell_size=cell_size).unwrapped)
-        env.reset(seed=seed + row)
-        panels.append(_pursue(model, env, goal if states is None else int(states[goal]), epsilon, seed + row, max_steps))
+    for row, goal in enumerate(states[chosen].tolist(), start=seed):
+        env = cast("TwoRoomsSwitchEnv", world.make(render_mode="rgb_array", cell_size=24).unwrapped)
+        env.reset(seed=row)
+        panels.append(_pursue(model, env, goal, epsilon, row, MOST_STEPS, numbered))
         env.close()
     length = max(len(panel) for panel in panels) + PAUSE
     _write([_tile([panel[min(time, len(panel) - 1)] for panel in panels]) for time in range(length)], path)
@@ -110,26 +96,25 @@ def reaching(
 def _pursue(
     model: GoalReacher,
     env: TwoRoomsSwitchEnv,
-    goal_state: int,
+    goal: int,
     epsilon: float = 0.0,
     seed: int = 0,
     max_steps: int | None = None,
+    numbered: bool = False,
 ) -> list[NDArray[np.uint8]]:
     """Act until the goal is reached. Pictures have the world on the left, the goal on the right, a green frame at the end."""
-    observation, goal = env.observation_of(env.state), env.observation_of(goal_state)
-    goal_picture = env.render_observation(goal)
+    observe = np.asarray if numbered else env.observation_of
+    goal_picture = env.render_observation(env.observation_of(goal))
     rng = np.random.default_rng((seed, 1))
     frames: list[NDArray[np.uint8]] = []
     while True:
-        there = bool((observation == goal).all())
-        frames.append(_beside(np.asarray(env.render()), goal_picture, there))
-        if there or len(frames) - 1 == max_steps:
+        frames.append(_beside(np.asarray(env.render()), goal_picture, env.state == goal))
+        if env.state == goal or len(frames) - 1 == max_steps:
             return frames
-        action, _ = model.predict(
-            {"observation": observation[None], "achieved_goal": observation[None], "desired_goal": goal[None]},
-            deterministic=True,
-        )
-        observation = env.step(rng.integers(len(Action)) if rng.random() < epsilon else action[0])[0]
+        here, there = observe(env.state)[None], observe(goal)[None]
+        observation = {"observation": here, "achieved_goal": here, "desired_goal": there}
+        action, _ = model.predict(observation, deterministic=True)
+        env.step(rng.integers(len(Action)) if rng.random() < epsilon else action[0])
 
 
 def _write(pictures: list[NDArray[np.uint8]], path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 
 from benchmarks import film, recording
 from benchmarks.agents.mastery import AgentConfig, make
-from benchmarks.agents.tabular import ByNumbers
 from benchmarks.recording import Clock, CurveLog
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import SettingError, World
@@ -25,17 +23,11 @@ from sb3_manygoals.evaluation import GoalReacher, MasteryPoint
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.goals.environments import goal_trackers
 
-MANY = 2_000
-"""With more goals than this the final measurement is of 2 starts each, else of 10."""
-
 MOST_KNOWN = 1_000
 """Goals that are measured at most in a world without tables, whose steps take time."""
 
 CURVE = ["step", "training_seconds", "greedy", "greedy_low", "greedy_high", "epsilon", "epsilon_low", "epsilon_high"]
-"""Columns of ``mastery.csv``: mastery of all goals."""
-
-HELD_OUT_CURVE = [f"held_out_{name}" for name in CURVE[2:]]
-"""Further columns, of the held-out goals, if there are any."""
+"""Columns of ``mastery.csv``: mastery of all goals. Those of the held-out goals follow, if there are any."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,6 @@ class MasteryConfig(AgentConfig):
 
     @property
     def world(self) -> World:
-        """Where it learns."""
         return World(self.env_id, self.map)
 
     def run(self) -> Path:
@@ -71,9 +62,6 @@ class MasteryConfig(AgentConfig):
         Train, or go on, measure, and write ``config.json``, ``checkpoints/``, ``progress.csv``, ``mastery.csv``,
         ``goals.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (not for tables), ``report.html`` with
         ``report-data/``, TensorBoard events; in TwoRoomsSwitch ``reaching.gif``.
-
-        :return: the folder
-        :raises SettingError: if settings are invalid or do not go together
         """
         counts = ("total_steps", "n_envs", "eval_freq", "eval_steps", "final_episodes", "most_goals", "curve_goals", "threads")
         for name in counts:
@@ -90,31 +78,26 @@ class MasteryConfig(AgentConfig):
         reachable = "" if evaluated.tables is None else f" {len(evaluated.tables)} observations can be reached;"
         print(f"{name}:{reachable} {self.total_steps} steps; writing to {folder}")
         seconds = _train(config, folder, evaluated)
-        for line in _conclude(config, folder, evaluated, seconds):
-            print(line)
+        _conclude(config, folder, evaluated, seconds)
         print(f"open {folder / 'report.html'}")
         return folder
 
 
 @dataclass(frozen=True)
 class EvaluatedAgent:
-    """
-    An agent, and how it is measured.
-
-    :ivar model: the algorithm, with its environment and a ``predict`` towards goals
-    :ivar world: where it learns
-    :ivar tables: of the world, as the model observes it; None: there are none
-    :ivar held_out: which measured goals are held out, shape (n_goals,)
-    :ivar by_pictures: the model as one that acts on the world's own observations, for the film
-    :ivar states: state numbers of the goals that are measured, shape (n_goals,); None without tables
-    """
+    """An agent, and how it is measured."""
 
     model: Any
+    """The algorithm, with its environment and a ``predict`` towards goals."""
+    numbered: bool
+    """Whether it observes state numbers."""
     world: World
     tables: Tables | None
+    """Of the world, as the model observes it, if there are any."""
     held_out: NDArray[np.bool_]
-    by_pictures: GoalReacher
-    states: NDArray[np.int64] | None = None
+    """Which of the measured goals are held out, shape (n_goals,)."""
+    states: NDArray[np.int64]
+    """State numbers of the measured goals, shape (n_goals,); none without tables."""
 
 
 def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
@@ -126,25 +109,17 @@ def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
         print(f"{world.id} cannot be written out: {error}. The goals that are measured are those known in the end")
         if config.held_out:
             raise SettingError(f"held_out must be 0 where the goals are not known before, got {config.held_out}") from error
-    held_out = choose_held_out(0 if tables is None else len(tables), config.held_out, config.seed)
+    n_states = 0 if tables is None else len(tables)
+    held_out = choose_held_out(n_states, config.held_out, config.seed)
     model, numbered = make(config, world, tables, held_out if held_out.any() else None)
-    if tables is None:
-        return EvaluatedAgent(model, world, None, held_out, model)
-    states = np.sort(np.random.default_rng(0).permutation(len(tables))[: config.most_goals])
-    by_pictures = ByNumbers(model, tables) if numbered else model
-    if numbered:
-        tables = replace(tables, space=spaces.Discrete(len(tables)), observations=np.arange(len(tables)))
-    return EvaluatedAgent(model, world, tables, held_out[states], by_pictures, states)
+    states = np.sort(np.random.default_rng(0).permutation(n_states)[: config.most_goals])
+    if tables is not None and numbered:
+        tables = replace(tables, space=spaces.Discrete(n_states), observations=np.arange(n_states))
+    return EvaluatedAgent(model, numbered, world, tables, held_out[states], states)
 
 
 def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
-    """
-    :param n_goals: number of goals
-    :param share: of them to be held out, in [0, 1)
-    :param seed: of the choice
-    :return: which are held out, drawn at random, shape (n_goals,)
-    :raises SettingError: if ``share`` is not in [0, 1)
-    """
+    """Which of all goals are held out, drawn at random, shape (n_goals,)."""
     if not 0.0 <= share < 1.0:
         raise SettingError(f"held_out must be in [0, 1), got {share}")
     held_out = np.zeros(n_goals, dtype=np.bool_)
@@ -154,14 +129,14 @@ def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
 
 
 def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> float:
-    """:return: seconds of training"""
-    tables, held_out = evaluated.tables, evaluated.held_out
-    curve = CurveLog(folder / "mastery.csv", CURVE + (HELD_OUT_CURVE if held_out.any() else []))
+    """Train, and measure meanwhile where goals are known; returns the seconds of training."""
+    tables, held_out, states = evaluated.tables, evaluated.held_out, evaluated.states
+    curve = CurveLog(folder / "mastery.csv", CURVE + [f"held_out_{name}" for name in CURVE[2:] if held_out.any()])
     callback: MasteryCallback | Clock = Clock()
-    if tables is not None and evaluated.states is not None:
-        some = np.sort(np.random.default_rng(1).permutation(len(evaluated.states))[: config.curve_goals])
+    if tables is not None:
+        some = np.sort(np.random.default_rng(1).permutation(len(states))[: config.curve_goals])
         if held_out.any() and not held_out[some].any():  # of few held-out goals
-            some = np.arange(len(evaluated.states))
+            some = np.arange(len(states))
 
         def note(point: MasteryPoint) -> None:
             results = [point.greedy, point.epsilon]
@@ -173,7 +148,7 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
         assert config.eval_freq is not None
         callback = MasteryCallback(
             TabularVectorEnv(tables, len(some)),
-            tables.observations[evaluated.states[some]],
+            tables.observations[states[some]],
             config.eval_freq,
             config.eval_steps,
             config.eval_epsilon,
@@ -188,34 +163,26 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
     return callback.training_seconds
 
 
-def _conclude(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent, training_seconds: float) -> list[str]:
-    """Measure, and write what came out; the lines say it."""
-    from benchmarks.report import study  # here, as matplotlib and pandas take seconds to import
+def _conclude(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent, training_seconds: float) -> None:
+    """Measure, and write and print what came out."""
+    import pandas as pd  # here, as it and matplotlib take seconds to import
+
+    from benchmarks.report import study
 
     results = _measure(config, evaluated)
-    _write_goals(folder / "goals.csv", evaluated, results["greedy"], results["epsilon"])
+    pd.DataFrame(_goals(evaluated, results)).to_csv(folder / "goals.csv", index=False)
     summary = _summary(config, evaluated, results, training_seconds)
-    with (folder / "summary.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, summary)
-        writer.writeheader()
-        writer.writerow(summary)
+    pd.DataFrame([summary]).to_csv(folder / "summary.csv", index=False)
     if evaluated.world.is_two_rooms:
-        path, states = folder / "reaching.gif", evaluated.states
-        assert states is not None
-        film.reaching(
-            evaluated.by_pictures, evaluated.world, results["greedy"], path, config.seed, config.eval_epsilon, states
-        )
+        path, greedy, states = folder / "reaching.gif", results["greedy"], evaluated.states
+        model, world, numbered = evaluated.model, evaluated.world, evaluated.numbered
+        film.reaching(model, world, greedy, states, path, config.seed, config.eval_epsilon, numbered)
     study.write([folder], folder / "report.html", f"Mastery of {evaluated.world.name}")
-    return _said(summary)
+    _say(summary)
 
 
 class ByPlan:
-    """
-    Acts by the plan of PlannedTargets, instead of the network that learns it; at random where the plan has no action.
-
-    :param model: whose targets are planned
-    :param seed: of random actions
-    """
+    """Acts by the plan of PlannedTargets, not by the network that learns it; at random where the plan has no action."""
 
     def __init__(self, model: ManyGoalsDQN, seed: int) -> None:
         assert isinstance(model.targets, PlannedTargets)
@@ -223,11 +190,6 @@ class ByPlan:
         self.rng = np.random.default_rng(seed)
 
     def predict(self, observation: dict[str, NDArray[Any]], *, deterministic: bool = False) -> tuple[NDArray[Any], Any]:
-        """
-        :param observation: "observation" and "desired_goal", of n worlds
-        :param deterministic: not used
-        :return: actions, shape (n,), and None
-        """
         states, goals = self.model.replay_buffer.states, self.model.goal_buffer
         assert states is not None
         assert goals is not None
@@ -248,9 +210,9 @@ def _measure(config: MasteryConfig, evaluated: EvaluatedAgent) -> dict[str, Mast
     else:
         goals, ceiling = tables.observations[evaluated.states], tables.ceiling(config.eval_steps)
         env = TabularVectorEnv(tables, len(goals))
+    episodes = config.final_episodes or (2 if len(goals) > 2_000 else 10)
 
     def mastery(reacher: GoalReacher, epsilon: float = 0.0, **options: Any) -> MasteryResult:
-        episodes = config.final_episodes or (2 if len(goals) > MANY else 10)
         seed = config.seed + 1_000
         return evaluate_mastery(
             reacher, env, goals, config.eval_steps, epsilon, episodes_per_goal=episodes, seed=seed, **options
@@ -290,44 +252,43 @@ def _summary(
     }
 
 
-def _said(summary: dict[str, Any]) -> list[str]:
-    """The summary in words."""
+def _say(summary: dict[str, Any]) -> None:
+    """Print the summary in words."""
     reachable = summary["reachable"]
     of = f"of {reachable} reachable observations" if reachable else "observations; how many can be reached is not known"
-    lines = [f"known: {summary['known']} {of}"]
+    print(f"known: {summary['known']} {of}")
     names = {"greedy": "greedy", "epsilon": "with random actions", "plan": "by the plan itself"}
     for held, where in (("", ""), ("held_out_", ", goals held out")):
         for name, words in names.items():
             rate, low, high = (summary[f"{held}{name}{end}"] for end in ("", "_low", "_high"))
             if rate != "":
-                lines.append(f"mastered: {rate:.4f} [{low:.4f}, {high:.4f}] {words}{where}")
+                print(f"mastered: {rate:.4f} [{low:.4f}, {high:.4f}] {words}{where}")
     if summary["ceiling"] != "":
-        lines.append(f"the best possible policy, from the same starts: {summary['ceiling']:.4f}")
+        print(f"the best possible policy, from the same starts: {summary['ceiling']:.4f}")
     updates = "" if summary["updates"] == "" else f", {summary['updates']} updates"
     targets = f", {summary['targets']}" if summary["targets"] else ""
-    return [*lines, f"{summary['training_seconds']:.0f} s of training, {summary['steps']} steps{updates}{targets}"]
+    print(f"{summary['training_seconds']:.0f} s of training, {summary['steps']} steps{updates}{targets}")
 
 
-def _write_goals(path: Path, evaluated: EvaluatedAgent, greedy: MasteryResult, noisy: MasteryResult) -> None:
+def _goals(evaluated: EvaluatedAgent, results: dict[str, MasteryResult]) -> list[dict[str, Any]]:
     """A row a goal: its state, whether it is held out, in how many updates it was, and how the agent fared."""
-    model, tables = evaluated.model, evaluated.tables
-    n_goals = len(greedy.reached)
-    states, held_out = np.arange(n_goals), np.zeros(n_goals, dtype=np.bool_)
-    if evaluated.states is not None:
-        states, held_out = evaluated.states, evaluated.held_out
+    model, tables, states, held_out = evaluated.model, evaluated.tables, evaluated.states, evaluated.held_out
+    n_goals = len(results["greedy"].reached)
     updates = np.zeros(n_goals, dtype=np.int64)
-    if not hasattr(model, "goal_updates"):  # a table, where each transition is an update of every goal
-        updates[:] = model.num_timesteps
-    elif tables is not None:
+    if tables is None:
+        states, held_out = np.arange(n_goals), np.zeros(n_goals, dtype=np.bool_)
+    elif hasattr(model, "goal_updates"):
         ids = model.goal_buffer.ids(tables.observations[states])
         updates = np.where(ids == UNKNOWN, 0, model.goal_updates[ids])
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        outcomes = [f"{name}_{what}" for name in ("greedy", "epsilon") for what in ("reached", "mean_steps")]
-        writer.writerow(["state", "held_out", "updates", *outcomes])
-        for goal in range(n_goals):
-            row: list[Any] = [states[goal], int(held_out[goal]), updates[goal]]
-            for result in (greedy, noisy):
-                steps = result.steps[goal][result.reached[goal]]
-                row += [f"{result.reached[goal].mean():.2f}", f"{steps.mean():.1f}" if len(steps) else ""]
-            writer.writerow(row)
+    else:  # a table, where each transition is an update of every goal
+        updates[:] = model.num_timesteps
+    rows = []
+    for goal in range(n_goals):
+        row = {"state": states[goal], "held_out": int(held_out[goal]), "updates": updates[goal]}
+        for name in ("greedy", "epsilon"):
+            reached = results[name].reached[goal]
+            steps = results[name].steps[goal][reached]
+            row[f"{name}_reached"] = f"{reached.mean():.2f}"
+            row[f"{name}_mean_steps"] = f"{steps.mean():.1f}" if len(steps) else ""
+        rows.append(row)
+    return rows

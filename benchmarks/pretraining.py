@@ -13,7 +13,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 
 from benchmarks import recording
 from benchmarks.agents import a2c
-from benchmarks.agents.a2c import OPTIMIZER, A2CConfig
+from benchmarks.agents.a2c import OPTIMIZER, SMALL, A2CConfig
 from sb3_manygoals import PAPER, ManyGoalsDQN, TDTargets
 from sb3_manygoals.checkpoint import checkpoints
 from sb3_manygoals.checkpoint.learner import get_generators, set_generators
@@ -22,12 +22,6 @@ from sb3_manygoals.vec_env import can_reset_single_envs
 
 WorldName = Literal["atari", "minigrid"]
 Agent = Literal["many_goals", "reward_prediction", "none"]
-
-PACKAGES: dict[WorldName, tuple[str, ...]] = {"atari": ("ale-py",), "minigrid": ("minigrid",)}
-"""Further packages whose versions matter."""
-
-N_STACK: dict[WorldName, int] = {"atari": 4, "minigrid": 1}
-"""Frames of an observation."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,7 @@ class PretrainingConfig(A2CConfig):
     """Where the networks live: cpu, cuda, auto."""
 
     def __post_init__(self) -> None:
-        self.check({"world": WorldName, "agent": Agent}, "pretrain_steps")
+        super().__post_init__()
         if self.steps <= self.pretrain_steps:
             raise ValueError(f"steps must be more than pretrain_steps, {self.pretrain_steps}, got {self.steps}")
         if not 0 <= self.learning_starts < self.pretrain_steps:
@@ -66,17 +60,10 @@ class PretrainingConfig(A2CConfig):
                 f"{self.learning_starts}"
             )
 
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """Packages whose versions matter."""
-        return (*recording.PACKAGES, *PACKAGES[self.world])
-
     def run(self) -> Path:
         """
         Train, and write ``config.json``, ``curve.csv``, ``score.json``, ``model.zip``, logs and checkpoints; in
         ``pretraining/`` model, log and checkpoints of pre-training.
-
-        :return: the folder
         """
         th.set_num_threads(self.threads)
         model = make_a2c(self)
@@ -91,24 +78,14 @@ class PretrainingConfig(A2CConfig):
 WORLDS: dict[WorldName, PretrainingConfig] = {
     "atari": PretrainingConfig(),
     "minigrid": PretrainingConfig(
-        world="minigrid",
-        game="MiniGrid-DoorKey-5x5-v0",
-        pretrain_steps=20_000,
-        steps=200_000,
-        optimizer="sb3",  # see benchmarks.auxiliary.WORLDS
-        features_dim=128,
-        embedding_dim=128,
-        eval_freq=5_000,
+        world="minigrid", game="MiniGrid-DoorKey-5x5-v0", pretrain_steps=20_000, steps=200_000, eval_freq=5_000, **SMALL
     ),
 }
 """The defaults of each world."""
 
 
 def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
-    """
-    :param config: of the run
-    :return: what pre-trains, in one copy of the world, untrained
-    """
+    """What pre-trains, in one copy of the world, untrained."""
     policy = {**OPTIMIZER, "ortho_init": config.ortho_init, "features_extractor_kwargs": {"features_dim": config.features_dim}}
     common: dict[str, Any] = {
         "learning_rate": config.learning_rate,
@@ -117,7 +94,7 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
         "seed": config.seed,
         "device": config.device,
     }
-    env, n_stack = a2c.make_env(config, config.world, 1), N_STACK[config.world]
+    env, n_stack = config.kind.make(config, 1), config.kind.n_stack
     if config.agent == "reward_prediction":
         pairs = config.batch_size * config.goal_batch_size
         return RewardPredictor("CnnPolicy", env, batch_size=pairs, n_stack=n_stack, policy_kwargs=policy, **common)
@@ -140,11 +117,8 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
 
 
 def make_a2c(config: PretrainingConfig) -> A2C:
-    """
-    :param config: of the run
-    :return: an untrained agent
-    """
-    env = a2c.make_env(config, config.world, config.n_envs)
+    """An untrained agent."""
+    env = config.kind.make(config, config.n_envs)
     return A2C(ActorCriticPolicy, env, device=config.device, **a2c.settings(config))
 
 

@@ -57,12 +57,7 @@ class RunConfig(ABC):
 
     @classmethod
     def saved(cls: type[Config], folder: Path) -> Config:
-        """
-        :param folder: of a run
-        :return: its settings, to go on with it
-        :raises FileNotFoundError: if there is no ``config.json``
-        :raises TypeError: if it has other settings
-        """
+        """The settings of the run in a folder, to go on with it; an error if that is not the folder of such a run."""
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
         return cls(**settings | {"output": Path(settings["output"]), "resume": folder})
 
@@ -73,15 +68,11 @@ class RunConfig(ABC):
 
     @abstractmethod
     def run(self) -> Path:
-        """:return: the run's folder, with everything in it"""
+        """Carry out the run, or go on with it; returns its folder."""
 
 
 def create(root: Path, name: str) -> Path:
-    """
-    :param root: folder of all runs
-    :param name: of the run
-    :return: a new folder ``root/name-<date>-<time>``
-    """
+    """A new folder ``root/name-<date>-<time>``."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for attempt in itertools.count(1):
         folder = root / (f"{name}-{stamp}" if attempt == 1 else f"{name}-{stamp}-{attempt}")
@@ -92,11 +83,7 @@ def create(root: Path, name: str) -> Path:
 
 
 def open_folder(config: RunConfig, name: str) -> Path:
-    """
-    :param config: settings of a run
-    :param name: of the run
-    :return: a new folder with ``config.json``, or that of the run that goes on
-    """
+    """A new folder with ``config.json``, or that of the run that goes on."""
     if config.resume is not None:
         return config.resume
     folder = create(config.output, name)
@@ -105,26 +92,18 @@ def open_folder(config: RunConfig, name: str) -> Path:
 
 
 def write_config(folder: Path, config: Any, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
-    """
-    Write ``config.json``: every setting, the versions, the machine, and the git revision.
-
-    :param folder: of the run
-    :param config: a dataclass
-    :param packages: those whose versions matter
-    :return: what was written
-    """
+    """Write ``config.json``: every setting, the versions, the machine, and the git revision. Returns what was written."""
     record = {"settings": dataclasses.asdict(config), **_provenance(packages)}
-    write_whole(folder / "config.json", json.dumps(record, indent=2, default=str) + "\n")
+    _write_json(folder / "config.json", record)
     return record
 
 
-def carry_out(config: RunConfig, folder: Path) -> None:
-    """
-    Do a run of a suite, or go on with it.
+def _write_json(path: Path, record: dict[str, Any]) -> None:
+    write_whole(path, json.dumps(record, indent=2, default=str) + "\n")
 
-    :param config: its settings
-    :param folder: of the run
-    """
+
+def carry_out(config: RunConfig, folder: Path) -> None:
+    """Do a run of a suite in its folder, or go on with it."""
     config = dataclasses.replace(config, output=folder.parent)
     if not (folder / "config.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -143,17 +122,8 @@ def train(
     part: str = "",
 ) -> None:
     """
-    Train up to a number of steps, from the newest checkpoint if there is one, and write ``checkpoints/``, ``progress.csv``,
-    TensorBoard events and ``model.zip``.
-
-    :param config: of the run
-    :param model: an untrained one; its environment is closed
-    :param steps: environment steps in all
-    :param folder: of the run
-    :param callbacks: of training
-    :param extras: what checkpoints hold besides the model
-    :param log_interval: episodes or updates between rows of ``progress.csv``, as SB3 counts
-    :param part: folder for a part of the run, below its own
+    Train a new model up to a number of steps, from the newest checkpoint if there is one, and close its environment. Writes
+    ``checkpoints/``, ``progress.csv``, TensorBoard events and ``model.zip``, into the folder ``part`` of the run's.
     """
     place = folder / part
     table = CSVLog(place / "progress.csv")
@@ -188,7 +158,7 @@ def _note_resumption(folder: Path, config: RunConfig, resumed: bool) -> None:
     record["settings"] = dataclasses.asdict(dataclasses.replace(config, resume=None))
     if resumed:
         record.setdefault("resumed", []).append(_provenance(config.packages))
-    write_whole(folder / "config.json", json.dumps(record, indent=2, default=str) + "\n")
+    _write_json(folder / "config.json", record)
 
 
 def _provenance(packages: Sequence[str]) -> dict[str, Any]:
@@ -211,45 +181,33 @@ def _provenance(packages: Sequence[str]) -> dict[str, Any]:
 
 
 def git_revision() -> str:
-    """:return: the commit of the code that runs, marked if there are uncommitted changes; "unknown" outside of git"""
+    """The commit of the code that runs, marked if there are uncommitted changes; "unknown" outside of git."""
     git = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     answer = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     return answer.stdout.strip() if answer.returncode == 0 else "unknown"
 
 
 class CurveLog:
-    """
-    A small CSV file, a row a measurement.
-
-    :param path: the file; an old one is replaced with the first row
-    :param columns: their names
-    """
+    """A small CSV file, a row a measurement. An old file is replaced with the first row."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
         self._text = ",".join(columns) + "\n"
 
     def add(self, row: Sequence[Any]) -> None:
-        """:param row: a value for each column"""
         self._text += ",".join(map(str, row)) + "\n"
         write_whole(self.path, self._text)
 
     def get_checkpoint_state(self) -> str:
-        """:return: the content of the file"""
         return self._text
 
     def set_checkpoint_state(self, state: str) -> None:
-        """:param state: of :meth:`get_checkpoint_state`; later rows are dropped"""
         self._text = state
         write_whole(self.path, self._text)
 
 
 class CSVLog(CSVOutputFormat):
-    """
-    ``progress.csv`` as SB3 writes it.
-
-    :param path: the file; an old one is replaced with the first row
-    """
+    """``progress.csv`` as SB3 writes it. An old file is replaced with the first row."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -261,26 +219,17 @@ class CSVLog(CSVOutputFormat):
         return self.path.open("w+", encoding="utf-8")
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: the content of the file"""
         self.file.seek(0)
         return {"keys": self.keys, "text": self.file.read()}  # reading to the end, where writing goes on
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:param state: of :meth:`get_checkpoint_state`; later rows are dropped"""
         self.keys = state["keys"]
-        self.file.seek(0)
-        self.file.truncate()
-        self.file.write(state["text"])
+        self.file.write(state["text"])  # into an empty file, as it was opened just now
         self.file.flush()
 
 
 def logger(folder: Path, table: CSVLog, step: int) -> Logger:
-    """
-    :param folder: of a run
-    :param table: its ``progress.csv``
-    :param step: from which it goes on; TensorBoard drops later ones
-    :return: a logger to both
-    """
+    """A logger to ``progress.csv`` and to TensorBoard, which drops what is later than the step from which a run goes on."""
     events = TensorBoardOutputFormat(str(folder))
     if step > 0:
         events.writer.close()
@@ -310,9 +259,7 @@ class Clock(BaseCallback):
         self._before, self._began = self.training_seconds, 0.0
 
     def get_checkpoint_state(self) -> Any:
-        """:return: a plain tree"""
         return self.training_seconds
 
     def set_checkpoint_state(self, state: Any) -> None:
-        """:param state: of :meth:`get_checkpoint_state`"""
         self._before = state

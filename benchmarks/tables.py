@@ -26,9 +26,6 @@ MOST_STATES, MOST_SECONDS = 200_000, 120.0
 CHUNK = 64
 """Goals planned for at a time, so that the arrays stay in the cache."""
 
-SETTLED = 1e-7
-"""Planning ends when no probability changes by more."""
-
 Outcomes = list[tuple[float, Hashable, bool]]
 """Of an action: probability, next state, and whether the episode ends there."""
 
@@ -40,21 +37,14 @@ class NotEnumerable(Exception):
 @dataclass(frozen=True)
 class Tables:
     """
-    A world of S states, each with its own observation, and A actions.
-
-    :ivar space: of observations
-    :ivar observations: of the states, (S, *space.shape)
-    :ivar starts: probability that an episode begins in a state, (S,)
-    :ivar n_actions: A
-    :ivar first: outcomes of an action in a state are those from ``first[state * A + action]`` up to the next, (S * A + 1,)
-    :ivar next_states: of outcomes
-    :ivar chances: of outcomes
-    :ivar ended: whether the episode ends with an outcome
+    A world of S states, each with its own observation, (S, *space.shape), and A actions. The outcomes of an action in a state
+    are those from ``first[state * A + action]`` up to the next: state, probability, and whether the episode ends.
     """
 
     space: spaces.Space[Any]
     observations: NDArray[Any]
     starts: NDArray[np.float64]
+    """The probability that an episode begins in a state, (S,)."""
     n_actions: int
     first: NDArray[np.int64]
     next_states: NDArray[np.int64]
@@ -75,18 +65,11 @@ class Tables:
         return known
 
     def states_of(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """
-        :param observations: (n, *space.shape)
-        :return: their states, -1 for unknown observations, (n,)
-        """
+        """The states that are seen so, -1 for unknown observations, (n,)."""
         return self._known.ids(observations)
 
     def ceiling(self, horizon: int) -> Ceiling:
-        """
-        :param horizon: steps allowed
-        :return: a function from observations of starts and goals to the probabilities, (n,), with which the best policy
-            reaches each goal from its start in time
-        """
+        """A function of starts and goals: how probably the best policy gets from one to the other within the horizon."""
 
         def ceiling(starts: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float64]:
             states = self.states_of(starts)
@@ -117,18 +100,13 @@ class Tables:
             reached = options.reshape(len(self), self.n_actions, len(goals)).max(axis=1)
             np.minimum(reached, 1.0, out=reached)
             reached[goals, columns] = 1.0
-            if np.abs(reached - before).max() <= SETTLED:
+            if np.abs(reached - before).max() <= 1e-7:
                 break
         return reached
 
 
 class TabularVectorEnv(gym.vector.VectorEnv[NDArray[Any], NDArray[np.int64], NDArray[Any]]):
-    """
-    N copies of a world, by table lookup. Rewards are 0.
-
-    :param tables: the world
-    :param num_envs: N
-    """
+    """N copies of a world, by table lookup. Rewards are 0, and no episode is cut short."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - VectorEnv declares it so
 
@@ -142,11 +120,7 @@ class TabularVectorEnv(gym.vector.VectorEnv[NDArray[Any], NDArray[np.int64], NDA
         self._sums = np.concatenate([[0.0], np.cumsum(tables.chances)])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[NDArray[Any], dict[str, Any]]:
-        """
-        :param seed: of the generator that all share, or None to go on with it
-        :param options: not used
-        :return: observations, and no infos
-        """
+        """The seed is of the generator that all copies share."""
         super().reset(seed=seed, options=options)
         self.states, self._over[:] = self._begin(self.num_envs), False
         return self.tables.observations[self.states], {}
@@ -154,10 +128,6 @@ class TabularVectorEnv(gym.vector.VectorEnv[NDArray[Any], NDArray[np.int64], NDA
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """
-        :param actions: (N,)
-        :return: observations, rewards, whether episodes ended, that none was cut short, and no infos
-        """
         table, over = self.tables, self._over
         rows = self.states * table.n_actions + actions
         low, high = table.first[rows], table.first[rows + 1]
@@ -181,16 +151,7 @@ def explore(
     outcomes: Callable[[Any, int], Outcomes],
     show: Callable[[list[Hashable]], NDArray[Any]],
 ) -> Tables:
-    """
-    Find all states, breadth first.
-
-    :param env: a world with the spaces of the tables
-    :param starts: the probability with which an episode begins in each state
-    :param outcomes: of an action in a state
-    :param show: gives the observations of states
-    :return: the tables
-    :raises NotEnumerable: if there are too many states, or two look the same
-    """
+    """Find all states, breadth first, from the probabilities of starts and the outcomes of an action in a state."""
     assert isinstance(env.action_space, spaces.Discrete)
     n_actions = int(env.action_space.n)
     numbers = {state: number for number, state in enumerate(starts)}
@@ -227,13 +188,7 @@ def explore(
 
 
 def explore_by_copies(env: gym.Env[Any, Any]) -> Tables:
-    """
-    Try every action in a copy of the world at every observation; equal observations are taken for the same state.
-
-    :param env: the world
-    :return: its tables
-    :raises NotEnumerable: if it is random, cannot be copied, or has too many states
-    """
+    """Try every action in a copy of the world at every observation; equal observations are taken for the same state."""
     assert isinstance(env.action_space, spaces.Discrete)
     begun = [np.asarray(env.reset(seed=seed)[0]) for seed in range(5)]
     if not all(np.array_equal(begun[0], other) for other in begun):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import TimeLimit, TransformObservation
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.preprocessing import is_image_space
@@ -23,9 +24,6 @@ from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError
 from sb3_manygoals import GymnasiumVecEnv
 from sb3_manygoals.goals.buffer import check_goal_space
 
-LAYOUT_SEED = 0
-"""Of the one layout of a MiniGrid world."""
-
 TILE = 4
 """Pixels a side of a cell in MiniGrid's pictures for A2C, as of a cell of pixel control."""
 
@@ -35,12 +33,7 @@ class SettingError(ValueError):
 
 
 def layout_of(name: str, setting: str = "map") -> Layout:
-    """
-    :param name: of a layout that comes with the package, or of a file with an ASCII map
-    :param setting: what gives it, for messages
-    :return: the layout
-    :raises LayoutError: if there is none, or the map is not valid
-    """
+    """A layout by its name or by a file with an ASCII map; ``setting`` is what gives it, for messages."""
     if name in NAMED_LAYOUTS:
         return Layout.named(name)
     if not Path(name).is_file():
@@ -50,19 +43,15 @@ def layout_of(name: str, setting: str = "map") -> Layout:
 
 @dataclass(frozen=True)
 class World:
-    """
-    A world without goals.
-
-    :ivar id: of a Gymnasium environment. Those of MiniGrid have one layout, and are seen as :class:`WholeGrid` shows them
-    :ivar map: layout of a TwoRoomsSwitch world, see :func:`layout_of`; None: its own
-    """
+    """A world without goals. Those of MiniGrid have one layout, and are seen as :class:`WholeGrid` shows them."""
 
     id: str
+    """Of a Gymnasium environment."""
     map: str | None = None
+    """Layout of a TwoRoomsSwitch world, see :func:`layout_of`; None: its own."""
 
     @property
     def is_two_rooms(self) -> bool:
-        """Whether it is one of this project's."""
         return self.id.startswith("TwoRoomsSwitch")
 
     @property
@@ -79,12 +68,7 @@ class World:
         return {"layout": layout_of(self.map)}
 
     def make(self, **options: Any) -> gym.Env[Any, Any]:
-        """
-        :param options: of ``gymnasium.make``
-        :return: an environment
-        :raises SettingError: if there is none, or its observations cannot be goals or its actions are not discrete
-        :raises LayoutError: if there is no such map
-        """
+        """An environment, by ``gymnasium.make`` with these options; an error if agents cannot learn goals in it."""
         is_grid = self.id.startswith(("MiniGrid-", "BabyAI-"))
         try:
             if is_grid:
@@ -101,20 +85,13 @@ class World:
         return env
 
     def vector(self, n_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
-        """
-        :param n_envs: how many
-        :return: environments in one, the native one if there is one, which must be reset by their user
-        """
+        """Environments in one, the native one if there is one, which must be reset by their user."""
         if self.is_two_rooms:
             return gym.make_vec(self.id, n_envs, "vector_entry_point", autoreset_mode="Disabled", **self._options)
         return gym.vector.SyncVectorEnv([self.make] * n_envs, autoreset_mode=AutoresetMode.DISABLED)
 
     def make_many(self, n_envs: int, seed: int) -> VecEnv:
-        """
-        :param n_envs: how many
-        :param seed: of the first
-        :return: an SB3 vector of environments
-        """
+        """An SB3 vector of environments; the seed is of the first."""
         return GymnasiumVecEnv(self.vector(n_envs)) if self.is_two_rooms else make_vec_env(self.make, n_envs, seed)
 
     @cached_property
@@ -131,11 +108,7 @@ class World:
 
     @cached_property
     def tables(self) -> Tables:
-        """
-        The world without its time limit: from its own model in ``P``, else explored by copies.
-
-        :raises NotEnumerable: if that is impossible
-        """
+        """The world without its time limit: from its own model in ``P``, else explored by copies."""
         env = self.make()
         world: Any = env.unwrapped
         if not hasattr(world, "P"):
@@ -158,9 +131,7 @@ class World:
 class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
     """
     A MiniGrid world of one layout, as a picture of all of it: a pixel for each cell, with its object, colour and state, or
-    the agent and its direction; a last row of pixels shows what the agent carries.
-
-    :param env: the world; it is reset with the same seed each time
+    the agent and its direction; a last row of pixels shows what the agent carries, which MiniGrid's FullyObsWrapper does not.
     """
 
     SCALE = np.array([25, 51, 85], dtype=np.uint8)
@@ -172,14 +143,9 @@ class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
         self.observation_space = spaces.Box(0, 255, (grid.width + 1, grid.height, 3), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As the world's, but for the seed."""
-        return super().reset(seed=LAYOUT_SEED, options=options)
+        return super().reset(seed=0, options=options)  # one layout
 
     def observation(self, observation: Any) -> NDArray[np.uint8]:
-        """
-        :param observation: not used
-        :return: the picture
-        """
         world: Any = self.unwrapped
         cells = np.zeros(self.observation_space.shape or (), dtype=np.uint8)
         cells[:-1] = world.grid.encode()
@@ -191,12 +157,8 @@ class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
 
 class FixedGoal(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int64]):
     """
-    TwoRoomsSwitch with one observation that is worth 1 and ends the episode. Episodes begin in a state drawn uniformly from
-    all others in which the blocks stand as at the goal: otherwise A2C would hardly ever reach it.
-
-    :param env: a TwoRoomsSwitch world
-    :param state: number of the state that looks like the goal
-    :raises ValueError: if there is no such state
+    TwoRoomsSwitch with one state that is worth 1 and ends the episode. Episodes begin in a state drawn uniformly from all
+    others in which the blocks stand as at the goal: otherwise A2C would hardly ever reach it.
     """
 
     def __init__(self, env: gym.Env[NDArray[np.uint8], np.int64], state: int) -> None:
@@ -209,60 +171,32 @@ class FixedGoal(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.i
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Begin in a random state of ``starts``, unless ``options`` name one."""
         if seed is not None:
             self.env.reset(seed=seed)
         return self.env.reset(options=options or {"state": int(self.np_random.choice(self.starts))})
 
     def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """Reward and end are those of the goal."""
         observation, _, _, truncated, info = self.env.step(action)
         reached = np.array_equal(observation, self.goal)
         return observation, float(reached), reached, truncated, info
 
 
-class SquarePicture(gym.ObservationWrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8]]):
-    """
-    Pictures made square by black pixels at the right and below, as pixel control looks at a square.
-
-    :param env: whose observations are pictures, (H, W, C) uint8
-    """
-
-    def __init__(self, env: gym.Env[NDArray[np.uint8], np.int64]) -> None:
-        super().__init__(env)
-        assert env.observation_space.shape is not None
-        height, width, channels = env.observation_space.shape
-        side = max(height, width)
-        self.margins = ((0, side - height), (0, side - width), (0, 0))
-        self.observation_space = spaces.Box(0, 255, (side, side, channels), np.uint8)
-
-    def observation(self, observation: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """
-        :param observation: (H, W, C) uint8
-        :return: (max(H, W), max(H, W), C) uint8
-        """
-        return np.pad(observation, self.margins)
-
-
 def two_rooms(game: str, goal: int, max_episode_steps: int) -> gym.Env[Any, Any]:
     """
-    :param game: id of a TwoRoomsSwitch world
-    :param goal: number of the state to reach
-    :param max_episode_steps: after which an episode is over
-    :return: a world with the reward 1 where that state is reached, see :class:`FixedGoal`, in square pictures
-    :raises ValueError: if there is no such state
+    A TwoRoomsSwitch world with a :class:`FixedGoal`, a state by its number. Pictures are made square by black pixels at the
+    right and below, as pixel control looks at a square.
     """
-    env = gym.make(game)
-    return gym.wrappers.TimeLimit(SquarePicture(FixedGoal(env, goal)), max_episode_steps)
+    env: gym.Env[Any, Any] = FixedGoal(gym.make(game), goal)
+    height, width, channels = env.observation_space.shape  # type: ignore[misc]
+    side = max(height, width)
+    margins = ((0, side - height), (0, side - width), (0, 0))
+    space = spaces.Box(0, 255, (side, side, channels), np.uint8)
+    env = TransformObservation(env, partial(np.pad, pad_width=margins), space)
+    return TimeLimit(env, max_episode_steps)
 
 
 def minigrid(game: str, max_episode_steps: int) -> gym.Env[Any, Any]:
-    """
-    :param game: id of a MiniGrid world
-    :param max_episode_steps: after which an episode is over, by which MiniGrid's reward depends on steps, too
-    :return: the world, seen whole, in pictures of 4 x 4 pixels a cell
-    :raises ImportError: if minigrid is not installed
-    """
+    """A MiniGrid world, seen whole, in pictures of 4 x 4 pixels a cell. Its reward depends on ``max_episode_steps``, too."""
     from minigrid.wrappers import ImgObsWrapper, RGBImgObsWrapper  # here, as the command line works without it
 
     # Without the agent's partial view, which takes more time than all else.

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-import gymnasium as gym
 import numpy as np
 from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
@@ -24,7 +23,6 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import recording, worlds
 from benchmarks.recording import Clock, CurveLog, RunConfig
-from sb3_manygoals.checkpoint.callback import Checkpointable
 from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.optim import FusedRMSprop
 
@@ -32,6 +30,12 @@ WorldName = Literal["atari", "two_rooms", "minigrid"]
 
 OPTIMIZER: dict[str, Any] = {"optimizer_class": FusedRMSprop, "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5}}
 """Arguments of the policy. The paper has RMSProp; in baselines it is TensorFlow's, with epsilon inside the root."""
+
+SMALL: dict[str, Any] = {"optimizer": "sb3", "features_dim": 128, "embedding_dim": 128}
+"""
+Options in small worlds. Layers are narrower, and the optimizer is SB3's: that of baselines begins with second moments of 1 and
+has an epsilon of 1e-5 inside the root, so gradients of rare rewards hardly count for the first thousand updates.
+"""
 
 LAST = 100
 """Episodes of a score, as in baselines; the paper does not say."""
@@ -44,6 +48,8 @@ CURVE = ("step", "episodes", "episode_return", "episode_length", "training_secon
 class A2CConfig(RunConfig):
     """The options of every run of A2C. The defaults are the paper's."""
 
+    world: WorldName = "atari"
+    """Atari games, TwoRoomsSwitch with one state to reach, or MiniGrid; it gives the defaults of all other options."""
     game: str = "Assault"
     """Which game, or id of an environment."""
     steps: int = 10_000_000
@@ -69,48 +75,65 @@ class A2CConfig(RunConfig):
     checkpoint_minutes: float = 10.0
     """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
 
-    def check(self, choices: dict[str, Any], *counts: str) -> None:
-        """
-        :param choices: options that are one of a Literal's values, by name
-        :param counts: further options that are at least 1
-        :raises ValueError: if an option is invalid
-        """
-        for name, known in choices.items():
-            value = getattr(self, name)
-            if value not in get_args(known):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
-        for name in (*counts, "n_envs", "eval_freq", "max_episode_steps", "threads"):
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            known, value = get_args(hint), getattr(self, name)
+            if get_origin(hint) is Literal and value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        for name in ("steps", "n_envs", "eval_freq", "max_episode_steps", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.world]
 
-def make_env(config: A2CConfig, world: WorldName, n_envs: int, goal: int = 0) -> VecEnv:
-    """
-    :param config: of the run
-    :param world: which kind of world
-    :param n_envs: copies of it
-    :param goal: number of the state to reach, of two_rooms
-    :return: them, with Monitors
-    :raises ImportError: if what it needs is not installed
-    :raises ValueError: if there is no such game or state
-    """
-    if world == "atari":
-        from sb3_manygoals.atari import make_atari_vec_env  # here, as the other worlds work without ale-py
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return (*recording.PACKAGES, *self.kind.packages)
 
-        return make_atari_vec_env(config.game, n_envs, config.seed)
-    make: partial[gym.Env[Any, Any]]
-    if world == "two_rooms":
-        make = partial(worlds.two_rooms, config.game, goal, config.max_episode_steps)
-    else:
-        make = partial(worlds.minigrid, config.game, config.max_episode_steps)
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of world."""
+
+    make: Callable[[Any, int], VecEnv]
+    """From the config of a run and a number of environments to these, with Monitors."""
+    packages: tuple[str, ...] = ()
+    """Whose versions matter."""
+    n_stack: int = 1
+    """Frames of an observation."""
+    compress: bool = False
+    """Whether episodes are kept compressed, as large pictures should be."""
+    cell: int | None = None
+    """Pixels a side of the cells of pixel control, which sees all of the picture; None: its own for games."""
+
+
+def _atari(config: A2CConfig, n_envs: int) -> VecEnv:
+    from sb3_manygoals.atari import make_atari_vec_env  # here, as the other worlds work without ale-py
+
+    return make_atari_vec_env(config.game, n_envs, config.seed)
+
+
+def _two_rooms(config: Any, n_envs: int) -> VecEnv:
+    make = partial(worlds.two_rooms, config.game, config.goal, config.max_episode_steps)
     return make_vec_env(make, n_envs, seed=config.seed)
 
 
+def _minigrid(config: A2CConfig, n_envs: int) -> VecEnv:
+    return make_vec_env(partial(worlds.minigrid, config.game, config.max_episode_steps), n_envs, seed=config.seed)
+
+
+KINDS: dict[WorldName, Kind] = {
+    "atari": Kind(_atari, ("ale-py",), n_stack=4, compress=True),
+    "two_rooms": Kind(_two_rooms, cell=1),
+    "minigrid": Kind(_minigrid, ("minigrid",), compress=True, cell=worlds.TILE),
+}
+"""One more needs a name, an entry here, and its defaults in ``WORLDS`` of the commands that it is for."""
+
+
 def settings(config: A2CConfig) -> dict[str, Any]:
-    """
-    :param config: of the run
-    :return: arguments of SB3's A2C, beside ``policy`` and ``env``
-    """
+    """Arguments of SB3's A2C, beside ``policy`` and ``env``."""
     return {
         "learning_rate": config.learning_rate,
         "n_steps": 5,  # paper: n
@@ -133,17 +156,12 @@ def settings(config: A2CConfig) -> dict[str, Any]:
 
 class ScoreCallback(Clock):
     """
-    Keeps the returns that a Monitor puts into ``infos[i]["episode"]``, before rewards are clipped.
-
-    :param every: environment steps between points; one more is at the end, none before an episode has ended
-    :param on_point: called with each point, a value for each of :data:`CURVE`
-    :raises ValueError: if ``every`` is not positive
+    Keeps the returns that a Monitor puts into ``infos[i]["episode"]``, before rewards are clipped. Every so many environment
+    steps, and at the end, it calls ``on_point`` with a value for each of :data:`CURVE`, but not before an episode has ended.
     """
 
     def __init__(self, every: int, on_point: Callable[[dict[str, float]], None]) -> None:
         super().__init__()
-        if every < 1:
-            raise ValueError(f"eval_freq must be at least 1, got {every}")
         self.every, self.on_point = every, on_point
         self.episodes = 0
         self._last: deque[tuple[float, int]] = deque(maxlen=LAST)
@@ -155,7 +173,6 @@ class ScoreCallback(Clock):
         return float(np.mean([score for score, _ in self._last])) if self._last else None
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree"""
         return {
             "episodes": self.episodes,
             "last": [list(one) for one in self._last],
@@ -164,7 +181,6 @@ class ScoreCallback(Clock):
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:param state: of :meth:`get_checkpoint_state`"""
         super().set_checkpoint_state(state["training_seconds"])
         self.episodes, self._last_step = state["episodes"], state["last_step"]
         self._last = deque(map(tuple, state["last"]), maxlen=LAST)
@@ -198,14 +214,8 @@ def train(
     measure: Callable[[], Mapping[str, int]] = dict,
 ) -> dict[str, Any]:
     """
-    Train, or go on, and write ``curve.csv`` and what :func:`~benchmarks.recording.train` writes.
-
-    :param config: of the run
-    :param model: untrained
-    :param folder: of the run
-    :param callbacks: further ones, which are saved in checkpoints under their names
-    :param measure: gives further columns of ``curve.csv``
-    :return: what came out: "score", None where no episode has ended, "step", "episodes", "training_seconds"
+    Train, or go on, and write ``curve.csv`` and what :func:`~benchmarks.recording.train` writes. Checkpoints save the
+    callbacks under their names; ``measure`` gives further columns of ``curve.csv``. Returns what came out.
     """
     curve = CurveLog(folder / "curve.csv", [*CURVE, *measure()])
 
@@ -219,9 +229,8 @@ def train(
 
     score, own = ScoreCallback(config.eval_freq, note), dict(callbacks or {})
     extras: dict[str, Any] = {**own, "score": score, "curve.csv": curve}
-    checkpointed: Mapping[str, Checkpointable] = extras
     interval = max(1, config.eval_freq // (model.n_envs * model.n_steps))
-    recording.train(config, model, config.steps, folder, [*own.values(), score], checkpointed, interval)
+    recording.train(config, model, config.steps, folder, [*own.values(), score], extras, interval)
     return {
         "score": score.score,
         "step": model.num_timesteps,
@@ -231,13 +240,7 @@ def train(
 
 
 def conclude(folder: Path, record: Mapping[str, Any]) -> Path:
-    """
-    Write ``score.json``, and print the score.
-
-    :param folder: of the run
-    :param record: what :func:`train` returned, and more
-    :return: the folder
-    """
+    """Write ``score.json``, what came of :func:`train` and more, and print the score."""
     (folder / "score.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     score = record["score"]
     said = "no episode has ended" if score is None else f"score {score:.3f}, mean of the last {LAST} episodes"

@@ -16,18 +16,11 @@ from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.environments import goal_trackers
 from sb3_manygoals.losses import pairwise_td_loss
 from sb3_manygoals.many_goals_dqn import CnnPolicy, ManyGoalsPolicy, MlpPolicy
-from sb3_manygoals.many_goals_dqn.targets import Draw, Learner
+from sb3_manygoals.many_goals_dqn.targets import Draw
 
 
 class AllGoalsNetwork(nn.Module):
-    """
-    From a state to the values of all actions for each goal; a goal is its id.
-
-    :param trunk: from observations to features, shape (B, features_dim)
-    :param features_dim: width of the features
-    :param n_goals: the greatest number of goals
-    :param n_actions: number of actions
-    """
+    """From a state to the values of all actions for each goal; a goal is its id."""
 
     def __init__(self, trunk: nn.Module, features_dim: int, n_goals: int, n_actions: int) -> None:
         super().__init__()
@@ -36,30 +29,19 @@ class AllGoalsNetwork(nn.Module):
         self.n_goals, self.n_actions = n_goals, n_actions
 
     def forward(self, observations: th.Tensor, n_known: int) -> th.Tensor:
-        """
-        All states with all known goals.
-
-        :param observations: shape (S, *observation_space.shape)
-        :param n_known: goals with ids below this
-        :return: values, shape (S, n_known, A)
-        """
+        """All states with all goals whose ids are below ``n_known``: values, (S, n_known, A)."""
         # Slice the outputs: slices of the weights, which are more, would copy their gradients.
         q: th.Tensor = self.head(self.trunk(observations))
         return q.view(len(observations), self.n_goals, self.n_actions)[:, :n_known]
 
     def of_goals(self, observations: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
-        """
-        :param observations: shape (B, *observation_space.shape)
-        :param goal_ids: shape (B,) int64, below ``n_goals``
-        :return: values of all actions, shape (B, A)
-        """
+        """Each state with its own goal: values, (B, A)."""
         weight = self.head.weight.view(self.n_goals, self.n_actions, -1)[goal_ids]
         bias = self.head.bias.view(self.n_goals, self.n_actions)[goal_ids]
         return th.baddbmm(bias[:, :, None], weight, self.trunk(observations)[:, :, None]).squeeze(2)
 
     @th.no_grad()
     def shift_values(self, by: float) -> None:
-        """:param by: is added to all values"""
         self.head.bias.add_(by)
 
 
@@ -76,7 +58,6 @@ class _AllGoals:
         super().__init__(*args, **kwargs)
 
     def make_q_net(self) -> AllGoalsNetwork:
-        """:return: a new network on the policy's device"""
         policy: Any = super()
         universal = policy.make_q_net()
         features_dim = universal.state_embedding.in_features
@@ -107,28 +88,14 @@ class AllGoalsMlpPolicy(_AllGoals, MlpPolicy):  # type: ignore[misc]
 
 
 class AllGoalsTargets(TDTargets):
-    """
-    Every transition teaches all known goals. ``pairs_taught`` counts the (transition, goal) pairs of all updates.
-
-    :param learner: whose network is taught
-    :param kwargs: of TDTargets; ``goal_sampling`` is not used
-    """
-
-    def __init__(self, learner: Learner, **kwargs: Any) -> None:
-        super().__init__(learner, **kwargs)
-        self.pairs_taught = 0
+    """Every transition teaches all known goals; ``goal_sampling`` and ``goal_batch_size`` are not used."""
 
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
-        """Transitions, and the ids of all known goals; ``goal_batch_size`` is not used."""
         batch = self.learner.replay_buffer.sample(batch_size)
         ids = th.arange(len(self.learner.goal_buffer), device=self.learner.policy.device)
         return Draw(batch, ids, ids)
 
     def losses(self, draw: Draw) -> th.Tensor:
-        """
-        :param draw: of :meth:`draw`
-        :return: the loss of each known goal, shape (G,)
-        """
         batch, goal_ids = draw.batch, draw.goal_ids
         net, target = (cast("AllGoalsNetwork", each) for each in (self.learner.policy.q_net, self.learner.policy.q_net_target))
         with th.no_grad():
@@ -136,7 +103,6 @@ class AllGoalsTargets(TDTargets):
         targets = self._targets(next_q, batch.next_ids[:, None] == goal_ids, batch)
         taken = batch.actions[:, None, None].expand(-1, len(goal_ids), 1)
         q = net(batch.observations, len(goal_ids)).gather(2, taken).squeeze(2)
-        self.pairs_taught += targets.numel()
         return pairwise_td_loss(q, targets)
 
 
@@ -146,11 +112,7 @@ class AllGoalsDQN(ManyGoalsDQN):
     at Once", 2026): every transition teaches all known goals for one pass of the trunk.
 
     There are outputs for as many goals as the goal buffer can hold, so give the wrapper one of just the right capacity.
-    ``goal_batch_size`` is not used. Goals that are not known yet are pursued at random.
-
-    :param policy: "CnnPolicy" or "MlpPolicy"
-    :param env: as ManyGoalsDQN's
-    :param kwargs: as ManyGoalsDQN's
+    Goals that are not known yet are pursued at random.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": AllGoalsCnnPolicy, "MlpPolicy": AllGoalsMlpPolicy}

@@ -41,13 +41,8 @@ _ARRAYS = ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length")
 class GoalProduct(BaseFeaturesExtractor):
     """
     The paper's network up to its head, as a features extractor for SB3's algorithms: one trunk for observation and goal, an
-    embedding for each, and their product.
-
-    :param observation_space: Dict of "observation" and "desired_goal", images with channels first or last, or vectors
-    :param features_dim: width of the embeddings
-    :param trunk_dim: width of the trunk's fully connected layer
-    :param layer_norm: whether to end the trunk with layer normalization
-    :param standardize: whether to standardize images, element by element, by those given to ``trunk[0].fit``
+    embedding for each, and their product. The trunk may end with layer normalization, and begin with standardizing images,
+    element by element, by those given to ``trunk[0].fit``.
     """
 
     def __init__(
@@ -73,10 +68,6 @@ class GoalProduct(BaseFeaturesExtractor):
         self.goal_embedding = nn.Linear(trunk_dim, features_dim)
 
     def forward(self, observations: dict[str, th.Tensor]) -> th.Tensor:
-        """
-        :param observations: as SB3 prepares them, B of each
-        :return: features, (B, features_dim)
-        """
         both = self.trunk(th.cat([observations["observation"], observations["desired_goal"]]))
         states, goals = both.chunk(2)
         product: th.Tensor = self.state_embedding(states) * self.goal_embedding(goals)
@@ -89,22 +80,13 @@ class KnownGoalsHerReplayBuffer(HerReplayBuffer):
 
     A relabelled goal that is not known is drawn again, by the same rule for the same transition; so goals are distributed as
     SB3's are, given that they are known. If that fails (the episode may have met nothing else), the transition keeps its
-    behavior goal.
-
-    ``goal_updates`` counts how often each goal was in a batch, by id, shape (capacity of the goal buffer,).
-
-    :param buffer_size: transitions of all environments together
-    :param observation_space: of the goal wrapper
-    :param action_space: of the environment
-    :param env: a VecEnv with a goal wrapper
-    :param kwargs: of HerReplayBuffer
+    behavior goal. ``goal_updates`` counts how often each goal was in a batch, by id.
     """
 
-    def __init__(
-        self, buffer_size: int, observation_space: spaces.Dict, action_space: spaces.Space[Any], env: VecEnv, **kwargs: Any
-    ) -> None:
-        super().__init__(buffer_size, observation_space, action_space, env, **kwargs)
-        self.goal_buffer: GoalBuffer = goal_trackers(env)[0].goal_buffer
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        assert self.env is not None
+        self.goal_buffer: GoalBuffer = goal_trackers(self.env)[0].goal_buffer
         self.goal_updates: NDArray[np.int64] = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
 
     def _sample_goals(self, batch_indices: NDArray[Any], env_indices: NDArray[Any]) -> NDArray[Any]:
@@ -133,7 +115,6 @@ class KnownGoalsHerReplayBuffer(HerReplayBuffer):
         np.add.at(self.goal_updates, ids[ids != UNKNOWN], 1)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree; its arrays are views of the memory, to be written before anything is added"""
         used = slice(self.size())
         return {
             "buffer_size": self.buffer_size,
@@ -146,10 +127,6 @@ class KnownGoalsHerReplayBuffer(HerReplayBuffer):
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`
-        :raises CheckpointError: if it is of a memory of another size
-        """
         if state["buffer_size"] != self.buffer_size:
             raise CheckpointError(
                 f"the replay memory was saved with buffer_size {state['buffer_size']}, this one has {self.buffer_size}"
@@ -177,12 +154,10 @@ class HindsightDQN(DQN):
 
     @property
     def goal_buffer(self) -> GoalBuffer:
-        """The known goals."""
         return self.replay_buffer.goal_buffer
 
     @property
     def goal_updates(self) -> NDArray[np.int64]:
-        """How often each goal was in a batch, by id, shape (capacity of the goal buffer,)."""
         return self.replay_buffer.goal_updates
 
     @staticmethod
@@ -190,10 +165,6 @@ class HindsightDQN(DQN):
         return as_goal_vec_env(env, monitor_wrapper)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        """
-        :param gradient_steps: number of updates
-        :param batch_size: transitions in each
-        """
         if self._n_updates == 0:
             for network in (self.q_net, self.q_net_target):
                 preprocess = network.features_extractor.trunk[0]  # type: ignore[index]
@@ -202,7 +173,6 @@ class HindsightDQN(DQN):
         super().train(gradient_steps, batch_size)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: as :meth:`ManyGoalsDQN.get_checkpoint_state`; to be written before training goes on"""
         return {
             "algorithm": get_algorithm_state(self),
             "replay_buffer": self.replay_buffer.get_checkpoint_state(),
@@ -212,10 +182,6 @@ class HindsightDQN(DQN):
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`, of a model that was built in the same way
-        :raises CheckpointError: if it was built in another way; this model may then be in an undefined state
-        """
         set_algorithm_state(self, state["algorithm"])
         self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         try:
@@ -226,15 +192,7 @@ class HindsightDQN(DQN):
 
 
 def make(worlds: Any, pursuit: Mapping[str, Any], seed: int, device: str, given: Mapping[str, Any]) -> HindsightDQN:
-    """
-    :param worlds: an SB3 vector of environments without goals
-    :param pursuit: arguments of the goal wrapper
-    :param seed: of everything
-    :param device: for the network
-    :param given: further arguments of the learner; ``max_episode_steps`` goes to the goal wrapper
-    :return: an untrained agent
-    :raises ValueError: if the replay memory cannot hold an episode, or learning would start before one has ended
-    """
+    """An untrained agent; ``pursuit`` are arguments of the goal wrapper, as is ``max_episode_steps`` of those given."""
     given = dict(given)
     steps = given.pop("max_episode_steps", 50)
     longest = worlds.num_envs * steps
@@ -244,14 +202,12 @@ def make(worlds: Any, pursuit: Mapping[str, Any], seed: int, device: str, given:
         "buffer_size": 50_000,
         "learning_starts": max(1_000, longest + 1),
         "batch_size": 128,
-        "gamma": 0.99,
         "tau": 0.05,
         "target_update_interval": 8,
         "train_freq": train_freq,
         "gradient_steps": gradient_steps,
         "exploration_fraction": 0.3,
         "exploration_final_eps": 0.1,
-        "replay_buffer_kwargs": {"n_sampled_goal": 4, "goal_selection_strategy": "future"},
         "policy_kwargs": {
             "features_extractor_class": GoalProduct,
             "features_extractor_kwargs": {"features_dim": 256, "trunk_dim": 256, "layer_norm": True, "standardize": True},

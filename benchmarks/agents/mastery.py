@@ -67,14 +67,7 @@ class AgentConfig(RunConfig):
 def make(
     config: AgentConfig, world: World, tables: Tables | None, held_out: NDArray[np.bool_] | None = None
 ) -> tuple[Any, bool]:
-    """
-    :param config: of the run
-    :param world: to learn in
-    :param tables: of the world, if there are any
-    :param held_out: states that must never be goals, shape (S,), or None
-    :return: an untrained agent, and whether it observes state numbers
-    :raises SettingError: if the settings do not go together
-    """
+    """An untrained agent, and whether it observes state numbers; states that are ``held_out`` are never goals."""
     n_envs = config.n_envs or (N_ENVS.get(config.agent, 64) if world.is_two_rooms else 1)
     given = _arguments(config)
     never = None if held_out is None or tables is None else tables.observations[held_out]
@@ -110,11 +103,7 @@ def make(
 
 
 def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    :param own: arguments
-    :param given: arguments that override them
-    :return: both; dictionaries are merged likewise
-    """
+    """Arguments, those ``given`` in place of ``own`` ones; dictionaries are merged likewise."""
     nested = {
         key: merged(own[key], given[key]) for key in given if isinstance(own.get(key), dict) and isinstance(given[key], dict)
     }

@@ -1,114 +1,56 @@
-"""The updates that are measured, described by values from which another process can build them too."""
+"""The updates that are measured: ours, and what a user would run instead."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from numpy.typing import NDArray
+from gymnasium.wrappers import TransformObservation
+from stable_baselines3 import DQN, HerReplayBuffer
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import FakeImageEnv
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from benchmarks.agents.head_per_goal import AllGoalsDQN, AllGoalsTargets
-from benchmarks.speed import baselines
+from benchmarks.agents.hindsight import GoalProduct
+from benchmarks.speed.timing import rate
 from benchmarks.worlds import World
-from sb3_manygoals import PAPER, ManyGoalsDQN
+from sb3_manygoals import PAPER, GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.goals import GoalBuffer
+from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
+from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
 
 WORLD = "TwoRoomsSwitch-v0"
 WARM_UP = 1_100
 """Environment steps before anything is measured, to fill replay memories."""
+FRAMES = partial(FakeImageEnv, action_dim=18, n_channels=4, channel_first=True)
+"""Atari's shapes without a game: random pixels. What the pictures show does not change the time of an update."""
 FRAMES_KEPT = 200
 """Transitions of Atari's shapes in the replay memory, 56 KiB each."""
 
 Kind = Literal["pairwise", "tiled", "head", "SB3 DQN", "SB3 DQN + HER"]
 
 
-class RandomFrames(gym.Env[NDArray[np.uint8], np.int64]):
-    """
-    Atari's shapes without a game: four frames of 84 x 84 random pixels, new ones at each step, 18 actions, no reward, no end.
-    What the pictures show does not change the time of an update.
-    """
-
-    observation_space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
-    action_space = spaces.Discrete(18)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """
-        :param seed: of the pixels
-        :param options: not used
-        :return: frames, shape (4, 84, 84) uint8, and an empty dict
-        """
-        super().reset(seed=seed)
-        return self.np_random.integers(256, size=(4, 84, 84), dtype=np.uint8), {}
-
-    def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """
-        :param action: changes nothing
-        :return: frames, no reward, no end, and an empty dict
-        """
-        return self.np_random.integers(256, size=(4, 84, 84), dtype=np.uint8), 0.0, False, False, {}
-
-
-@dataclass(frozen=True)
-class Update:
-    """
-    One kind of update, of any size.
-
-    :ivar size: (S, G), of those to measure
-    :ivar make: makes one of the size (S, G) that it is given
-    :ivar model: the learner
-    """
-
-    size: tuple[int, int]
-    make: Callable[[int, int], Any]
-    model: BaseAlgorithm
-
-    def speed(self, at_least: float) -> float:
-        """
-        :param at_least: seconds to measure for
-        :return: updates a second
-        """
-        self.wait()
-        count, begin = 0, time.perf_counter()
-        while count == 0 or time.perf_counter() - begin < at_least:
-            self.make(*self.size)
-            count += 1
-        self.wait()
-        return count / (time.perf_counter() - begin)
-
-    def wait(self) -> None:
-        """Wait until a GPU has done what it was told."""
-        if self.model.device.type == "cuda":
-            th.cuda.synchronize(self.model.device)
-
-
 @dataclass(frozen=True)
 class Scenario:
-    """
-    An update to measure.
-
-    :ivar kind: ours, the same loss tiled, a head for each goal, SB3's DQN with the goal pursued, or with relabelled goals
-    :ivar transitions: S
-    :ivar goals: G; 1 for SB3's, each of whose transitions has its own; all of the world's for the head
-    :ivar goal_sampling: as that of TDTargets
-    :ivar world: id of a TwoRoomsSwitch world, or "frames" for Atari's shapes
-    :ivar device: for the networks
-    """
+    """An update to measure."""
 
     kind: Kind
+    """Ours, the same loss tiled, a head for each goal, SB3's DQN with the goal pursued, or with relabelled goals."""
     transitions: int
     goals: int = 1
+    """1 for SB3's, each of whose transitions has its own; all of the world's for the head."""
     goal_sampling: Literal["uniform", "batch"] = "uniform"
+    """As that of TDTargets."""
     world: str = WORLD
+    """Id of a TwoRoomsSwitch world, or "frames" for Atari's shapes."""
     device: str = "cpu"
 
     @property
@@ -116,51 +58,32 @@ class Scenario:
         """In tables."""
         if self.kind.startswith("SB3"):
             return f"{self.kind}, {self.transitions}"
-        return f"{'a head for each goal' if self.kind == 'head' else self.kind} {self._size}"
-
-    @property
-    def roofline_name(self) -> str | None:
-        """Of its roofline; None without one: baselines, and what is not on the CPU."""
-        return f"roofline {self._size}" if self.kind in ("pairwise", "tiled") and self.device == "cpu" else None
-
-    @property
-    def _size(self) -> str:
         where = (", Atari" if self.world == "frames" else "") + ("" if self.device == "cpu" else f", {self.device}")
-        return f"{self.transitions} x {self.goals}{where}"
+        return f"{'a head for each goal' if self.kind == 'head' else self.kind} {self.transitions} x {self.goals}{where}"
 
-    @property
-    def pairs(self) -> int:
-        """(Transition, goal) pairs that one update teaches."""
-        return self.transitions * self.goals
-
-    def update(self) -> Update:
-        """:return: with a new learner; sampling of transitions and goals is part of the update"""
-        size = (self.transitions, self.goals)
+    def update(self) -> tuple[BaseAlgorithm, Callable[[], object]]:
+        """A new learner, and a function that makes an update; to sample transitions and goals is part of it."""
         if self.kind.startswith("SB3"):
-            dqn = baselines.sb3_dqn(self.world, self.transitions, relabel=self.kind == "SB3 DQN + HER")
+            dqn = sb3_dqn(self.world, self.transitions, relabel=self.kind == "SB3 DQN + HER")
             dqn.learn(WARM_UP)
-            return Update(size, lambda n_transitions, n_goals: dqn.train(1, n_transitions), dqn)
+            return dqn, partial(dqn.train, 1, self.transitions)
         model = self.learner()
         model.policy.set_training_mode(True)
-        tiled = self.kind == "tiled"
+        return model, partial(tiled_update, model) if self.kind == "tiled" else partial(model.train, 1, self.transitions)
 
-        def make(n_transitions: int, n_goals: int) -> None:
-            model.goal_batch_size = n_goals
-            if tiled:
-                baselines.tiled_update(model, n_transitions, n_goals)
-            else:
-                model.train(1, n_transitions)
-
-        return Update(size, make, model)
+    def speed(self, seconds: float) -> Callable[[], float]:
+        """A function that measures updates a second, for so many seconds at least."""
+        model, update = self.update()
+        wait = partial(th.cuda.synchronize, model.device) if model.device.type == "cuda" else None
+        return lambda: rate(update, seconds, wait=wait)
 
     def learner(self, n_envs: int = 8) -> ManyGoalsDQN:
         """
-        :param n_envs: environments that it acts in
-        :return: a learner, not of SB3's kinds, with the paper's network (for frames with its Atari trunk), its replay memory
-            partly filled, all goals of the world known, or as many frames as were met
+        A learner, not of SB3's kinds, with the paper's network (for frames with its Atari trunk), its replay memory partly
+        filled, all goals of the world known, or as many frames as were met.
         """
         frames, head = self.world == "frames", self.kind == "head"
-        env = make_vec_env(RandomFrames if frames else self.world, n_envs, seed=0)
+        env = make_vec_env(FRAMES if frames else self.world, n_envs, seed=0)
         states = None if frames else World(self.world).tables.observations
         goals = GoalBuffer(env.observation_space, 2 * FRAMES_KEPT if states is None else len(states))
         settings: dict[str, Any] = PAPER | {
@@ -179,3 +102,57 @@ class Scenario:
         if states is not None:
             goals.add(states)
         return model
+
+
+def tiled_update(model: ManyGoalsDQN) -> None:
+    """An update with every pair a row of the networks."""
+    draw = model.targets.draw(model.batch_size, model.goal_batch_size, model.rng)
+    model.policy.optimizer.zero_grad()
+    tiled_losses(model, draw.batch, draw.goals, draw.goal_ids).mean().backward()  # type: ignore[no-untyped-call]
+    model.policy.optimizer.step()
+
+
+def tiled_losses(model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
+    """The losses of TDTargets, one a goal, by S x G rows in the networks."""
+    n_transitions, n_goals = len(batch.actions), len(goals)
+    tiled_goals = goals.repeat(n_transitions, *[1] * (goals.ndim - 1))
+    with th.no_grad():
+        next_q = model.q_net_target(batch.next_observations.repeat_interleave(n_goals, dim=0), tiled_goals)
+    q = model.q_net(batch.observations.repeat_interleave(n_goals, dim=0), tiled_goals)
+    taken = q.gather(1, batch.actions.repeat_interleave(n_goals)[:, None])
+    targets = pairwise_td_targets(
+        next_q.view(n_transitions, n_goals, -1),
+        batch.next_ids[:, None] == goal_ids,
+        batch.terminated,
+        model.gamma,
+        model.goal_reward,
+        model.step_reward,
+    )
+    return pairwise_td_loss(taken.view(n_transitions, n_goals), targets)
+
+
+def sb3_dqn(world: str, batch_size: int, relabel: bool) -> DQN:
+    """
+    SB3's DQN with the paper's network, on a world of images: with HerReplayBuffer, SB3's own way to learn of several goals, or
+    with the goal pursued.
+    """
+    # Channels first from the start: SB3 would transpose observations only, and HerReplayBuffer then ask for rewards of goals
+    # that the wrapper has never seen.
+    env = gym.make(world)
+    height, width, channels = env.observation_space.shape  # type: ignore[misc]
+    space = spaces.Box(0, 255, (channels, height, width), np.uint8)
+    env = TransformObservation(env, lambda picture: picture.transpose(2, 0, 1), space)
+    settings: dict[str, Any] = {"replay_buffer_class": HerReplayBuffer} if relabel else {}
+    return DQN(
+        "MultiInputPolicy",
+        GoalBufferWrapper(env, reset_worlds=True),
+        learning_rate=1e-3,
+        buffer_size=10_000,
+        learning_starts=11_000,  # nothing is learned while the replay memory is filled
+        batch_size=batch_size,
+        train_freq=1,
+        policy_kwargs={"features_extractor_class": GoalProduct, "net_arch": [], "optimizer_class": RMSpropTFLike},
+        seed=0,
+        device="cpu",
+        **settings,
+    )

@@ -1,9 +1,7 @@
 """Runs of A2C with auxiliary tasks: each world and agent, and going on with a run."""
 
 import csv
-import importlib.util
 import json
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -11,14 +9,12 @@ import pytest
 import torch as th
 from stable_baselines3 import A2C
 
-from benchmarks import __main__ as command_line
-from benchmarks import auxiliary
-from benchmarks.agents import a2c
-from benchmarks.agents.a2c import ScoreCallback
+from benchmarks import auxiliary, pretraining
+from benchmarks.__main__ import main
+from benchmarks.agents.a2c import LAST, ScoreCallback
 from benchmarks.auxiliary import CALLBACKS, WORLDS, AuxiliaryConfig, paper_score
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
 from sb3_manygoals.optim import FusedRMSprop
-from tests.benchmarks.command_line import command
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.conftest import no_sync
 from tests.sb3_manygoals.checkpoint.test_resume import same
@@ -26,7 +22,6 @@ from tests.sb3_manygoals.checkpoint.test_resume import same
 __all__ = ["no_sync"]
 
 NEEDED = {"atari": ("ale_py", "lz4"), "two_rooms": (), "minigrid": ("minigrid", "lz4")}
-TINY = {"steps": 480, "eval_freq": 160, "max_episode_steps": 10, "seed": 4, "progress_bar": False}
 COLUMNS = "step episodes episode_return episode_length training_seconds kept_episodes kept_bytes"
 
 pytestmark = pytest.mark.usefixtures("no_sync")
@@ -34,14 +29,18 @@ pytestmark = pytest.mark.usefixtures("no_sync")
 
 def tiny(world, agent, output, **options):
     for module in NEEDED[world]:
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"needs {module}")
-    return replace(WORLDS[world], **TINY, agent=agent, output=output, features_dim=16, embedding_dim=8, **options)
+        pytest.importorskip(module)
+    settings = {"steps": 480, "eval_freq": 160, "max_episode_steps": 10, "seed": 4, "features_dim": 16, "embedding_dim": 8}
+    return replace(WORLDS[world], agent=agent, output=output, progress_bar=False, **settings | options)
 
 
 def rows(folder):
     with (folder / "curve.csv").open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def read(path):
+    return json.loads(path.read_text())
 
 
 @pytest.mark.parametrize(
@@ -50,13 +49,14 @@ def rows(folder):
 )
 def test_a_run(world, agent, tmp_path):
     folder = tiny(world, agent, tmp_path).run()
+    assert folder.name.startswith(f"auxiliary-{WORLDS[world].game}-{agent}-seed4-")
     files = {path.name for path in folder.iterdir()}
     assert files >= {"config.json", "curve.csv", "curve.png", "score.json", "progress.csv", "model.zip", "checkpoints"}
     assert any(name.startswith("events.out.tfevents") for name in files)
     curve = rows(folder)
     assert list(curve[0]) == COLUMNS.split()
     assert [int(row["step"]) for row in curve] == [160, 320, 480]
-    score = json.loads((folder / "score.json").read_text())
+    score = read(folder / "score.json")
     assert (score["step"], score["paper"]) == (480, None)
     assert score["score"] == pytest.approx(float(curve[-1]["episode_return"]), rel=1e-5)
     assert score["episodes"] >= 48  # 16 worlds, 30 steps of each, 10 at most an episode
@@ -70,44 +70,40 @@ def test_a_run(world, agent, tmp_path):
         assert score["kept_bytes"] > score["kept_transitions"]
         with (folder / "progress.csv").open(newline="") as file:
             assert any(row[f"auxiliary/{agent}_loss"] for row in csv.DictReader(file))
-    assert ("minigrid" in json.loads((folder / "config.json").read_text())["versions"]) == (world == "minigrid")
-    model = A2C.load(folder / "model.zip")
-    assert model.policy.tasks == (() if agent == "a2c" else (agent,))
-    assert model.policy.features_dim == 16
+    versions = read(folder / "config.json")["versions"]
+    assert ("minigrid" in versions) == ("lz4" in versions) == (world == "minigrid")
+    policy = A2C.load(folder / "model.zip").policy
+    assert (policy.tasks, policy.features_dim) == (() if agent == "a2c" else (agent,), 16)
+    assert (policy.crop, policy.cell) == ((8, 1) if world == "two_rooms" else (24, 4))
 
 
 def test_a_game(tmp_path):
     folder = tiny("atari", "many_goals", tmp_path, game="Breakout").run()
-    score = json.loads((folder / "score.json").read_text())
+    score = read(folder / "score.json")
     assert (score["step"], score["paper"]) == (480, 486.8)
-    assert json.loads((folder / "config.json").read_text())["versions"].keys() >= {"ale-py", "lz4"}
+    assert read(folder / "config.json")["versions"].keys() >= {"ale-py", "lz4"}
     model = A2C.load(folder / "model.zip")
     assert (model.policy.crop, model.policy.cell, model.n_steps, model.n_envs) == (80, 4, 5, 16)
 
 
 @pytest.mark.parametrize(
-    ("world", "agent", "steps", "stop", "game", "n_envs"),
+    ("world", "agent", "steps", "stop", "options"),
     [
-        ("two_rooms", "many_goals", 480, 160, "TwoRoomsSwitchSmall-v0", 16),
-        ("minigrid", "reward_prediction", 480, 160, "MiniGrid-Empty-Random-6x6-v0", 16),
-        ("atari", "many_goals", 800, 640, "Breakout", 4),
+        ("two_rooms", "many_goals", 480, 160, {}),
+        ("minigrid", "reward_prediction", 480, 160, {}),
+        ("atari", "many_goals", 800, 640, {"game": "Breakout", "n_envs": 4}),
     ],
 )
-def test_going_on_is_as_if_it_had_not_stopped(world, agent, steps, stop, game, n_envs, tmp_path):
-    config = tiny(world, agent, tmp_path / "whole", game=game, n_envs=n_envs)
+def test_going_on_is_as_if_it_had_not_stopped(world, agent, steps, stop, options, tmp_path):
+    config = tiny(world, agent, tmp_path / "whole", **options)
     whole = replace(config, steps=steps).run()
     stopped = replace(config, steps=stop, output=tmp_path / "stopped").run()
     th.rand(3)  # the generators are elsewhere than they were
+    assert AuxiliaryConfig.saved(stopped) == replace(config, steps=stop, output=tmp_path / "stopped", resume=stopped)
     assert replace(AuxiliaryConfig.saved(stopped), steps=steps).run() == stopped
-    assert_as_one(whole, stopped, world)
-    state = read_checkpoint(checkpoints(stopped / "checkpoints")[0])
-    assert state["learner"]["algorithm"]["counters"]["num_timesteps"] == steps
-    assert state["extras"][agent]["n_updates"] > 2
-
-
-def assert_as_one(whole, stopped, world):
-    """The newest checkpoints of two runs are equal, and their curves, but for times."""
     states = [read_checkpoint(checkpoints(folder / "checkpoints")[0]) for folder in (whole, stopped)]
+    assert states[1]["learner"]["algorithm"]["counters"]["num_timesteps"] == steps
+    assert states[1]["extras"][agent]["n_updates"] > 2
     for state in states:
         for log in ("curve.csv", "progress.csv"):  # they have times; see below
             del state["extras"][log]
@@ -118,64 +114,17 @@ def assert_as_one(whole, stopped, world):
     same(*states)
     untimed = [[{**row, "training_seconds": None} for row in rows(folder)] for folder in (whole, stopped)]
     assert untimed[0] == untimed[1]
-    records = [json.loads((folder / "config.json").read_text()) for folder in (whole, stopped)]
+    records = [read(folder / "config.json") for folder in (whole, stopped)]
     assert len(records[1]["resumed"]) == 1
-    assert records[1]["settings"]["steps"] == records[0]["settings"]["steps"]  # those that it was resumed with
+    assert records[1]["settings"]["steps"] == steps  # those that it was resumed with
     seconds = [float(row["training_seconds"]) for row in rows(stopped)]
     assert sorted(seconds) == seconds
-
-
-def test_a_run_that_is_told_to_end_goes_on(tmp_path, monkeypatch):
-    class Told(BaseException):
-        pass
-
-    def tell(number, frame):
-        raise Told
-
-    def point_and_tell(self):
-        point(self)
-        if self.num_timesteps == 320:
-            told.append(self.model)
-            signal.raise_signal(signal.SIGTERM)
-
-    told, point = [], ScoreCallback._point
-    config = tiny("two_rooms", "many_goals", tmp_path / "whole")
-    whole = config.run()
-    before = signal.signal(signal.SIGTERM, tell)
-    try:
-        with monkeypatch.context() as patched:
-            patched.setattr(ScoreCallback, "_point", point_and_tell)
-            with pytest.raises(Told):
-                replace(config, output=tmp_path / "stopped").run()
-        told[0].logger.close()  # as the end of the process would
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    (stopped,) = (tmp_path / "stopped").iterdir()
-    assert not (stopped / "score.json").exists()
-    assert [path.name.split("step")[1] for path in checkpoints(stopped / "checkpoints")] == ["320"]
-    config = AuxiliaryConfig.saved(stopped)
-    assert config == replace(tiny("two_rooms", "many_goals", tmp_path / "stopped"), resume=stopped)
-    assert command_line.defaults("auxiliary:AuxiliaryConfig", ["--resume", str(stopped)]) == config
-    config.run()
-    assert_as_one(whole, stopped, "two_rooms")
-
-
-def test_the_command_line(tmp_path):
-    arguments = "--world two_rooms --agent a2c --steps 160 --eval-freq 80 --seed 2 --max-episode-steps 5"
-    done = command("auxiliary", *arguments.split(), "--output", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    (folder,) = tmp_path.iterdir()
-    assert folder.name.startswith("auxiliary-TwoRoomsSwitchSmall-v0-a2c-seed2-")
-    assert [int(row["step"]) for row in rows(folder)] == [80, 160]
-    assert "mean of the last 100 episodes" in done.stdout
-    assert command("auxiliary", "--world", "mars").returncode != 0
 
 
 def test_the_recipe_is_the_papers():
     for agent, expected in (("many_goals", 0.02), ("pixel_control", np.sqrt(1e-4 * 1e-2)), ("reward_prediction", 1.0)):
         for given in (None, 0.25):
-            config = replace(WORLDS["two_rooms"], agent=agent, weight=given, features_dim=16, embedding_dim=8)
-            model, tasks = auxiliary.make(config)
+            model, tasks = auxiliary.make(tiny("two_rooms", agent, None, weight=given))
             assert tasks[agent].weight == pytest.approx(given or expected)
             assert (tasks[agent].batch_size, tasks[agent].reduction, tasks[agent].episodes.capacity) == (80, "mean", 2000)
             assert (model.n_envs * model.n_steps, model.gamma, model.max_grad_norm) == (80, 0.99, 0.5)
@@ -183,33 +132,36 @@ def test_the_recipe_is_the_papers():
     returns, values = th.randn(2, 9)
     theirs = 0.5 * (0.5 * (returns - values).square()).mean()  # the paper's value loss: 0.5 of half the squared error
     th.testing.assert_close(model.vf_coef * th.nn.functional.mse_loss(returns, values), theirs)
-    assert WORLDS["atari"].embedding_dim == 1024
-
-
-def test_the_optimizer_is_the_papers_or_sb3s():
     for name, expected in (("baselines", FusedRMSprop), ("sb3", th.optim.RMSprop)):
-        model, _ = auxiliary.make(replace(WORLDS["two_rooms"], agent="a2c", optimizer=name))
-        optimizer = model.policy.optimizer
+        optimizer = auxiliary.make(tiny("two_rooms", "a2c", None, optimizer=name))[0].policy.optimizer
         assert type(optimizer) is expected
         assert (optimizer.defaults["lr"], optimizer.defaults["alpha"], optimizer.defaults["eps"]) == (7e-4, 0.99, 1e-5)
-        model.env.close()
-    assert WORLDS["atari"].optimizer == "baselines"
+    assert (WORLDS["atari"].embedding_dim, WORLDS["atari"].optimizer) == (1024, "baselines")
+    assert (paper_score(AuxiliaryConfig()), paper_score(AuxiliaryConfig(agent="a2c"))) == (3372.1, 1507.7)
+    assert paper_score(AuxiliaryConfig(game="Adventure")) is paper_score(WORLDS["two_rooms"]) is None
 
 
-def test_the_papers_score():
-    assert paper_score(AuxiliaryConfig()) == 3372.1
-    assert paper_score(AuxiliaryConfig(agent="a2c")) == 1507.7
-    assert paper_score(AuxiliaryConfig(game="Adventure")) is None
-    assert paper_score(WORLDS["two_rooms"]) is None
+@pytest.mark.parametrize("command", [auxiliary, pretraining])
+def test_the_world_gives_the_defaults_on_the_command_line(command, monkeypatch):
+    name, seen, worlds = command.__name__.split(".")[1], [], command.WORLDS
+    monkeypatch.setattr(type(worlds["atari"]), "run", lambda self: seen.append(self))
+    for arguments in (["--world", "minigrid", "--agent", "many_goals", "--seed", "7"], ["--game", "Pong"]):
+        monkeypatch.setattr("sys.argv", ["benchmarks", name, *arguments])
+        main()
+    assert seen == [replace(worlds["minigrid"], agent="many_goals", seed=7), replace(worlds["atari"], game="Pong")]
+    monkeypatch.setattr("sys.argv", ["benchmarks", name, "--world", "mars"])
+    with pytest.raises(SystemExit):
+        main()
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match=r"agent must be one of many_goals, a2c, .* got 'ppo'"):
-        AuxiliaryConfig(agent="ppo")
-    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
-        AuxiliaryConfig(steps=0)
-    with pytest.raises(ValueError, match="eval_freq must be at least 1, got 0"):
-        ScoreCallback(0, print)
+    for options, message in (
+        ({"agent": "ppo"}, "agent must be one of many_goals, a2c, .* got 'ppo'"),
+        ({"world": "mars"}, "world must be one of atari, two_rooms, minigrid, got 'mars'"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            AuxiliaryConfig(**options)
 
 
 def test_scores_are_of_the_last_hundred_episodes():
@@ -233,4 +185,4 @@ def test_scores_are_of_the_last_hundred_episodes():
     np.testing.assert_allclose(points, expected)
     assert len({score for _, _, score, _ in expected}) > 1
     assert callback.score == points[-1][2]
-    assert a2c.LAST == 100
+    assert LAST == 100

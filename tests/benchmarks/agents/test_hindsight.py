@@ -29,11 +29,10 @@ def goals():
 
 
 def test_it_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(goals, tmp_path):
-    settings = {"buffer_size": 600, "target_update_interval": 12}
     held_out = goals[choose_held_out(220, 0.2, 1)]  # at step 400 the memory is not full, and no target update is due
 
     def run(root):
-        model = made(held_out, **settings)
+        model = made(held_out, buffer_size=600, target_update_interval=12)
         checkpoints = ExactCheckpointCallback(root, every_steps=400, keep=None)
         resumed = checkpoints.resume(model)
         model.learn(1_600 - model.num_timesteps, checkpoints, reset_num_timesteps=not resumed)
@@ -52,7 +51,7 @@ def test_it_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(goals, tmp_path
         np.testing.assert_array_equal(again.goal_updates, whole.goal_updates)
         for name in ("ep_start", "ep_length", "rewards", "dones"):
             np.testing.assert_array_equal(getattr(again.replay_buffer, name), getattr(whole.replay_buffer, name))
-    smaller = made(held_out, **settings | {"buffer_size": 500})
+    smaller = made(held_out, buffer_size=500)
     with pytest.raises(CheckpointError, match="buffer_size 150, this one has 125"):
         ExactCheckpointCallback(tmp_path / "whole").resume(smaller)
 
@@ -60,17 +59,9 @@ def test_it_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(goals, tmp_path
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 def test_held_out_goals_are_never_in_a_batch(goals, strategy, monkeypatch):
     held_out = choose_held_out(220, 0.5, 1)
-    replay = {"n_sampled_goal": 4, "goal_selection_strategy": strategy}
-    model = made(goals[held_out], replay_buffer_kwargs=replay).learn(1_000)
-    memory = model.replay_buffer
-
-    def batches():
-        for _ in range(100):
-            yield memory.sample(256)
-
-    before = memory.goal_updates.copy()
-    taught = np.zeros(220, dtype=np.int64)
-    for batch in batches():
+    memory = made(goals[held_out], replay_buffer_kwargs={"goal_selection_strategy": strategy}).learn(1_000).replay_buffer
+    before, taught = memory.goal_updates.copy(), np.zeros(220, dtype=np.int64)
+    for batch in (memory.sample(256) for _ in range(100)):
         desired = batch.observations["desired_goal"].numpy()
         assert not memory.goal_buffer.is_held_out(desired).any()
         np.testing.assert_array_equal(batch.next_observations["desired_goal"].numpy(), desired)
@@ -80,8 +71,8 @@ def test_held_out_goals_are_never_in_a_batch(goals, strategy, monkeypatch):
     np.testing.assert_array_equal(memory.goal_updates - before, taught)
     # and SB3's own would not have kept them out
     monkeypatch.setattr(type(memory), "_sample_goals", HerReplayBuffer._sample_goals)
-    theirs = [memory.goal_buffer.is_held_out(batch.observations["desired_goal"].numpy()).mean() for batch in batches()]
-    assert np.mean(theirs) > 0.2
+    theirs = memory.sample(10_000).observations["desired_goal"].numpy()
+    assert memory.goal_buffer.is_held_out(theirs).mean() > 0.2
 
 
 def test_goals_are_drawn_as_sb3_draws_them_but_for_those_held_out(goals):
@@ -107,8 +98,12 @@ def test_goals_are_drawn_as_sb3_draws_them_but_for_those_held_out(goals):
     assert drawn(8) == {ids[100]: 6_000}  # nothing to be relabelled with
 
 
-def test_where_nothing_is_held_out_it_is_sb3s(goals, monkeypatch):
+def test_where_nothing_is_held_out_it_is_sb3s_but_for_standardized_inputs(monkeypatch):
     ours = made().learn(600)
+    preprocess = ours.q_net.features_extractor.trunk[0]
+    assert preprocess.standardize
+    assert preprocess.mean.abs().sum() > 0  # was fitted
+    assert th.equal(preprocess.mean, ours.q_net_target.features_extractor.trunk[0].mean)
     monkeypatch.setattr("benchmarks.agents.hindsight.KnownGoalsHerReplayBuffer._sample_goals", HerReplayBuffer._sample_goals)
     theirs = made().learn(600)
     for name, tensor in ours.policy.state_dict().items():
@@ -116,24 +111,15 @@ def test_where_nothing_is_held_out_it_is_sb3s(goals, monkeypatch):
 
 
 def test_settings_reach_the_learner():
-    model = made(learning_rate=3e-3, tau=0.5, gradient_steps=2, train_freq=3, replay_buffer_kwargs={"n_sampled_goal": 7})
-    assert (model.tau, model.gradient_steps, model.train_freq.frequency) == (0.5, 2, 3)
-    assert model.lr_schedule(0.5) == 3e-3
+    model = made(learning_rate=3e-3, train_freq=3, replay_buffer_kwargs={"n_sampled_goal": 7})
+    assert (model.lr_schedule(0.5), model.train_freq.frequency) == (3e-3, 3)
     assert model.replay_buffer.her_ratio == pytest.approx(7 / 8)
     assert model.env.goal_tracker.max_episode_steps == 20
-    usual = made()
-    assert usual.lr_schedule(0.5) == 5e-4
-    assert usual.replay_buffer.goal_selection_strategy.name == "FUTURE"
+    usual, memory = made(), made().replay_buffer
+    assert (usual.lr_schedule(0.5), usual.gamma) == (5e-4, 0.99)
+    assert (memory.goal_selection_strategy.name, memory.her_ratio) == ("FUTURE", pytest.approx(4 / 5))
     assert (usual.gradient_steps, usual.train_freq.frequency) == (1, 1)
     assert (made(n_envs=8).gradient_steps, made(n_envs=1).train_freq.frequency) == (2, 4)  # as many updates a step
-
-
-def test_inputs_are_standardized_by_what_is_known():
-    model = made().learn(300)
-    preprocess = model.q_net.features_extractor.trunk[0]
-    assert preprocess.standardize
-    assert preprocess.mean.abs().sum() > 0  # was fitted
-    assert th.equal(preprocess.mean, model.q_net_target.features_extractor.trunk[0].mean)
 
 
 @pytest.mark.parametrize("name", ["buffer_size", "learning_starts"])

@@ -1,6 +1,5 @@
 import json
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -8,12 +7,8 @@ pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
 pytest.importorskip("lz4")
 
-
 from benchmarks.speed import training
-from benchmarks.speed.timing import training as measure_training
-from benchmarks.speed.training import RATIOS, TrainingConfig, learners, play, pretrained
-from sb3_manygoals.atari import make_atari_vec_env
-from sb3_manygoals.auxiliary import EpisodeBuffer
+from benchmarks.speed.training import RATIOS, TrainingConfig, learners
 from tests.benchmarks.command_line import command
 
 QUICK = {"rounds": 1, "goal_steps": 3, "a2c_steps": 20, "pretraining_steps": 2, "n_envs": 2, "episodes": 1, "transitions": 30}
@@ -30,40 +25,26 @@ def test_everything_is_measured(tmp_path, monkeypatch):
         *("goal loop", "SB3's DQN", "A2C", "A2C, SB3's network", "A2C, SB3's DummyVecEnv", "A2C + many_goals"),
         *("A2C + pixel_control", "A2C + reward_prediction", "pre-training by many_goals", "pre-training by reward_prediction"),
     ]
-    assert np.all(raw["value"] > 0)
+    assert (raw["value"] > 0).all()
     assert "time of a step: A2C + many goals / A2C" in done.stdout
     assert {"ale-py", "lz4"} <= set(json.loads((folder / "config.json").read_text())["versions"])
     known = pd.DataFrame(columns=[*raw["contender"], "A2C, SB3's SubprocVecEnv"])
     assert [ratio.title for ratio in RATIOS if not ratio.is_measured(known)] == []
 
 
-def test_auxiliary_losses_are_computed_from_the_beginning():
-    """Each of them at every step of the optimizer: a full buffer is there before anything is measured."""
-    found = list(learners(TrainingConfig(**QUICK, parts=("auxiliary",))))
+def test_every_step_is_an_update_with_full_memories():
+    """Auxiliary losses are computed at every step of the optimizer: a full buffer is there before anything is measured."""
+    found = list(learners(TrainingConfig(**QUICK, parts=("auxiliary", "pretraining"))))
     assert found[0][0] == "A2C"
-    for _, model, _, callbacks in found[1:]:
-        assert measure_training(model, 20, callbacks)() > 0
-        assert callbacks[0].n_updates == 2
-        assert model.num_timesteps == 20
+    for name, model, steps, callbacks in found[1:]:
+        if callbacks:
+            assert len(callbacks[0].episodes) == 1
+        else:
+            assert (model.replay_buffer.size(), model._n_updates) == (30, 0)
+        if name.endswith("many_goals") and not callbacks:
+            assert model.exploration_rate == pytest.approx(0.55)
+        assert training.training(model, steps, callbacks)() > 0
+        assert (callbacks[0].n_updates if callbacks else model._n_updates) == 2
+        assert model.num_timesteps == (20 if callbacks else 32)
     for _, model, _, _ in found:
         model.env.close()
-
-
-def test_a_buffer_is_filled_with_whole_games():
-    env = make_atari_vec_env("Breakout", 2, seed=0)
-    episodes = EpisodeBuffer(env.observation_space, 3, n_stack=4)
-    play(episodes, env)
-    env.close()
-    assert len(episodes) == 3
-    assert episodes.n_transitions > 300
-
-
-@pytest.mark.parametrize("agent", ["many_goals", "reward_prediction"])
-def test_each_step_of_pretraining_is_an_update_with_a_full_memory(agent):
-    learner = pretrained(TrainingConfig(**QUICK), agent)
-    assert (learner.replay_buffer.size(), learner._n_updates) == (30, 0)
-    if agent == "many_goals":
-        assert learner.exploration_rate == pytest.approx(0.55)
-    assert measure_training(learner, 3)() > 0
-    assert learner._n_updates == 3
-    learner.env.close()
