@@ -183,7 +183,9 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         :raises InvalidAction: If there is no such action
         :raises ResetNeeded: If the environment was not reset yet
         """
-        mdp, state = self.mdp, self.state
+        mdp, state = self.mdp, self._state
+        if state is None:
+            state = self.state  # which raises ResetNeeded
         try:
             number = operator.index(action)
         except TypeError:
