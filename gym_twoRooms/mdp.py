@@ -318,8 +318,7 @@ class TwoRoomsMDP:
             shut = numbering.encode(self.agent, numbering.arrangement, opened & ~bit)
             shut = np.where(shut >= 0, shut, unchanged)
             self.closed_state[:, bit : 2 * bit] = shut[self.closed_state[:, :bit]]  # each set so far, with this door
-        sets = np.arange(self.closed_state.shape[1])
-        n_closing = (sets[:, np.newaxis] & numbering.bits > 0).sum(axis=1)
+        n_closing = (np.arange(2 ** len(numbering.doors))[:, np.newaxis] & numbering.bits > 0).sum(axis=1)
         close = self.close_probability
         self.closing_probability = close**n_closing * (1.0 - close) ** (len(numbering.doors) - n_closing)
         # A draw closes the doors of the first set whose bound is above it; above the last bound, none.

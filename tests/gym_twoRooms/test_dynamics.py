@@ -37,11 +37,9 @@ def step(mdp: TwoRoomsMDP, state: int, action: int, uniform: float = NEVER) -> i
 AWAY = (6, 2)  # a place for the block where it is not in the way
 # name: (agent, block, door open), action, the number drawn, (agent, block, door open)
 SITUATIONS = {
-    "wall from above": (((2, 4), AWAY, True), DOWN, NEVER, ((2, 4), AWAY, True)),
     "right edge": (((5, 9), AWAY, False), RIGHT, NEVER, ((5, 9), AWAY, False)),
     "closed door from above": (((2, 7), AWAY, False), DOWN, NEVER, ((2, 7), AWAY, False)),
     "into the open door": (((2, 7), AWAY, True), DOWN, NEVER, ((3, 7), AWAY, True)),
-    "push down": (((5, 2), (6, 2), False), DOWN, NEVER, ((6, 2), (7, 2), False)),
     "blocked push, wall": (((6, 2), (5, 2), False), UP, NEVER, ((6, 2), (5, 2), False)),
     "blocked push, door": (((6, 7), (5, 7), True), UP, NEVER, ((6, 7), (5, 7), True)),
     "toggle opens": (((1, 1), AWAY, False), TOGGLE, NEVER, ((1, 1), AWAY, True)),

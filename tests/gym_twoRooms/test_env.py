@@ -78,7 +78,6 @@ def test_what_reset_and_step_return(env):
     assert env.action_space == gym.spaces.Discrete(5)
     observation, info = env.reset()
     assert observation in env.observation_space
-    assert type(info["state"]) is int
     toggles = set()
     for action in np.random.default_rng(0).integers(5, size=300):
         masks = env.action_masks()
@@ -179,7 +178,5 @@ def test_invalid_arguments_and_options_are_refused(env):
     for size in (0, -3, 1.5):
         with pytest.raises(ValueError, match="cell_size must be an integer of at least 1"):
             TwoRoomsSwitchEnv(cell_size=size)
-    with pytest.raises(ValueError, match="slip_probability must be in"):
-        TwoRoomsSwitchEnv(slip_probability=2)
     with pytest.raises(ValueError, match=r"Unknown reset options \['goal'\]"):
         env.reset(options={"goal": 1, "state": 0})

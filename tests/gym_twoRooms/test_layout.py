@@ -18,7 +18,6 @@ def test_the_paper_map():
 def test_str_gives_the_map_back(name):
     layout = NAMED_LAYOUTS[name]
     assert Layout.parse(str(layout)) == layout
-    assert hash(Layout.parse(str(layout))) == hash(layout)
 
 
 def test_what_may_be_given_as_a_layout():
@@ -49,10 +48,8 @@ BAD_MAPS = {
     "block at the edge": (".B.\n...", "block at row 0, column 1 .* touches"),
     "door without switch": ("..D..", "door D at row 0, column 2 .* can never open: the map has no switch S"),
     "door with another's switch": ("S.D.SF", "door F at row 0, column 5 .* can never open: the map has no switch U"),
-    "second block beside a wall": ("....#\n.B...\n...B#\n.....", "block at row 2, column 3 .* touches"),
     "switch without door": ("..S..", "switch S at row 0, column 2 .* nothing to do: the map has no door D"),
     "too few free cells": ("##\n#.", "has 1 free cells"),
-    "no free cell": ("##", "has 0 free cells"),
     "cell cut off": ("S.D.S\n#####\n..###", "cell at row 2, column 0 .* is cut off from the one at row 0, column 0"),
     "door cut off": ("S..#\n..#D", "cell at row 1, column 3 .* is cut off"),
     "room without switch": ("S.D..", "From the free cell at row 0, column 3 .* no switch can be reached"),

@@ -59,6 +59,8 @@ def test_parts_and_pictures_identify_a_state(text):
     assert np.array_equal(mdp.encode(mdp.agent, mdp.blocks[:, ::-1], mdp.doors_open), states)
     assert np.array_equal(mdp.states_of(mdp.render(states)), states)
     assert np.array_equal([mdp.observe(state) for state in range(3)], mdp.observe(states[:3]))
+    if text == PUZZLES[0]:  # what is in the last cell counts most
+        assert (np.diff(mdp.blocks @ [1, 100, 10_000]) >= 0).all()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,6 @@ def test_parts_and_pictures_identify_a_state(text):
         (PAPER, ([0, 100], [62], [True]), "no state"),
         (PAPER, (0, [[62], [41]], [True]), "no state"),  # by the wall
         (THREE_BLOCKS, (0, [11, 11, 18], [False]), "no state"),
-        (THREE_BLOCKS, (0, [11, 17, 18], [False]), "no state"),
         (THREE_BLOCKS, (0, [11, 12, 13], [False]), "no state"),
         (PAPER, (0, [62], []), r"doors_open must have shape \(\.\.\., 1\), got \(0,\)"),
         (PAPER, (0, 62, [True]), r"blocks must have shape \(\.\.\., 1\), got \(\)"),
@@ -144,7 +145,7 @@ def test_stranded_states():
     settled = np.arange(3)[:, np.newaxis]
     assert stranded_state(np.array([[1, 1], [0, 0]]), settled[:2]) is None
     assert stranded_state(np.array([[1, 2], [0, 0], [2, 2]]), settled) == 2  # a trap
-    assert stranded_state(np.array([[1, 1], [0, 0], [2, 0]]), settled) == 2  # a source
+    assert stranded_state(np.array([[1, 1], [2, 2], [1, 1]]), settled) == 0  # a source
     # No action leads to 2, but the world settles there.
     assert stranded_state(np.array([[1, 1], [0, 0], [2, 0]]), np.array([[0, 0], [1, 2], [2, 2]])) is None
     # An action leads to 2, but the world never stays there.
