@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 
 Cell = tuple[int, int]
 """A (row, column) pair, both counted from 0 at the top left."""
@@ -18,8 +17,8 @@ SYMBOLS = FLOOR + WALL + DOORS + SWITCHES + SLIPPERY + BLOCK
 MAX_SIDE = 64
 """Most rows, and most columns, that a map may have."""
 
-# In the order of the actions, which mdp.py relies on.
-DIRECTIONS: Mapping[str, Cell] = MappingProxyType({"above": (-1, 0), "below": (1, 0), "left of": (0, -1), "right of": (0, 1)})
+DIRECTIONS: tuple[Cell, ...] = ((-1, 0), (1, 0), (0, -1), (0, 1))
+"""What each move adds to a cell, in the order of the actions."""
 
 
 class LayoutError(ValueError):
@@ -34,7 +33,7 @@ class Layout:
     ``.`` is floor, ``#`` wall, ``W`` slippery floor, and ``B`` floor on which a block is drawn. ``D`` is a door and ``S`` a
     switch that flips it; three more doors are ``E``, ``F`` and ``G``, with the switches ``T``, ``U`` and ``V``. A door may
     have several cells, which open and shut together, and several switches. Cells are (row, column) pairs counted from 0 at
-    the top left; collections of cells are sorted row by row.
+    the top left, sorted row by row.
 
     :param rows: The map, one string of symbols per row; use :meth:`parse` for a map in one string
     :param name: A name for people
@@ -92,9 +91,8 @@ class Layout:
         :raises LayoutError: If no layout has that name
         """
         if name not in NAMED_LAYOUTS:
-            known = ", ".join(map(repr, NAMED_LAYOUTS))
             hint = "A map has line breaks; Layout.read(path) reads one from a file."
-            raise LayoutError(f"There is no layout named {name!r}; the named ones are {known}. {hint}")
+            raise LayoutError(f"There is no layout named {name!r}; the named ones are {', '.join(NAMED_LAYOUTS)}. {hint}")
         return NAMED_LAYOUTS[name]
 
     def __str__(self) -> str:
@@ -137,34 +135,24 @@ class Layout:
 
     @cached_property
     def block_regions(self) -> tuple[tuple[Cell, ...], ...]:
-        """
-        For each block, the cells to which it can be pushed: free, touching no wall, door or edge, and connected to its start.
-        Blocks that could meet have the same region.
-        """
-        roomy = {cell for cell in self.free if self._obstacle_beside(cell) is None}
-        return tuple(tuple(sorted(_flood(block, roomy))) for block in self.blocks)
+        """For each block, the cells to which it can be pushed. Blocks that could meet have the same region."""
+        return tuple(tuple(sorted(_flood(block, self._roomy))) for block in self.blocks)
+
+    @cached_property
+    def _roomy(self) -> set[Cell]:
+        """The cells where a block may be: those that touch no wall, door or edge."""
+        free = set(self.free)
+        return {(row, column) for row, column in free if all((row + d, column + r) in free for d, r in DIRECTIONS)}
 
     def _cells(self, symbols: str) -> tuple[Cell, ...]:
         return tuple((r, c) for r, row in enumerate(self.rows) for c, symbol in enumerate(row) if symbol in symbols)
-
-    def _obstacle_beside(self, cell: Cell) -> str | None:
-        """Describe the first wall, door or edge that the cell touches orthogonally, if there is one."""
-        for where, (down, right) in DIRECTIONS.items():
-            row, column = cell[0] + down, cell[1] + right
-            if not (0 <= row < self.height and 0 <= column < self.width):
-                return f"the edge of the map {where} it"
-            if self.rows[row][column] in WALL + DOORS:
-                kind = "wall" if self.rows[row][column] == WALL else "door"
-                return f"the {kind} {where} it, at row {row}, column {column}"
-        return None
 
     def _check_symbols(self) -> None:
         if not self.rows or not self.rows[0]:
             raise LayoutError("The map is empty.")
         for row, line in enumerate(self.rows):
             if len(line) != self.width:
-                counts = f"has {len(line)} cells where row 0 has {self.width}"
-                raise LayoutError(f"Row {row} (counted from 0) {counts}: all must be as long.")
+                raise LayoutError(f"Row {row} (counted from 0) has {len(line)} cells where row 0 has {self.width}.")
             for column, symbol in enumerate(line):
                 if symbol not in SYMBOLS:
                     raise LayoutError(f"Unknown symbol {symbol!r} at {_at((row, column))}; known are {' '.join(SYMBOLS)}.")
@@ -181,25 +169,24 @@ class Layout:
             if switches and not doors:
                 raise LayoutError(f"The switch {switch} at {_at(switches[0])} has nothing to do: the map has no door {door}.")
         for block in self.blocks:
-            if (obstacle := self._obstacle_beside(block)) is not None:
-                raise LayoutError(f"The block at {_at(block)} touches {obstacle}: it could never be pushed away from there.")
+            if block not in self._roomy:
+                raise LayoutError(f"The block at {_at(block)} touches a wall, a door or the edge and could never be pushed.")
 
     def _check_rooms(self) -> None:
         doors = {cell for cells in self.doors for cell in cells}
-        reached = _flood(self.free[0], {*self.free, *doors})
-        for cell in sorted({*self.free, *doors} - reached):
-            kind = "door" if cell in doors else "free cell"
-            raise LayoutError(f"The {kind} at {_at(cell)} is cut off from the free cell at {_at(self.free[0])}.")
+        cut_off = {*self.free, *doors} - _flood(self.free[0], {*self.free, *doors})
+        if cut_off:
+            raise LayoutError(f"The cell at {_at(min(cut_off))} is cut off from the one at {_at(self.free[0])}.")
         operable = set().union(*(_flood(switch, self.free) for cells in self.switches for switch in cells))
-        for cell in self.free if doors else ():
-            if cell not in operable:
-                locked = f"From the free cell at {_at(cell)} no switch can be reached while all doors are shut"
-                raise LayoutError(f"{locked}: the agent could be locked in. Each room needs a switch.")
+        locked_in = {*self.free} - operable
+        if doors and locked_in:
+            closed = "while all doors are shut: each room needs a switch"
+            raise LayoutError(f"From the free cell at {_at(min(locked_in))} no switch can be reached {closed}.")
 
 
 def as_layout(layout: Layout | str) -> Layout:
     """
-    Turn what a user may pass as a layout into one.
+    The layout that a user means.
 
     :param layout: A layout, the name of one, or an ASCII map (recognised by its line break)
     :return: The layout
@@ -220,7 +207,7 @@ def _flood(start: Cell, allowed: Collection[Cell]) -> set[Cell]:
     """All cells of ``allowed`` that orthogonal steps within it reach from ``start``."""
     left, reached = set(allowed) - {start}, [start]
     for row, column in reached:  # which grows
-        for down, right in DIRECTIONS.values():
+        for down, right in DIRECTIONS:
             if (cell := (row + down, column + right)) in left:
                 left.remove(cell)
                 reached.append(cell)
@@ -303,13 +290,8 @@ S......
 ...........#............
 """,
 }
-NAMED_LAYOUTS: Mapping[str, Layout] = MappingProxyType({name: Layout.parse(text, name) for name, text in _MAPS.items()})
+NAMED_LAYOUTS: Mapping[str, Layout] = {name: Layout.parse(text, name) for name, text in _MAPS.items()}
 """
-The maps that come with the package:
-
-- ``"paper"``: the world of the paper, 5,728 states;
-- ``"small"``: the same ingredients, 220 states, for quick starts and tests;
-- ``"locks"``: three rooms in a row and two doors: switches must be used in the right order, 8,316 states;
-- ``"warehouse"``: two blocks in one room, which get in each other's way, 20,710 states;
-- ``"mansion"``: 24 x 24 cells, four rooms and a field of slippery floor, 190,800 states; pictures are drawn when needed.
+The maps that come with the package: ``"paper"``, the paper's world; ``"small"``, the same on fewer cells, for quick starts;
+``"locks"``, three rooms in a row and two doors; ``"warehouse"``, two blocks in one room; ``"mansion"``, 24 x 24 cells.
 """

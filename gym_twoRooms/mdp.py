@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import cached_property, lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,29 +13,27 @@ from gym_twoRooms.layout import BLOCK, DIRECTIONS, DOORS, FLOOR, SLIPPERY, SWITC
 from gym_twoRooms.states import StateNumbering, flat, stranded_state
 
 MAX_TABLE_BYTES = 64 * 2**20
-"""Up to this size the pictures of all states are kept as a table."""
+"""The pictures of all states are kept as a table up to this size."""
 
-COLOURS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
-    {
-        "floor": (236, 236, 228),
-        "wall": (72, 72, 78),
-        "slippery": (22, 36, 122),
-        "switch S": (242, 192, 46),
-        "switch T": (64, 172, 214),
-        "switch U": (236, 120, 44),
-        "switch V": (120, 200, 90),
-        "door shut": (146, 84, 38),
-        "door open": (168, 214, 150),
-        "block": (126, 62, 158),
-        "agent": (214, 48, 42),
-    }
-)
+COLOURS: Mapping[str, tuple[int, int, int]] = {
+    "floor": (236, 236, 228),
+    "wall": (72, 72, 78),
+    "slippery": (22, 36, 122),
+    "switch S": (242, 192, 46),
+    "switch T": (64, 172, 214),
+    "switch U": (236, 120, 44),
+    "switch V": (120, 200, 90),
+    "door shut": (146, 84, 38),
+    "door open": (168, 214, 150),
+    "block": (126, 62, 158),
+    "agent": (214, 48, 42),
+}
 """RGB colour of each thing, all distinct, so that no two states look the same."""
-THINGS: Mapping[str, str] = MappingProxyType(
-    {FLOOR: "floor", WALL: "wall", SLIPPERY: "slippery", BLOCK: "floor"}
-    | dict.fromkeys(DOORS, "door shut")
-    | {switch: f"switch {switch}" for switch in SWITCHES}
-)
+THINGS: Mapping[str, str] = {
+    **{FLOOR: "floor", WALL: "wall", SLIPPERY: "slippery", BLOCK: "floor"},
+    **dict.fromkeys(DOORS, "door shut"),
+    **{switch: f"switch {switch}" for switch in SWITCHES},
+}
 """What each symbol of a layout looks like where neither agent nor block is: a key of :data:`COLOURS`."""
 
 
@@ -60,26 +57,27 @@ class TwoRoomsMDP:
 
     :ivar layout: The map
     :ivar slip_probability: Probability that an action on slippery floor becomes a random move
-    :ivar close_probability: Probability that an open, empty door closes after an action, whatever the others do
+    :ivar close_probability: Probability that an open, empty door closes after an action
     :ivar n_states: S
     :ivar n_actions: 5, see :class:`Action`
     :ivar agent: Cell of the agent, (S,) int32
     :ivar blocks: Cells of the blocks, (S, B) int32; those of blocks that could meet are in ascending order
     :ivar doors_open: Whether each door is open, in the order of ``layout.doors``, (S, D) bool
     :ivar slips: Whether the agent stands on slippery floor, (S,) bool
-    :ivar chance: Whether a step is random: on slippery floor, on a switch or with a door open, unless the probabilities are 0;
-        (S,) bool
     :ivar on_switch: Whether the agent stands on a switch, (S,) bool
-    :ivar next_state: State after each action, before doors may close and without slipping, (S, 5) int64
+    :ivar chance: Whether a step is random, (S,) bool: on slippery floor, on a switch or with a door open, unless the
+        probabilities are 0
+    :ivar next_state: State after each action, without slipping and before doors may close, (S, 5) int64
     :ivar closed_state: State after a set of doors tried to close; a door in which the agent stands stays open. Bit d of a set
-        stands for door d, so the first column is 0 to S-1; (S, 2**D) int32
-    :ivar closing_probability: Probability that just this set of doors tries to close after an action, (2**D,) float64
+        stands for door d; (S, 2**D) int32
+    :ivar closing_probability: Probability that exactly this set of doors tries to close after an action, (2**D,) float64
+    :ivar has_table: Whether the pictures of all states are few enough to be kept as a table
 
     :param layout: The map
     :param slip_probability: In [0, 1]
     :param close_probability: In [0, 1]
     :raises ValueError: If a probability is not in [0, 1]
-    :raises LayoutError: If there are too many states, or one that cannot be reached or left
+    :raises LayoutError: If there are too many states, or not all can reach each other
     """
 
     n_actions = len(Action)
@@ -95,6 +93,7 @@ class TwoRoomsMDP:
         self.n_states, self.agent, self.blocks = numbering.n_states, numbering.agent, numbering.blocks
         self.doors_open = (numbering.opened[:, np.newaxis] & numbering.bits) > 0
         self._ground = np.array([COLOURS[THINGS[symbol]] for row in layout.rows for symbol in row], dtype=np.uint8)
+        self.has_table = self.n_states * self._ground.nbytes <= MAX_TABLE_BYTES
         self._compile_dynamics()
         for table in vars(self).values():
             if isinstance(table, np.ndarray):
@@ -115,21 +114,16 @@ class TwoRoomsMDP:
         :return: State numbers, (...) int64
         :raises ValueError: If no state is like that
         """
-        agent, blocks, doors_open = np.asarray(agent), np.asarray(blocks), np.asarray(doors_open)
+        agent, blocks, doors_open = np.asarray(agent), np.asarray(blocks), np.asarray(doors_open, dtype=np.bool_)
         n_blocks, n_doors = self.blocks.shape[1], self.doors_open.shape[1]
         for name, array, size in (("blocks", blocks, n_blocks), ("doors_open", doors_open, n_doors)):
             if array.shape[-1:] != (size,):
                 raise ValueError(f"{name} must have shape (..., {size}), got {array.shape}.")
-        shape = np.broadcast_shapes(agent.shape, blocks.shape[:-1], doors_open.shape[:-1])
-        agent = np.broadcast_to(agent, shape).ravel()
-        blocks = np.broadcast_to(blocks, (*shape, n_blocks)).reshape(len(agent), n_blocks).astype(np.int64)
-        doors_open = np.broadcast_to(doors_open, (*shape, n_doors)).reshape(len(agent), n_doors).astype(np.bool_)
-        states = self._numbering.encode(agent, blocks, doors_open @ self._numbering.bits)
+        states = self._numbering.encode(agent, self._numbering.arrange(blocks), doors_open @ self._numbering.bits)
         if (states < 0).any():
-            first = int((states < 0).argmax())
-            parts = f"agent in cell {agent[first]}, blocks in {blocks[first].tolist()}"
-            raise ValueError(f"There is no state with the {parts}, doors open {doors_open[first].tolist()}.")
-        return states.reshape(shape)
+            parts = f"agent in cell {agent}, blocks in {blocks}, doors open {doors_open}"
+            raise ValueError(f"There is no state with the {parts}.")
+        return states
 
     def check_states(self, states: ArrayLike) -> NDArray[np.int64]:
         """
@@ -149,12 +143,7 @@ class TwoRoomsMDP:
         return array.astype(np.int64)
 
     def initial_states(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """
-        Draw states uniformly from all of them.
-
-        :param uniforms: Uniform draws from [0, 1), any shape
-        :return: State numbers, int64, of that shape
-        """
+        """State numbers, int64, of uniform draws from [0, 1), any shape: all states are equally likely."""
         return (uniforms * self.n_states).astype(np.int64)
 
     def step(
@@ -196,14 +185,7 @@ class TwoRoomsMDP:
         return arrived
 
     def step_one(self, state: int, action: int, draw: Callable[[], float]) -> int:
-        """
-        :meth:`step` for a single state, without the cost of arrays.
-
-        :param state: State number
-        :param action: Action
-        :param draw: Draws a uniform number from [0, 1); called once if the step is random, else not
-        :return: Next state
-        """
+        """:meth:`step` for a single state, without the cost of arrays; ``draw`` is called only if the step is random."""
         if not self._chance_at(state):
             return self._next_state_at(state * 5 + action)
         uniform = draw()
@@ -219,11 +201,6 @@ class TwoRoomsMDP:
         if uniform < self._any_closing:
             arrived = self.closed_state.item(arrived, bisect_right(self._closing_bounds_list, uniform))
         return arrived
-
-    @cached_property
-    def has_table(self) -> bool:
-        """Whether the pictures of all states are few enough to be kept as a table."""
-        return self.n_states * self._ground.nbytes <= MAX_TABLE_BYTES
 
     @cached_property
     def observations(self) -> NDArray[np.uint8]:
@@ -280,16 +257,6 @@ class TwoRoomsMDP:
         pictures[rows, self.agent[states]] = COLOURS["agent"]
         return pictures.reshape(*shape, self.layout.height, self.layout.width, 3)
 
-    def state_of(self, observation: ArrayLike) -> int:
-        """
-        Recognise a state by its picture.
-
-        :param observation: A picture, (H, W, 3)
-        :return: The state that looks so
-        :raises ValueError: If no state does
-        """
-        return int(self.states_of(np.asarray(observation)[np.newaxis])[0])
-
     def states_of(self, observations: ArrayLike) -> NDArray[np.int64]:
         """
         Recognise states by their pictures.
@@ -304,25 +271,20 @@ class TwoRoomsMDP:
             raise ValueError(f"An observation has shape {expected}, got {pictures.shape[1:]}.")
         pixels = pictures.reshape(len(pictures), len(self._ground), 3)
         is_agent, is_block, is_shut = ((pixels == COLOURS[thing]).all(axis=2) for thing in ("agent", "block", "door shut"))
-        n_agents, n_blocks = is_agent.sum(axis=1), is_block.sum(axis=1)
-        wrong = (n_agents != 1) | (n_blocks != self.blocks.shape[1])
-        if wrong.any():
-            row = int(wrong.argmax())
-            shown = f"{n_agents[row]} agents and {n_blocks[row]} blocks"
-            raise ValueError(f"No state looks like this observation (row {row}): it shows {shown}.")
-        blocks = np.nonzero(is_block)[1].reshape(len(pixels), self.blocks.shape[1])
-        opened = np.zeros(len(pixels), dtype=np.int64)
-        for bit, cells in zip(self._numbering.bits.tolist(), self._numbering.doors, strict=True):
-            # The agent hides a door only when it stands in it, and then the door is open.
-            opened += bit * ~is_shut[:, cells].any(axis=1)
-        states = self._numbering.encode(is_agent.argmax(axis=1), blocks, opened)
-        wrong = (states < 0) | (self.observe(states) != pictures).any(axis=(1, 2, 3))
-        if wrong.any():
-            raise ValueError(f"No state looks like this observation (row {int(wrong.argmax())}).")
-        return states
+        fits = (is_agent.sum(axis=1) == 1) & (is_block.sum(axis=1) == self.blocks.shape[1])
+        if fits.all():
+            blocks = np.nonzero(is_block)[1].reshape(len(pixels), self.blocks.shape[1])
+            opened = np.zeros(len(pixels), dtype=np.int64)
+            for bit, cells in zip(self._numbering.bits.tolist(), self._numbering.doors, strict=True):
+                # The agent hides a door only when it stands in it, and then the door is open.
+                opened += bit * ~is_shut[:, cells].any(axis=1)
+            states = self._numbering.encode(is_agent.argmax(axis=1), self._numbering.arrange(blocks), opened)
+            fits = (states >= 0) & (self.observe(states) == pictures).all(axis=(1, 2, 3))
+            if fits.all():
+                return states
+        raise ValueError(f"No state looks like this observation (row {int(fits.argmin())}).")
 
     def _compile_dynamics(self) -> None:
-        """Fill the tables of what each action does, for all states at once."""
         layout, numbering, opened = self.layout, self._numbering, self._numbering.opened
         n_cells = layout.height * layout.width
         flips = np.zeros(n_cells, dtype=np.int64)  # the bit of the door that toggling flips, 0 off the switches
@@ -337,25 +299,26 @@ class TwoRoomsMDP:
 
         self.next_state = np.empty((self.n_states, self.n_actions), dtype=np.int64)
         unchanged = np.arange(self.n_states)
-        cells = np.full((layout.height + 2, layout.width + 2), -1)  # -1 around the map
-        cells[1:-1, 1:-1] = np.arange(n_cells).reshape(layout.height, layout.width)
-        for move, (down, right) in enumerate(DIRECTIONS.values()):
+        cells = np.pad(np.arange(n_cells).reshape(layout.height, layout.width), 1, constant_values=-1)
+        for move, (down, right) in enumerate(DIRECTIONS):
             beside = cells[1 + down : layout.height + 1 + down, 1 + right : layout.width + 1 + right].ravel()
             agent = beside[self.agent]
-            blocks = np.where(self.blocks == agent[:, np.newaxis], beside[self.blocks], self.blocks)
-            moved = numbering.encode(agent, blocks, opened)  # impossible if a wall, shut door, edge or block is in the way
+            pushed = self.blocks == agent[:, np.newaxis]
+            pushes = pushed.any(axis=1)
+            arrangement = numbering.arrangement.copy()
+            arrangement[pushes] = numbering.arrange(np.where(pushed, beside[self.blocks], self.blocks)[pushes])
+            # impossible if a wall, shut door, edge or block is in the way
+            moved = numbering.encode(agent, arrangement, opened)
             self.next_state[:, move] = np.where(moved >= 0, moved, unchanged)
-        self.next_state[:, Action.TOGGLE] = numbering.encode(self.agent, self.blocks, opened ^ flip)
+        self.next_state[:, Action.TOGGLE] = numbering.encode(self.agent, numbering.arrangement, opened ^ flip)
 
         self.closed_state = np.empty((self.n_states, 2 ** len(numbering.doors)), dtype=np.int32)
         self.closed_state[:, 0] = unchanged
         for bit in numbering.bits.tolist():
-            shut = numbering.encode(self.agent, self.blocks, opened & ~bit)
+            shut = numbering.encode(self.agent, numbering.arrangement, opened & ~bit)
             shut = np.where(shut >= 0, shut, unchanged)
-            # Sets of the doors so far, each with this door.
-            self.closed_state[:, bit : 2 * bit] = shut[self.closed_state[:, :bit]]
-        sets = np.arange(self.closed_state.shape[1])
-        n_closing = (sets[:, np.newaxis] & numbering.bits > 0).sum(axis=1)
+            self.closed_state[:, bit : 2 * bit] = shut[self.closed_state[:, :bit]]  # each set so far, with this door
+        n_closing = (np.arange(2 ** len(numbering.doors))[:, np.newaxis] & numbering.bits > 0).sum(axis=1)
         close = self.close_probability
         self.closing_probability = close**n_closing * (1.0 - close) ** (len(numbering.doors) - n_closing)
         # A draw closes the doors of the first set whose bound is above it; above the last bound, none.
@@ -366,21 +329,17 @@ class TwoRoomsMDP:
         self._masks = np.array([1, 1, 1, 1, 0], dtype=np.int8), np.ones(5, dtype=np.int8)
 
     def _check_connected(self) -> None:
-        """Raise LayoutError unless every state can be reached from every other."""
         # Slipping adds nothing: it makes moves that the agent could choose there, and toggling is a no-op on slippery floor.
-        stranded = stranded_state(self.next_state, self.closed_state[:, self.closing_probability > 0])
-        if stranded is not None:
-            state, is_trap = stranded
-            verb = "left: no way leads from it back to the others" if is_trap else "reached from the others"
-            note = f"rows and columns count from 0; close_probability is {self.close_probability}"
-            raise LayoutError(f"The state ({self._describe(state)}) cannot be {verb} ({note}).")
-
-    def _describe(self, state: int) -> str:
-        things = [("the agent", self.agent[state], ""), *(("a block", block, "") for block in self.blocks[state])]
+        state = stranded_state(self.next_state, self.closed_state[:, self.closing_probability > 0])
+        if state is None:
+            return
+        parts = [("the agent", self.agent[state]), *(("a block", block) for block in self.blocks[state])]
         for cells, is_open in zip(self._numbering.doors, self.doors_open[state], strict=True):
-            things.append(("the door", cells[0], " open" if is_open else " shut"))
+            parts.append((f"the {'open' if is_open else 'shut'} door", cells[0]))
         width = self.layout.width
-        return ", ".join(f"{name} at row {cell // width}, column {cell % width}{how}" for name, cell, how in things)
+        found = ", ".join(f"{name} at row {cell // width}, column {cell % width}" for name, cell in parts)
+        note = f"rows and columns count from 0; close_probability is {self.close_probability}"
+        raise LayoutError(f"All states must be reachable from each other; this one is cut off from most: {found} ({note}).")
 
 
 def compile_layout(layout: Layout, slip_probability: float = 0.5, close_probability: float = 0.01) -> TwoRoomsMDP:

@@ -30,11 +30,8 @@ def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
     def moves_to(targets: NDArray[np.integer[Any]]) -> Any:
         return csr_array((np.ones(len(targets)), (np.arange(len(targets)), targets)), shape=(mdp.n_states, mdp.n_states))
 
-    # columns of closing: where a state is once the doors had their chance to close
-    closing = sum(
-        (chance * moves_to(closed) for chance, closed in zip(mdp.closing_probability, mdp.closed_state.T, strict=True)),
-        start=csr_array((mdp.n_states, mdp.n_states)),
-    )
+    closed = [chance * moves_to(to) for chance, to in zip(mdp.closing_probability, mdp.closed_state.T, strict=True)]
+    closing = sum(closed[1:], closed[0])
     arrivals = [moves_to(mdp.next_state[:, action]) for action in range(mdp.n_actions)]
     slipping = diags_array(mdp.slip_probability * mdp.slips, format="csr")
     staying = eye_array(mdp.n_states, format="csr") - slipping
@@ -75,8 +72,9 @@ def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDA
     :raises TypeError: If goals are not integers
     :raises ValueError: If there is no such state, or ``horizon`` is negative
     """
+    if horizon < 0:
+        raise ValueError(f"horizon must not be negative, got {horizon}.")
     goals, columns, matrices = _problem(mdp, goals)
-    _check_horizon(horizon)
     reached = np.zeros((mdp.n_states, len(goals)))
     reached[goals, columns] = 1.0
     for _ in range(horizon):
@@ -95,20 +93,17 @@ def mastery_ceiling(mdp: TwoRoomsMDP, horizon: int) -> Callable[[NDArray[np.uint
     :param mdp: The world
     :param horizon: Steps allowed
     :return: A function of starts and goals, observations (N, H, W, 3) each, that gives the probabilities, (N,) float64, with
-        which the best policy reaches each goal from its start in time, as :func:`reach_probabilities`; it plans for
-        :data:`CHUNK` goals at a time
-    :raises ValueError: If ``horizon`` is negative
+        which the best policy reaches each goal from its start in time. It plans for :data:`CHUNK` goals at a time
     """
-    _check_horizon(horizon)
 
     def ceiling(starts: NDArray[np.uint8], goals: NDArray[np.uint8]) -> NDArray[np.float64]:
         start_states = mdp.states_of(starts)
         wanted, rows = np.unique(mdp.states_of(goals), return_inverse=True)
         best = np.empty(len(start_states))
         for first in range(0, len(wanted), CHUNK):
-            chunk = wanted[first : first + CHUNK]
-            here = (rows >= first) & (rows < first + len(chunk))
-            best[here] = reach_probabilities(mdp, chunk, horizon)[start_states[here], rows[here] - first]
+            here = rows // CHUNK == first // CHUNK
+            chances = reach_probabilities(mdp, wanted[first : first + CHUNK], horizon)
+            best[here] = chances[start_states[here], rows[here] - first]
         return best
 
     return ceiling
@@ -125,7 +120,7 @@ def expected_steps(mdp: TwoRoomsMDP, goals: ArrayLike, tolerance: float = 1e-6) 
     :raises TypeError: If goals are not integers
     :raises ValueError: If there is no such state, or ``tolerance`` is not positive
     """
-    return _fewest_steps(mdp, goals, tolerance)[0]
+    return np.abs(_iterate_values(mdp, goals, 1.0, -1.0, 0.0, tolerance)[1])
 
 
 def optimal_values(
@@ -156,18 +151,7 @@ def optimal_values(
     """
     if not 0.0 <= gamma < 1.0:
         raise ValueError(f"gamma must be in [0, 1), got {gamma}.")
-    _check_tolerance(tolerance)
-    goals, columns, matrices = _problem(mdp, goals)
-    worth = np.zeros((mdp.n_states, len(goals)))  # of arriving in each state
-    values = np.empty((mdp.n_states, mdp.n_actions, len(goals)))
-    while True:
-        for action, matrix in enumerate(matrices):
-            values[:, action] = matrix @ worth
-        before, worth = worth, step_reward + gamma * values.max(axis=1)
-        worth[goals, columns] = goal_reward
-        # Iterating contracts by gamma: ``before`` is no further than change / (1 - gamma) off.
-        if np.abs(worth - before).max() <= tolerance * (1.0 - gamma):
-            return values
+    return _iterate_values(mdp, goals, gamma, step_reward, goal_reward, tolerance)[0].swapaxes(0, 1)
 
 
 class OraclePolicy:
@@ -182,7 +166,7 @@ class OraclePolicy:
 
     def __init__(self, mdp: TwoRoomsMDP, goals: ArrayLike) -> None:
         self.mdp = mdp
-        self.actions = _fewest_steps(mdp, goals, tolerance=1e-6)[1]
+        self.actions = _iterate_values(mdp, goals, 1.0, -1.0, 0.0, 1e-6)[0].argmax(axis=0)
         self.goals = mdp.check_states(goals)
         self._columns = np.full(mdp.n_states, -1)
         self._columns[self.goals] = np.arange(len(self.goals))
@@ -204,30 +188,22 @@ class OraclePolicy:
         return self.actions[states, columns], None
 
 
-def _fewest_steps(mdp: TwoRoomsMDP, goals: ArrayLike, tolerance: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Expected steps and best actions, (S, G) each."""
-    _check_tolerance(tolerance)
-    goals, columns, matrices = _problem(mdp, goals)
-    # From below: values rise until they are right, as every state can reach every other.
-    steps = np.zeros((mdp.n_states, len(goals)))
-    while True:
-        options = np.stack([matrix @ steps for matrix in matrices])
-        better = 1.0 + options.min(axis=0)
-        better[goals, columns] = 0.0
-        change = np.abs(better - steps).max()
-        steps = better
-        if change <= tolerance:
-            return steps, options.argmin(axis=0)
-
-
-def _check_horizon(horizon: int) -> None:
-    if horizon < 0:
-        raise ValueError(f"horizon must not be negative, got {horizon}.")
-
-
-def _check_tolerance(tolerance: float) -> None:
+def _iterate_values(
+    mdp: TwoRoomsMDP, goals: ArrayLike, gamma: float, step_reward: float, goal_reward: float, tolerance: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The values of actions, (A, S, G), and of arriving in each state, (S, G)."""
     if not tolerance > 0:
         raise ValueError(f"tolerance must be positive, got {tolerance}.")
+    # Iterating contracts by gamma: values are no further than their last change / (1 - gamma) off.
+    smallest_change = tolerance * (1.0 - gamma) if gamma < 1.0 else tolerance
+    goals, columns, matrices = _problem(mdp, goals)
+    worth = np.zeros((mdp.n_states, len(goals)))
+    while True:
+        values = np.stack([matrix @ worth for matrix in matrices])
+        before, worth = worth, step_reward + gamma * values.max(axis=0)
+        worth[goals, columns] = goal_reward
+        if np.abs(worth - before).max() <= smallest_change:
+            return values, worth
 
 
 def _problem(mdp: TwoRoomsMDP, goals: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.intp], list["csr_array"]]:

@@ -10,13 +10,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
 from gym_twoRooms.env import TwoRoomsSwitchEnv
 from gym_twoRooms.layout import NAMED_LAYOUTS, Layout
 from gym_twoRooms.mdp import Action
-from gym_twoRooms.rendering import import_pygame
 
 FPS = 30
 REPEAT_AFTER, REPEAT_EVERY = 9, 3
@@ -32,9 +30,6 @@ class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int6
 
     A goal is the observation of a random state, shown beside the world. When it is reached, its frame turns green, a message
     is printed, and the next key brings the next goal.
-
-    :param env: The world, with the render mode ``"rgb_array"``
-    :param goals: Whether there are goals
     """
 
     def __init__(self, env: TwoRoomsSwitchEnv, goals: bool) -> None:
@@ -49,11 +44,6 @@ class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int6
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """
-        :param seed: Of the world and the goals
-        :param options: Of the world
-        :return: What the world returns
-        """
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         observation, info = self.world.reset(seed=seed, options=options)
@@ -63,10 +53,6 @@ class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int6
         return observation, info
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """
-        :param action: Of the key that is down in this frame, or ``WAIT``
-        :return: What the world returns; with an empty info if it did not act
-        """
         self._frames = self._frames + 1 if action == self._pressed else 0
         self._pressed = int(action)
         again = self._frames >= REPEAT_AFTER and (self._frames - REPEAT_AFTER) % REPEAT_EVERY == 0
@@ -82,7 +68,6 @@ class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int6
         return result
 
     def render(self) -> Any:
-        """:return: The world and, to its right, the goal, framed"""
         world = self.world.render()
         if self.goal is None:
             return world
@@ -94,18 +79,14 @@ class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int6
         return np.hstack(list(framed))
 
     def _next_goal(self) -> None:
-        """Choose a state that is not the current one."""
+        # any state but the current one
         state = int(self._rng.integers(self.world.mdp.n_states - 1))
         self.goal = self.world.observation_of(state + (state >= self.world.state))
         self.reached, self._steps = False, 0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """
-    Play until the window is closed or Escape is pressed.
-
-    :param arguments: Of the command line; None for those of this process
-    """
+    """Play until the window is closed or Escape is pressed."""
     parser = argparse.ArgumentParser(
         prog="python -m gym_twoRooms.play",
         description="Arrow keys or W, A, S, D move, the space bar flips the door when the agent is on a switch, Escape ends.",
@@ -123,9 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (OSError, ValueError) as error:
         parser.error(str(error))
     try:
-        pygame = import_pygame()
-    except DependencyNotInstalled as error:
-        sys.exit(str(error))
+        import pygame
+    except ImportError:
+        sys.exit('Playing needs pygame: run `pip install "sb3-manygoals[render]"` or `pip install pygame-ce`.')
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it cannot plot without matplotlib
         from gymnasium.utils.play import play

@@ -1,16 +1,16 @@
-"""Pictures of states for people: in NumPy, in characters, and in a window."""
+"""Pictures of states for people: in NumPy and in characters."""
 
 from functools import lru_cache
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
-from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
 from gym_twoRooms.layout import BLOCK, DOORS, FLOOR, SWITCHES, WALL, Layout
 from gym_twoRooms.mdp import COLOURS, THINGS, TwoRoomsMDP
 
+RENDER_MODES = ["rgb_array", "ansi"]
 DARKER, LIGHTER = 0.72, 0.22
 """Factor by which outlines are darkened, and share of white in highlights."""
 SMALLEST_GRID = 8
@@ -62,7 +62,7 @@ def write(mdp: TwoRoomsMDP, state: int) -> str:
 
 @lru_cache(maxsize=16)
 def _ground(layout: Layout, cell_size: int) -> NDArray[np.float64]:
-    """All that never changes, as a read-only canvas."""
+    """All that never changes, read-only."""
     canvas = np.empty((layout.height * cell_size, layout.width * cell_size, 3))
     for row, symbols in enumerate(layout.rows):
         for column, symbol in enumerate(symbols):
@@ -81,7 +81,6 @@ def _tile(canvas: NDArray[np.float64], row: int, column: int, size: int) -> NDAr
 
 
 def _paint(tile: NDArray[np.float64], thing: str, switch: str = "") -> None:
-    """Draw a thing; ``switch`` is what operates a door."""
     colour = np.array(COLOURS[thing], dtype=np.float64)
     dark, light = colour * DARKER, colour * (1 - LIGHTER) + 255 * LIGHTER
     if thing == "agent":
@@ -106,13 +105,13 @@ def _paint(tile: NDArray[np.float64], thing: str, switch: str = "") -> None:
 
 
 def _box(tile: NDArray[Any], top: float, left: float, bottom: float, right: float, colour: NDArray[Any]) -> None:
-    """Fill a rectangle; its sides are shares of the tile."""
+    """Fill a rectangle, given in shares of the tile."""
     size = len(tile)
     tile[round(top * size) : round(bottom * size), round(left * size) : round(right * size)] = colour
 
 
 def _disc(tile: NDArray[Any], row: float, column: float, radius: float, colour: NDArray[Any]) -> None:
-    """Fill a circle with a smooth rim; centre and radius are shares of the tile."""
+    """Fill a circle with a smooth rim, given in shares of the tile."""
     size = len(tile)
     centres = np.arange(size) + 0.5
     distance = np.hypot(centres[:, np.newaxis] - row * size, centres - column * size)
@@ -120,73 +119,16 @@ def _disc(tile: NDArray[Any], row: float, column: float, radius: float, colour: 
     tile[:] = tile * (1 - cover) + colour * cover
 
 
-class Window:
-    """
-    A pygame window that shows one picture after another. It opens with the first; a person may close it, and then it stays
-    closed.
-
-    pygame has one window per process: environments share it, and it shows the last picture of any. Pressed keys stay in
-    pygame's queue for others to read.
-
-    :param title: What is written above it
-    """
-
-    _last: ClassVar["Window | None"] = None
-    """Whose picture is on the screen."""
-
-    def __init__(self, title: str) -> None:
-        self.title = title
-        self.dismissed = False
-        """Whether a person has closed it."""
-        self._clock: Any = None
-
-    def __reduce__(self) -> tuple[type["Window"], tuple[str]]:
-        return type(self), (self.title,)  # there is one window: copies and pickles have none open
-
-    def show(self, picture: NDArray[np.uint8], fps: float) -> None:
-        """
-        Show a picture after waiting until the one before was there for long enough. Nothing happens once it is dismissed.
-
-        :param picture: What to show, (H, W, 3) uint8
-        :param fps: Pictures per second
-        :raises DependencyNotInstalled: If there is no pygame
-        """
-        if self.dismissed:
-            return
-        pygame = import_pygame()
-        size = picture.shape[1], picture.shape[0]
-        screen = pygame.display.get_surface()
-        if Window._last is not self or screen is None or screen.get_size() != size:
-            screen = pygame.display.set_mode(size)
-            pygame.display.set_caption(self.title)
-            Window._last = self
-        pygame.surfarray.blit_array(screen, picture.swapaxes(0, 1))
-        self._clock = self._clock or pygame.time.Clock()
-        self._clock.tick(fps)
-        pygame.display.flip()
-        # Take all but the keys out: a full queue would lose the event that closes the window.
-        events = pygame.event.get(exclude=(pygame.KEYDOWN, pygame.KEYUP))
-        if any(event.type == pygame.QUIT for event in events):
-            self.close()
-            self.dismissed = True
-
-    def close(self) -> None:
-        """Take it off the screen, if it is there; the next picture opens it again, also after it was dismissed."""
-        self.dismissed = False
-        if Window._last is self:
-            Window._last = None
-            import_pygame().display.quit()
+def check_rendering(render_mode: str | None, cell_size: int) -> None:
+    if render_mode is not None and render_mode not in RENDER_MODES:
+        raise ValueError(f"render_mode must be None or one of {RENDER_MODES}, got {render_mode!r}.")
+    if not isinstance(cell_size, int) or cell_size < 1:
+        raise ValueError(f"cell_size must be an integer of at least 1, got {cell_size!r}.")
 
 
-def import_pygame() -> ModuleType:
-    """
-    :return: pygame, imported on first use
-    :raises DependencyNotInstalled: If there is none
-    """
-    try:
-        import pygame
-    except ImportError as error:
-        raise DependencyNotInstalled(
-            'Pictures on the screen need pygame: run `pip install "sb3-manygoals[render]"` or `pip install pygame-ce`.'
-        ) from error
-    return pygame
+def warn_about_rendering() -> None:
+    gym.logger.warn(f"render() does nothing without a render mode: make the environment with one of {RENDER_MODES}.")
+
+
+def show(mdp: TwoRoomsMDP, state: int, render_mode: str, cell_size: int) -> NDArray[np.uint8] | str:
+    return draw(mdp, state, cell_size) if render_mode == "rgb_array" else write(mdp, state)

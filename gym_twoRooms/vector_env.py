@@ -11,20 +11,12 @@ from gymnasium.error import InvalidAction, ResetNeeded
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from gym_twoRooms.env import (
-    TwoRoomsSwitchEnv,
-    check_rendering,
-    check_world,
-    given_state,
-    observation_space,
-    warn_about_rendering,
-    world_of,
-)
+from gym_twoRooms.env import TwoRoomsSwitchEnv, check_world, given_state, observation_space, world_of
 from gym_twoRooms.layout import Layout, as_layout
 from gym_twoRooms.mdp import TwoRoomsMDP, compile_layout
-from gym_twoRooms.rendering import draw, write
+from gym_twoRooms.rendering import check_rendering, show, warn_about_rendering
 
 
 class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]]):
@@ -32,20 +24,20 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
     N copies of :class:`~gym_twoRooms.env.TwoRoomsSwitchEnv`, step for step equal to a
     :class:`gymnasium.vector.SyncVectorEnv` of them with the same seeds, and much faster.
 
-    Worlds never terminate. With ``max_episode_steps`` they are truncated, and ``autoreset_mode`` says what follows:
+    With ``max_episode_steps`` episodes are truncated, and ``autoreset_mode`` says what follows:
 
     - ``NEXT_STEP``: the next step resets them, ignoring the action;
     - ``SAME_STEP``: they are reset at once. Observations and infos are of the new episode; those of the last step are in
       ``infos["final_obs"]``, (N,) object, and ``infos["final_info"]``, with masks ``"_final_obs"`` and ``"_final_info"``;
     - ``DISABLED``: they must be reset by ``reset(options={"reset_mask": mask})`` before the next step.
 
-    Random numbers are drawn ahead in blocks, so generators are not exposed; copies and pickles go on with the same numbers.
+    Random numbers are drawn ahead, so generators are not exposed. Copies and pickles go on with the same numbers.
 
     :param num_envs: N, at least 1
     :param layout: As for :class:`~gym_twoRooms.env.TwoRoomsSwitchEnv`
     :param slip_probability: As there
     :param close_probability: As there
-    :param render_mode: ``"rgb_array"``, ``"ansi"`` or None; there is no ``"human"``
+    :param render_mode: As there
     :param cell_size: As there
     :param max_episode_steps: Number of steps after which an episode is truncated; None for never
     :param autoreset_mode: One of :class:`gymnasium.vector.AutoresetMode`, or its value; it is ``metadata["autoreset_mode"]``
@@ -54,11 +46,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
     :raises ValueError: If an argument is out of range
     """
 
-    metadata = {  # noqa: RUF012 - as VectorEnv
-        **TwoRoomsSwitchEnv.metadata,
-        "render_modes": ["rgb_array", "ansi"],
-        "autoreset_mode": AutoresetMode.NEXT_STEP,
-    }
+    metadata = {**TwoRoomsSwitchEnv.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as VectorEnv
 
     def __init__(
         self,
@@ -77,7 +65,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
                 raise TypeError(f"{name} must be an integer, got {value!r}.")
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
-        check_rendering(render_mode, cell_size, self.metadata["render_modes"])
+        check_rendering(render_mode, cell_size)
         known = [mode.value for mode in AutoresetMode]
         if autoreset_mode not in [*AutoresetMode, *known]:
             raise ValueError(f"autoreset_mode must be an AutoresetMode or one of {known}, got {autoreset_mode!r}.")
@@ -99,11 +87,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
 
     @property
     def states(self) -> NDArray[np.int64]:
-        """
-        A copy of the numbers of the current states, (N,) int64.
-
-        :raises ResetNeeded: If the environment was not reset yet
-        """
+        """A copy of the numbers of the current states, (N,) int64; ResetNeeded before the first reset."""
         return self._current().copy()
 
     def reset(
@@ -127,55 +111,33 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         if len(seeds) != self.num_envs:
             raise ValueError(f"There must be one seed for each of the {self.num_envs} environments, got {len(seeds)}.")
         options = dict(options or {})  # a copy, unlike in SyncVectorEnv: wrappers look for the mask after this call
-        mask = self._check_mask(options.pop("reset_mask", None), "options['reset_mask']")
+        mask = self._check_mask(options.pop("reset_mask", None))
         rows = np.flatnonzero(mask)
-        given = given_state(options)
-        new_states = None if given is None else self._check_states(given, rows)
+        states = given_state(options)
+        if states is not None:
+            if np.shape(states) not in ((), (self.num_envs,)):
+                raise ValueError(f"The states must be one or have shape ({self.num_envs},), got {np.shape(states)}.")
+            states = self.mdp.check_states(np.broadcast_to(np.asarray(states), self.num_envs)[rows])
         for row in rows.tolist():
             if (single := seeds[row]) is not None:
                 self._streams.seed(row, single)
-        if new_states is None:
-            new_states = self.mdp.initial_states(self._streams.take(rows))
+        if states is None:
+            states = self.mdp.initial_states(self._streams.take(rows))
+        if self._states is None:
+            self._states = np.zeros(self.num_envs, dtype=np.int64)
+        self._states[rows] = states
         self._elapsed[rows] = 0
         self._ended[rows] = False
-        return self._put(new_states, mask)
-
-    def set_state(self, states: ArrayLike, mask: NDArray[np.bool_] | None = None) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """
-        Put worlds into states, as :meth:`TwoRoomsSwitchEnv.set_state <gym_twoRooms.env.TwoRoomsSwitchEnv.set_state>` does:
-        generators and the steps counted so far are left alone, and a world whose episode has ended still needs its reset.
-
-        :param states: The number of one state for all, or (N,) numbers; those where ``mask`` is False are ignored
-        :param mask: The worlds to change, (N,) bool array; None for all
-        :return: Observations of all worlds, (N, H, W, 3) uint8, and infos of those changed, as from :meth:`reset`
-        :raises TypeError: If a state is not an integer, or the mask no array of bool
-        :raises ValueError: If there is no such state, the number of states or the shape of the mask is not N, or the mask is
-            all False
-        :raises ResetNeeded: If the mask leaves a world out that was never reset
-        """
-        mask = self._check_mask(mask, "mask")
-        return self._put(self._check_states(states, np.flatnonzero(mask)), mask)
+        return self.mdp.observe(self._states), self._infos(mask)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """
-        All that decides what comes next, the random numbers included.
-
-        :return: Plain data and the generators, copied; for :meth:`set_checkpoint_state`
-        """
+        """All that decides what comes next, random numbers included, copied; for :meth:`set_checkpoint_state`."""
         found = {"states": self._states, "elapsed": self._elapsed, "ended": self._ended, "streams": vars(self._streams)}
         return {"world": self._world(), **copy.deepcopy(found)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        Go on from where another environment was, one of as many of the same worlds with the same ends of episodes.
-
-        :param state: From :meth:`get_checkpoint_state`
-        :raises ValueError: If it is of other worlds
-        """
+        """Go on from what :meth:`get_checkpoint_state` gave; ValueError if the arguments were others."""
         check_world(state["world"], self._world())
-        blocks, ours = state["streams"]["block"].shape, self._streams.block.shape
-        if blocks != ours:
-            raise ValueError(f"Numbers were read ahead in blocks of {blocks}, here it is {ours}.")
         state = copy.deepcopy(state)
         self._states, self._elapsed, self._ended = state["states"], state["elapsed"], state["ended"]
         vars(self._streams).update(state["streams"])
@@ -234,38 +196,28 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
 
     def render(self) -> tuple[NDArray[np.uint8] | str, ...] | None:
         """
-        Show the current states to people.
+        Show the current states as the render mode says.
 
         :return: With ``"rgb_array"`` N pictures, (H * cell_size, W * cell_size, 3) uint8 each; with ``"ansi"`` N maps, H lines
             each; None without a render mode
         :raises ResetNeeded: If the environment was not reset yet
         """
         if self.render_mode is None:
-            warn_about_rendering(self.metadata["render_modes"])
+            warn_about_rendering()
             return None
-        states = self._current().tolist()
-        if self.render_mode == "ansi":
-            return tuple(write(self.mdp, state) for state in states)
-        return tuple(draw(self.mdp, state, self.cell_size) for state in states)
+        return tuple(show(self.mdp, state, self.render_mode, self.cell_size) for state in self._current().tolist())
 
     def _world(self) -> dict[str, Any]:
         ends = {"max_episode_steps": self.max_episode_steps, "autoreset_mode": self.autoreset_mode.value}
-        return {**world_of(self.mdp), "num_envs": self.num_envs, **ends}
+        return {**world_of(self.mdp), "num_envs": self.num_envs, **ends, "block": self._streams.BLOCK}
 
     def _current(self) -> NDArray[np.int64]:
         if self._states is None:
             raise ResetNeeded("The environment has no states yet: call reset() first.")
         return self._states
 
-    def _put(self, states: NDArray[np.int64], mask: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Change the states where ``mask`` is True; what :meth:`reset` and :meth:`set_state` return."""
-        if self._states is None:
-            self._states = np.zeros(self.num_envs, dtype=np.int64)
-        self._states[mask] = states
-        return self.mdp.observe(self._states), self._infos(mask)
-
     def _restart(self, ended: NDArray[np.bool_]) -> dict[str, Any]:
-        """Start new episodes, and return the infos about the ends of those before."""
+        """Start new episodes; the infos about the ends of those before."""
         states = self._current()
         rows = np.flatnonzero(ended)
         final_observations = np.full(self.num_envs, None, dtype=object)
@@ -278,7 +230,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         return infos
 
     def _infos(self, mask: NDArray[np.bool_] | None = None) -> dict[str, Any]:
-        """The infos of the worlds where ``mask`` is True, None for all, and zeros elsewhere; and a mask for each key."""
+        """The infos of the worlds where ``mask`` is True, zeros elsewhere, and a mask for each key."""
         states = self._current().copy()
         action_mask = self.mdp.action_masks(states)
         if mask is None:
@@ -297,31 +249,21 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
             raise InvalidAction(f"Each action must be in [0, {self.mdp.n_actions}), got {actions.min()} to {actions.max()}.")
         return actions
 
-    def _check_states(self, states: ArrayLike, rows: NDArray[np.intp]) -> NDArray[np.int64]:
-        """The states, one for all or (N,), of some worlds: (len(rows),) int64."""
-        shape = np.shape(states)
-        if shape not in ((), (self.num_envs,)):
-            raise ValueError(f"The states must be one integer or have shape ({self.num_envs},), got {shape}.")
-        return self.mdp.check_states(np.broadcast_to(np.asarray(states), self.num_envs)[rows])
-
-    def _check_mask(self, mask: Any, name: str) -> NDArray[np.bool_]:
-        """A mask given by a user, None for all; where all worlds are not in it, they must have states."""
+    def _check_mask(self, mask: Any) -> NDArray[np.bool_]:
+        name = "options['reset_mask']"
         if mask is None:
             return np.ones(self.num_envs, dtype=np.bool_)
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-            got = f"an array of {mask.dtype}" if isinstance(mask, np.ndarray) else type(mask).__name__
-            raise TypeError(f"{name} must be a NumPy array of bool, got {got}.")
-        if mask.shape != (self.num_envs,):
-            raise ValueError(f"{name} must have shape ({self.num_envs},), got {mask.shape}.")
-        if not mask.any():
-            raise ValueError(f"{name} must be True somewhere: it selects no environment.")
+            raise TypeError(f"{name} must be a NumPy array of bool, got {mask!r}.")
+        if mask.shape != (self.num_envs,) or not mask.any():
+            raise ValueError(f"{name} must have shape ({self.num_envs},) and be True somewhere, got {mask}.")
         if self._states is None and not mask.all():
             raise ResetNeeded(f"The environment has no states yet: call reset() without {name} first.")
         return mask
 
 
 class _UniformStreams:
-    """A generator of uniform numbers for each of N worlds, read in blocks: ``random(K)`` gives what K calls would."""
+    """Uniform numbers for each of N worlds, read in blocks: a generator's ``random(K)`` gives what K calls would."""
 
     BLOCK = 384
     PADDING = 8
@@ -334,24 +276,19 @@ class _UniformStreams:
         self.next = self.ends.copy()
 
     def seed(self, index: int, seed: int) -> None:
-        """Start a stream anew, dropping the numbers read ahead."""
         self.generators[index] = seeding.np_random(seed)[0]
         self.next[index] = self.ends[index]
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[np.float64]:
-        """The next number of each of the streams ``rows``, (k,) without repetition."""
+        """The next number of each of these streams, which are named once."""
         places = self.next.take(rows)
         used_up = places == self.ends.take(rows)
         if used_up.any():
             for index in rows[used_up].tolist():
-                self._refill(index)
+                if (generator := self.generators[index]) is None:
+                    generator = self.generators[index] = seeding.np_random()[0]
+                generator.random(out=self.block[index, : self.BLOCK])
+                self.next[index] -= self.BLOCK
             places = self.next.take(rows)
         self.next[rows] = places + 1
         return self.block.take(places)
-
-    def _refill(self, index: int) -> None:
-        generator = self.generators[index]
-        if generator is None:
-            generator = self.generators[index] = seeding.np_random()[0]
-        generator.random(out=self.block[index, : self.BLOCK])
-        self.next[index] -= self.BLOCK

@@ -1,11 +1,9 @@
 """The scalar env: checkers, states, copies, random numbers, bad input."""
 
 import copy
-import json
 import pickle
 import subprocess
 import sys
-import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -16,10 +14,9 @@ from gymnasium.utils.env_checker import check_env
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 import gym_twoRooms
-from gym_twoRooms import NAMED_LAYOUTS, LayoutError, TwoRoomsSwitchEnv
+from gym_twoRooms import NAMED_LAYOUTS, TwoRoomsSwitchEnv
 
 IDS = ["TwoRoomsSwitch-v0", "TwoRoomsSwitchSmall-v0"]
-MAP = "S.WD..\n.BW#.S\n...#..\n...#.."
 
 
 def test_names_and_light_imports():
@@ -31,18 +28,11 @@ def test_names_and_light_imports():
 
 @pytest.mark.parametrize("env_id", IDS)
 @pytest.mark.parametrize("render_mode", [None, *TwoRoomsSwitchEnv.metadata["render_modes"]])
-def test_gymnasium_and_sb3_have_nothing_to_say(env_id, render_mode, monkeypatch):
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    monkeypatch.setitem(TwoRoomsSwitchEnv.metadata, "render_fps", 1000)
-
-    def make():
-        return gym.make(env_id, render_mode=render_mode).unwrapped
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(make(), skip_render_check=render_mode is None)
-        warnings.filterwarnings("ignore", message="The minimal resolution for an image is 36x36")
-        sb3_check_env(make(), skip_render_check=False)
+@pytest.mark.filterwarnings("error", "ignore:The minimal resolution for an image is 36x36")
+def test_gymnasium_and_sb3_have_nothing_to_say(env_id, render_mode):
+    env = gym.make(env_id, render_mode=render_mode).unwrapped
+    check_env(env, skip_render_check=render_mode is None)
+    sb3_check_env(env, skip_render_check=False)
 
 
 class Chosen:
@@ -88,7 +78,6 @@ def test_what_reset_and_step_return(env):
     assert env.action_space == gym.spaces.Discrete(5)
     observation, info = env.reset()
     assert observation in env.observation_space
-    assert type(info["state"]) is int
     toggles = set()
     for action in np.random.default_rng(0).integers(5, size=300):
         masks = env.action_masks()
@@ -104,9 +93,9 @@ def test_what_reset_and_step_return(env):
 
 
 def test_pictures_of_states_belong_to_the_caller(env):
-    for observation in (env.observation_of(5), env.set_state(5), env.reset(options={"state": 5})[0]):
-        assert env.state_of(observation) == 5
-        observation[:] = 0
+    for look in (env.observation_of, env.set_state, env.mdp.observe, env.mdp.render):
+        assert env.state_of(look(5)) == 5
+        look(5)[:] = 0
     assert env.state_of(env.observation_of(5)) == 5
 
 
@@ -123,35 +112,20 @@ def test_the_random_numbers_drawn_are_part_of_the_interface(env):
     assert env.np_random.random() == rng.random()
 
 
-def test_starting_states_are_uniform(env):
-    counts = np.bincount([env.reset()[1]["state"] for _ in range(220 * 20)], minlength=220)
-    # A chi-squared variable with 219 degrees of freedom: 219 +- 21.
-    assert ((counts - 20) ** 2 / 20).sum() < 219 + 5 * 21
-
-
-def test_a_layout_may_be_a_name_a_map_or_a_layout():
-    text = "S.D.S\n....."
+def test_a_layout_may_be_a_name_or_a_map():
     assert gym.make(IDS[0]).unwrapped.mdp.layout.name == "paper"
-    assert TwoRoomsSwitchEnv("small").mdp is gym.make(IDS[1]).unwrapped.mdp
-    assert TwoRoomsSwitchEnv(text).mdp is TwoRoomsSwitchEnv(gym_twoRooms.Layout.parse(text)).mdp
-    with pytest.raises(LayoutError, match="no layout named"):
-        TwoRoomsSwitchEnv("large")
+    assert (
+        TwoRoomsSwitchEnv("small").mdp is TwoRoomsSwitchEnv(str(NAMED_LAYOUTS["small"])).mdp is gym.make(IDS[1]).unwrapped.mdp
+    )
 
 
-def trajectory(env, steps=60):
-    found = []
-    for action in np.random.default_rng(5).integers(5, size=steps):
-        observation, _, _, truncated, info = env.step(action)
-        found.append((observation.tobytes(), truncated, info["state"], info["action_mask"].tolist()))
-        if truncated:
-            found.append(env.reset()[1]["state"])
-    return found
+def trajectory(env):
+    steps = [env.step(action) for action in np.random.default_rng(5).integers(5, size=60)]
+    return [(observation.tobytes(), truncated, info["state"]) for observation, _, _, truncated, info in steps]
 
 
 def again_from_spec(env):
-    text = env.spec.to_json()
-    json.loads(text)
-    other = gym.make(EnvSpec.from_json(text))
+    other = gym.make(EnvSpec.from_json(env.spec.to_json()))
     assert other.spec == env.spec
     other.reset()
     other.unwrapped.np_random = copy.deepcopy(env.unwrapped.np_random)
@@ -159,31 +133,14 @@ def again_from_spec(env):
     return other
 
 
-@pytest.mark.parametrize(
-    "again",
-    [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env)), again_from_spec],
-    ids=["deepcopy", "pickle", "spec"],
-)
-@pytest.mark.parametrize("kwargs", [{"layout": "small"}, {"layout": MAP, "slip_probability": 1.0}], ids=["name", "map"])
-def test_a_copy_goes_on_as_the_original(again, kwargs):
-    env = gym.make(IDS[0], **kwargs, max_episode_steps=25)
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env)), again_from_spec])
+@pytest.mark.parametrize("layout", ["small", "S.WD..\n.BW#.S\n...#..\n...#.."])
+def test_a_copy_goes_on_as_the_original(again, layout):
+    env = gym.make(IDS[0], layout=layout, slip_probability=0.9, max_episode_steps=25)
     env.reset(seed=4)
-    _ = env.unwrapped.P
     other = again(env)
     assert other.unwrapped.mdp is env.unwrapped.mdp  # tables are shared, not copied
-    before = other.unwrapped.get_state()
-    expected = trajectory(env)
-    assert other.unwrapped.get_state() == before  # untouched by the original's steps
-    assert trajectory(other) == expected
-    env.reset(seed=1)
-    other.reset(seed=2)
-    assert trajectory(env) != trajectory(other)
-
-
-@pytest.mark.parametrize("name", NAMED_LAYOUTS)
-def test_every_named_layout_goes_through_json(name):
-    spec = EnvSpec.from_json(gym.make(IDS[0], layout=name).spec.to_json())
-    assert gym.make(spec).unwrapped.mdp.layout == NAMED_LAYOUTS[name]
+    assert trajectory(env) == trajectory(other)
 
 
 @pytest.mark.parametrize("action", [5, -1, 1.0, None, "up", np.array([0, 1])])
@@ -199,7 +156,6 @@ def test_invalid_actions_are_refused(env, action):
         (-1, ValueError, "got -1"),
         (1.0, TypeError, "must be an integer, got 1.0"),
         (True, TypeError, "must be an integer"),
-        ("1", TypeError, "must be an integer"),
         ([1, 2], TypeError, "must be one integer"),
     ],
 )
@@ -210,19 +166,17 @@ def test_invalid_states_are_refused(env, state, error, message):
 
 
 def test_a_reset_is_needed_first():
-    env = pickle.loads(pickle.dumps(TwoRoomsSwitchEnv(render_mode="rgb_array")))
+    env = TwoRoomsSwitchEnv(render_mode="rgb_array")
     for use in (lambda: env.step(0), lambda: env.state, env.get_state, env.action_masks, env.render):
         with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
             use()
 
 
 def test_invalid_arguments_and_options_are_refused(env):
-    with pytest.raises(ValueError, match=r"render_mode must be None or one of \['rgb_array', 'human', 'ansi'\], got 'hum'"):
-        TwoRoomsSwitchEnv(render_mode="hum")
+    with pytest.raises(ValueError, match=r"render_mode must be None or one of \['rgb_array', 'ansi'\], got 'human'"):
+        TwoRoomsSwitchEnv(render_mode="human")
     for size in (0, -3, 1.5):
         with pytest.raises(ValueError, match="cell_size must be an integer of at least 1"):
             TwoRoomsSwitchEnv(cell_size=size)
-    with pytest.raises(ValueError, match="slip_probability must be in"):
-        TwoRoomsSwitchEnv(slip_probability=2)
     with pytest.raises(ValueError, match=r"Unknown reset options \['goal'\]"):
         env.reset(options={"goal": 1, "state": 0})

@@ -2,8 +2,6 @@ import pytest
 
 from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError, as_layout
 
-TINY = "S..D.S"
-
 
 def test_the_paper_map():
     layout = Layout.named("paper")
@@ -20,23 +18,13 @@ def test_the_paper_map():
 def test_str_gives_the_map_back(name):
     layout = NAMED_LAYOUTS[name]
     assert Layout.parse(str(layout)) == layout
-    assert hash(Layout.parse(str(layout))) == hash(layout)
 
 
-def test_blank_lines_and_indentation_are_ignored():
-    assert Layout.parse("\n\n    S.D.S  \n    .....\n   \n").rows == ("S.D.S", ".....")
-
-
-def test_as_layout_takes_a_layout_a_name_and_a_map():
+def test_what_may_be_given_as_a_layout():
     small = Layout.named("small")
-    assert as_layout(small) is small
-    assert as_layout("small") is small
+    assert as_layout(small) is as_layout("small") is small
     assert as_layout(str(small)) == small
-
-
-def test_a_map_without_door_and_block():
-    layout = Layout.parse("..\n..")
-    assert (layout.doors, layout.blocks, layout.switches, layout.block_regions) == ((), (), (), ())
+    assert Layout.parse("\n\n    S.D.S  \n    .....\n   \n").rows == ("S.D.S", ".....")
 
 
 def test_several_doors_switches_and_blocks():
@@ -46,8 +34,8 @@ def test_several_doors_switches_and_blocks():
     assert layout.blocks == ((4, 1), (4, 3))
     region = tuple((row, column) for row in (3, 4) for column in (1, 2, 3))
     assert layout.block_regions == (region, region)
-    apart = Layout.parse("...#...\n.B.#.B.\n....... ")
-    assert apart.block_regions == (((1, 1),), ((1, 5),))
+    assert Layout.parse("...#...\n.B.#.B.\n....... ").block_regions == (((1, 1),), ((1, 5),))
+    assert Layout.parse("..\n..").block_regions == Layout.parse("..\n..").doors == ()
 
 
 BAD_MAPS = {
@@ -55,24 +43,15 @@ BAD_MAPS = {
     "empty": (" \n\n ", "map is empty"),
     "ragged": ("...\n..", r"Row 1 \(counted from 0\) has 2 cells where row 0 has 3"),
     "unknown symbol": ("...\n.x.", r"Unknown symbol 'x' at row 1, column 1 \(counted from 0\)"),
-    "block beside a wall": (
-        "....\n.B#.\n....",
-        "block at row 1, column 1 .* touches the wall right of it, at row 1, column 2",
-    ),
-    "block beside the door": ("S...\n.B..\n#D##\n.S..", "touches the door below it, at row 2, column 1"),
-    "block at the edge": (".B.\n...", "block at row 0, column 1 .* touches the edge of the map above it"),
-    "block at the left edge": ("...\nB..\n...", "touches the edge of the map left of it"),
+    "block beside a wall": ("....\n.B#.\n....", "block at row 1, column 1 .* touches a wall, a door or the edge"),
+    "block beside the door": ("S...\n.B..\n#D##\n.S..", "block at row 1, column 1 .* touches"),
+    "block at the edge": (".B.\n...", "block at row 0, column 1 .* touches"),
     "door without switch": ("..D..", "door D at row 0, column 2 .* can never open: the map has no switch S"),
     "door with another's switch": ("S.D.SF", "door F at row 0, column 5 .* can never open: the map has no switch U"),
-    "second block beside a wall": ("....#\n.B...\n...B#\n.....", "block at row 2, column 3 .* touches the wall right of it"),
     "switch without door": ("..S..", "switch S at row 0, column 2 .* nothing to do: the map has no door D"),
     "too few free cells": ("##\n#.", "has 1 free cells"),
-    "no free cell": ("##", "has 0 free cells"),
-    "cell cut off": (
-        "S.D.S\n#####\n..###",
-        "free cell at row 2, column 0 .* is cut off from the free cell at row 0, column 0",
-    ),
-    "door cut off": ("S..#\n..#D", "door at row 1, column 3 .* is cut off"),
+    "cell cut off": ("S.D.S\n#####\n..###", "cell at row 2, column 0 .* is cut off from the one at row 0, column 0"),
+    "door cut off": ("S..#\n..#D", "cell at row 1, column 3 .* is cut off"),
     "room without switch": ("S.D..", "From the free cell at row 0, column 3 .* no switch can be reached"),
     "too large": ("\n".join(["." * 65] * 2), "2 x 65 cells; at most 64 x 64"),
 }
@@ -86,7 +65,7 @@ def test_bad_maps_are_refused(text, message):
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(
-        LayoutError, match="no layout named 'huge'; the named ones are 'paper', 'small', 'locks', 'warehouse', 'mansion'"
+        LayoutError, match="no layout named 'huge'; the named ones are paper, small, locks, warehouse, mansion"
     ):
         as_layout("huge")
     with pytest.raises(LayoutError, match="must be a string, got NoneType"):
@@ -95,7 +74,7 @@ def test_an_unknown_name_is_refused():
 
 def test_the_largest_map_and_a_one_row_map_are_accepted():
     assert Layout.parse("\n".join(["." * 64] * 64)).height == 64
-    assert Layout.parse(TINY).doors == (((0, 3),),)
+    assert Layout.parse("S..D.S").doors == (((0, 3),),)
 
 
 def test_a_map_can_be_read_from_a_file(tmp_path):

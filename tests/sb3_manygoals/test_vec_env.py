@@ -191,10 +191,10 @@ def test_attributes_and_methods_of_a_sync_vector_env(mode):
 
 def test_what_a_native_world_cannot_do_for_some_environments():
     ours = GymnasiumVecEnv(gym.make_vec(SMALL, 3, autoreset_mode=SAME_STEP))
+    ours.set_options({"state": 3})
     ours.reset()
-    with pytest.raises(ValueError, match=r"env_method\('set_state'\) is for all environments of TwoRoomsSwitchVectorEnv"):
-        ours.env_method("set_state", 3, indices=[0])
-    ours.env_method("set_state", 3)
+    with pytest.raises(ValueError, match=r"env_method\('action_masks'\) is for all environments of TwoRoomsSwitchVectorEnv"):
+        ours.env_method("action_masks", indices=[0])
     assert ours.get_attr("states") == [3, 3, 3]
     ours.set_attr("cell_size", 2)
     assert ours.vector_env.cell_size == 2
