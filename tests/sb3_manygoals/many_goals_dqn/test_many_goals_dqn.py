@@ -63,7 +63,7 @@ def test_where_all_explore_the_network_is_not_asked_and_nothing_else_differs(row
         obs = {key: np.repeat(value[None], rows, axis=0) for key, value in obs.items()}
     asked, not_asked = make_model(make_vec_env(Corridor, 2)), make_model(make_vec_env(Corridor, 2))
     asked.exploration_rate, not_asked.exploration_rate = 0.7, 1.0
-    monkeypatch.setattr(not_asked.policy, "predict", None)
+    monkeypatch.setattr(not_asked.policy, "action_values", None)
     random = [not_asked.predict(obs)[0] for _ in range(50)]
     greedy = asked.predict(obs, deterministic=True)[0]
     assert all(actions.dtype == np.int64 and actions.shape == greedy.shape for actions in random)
