@@ -354,12 +354,7 @@ class ManyGoalsDQN(GoalDQN):
 
 
 def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:
-    """
-    :param updates_per_step: updates for each step of each environment
-    :param n_envs: number of environments
-    :return: SB3's ``train_freq`` (in vector steps) and ``gradient_steps``
-    :raises ValueError: if ``updates_per_step`` is not a number in (0, 1000]
-    """
+    """SB3's ``train_freq``, in vector steps, and ``gradient_steps`` that make so many updates a step of each environment."""
     check_number("updates_per_step", updates_per_step, "(0, 1000]")
     each = Fraction(updates_per_step).limit_denominator(10**6) * n_envs
     if each < Fraction(1, _LONGEST_RHYTHM):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -11,7 +10,6 @@ import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_manygoals.action_masks import read_action_masks
@@ -80,8 +78,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self._outcomes: Counter[tuple[int, ...]] = Counter()
         """How often each (s, a, s', environment ended) occurred, likewise, by numbers of states."""
 
-    @staticmethod
+    @classmethod
     def memory_needed(
+        cls,
         buffer_size: int,
         observation_space: spaces.Dict,
         action_space: spaces.Discrete,
@@ -89,20 +88,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         action_masks: bool,
     ) -> dict[str, int]:
         """:return: bytes of the arrays of a memory with these arguments, by what they are for; states are not counted"""
-        rows = max(buffer_size // n_envs, 1) * n_envs
-        space = observation_space["observation"]
-        shape = get_obs_shape(space)
-        assert isinstance(shape, tuple)  # for mypy: no Dict
-        observations = math.prod(shape) * np.dtype(space.dtype).itemsize
-        row = {
-            "replay observations": observations,
-            "replay next observations": observations,
-            "replay actions": 8,
-            "replay rewards and ends": 12,
-            "replay goal ids": 16,
-            "replay action masks": int(action_space.n) if action_masks else 0,
-        }
-        return {name: size * rows for name, size in row.items() if size}
+        one = cls(n_envs, observation_space, action_space, "cpu", n_envs, action_masks=action_masks)
+        sizes = {name: array.nbytes for name, array in one._arrays.items() if array is not None}
+        return {f"replay {name.replace('_', ' ')}": size * max(buffer_size // n_envs, 1) for name, size in sizes.items()}
 
     def add(  # type: ignore[override]
         self,

@@ -74,49 +74,17 @@ def test_actions_are_the_most_promising(transitions):
     np.testing.assert_allclose(worth[np.arange(n), second], np.where(masks, worth, -1).max(axis=1), atol=1e-5)
 
 
-def steps_to_see_all(length, choose):
-    """From one end of a corridor, never reset, until its other end is seen."""
-    buffer, cell = memory(20_000), 0
-    seen = {0}
-    for step in range(20_000):
-        action = choose(buffer, cell, step)
-        there = min(max(cell + (-1, 1, 0)[action], 0), length - 1)
-        add(buffer, cell, action, there, False)
-        cell = there
-        seen.add(cell)
-        if len(seen) == length:
-            return step + 1
-    return 20_000
-
-
 def test_it_sees_all_of_a_long_corridor_far_sooner_than_chance():
-    length = int(CELLS.n)
-    by_counts, by_chance = [], []
-    for seed in range(3):
-        bonus, rng = CountBonus(A), np.random.default_rng(seed)
-
-        def by_count(buffer, cell, step, bonus=bonus, rng=rng):
-            if step:
-                bonus.refresh(buffer, step)
-            return int(bonus.actions(buffer.states.add(np.array([cell])), buffer, rng)[0])
-
-        by_counts.append(steps_to_see_all(length, by_count))
-        by_chance.append(steps_to_see_all(length, lambda *_, rng=rng: int(rng.integers(A))))
-    assert 2 * sum(by_counts) < sum(by_chance)
-
-
-def test_it_goes_on_as_it_was_saved():
-    buffer, bonus = memory(), CountBonus(A)
-    for time in range(120):
-        add(buffer, time % N, time % A, (time + 1) % N, False)
-        bonus.refresh(buffer, time)
-    other = CountBonus(A)
-    other.set_checkpoint_state(bonus.get_checkpoint_state())
-    for time in range(120, 1_300):
-        add(buffer, time % N, time // 7 % A, (time + 1) % N, False)
-        for each in (bonus, other):
-            each.refresh(buffer, time)
-        np.testing.assert_array_equal(bonus.led, other.led)
+    """From one end, never reset, until its other end is seen: by chance the 100 cells take about 15,000 steps."""
+    buffer, bonus, rng, cell, step = memory(20_000), CountBonus(A), np.random.default_rng(0), 0, 0
+    while cell < CELLS.n - 1:
+        if step:
+            bonus.refresh(buffer, step)
+        action = int(bonus.actions(buffer.states.add(np.array([cell])), buffer, rng)[0])
+        there = max(cell + (-1, 1, 0)[action], 0)
+        add(buffer, cell, action, there, False)
+        cell, step = there, step + 1
+    assert step < 5_000
 
 
 def test_unknown_states_are_left_at_random_and_new_ones_by_what_was_tried():
