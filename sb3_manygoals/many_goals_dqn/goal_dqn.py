@@ -187,7 +187,8 @@ class GoalDQN(DQN):
         """
         env = self._wrap_env(self._pursue(env, copy.deepcopy(self.goal_wrapper_kwargs), self.goals_in_replay))
         theirs = goal_trackers(env)[0].goal_buffer
-        if self.goal_buffer not in (None, theirs) and (len(theirs) > 0 or theirs.has_held_out):
+        others = self.goal_buffer is not None and theirs is not self.goal_buffer
+        if others and (len(theirs) > 0 or theirs.has_held_out):
             raise ValueError(
                 "env has a goal buffer of its own, with goals or held-out observations, but the model goes on with the one it "
                 "has: give env's goal wrapper goal_buffer=model.goal_buffer"
