@@ -133,7 +133,7 @@ class TabularAllGoals(OffPolicyAlgorithm):
     transition updates the values for all goals, once, when it is made; there is no replay memory.
 
     Goals are pursued as by :class:`~sb3_manygoals.ManyGoalsDQN`: chosen among the states met so far, for as many steps as the
-    goal wrapper gives, epsilon-greedily. A selector is told of visits and episodes; losses and values are not given to it.
+    goal wrapper gives, epsilon-greedily. A selector is told of episodes, not of losses.
     The table grows with the square of the states.
 
     :param policy: "TablePolicy"

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch as th
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs
+from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
@@ -64,19 +64,14 @@ class _AllGoals:
         network = AllGoalsNetwork(universal.trunk, features_dim, self.n_goals, universal.n_actions)
         return network.to(next(universal.parameters()).device)
 
-    def _predict(
-        self, observation: PyTorchObs, deterministic: bool = True, action_masks: th.Tensor | None = None
-    ) -> th.Tensor:
-        assert isinstance(observation, dict)
+    def action_values(self, observation: dict[str, th.Tensor]) -> th.Tensor:
+        """See :meth:`ManyGoalsPolicy.action_values`; random for goals that are not known."""
         network = self.q_net if self.q_net_ema is None else self.q_net_ema
         state, goal = (observation[name] for name in ("observation", "desired_goal"))
         ids = th.as_tensor(self.goal_buffer.ids(goal.cpu().numpy()), device=state.device)
         q = network.of_goals(state, ids.clamp(min=0))
         # A goal that is not known has no output. Random actions get there sometimes, a constant one would not.
-        q = th.where((ids == UNKNOWN)[:, None], th.rand_like(q), q)
-        if action_masks is not None:
-            q = q.masked_fill(~action_masks, -th.inf)
-        return q.argmax(dim=1)
+        return th.where((ids == UNKNOWN)[:, None], th.rand_like(q), q)
 
 
 class AllGoalsCnnPolicy(_AllGoals, CnnPolicy):  # type: ignore[misc]

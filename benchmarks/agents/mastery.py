@@ -16,29 +16,12 @@ from benchmarks.recording import RunConfig
 from benchmarks.tables import Tables
 from benchmarks.worlds import SettingError, World
 from sb3_manygoals import PAPER, GoalBuffer, ManyGoalsDQN, TDTargets
-from sb3_manygoals.goals import (
-    GoalSelector,
-    IntermediateDifficultySelector,
-    LearningProgressSelector,
-    LeastVisitedSelector,
-    SmoothedProgressSelector,
-    UniformSelector,
-    ValueDisagreementSelector,
-)
+from sb3_manygoals.goals import GoalSelector, LearningProgressSelector, UniformSelector
 
 Agent = Literal["default", "td", "paper", "table", "hindsight", "head-per-goal"]
-Selection = Literal[
-    "uniform", "learning_progress", "smoothed_progress", "intermediate_difficulty", "least_visited", "value_disagreement"
-]
+Selection = Literal["uniform", "learning_progress"]
 
-SELECTORS: dict[Selection, type[GoalSelector]] = {
-    "uniform": UniformSelector,
-    "learning_progress": LearningProgressSelector,
-    "smoothed_progress": SmoothedProgressSelector,
-    "intermediate_difficulty": IntermediateDifficultySelector,
-    "least_visited": LeastVisitedSelector,
-    "value_disagreement": ValueDisagreementSelector,
-}
+SELECTORS: dict[Selection, type[GoalSelector]] = {"uniform": UniformSelector, "learning_progress": LearningProgressSelector}
 
 N_ENVS = {"paper": 1, "hindsight": 8}
 """Environments of some agents in TwoRoomsSwitch; others have 64."""

@@ -1,16 +1,7 @@
 """Goals are observations: a buffer that knows them, rules that choose among them, wrappers that pursue them."""
 
 from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer
-from sb3_manygoals.goals.selection import (
-    GoalSelector,
-    IntermediateDifficultySelector,
-    LearningProgressSelector,
-    LeastVisitedSelector,
-    SmoothedProgressSelector,
-    UniformSelector,
-    ValueDisagreementSelector,
-    WeightedSelector,
-)
+from sb3_manygoals.goals.selection import GoalSelector, LearningProgressSelector, UniformSelector
 from sb3_manygoals.goals.tracker import GoalStep, GoalTracker
 from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
 
@@ -21,12 +12,7 @@ __all__ = [
     "GoalSelector",
     "GoalStep",
     "GoalTracker",
-    "IntermediateDifficultySelector",
     "LearningProgressSelector",
-    "LeastVisitedSelector",
-    "SmoothedProgressSelector",
     "UniformSelector",
-    "ValueDisagreementSelector",
     "VecGoalBufferWrapper",
-    "WeightedSelector",
 ]

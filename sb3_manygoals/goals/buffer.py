@@ -100,7 +100,7 @@ class GoalBuffer:
 
     @property
     def has_held_out(self) -> bool:
-        """Whether there are observations that may never become goals."""
+        """Whether some observations may never become goals."""
         return len(self._held_out) > 0
 
     @property
@@ -125,31 +125,27 @@ class GoalBuffer:
             if known is not None:
                 self.n_recurred += 1
             elif digest not in self._held_out:
-                if self.full:
-                    self._warn()
-                else:
+                if not self.full:
                     known = len(self)
                     self._rows[known] = observations[row]
                     self._ids[digest] = known
+                elif not self._warned:
+                    self._warned = True
+                    warnings.warn(
+                        f"{self.capacity} {self._what} are known, no more are kept: observations met from now on are none. "
+                        f"To keep more, raise {self._limit}.",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
             ids[row] = UNKNOWN if known is None else known
         self.n_added += len(ids)
         return ids
-
-    def _warn(self) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{self.capacity} {self._what} are known, no more are kept: observations met from now on are none. "
-                f"To keep more, raise {self._limit}.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
 
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
         Look observations up without storing any.
 
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :param observations: as of :meth:`add`
         :return: the id of each, shape ``(n,)`` int64, ``UNKNOWN`` where it is not a goal of this buffer
         """
         digests = self._digests(self.check(observations, "observations"))
@@ -169,8 +165,7 @@ class GoalBuffer:
 
     def sample_others(self, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """
-        Draw a goal for each environment uniformly, but not the one that is on show already: it would ask for nothing. Only
-        when it is the single known goal is it drawn.
+        Draw a goal for each environment uniformly. The one on show is drawn only if it is the only known goal.
 
         :param current_ids: what each environment shows now, ``UNKNOWN`` if that is no goal, shape ``(n,)``
         :return: ids, shape ``(n,)`` int64
@@ -210,8 +205,8 @@ class GoalBuffer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """
-        Write goals and held-out digests to an ``.npz`` file (no pickle); a file already there is replaced only once
-        the new one is whole.
+        Write goals and held-out digests to an ``.npz`` file (no pickle). A file already there is replaced only once the new
+        one is whole.
 
         :param path: where; ``.npz`` is appended if it is missing
         """
@@ -236,12 +231,18 @@ class GoalBuffer:
             buffer.add(stored["observations"])
         return buffer
 
+    def _kind(self) -> dict[str, Any]:
+        return {"capacity": self.capacity, "shape": self.shape, "dtype": self.dtype.str}
+
+    def _check_kind(self, state: dict[str, Any]) -> None:
+        for name, value in self._kind().items():
+            if state[name] != value:
+                raise ValueError(f"the state is of a goal buffer with {name}={state[name]!r}, not {value!r}")
+
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: goals, rules and space as plain data, copied; for :meth:`set_checkpoint_state`"""
         return {
-            "capacity": self.capacity,
-            "shape": self.shape,
-            "dtype": self.dtype.str,
+            **self._kind(),
             "observations": self.observations.copy(),
             "held_out": b"".join(sorted(self._held_out)),
             "n_added": self.n_added,
@@ -255,10 +256,7 @@ class GoalBuffer:
         :param state: from :meth:`get_checkpoint_state`
         :raises ValueError: if it is of a buffer for other observations or of another capacity; nothing has changed then
         """
-        for name, value in (("capacity", self.capacity), ("shape", self.shape), ("dtype", self.dtype.str)):
-            stored = tuple(state[name]) if name == "shape" else state[name]
-            if stored != value:
-                raise ValueError(f"the state is of a goal buffer with {name}={stored!r}, not {value!r}")
+        self._check_kind(state)
         goals = self.check(state["observations"], "the goals of the state")
         ids = {digest: number for number, digest in enumerate(self._digests(goals))}
         if len(ids) != len(goals) or len(goals) > self.capacity:

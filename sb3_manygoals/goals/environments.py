@@ -42,10 +42,10 @@ def is_goal_wrapped(env: GymEnv) -> bool:
     return is_wrapped(env, GoalBufferWrapper)
 
 
-def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None) -> GymEnv:
+def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None = None) -> GymEnv:
     """
     :param env: an environment or VecEnv, with a goal wrapper or without
-    :param goal_wrapper_kwargs: arguments of the wrapper, if one is put around it; None: its defaults
+    :param goal_wrapper_kwargs: arguments of the wrapper, if one is put around it
     :return: ``env`` with a goal wrapper
     :raises TypeError: if actions are not discrete or observations cannot be goals
     """
@@ -65,18 +65,12 @@ def as_goal_vec_env(env: GymEnv, monitor_wrapper: bool = True) -> VecEnv:
     :param monitor_wrapper: whether to put a Monitor around a single environment whose goal episodes none monitors
     :return: a VecEnv with a goal wrapper
     """
-    env = pursue_goals(env, None)
+    env = pursue_goals(env)
     if isinstance(env, VecEnv):
         return env
-    if monitor_wrapper and not _monitors_goals(env):
+    layer = env  # a Monitor below the goal wrapper sees the environment's episodes
+    while isinstance(layer, gym.Wrapper) and not isinstance(layer, (GoalBufferWrapper, Monitor)):
+        layer = layer.env
+    if monitor_wrapper and not isinstance(layer, Monitor):
         env = Monitor(env)
     return DummyVecEnv([lambda: env])
-
-
-def _monitors_goals(env: gym.Env[Any, Any]) -> bool:
-    """A Monitor below the goal wrapper sees the environment's episodes."""
-    while isinstance(env, gym.Wrapper) and not isinstance(env, GoalBufferWrapper):
-        if isinstance(env, Monitor):
-            return True
-        env = env.env
-    return False

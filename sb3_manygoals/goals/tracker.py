@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,7 +14,6 @@ from sb3_manygoals.checks import check_count
 from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer, identical
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 
-Info = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 ResetWorlds = bool | Literal["auto"]
 
 _GOAL_STREAM = 2
@@ -32,7 +31,6 @@ class GoalStep(NamedTuple):
     """The outcome of one step for the goals pursued, each of shape ``(n_envs,)``."""
 
     rewards: NDArray[np.float64]
-    reached: NDArray[np.bool_]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     resets: NDArray[np.bool_]
@@ -40,9 +38,7 @@ class GoalStep(NamedTuple):
 
 
 class Starts:
-    """
-    Counts first observations, to tell broad starts from narrow ones: a reset to one of a few starts only takes an agent back.
-    """
+    """Counts first observations, to tell broad starts from narrow ones: a reset to one of a few only takes an agent back."""
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -50,7 +46,7 @@ class Starts:
         self.equal_pairs = 0
 
     def observe(self, ids: NDArray[np.int64]) -> None:
-        """:param ids: of the first observations; those with ``UNKNOWN`` count as all different"""
+        """Count starts. Those with ``UNKNOWN`` count as all different."""
         for number in ids.tolist():
             self.n += 1
             if number != UNKNOWN:
@@ -59,17 +55,14 @@ class Starts:
                 self.counts[number] = before + 1
 
     def are_broad(self, n_known: int) -> bool:
-        """
-        :param n_known: number of known observations
-        :return: whether there are at least a tenth as many starts, and more than one. Of starts drawn evenly from m, one pair
-            in m is equal
-        """
+        """Whether there are at least a tenth as many starts as known observations, and more than one."""
+        # of starts drawn evenly from m, one pair in m is equal
         return self.n * (self.n - 1) / 2 >= max(_BROAD * n_known, _NOT_ONE) * self.equal_pairs
 
 
 class GoalTracker:
     """
-    The goal that each of ``n_envs`` environments pursues, for how long, and the rewards and ends of the goal episodes.
+    The core of both goal wrappers: the goal of each of ``n_envs`` environments, and the rewards and ends of its episode.
 
     An episode ends when the observation equals the goal (terminated) or after ``max_episode_steps`` steps (truncated), as in
     Algorithm 1 of Veeriah et al. 2018. The environment's own ends end it too.
@@ -197,12 +190,12 @@ class GoalTracker:
         self.steps += 1
         self.world_steps += 1
         ids = self.goal_buffer.add(observations)
-        self.selector.observe_visits(ids[ids != UNKNOWN])
         reached = ids == self.desired_ids
         # held-out observations have no id, nor do goals set by hand before they were met
         nameless = (ids == UNKNOWN) | (self.desired_ids == UNKNOWN)
         if nameless.any():
-            reached[nameless] = self._identical(observations[nameless], self.desired_goals[nameless])
+            desired = self.desired_goals[nameless]
+            reached[nameless] = identical(observations[nameless], desired, len(self.goal_buffer.shape))
         terminated = reached | env_terminated
         truncated = (self.steps >= self.max_episode_steps) | env_truncated
         columns = {
@@ -222,7 +215,7 @@ class GoalTracker:
             self.selector.observe_episodes(self.desired_ids[known], reached[known])
         if resets.any():
             resets &= ~(env_terminated | env_truncated) & self._resets_worlds()
-        return GoalStep(np.where(reached, self.goal_reward, self.step_reward), reached, terminated, truncated, resets)
+        return GoalStep(np.where(reached, self.goal_reward, self.step_reward), terminated, truncated, resets)
 
     def _resets_worlds(self) -> NDArray[np.bool_] | bool:
         if self.reset_worlds == "auto" and not self.starts.are_broad(len(self.goal_buffer)):
@@ -240,33 +233,12 @@ class GoalTracker:
             raise ValueError(f"options['goal'] must be {dtype} of shape {shape}, got {array.dtype} of {array.shape}")
         return array
 
-    def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
+    def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
         """
         :param achieved_goal: one observation or a batch
-        :param desired_goal: the same
-        :param info: one info, or one an observation; not used, part of the GoalEnv interface
-        :return: a float for one observation, float32 of shape ``(n,)`` for a batch
-        """
-        reward = np.where(self.achieved(achieved_goal, desired_goal), self.goal_reward, self.step_reward)
-        return float(reward) if reward.ndim == 0 else reward.astype(np.float32)
-
-    def compute_terminated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
-        """As ``compute_reward``: whether the goal is reached or ``info["env_terminated"]``, bool or shape ``(n,)``."""
-        terminated = self.achieved(achieved_goal, desired_goal) | _read(info, "env_terminated", False).astype(bool)
-        return bool(terminated) if terminated.ndim == 0 else terminated
-
-    def compute_truncated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
-        """As ``compute_reward``: whether ``info["goal_steps"]`` are used up or ``info["env_truncated"]``."""
-        cut = (_read(info, "goal_steps", 0) >= self.max_episode_steps) | _read(info, "env_truncated", False).astype(bool)
-        batch = np.shape(achieved_goal)[: np.ndim(achieved_goal) - len(self.goal_buffer.shape)]
-        truncated: NDArray[np.bool_] = np.broadcast_to(cut, batch)
-        return bool(truncated) if truncated.ndim == 0 else truncated.copy()
-
-    def achieved(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any]) -> NDArray[np.bool_]:
-        """
-        :param achieved_goal: shape ``(*batch, *observation_space.shape)``
         :param desired_goal: the same shape
-        :return: whether they are identical byte for byte, shape ``batch``
+        :param info: not used; part of the GoalEnv interface
+        :return: a float for one observation, float32 of shape ``(n,)`` for a batch
         :raises ValueError: if a shape or dtype is another
         """
         shape, dtype = self.goal_buffer.shape, self.goal_buffer.dtype
@@ -278,10 +250,8 @@ class GoalTracker:
             raise ValueError(
                 f"achieved_goal and desired_goal must have one shape, got {arrays[0].shape} and {arrays[1].shape}"
             )
-        return self._identical(*arrays)
-
-    def _identical(self, left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
-        return identical(left, right, len(self.goal_buffer.shape))
+        reward = np.where(identical(*arrays, len(shape)), self.goal_reward, self.step_reward)
+        return float(reward) if reward.ndim == 0 else reward.astype(np.float32)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a copy of everything but the goal buffer, for :meth:`set_checkpoint_state`"""
@@ -316,9 +286,3 @@ class GoalTracker:
 
 
 _ARRAYS = ("desired_goals", "desired_ids", "steps", "world_steps")
-
-
-def _read(info: Info, key: str, default: Any) -> NDArray[Any]:
-    if isinstance(info, Mapping):
-        return np.asarray(info.get(key, default))
-    return np.asarray([one.get(key, default) for one in info])

@@ -9,19 +9,20 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from sb3_manygoals import guards
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
-from sb3_manygoals.goals.picture import beside, goal_picture
 from sb3_manygoals.goals.selection import GoalSelector
-from sb3_manygoals.goals.tracker import GoalTracker, Info
+from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.vec_env import can_reset_single_envs, current_reset_infos
 
 GoalObs = dict[str, NDArray[Any]]
 
 _FIRST = np.array([0])
+_GAP_COLOUR = (238, 238, 238)
 
 
 def goal_observation_space(observation_space: spaces.Space[Any]) -> spaces.Dict:
@@ -43,7 +44,10 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     termination and truncation end it too. ``reset(options={"goal": observation})`` sets the goal, all other options go to
     the environment. The environment's reward is in ``info["env_reward"]``; ``info`` also has ``env_terminated``,
     ``env_truncated``, ``is_success``, ``goal_steps``, and the ids ``achieved_goal_id`` and ``desired_goal_id`` (-1: not in
-    the buffer).
+    the buffer). Where the render mode is ``"rgb_array"`` and goals are images, ``render`` shows the goal beside the frame.
+
+    ``reset`` raises a ValueError if the goal has not the shape and dtype of an observation, or no goal can be found; ``step``
+    if the observation has not the shape and kind of dtype of its space, or it or the reward is not finite.
 
     :param env: an environment whose observation is one array
     :param goal_buffer: where goals are kept, to be shared between environments; a new one if None
@@ -75,12 +79,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         return self.goal_tracker.goal_buffer
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[GoalObs, dict[str, Any]]:
-        """
-        :param seed: of the environment and of the choice of goals
-        :param options: ``{"goal": observation}`` to set the goal; anything else is the environment's
-        :return: the first observation, and the environment's info with ``desired_goal_id``
-        :raises ValueError: if the goal has not the shape and dtype of an observation, or no goal can be found
-        """
+        """The seed is also that of the choice of goals. A world that is not to be reset goes on."""
         tracker, going_on = self.goal_tracker, self._going_on
         self._going_on = None
         if going_on is not None and seed is None and not options:
@@ -112,12 +111,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         return _goal_obs(observation, tracker.desired_goals[0]), {**info, "desired_goal_id": int(tracker.desired_ids[0])}
 
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
-        """
-        :param action: of the environment
-        :return: goal observation, goal reward, terminated, truncated, info (see the class)
-        :raises ValueError: if the environment's observation has not the shape and kind of dtype of its space, or it or the
-            environment's reward is not finite
-        """
+        """A step of the environment, with reward and ends of the goal episode."""
         tracker = self.goal_tracker
         world_obs, env_reward, *env_ends, info = self.env.step(action)
         observation = tracker.own(world_obs, "a terminal observation" if any(env_ends) else "an observation")
@@ -129,41 +123,23 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
             self._going_on = observation.copy(), info
         return _goal_obs(observation, tracker.desired_goals[0]), float(step.rewards[0]), terminated, truncated, info
 
-    def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
+    def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
         """The reward of a transition that led to ``achieved_goal``; see :meth:`GoalTracker.compute_reward`."""
         return self.goal_tracker.compute_reward(achieved_goal, desired_goal, info)
 
-    def compute_terminated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
-        """Whether it ends the episode; see :meth:`GoalTracker.compute_terminated`."""
-        return self.goal_tracker.compute_terminated(achieved_goal, desired_goal, info)
-
-    def compute_truncated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Info) -> Any:
-        """Whether it cuts the episode short; see :meth:`GoalTracker.compute_truncated`."""
-        return self.goal_tracker.compute_truncated(achieved_goal, desired_goal, info)
-
     def render(self) -> Any:
-        """
-        The environment's frame and, where the render mode is ``"rgb_array"`` and goals are images, the goal to the right of
-        it, enlarged to the same height. An environment that has a method ``render_observation(observation)``, returning an
-        RGB frame, draws the goal itself.
-
-        :return: (H, W, 3) uint8; in other modes, or if goals are no images, what the environment returns
-        """
+        """The environment's frame; with the goal to the right of it if both are pictures."""
         frame = self.env.render()
-        if self.render_mode != "rgb_array" or not isinstance(frame, np.ndarray):
+        if self.render_mode != "rgb_array" or not is_image_space(self.env.observation_space):
             return frame
-        picture = goal_picture(self.env, self.goal_tracker.desired_goals[0])
-        return frame if picture is None else beside(frame, picture)
+        return _beside(np.asarray(frame), self.goal_tracker.desired_goals[0])
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: the goal episode; neither the environment's state nor the goal buffer"""
         return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), "going_on": copy.deepcopy(self._going_on)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: from :meth:`get_checkpoint_state`
-        :raises ValueError: if it is of goal episodes of other settings
-        """
+        """Raises a ValueError if the state is of goal episodes of other settings."""
         self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
         self._going_on = copy.deepcopy(state["going_on"])
 
@@ -178,7 +154,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
 
     ``infos`` have the keys of ``GoalBufferWrapper``, and at the end of an episode ``terminal_observation``,
     ``TimeLimit.truncated`` and ``episode`` (return, length) of the goal episode. An ``episode`` entry that a Monitor below
-    writes is moved to ``env_episode``.
+    writes is moved to ``env_episode``. Options set by ``set_options({"goal": observation})``, or one such dict for each
+    environment, set the goals of the next reset. A step raises a RuntimeError if a worker of a SubprocVecEnv has died.
 
     :param venv: vectorized environment whose observation is one array
     :param goal_buffer: where goals are kept; a new one if None
@@ -216,24 +193,17 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return self.goal_tracker.goal_buffer
 
     def seed(self, seed: int | None = None) -> Any:
-        """
-        :param seed: of the choice of goals, and of the environments at their next reset
-        :return: the seed of each environment
-        """
+        """Also of the choice of goals."""
         self.goal_tracker.seed(seed)
         self.action_space.seed(seed)
         return self.venv.seed(seed)
 
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
-        """:param options: for the next reset, for all environments or one dict each; ``"goal"`` sets the goal"""
+        """For the next reset; ``"goal"`` sets the goal."""
         VecEnv.set_options(self, options)
 
     def reset(self) -> GoalObs:
-        """
-        Reset all environments. Options set by ``set_options({"goal": observation})`` set the goals.
-
-        :return: the first goal observations, each of shape ``(num_envs, *observation_space.shape)``
-        """
+        """Reset all environments."""
         tracker = self.goal_tracker
         options = [dict(option) for option in self._options]
         goals = [option.pop("goal", None) for option in options]
@@ -262,16 +232,12 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return _goal_obs(observations, tracker.desired_goals)
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """:param actions: of the environments, for :meth:`step_wait`"""
+        """See SB3."""
         with guards.workers(self.venv):
             self.venv.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """
-        :return: goal observations, goal rewards float32, dones, infos
-        :raises ValueError: as ``GoalBufferWrapper.step``
-        :raises RuntimeError: if a worker of a SubprocVecEnv has died
-        """
+        """Goal observations, goal rewards, dones and infos."""
         tracker = self.goal_tracker
         with guards.workers(self.venv, answering=True):
             venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
@@ -322,9 +288,9 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """SB3's way to call methods, HerReplayBuffer's to ``compute_reward``; the goal methods are answered here."""
-        if method_name in ("compute_reward", "compute_terminated", "compute_truncated"):
-            answer = getattr(self.goal_tracker, method_name)(*method_args, **method_kwargs)
+        """As SB3's. ``compute_reward``, which HerReplayBuffer calls, is answered here."""
+        if method_name == "compute_reward":
+            answer = self.goal_tracker.compute_reward(*method_args, **method_kwargs)
             return [answer for _ in self._get_indices(indices)]
         return self.venv.env_method(method_name, *method_args, indices=indices, **method_kwargs)
 
@@ -334,10 +300,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), **copy.deepcopy(kept)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: from :meth:`get_checkpoint_state`
-        :raises ValueError: if it is of goal episodes of other settings
-        """
+        """Raises a ValueError if the state is of goal episodes of other settings."""
         self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
         state = copy.deepcopy({name: state[name] for name in ("returns", "reset_infos", "options")})
         self._returns, self.reset_infos, self._options = state["returns"], state["reset_infos"], state["options"]
@@ -360,3 +323,17 @@ def _buffer_for(observation_space: spaces.Space[Any], goal_buffer: GoalBuffer | 
 
 def _goal_obs(shown: NDArray[Any], desired: NDArray[Any]) -> GoalObs:
     return {"observation": shown, "achieved_goal": shown.copy(), "desired_goal": desired.copy()}
+
+
+def _beside(frame: NDArray[np.uint8], goal: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The frame, and to the right of it the goal, an image with channels first or last, enlarged to the same height."""
+    if goal.shape[2] not in (1, 3) and goal.shape[0] == min(goal.shape):
+        goal = np.moveaxis(goal, 0, 2)
+    if goal.shape[2] != 3:  # the last of stacked grey frames
+        goal = goal[:, :, -1:].repeat(3, axis=2)
+    height = len(frame)
+    width = max(1, round(goal.shape[1] * height / goal.shape[0]))
+    rows = np.arange(height) * goal.shape[0] // height
+    columns = np.arange(width) * goal.shape[1] // width
+    gap = np.full((height, 2 * max(1, height // 40), 3), _GAP_COLOUR, np.uint8)  # even, as video encoders want widths
+    return np.concatenate([frame, gap, goal[rows[:, None], columns]], axis=1)

@@ -61,16 +61,13 @@ class CountBonus:
         assert self._model is not None
         assert replay.states is not None
         n, largest = len(replay.states), 1.0 / (1.0 - _DISCOUNT)
-        tried = replay.tried[:n]
-        bonus = 1.0 / np.sqrt(1.0 + tried)
+        n_modeled, modeled = self._model.n_states, self._model.tried
+        bonus = 1.0 / np.sqrt(1.0 + replay.tried[:n])
         values = np.full(n, largest / 2)
         values[: len(self.values)] = self.values
-        modeled = np.zeros((n, self.n_actions), dtype=np.bool_)
-        modeled.reshape(-1)[self._model.tried] = True
-        new = (tried > 0) & ~modeled  # tried since the model was made: as if it led back
         for _ in range(_SWEEPS):
-            led = np.where(new, values[:, None], largest)
-            led.reshape(-1)[self._model.tried] = self._model.on @ values[: self._model.n_states]
+            led = np.where(replay.tried[:n] > 0, values[:, None], largest)  # tried since the model was made: as if it led back
+            led[:n_modeled][modeled] = (self._model.on @ values[:n_modeled]).reshape(modeled.shape)[modeled]
             led *= _DISCOUNT
             better = (bonus + led).max(axis=1)
             change = np.abs(better - values).max(initial=0.0)
@@ -112,5 +109,5 @@ class CountBonus:
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: from :meth:`get_checkpoint_state`"""
         self.values, self.led = state["values"], state["led"]
-        self._model = ReplayModel.from_checkpoint_state(state["model"])
+        self._model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
         self._solve_at, self._model_at = state["solve_at"], state["model_at"]

@@ -6,7 +6,6 @@ import copy
 import io
 import os
 import pathlib
-from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -24,9 +23,8 @@ from sb3_manygoals import guards
 from sb3_manygoals.action_masks import current_action_masks
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.goals import GoalBuffer, GoalSelector
+from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
-from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapper import goal_observation_space
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -40,6 +38,8 @@ SelfGoalDQN = TypeVar("SelfGoalDQN", bound="GoalDQN")
 _NOT_SAVED = ["batch_norm_stats", "batch_norm_stats_target", "goal_buffer", "goal_updates", "targets"]
 _NOT_SAVED += ["_loss", "_selectors", "_trackers", "_reviewed"]
 """Attributes that ``save`` leaves out besides SB3's."""
+_IN_CHECKPOINTS = ("goal_updates", "rng", "exploration_rate", "_loss", "_last_action_masks", "_exploring", "_reviewed")
+"""Attributes that are saved in a checkpoint as they are."""
 _GIVE_UP, _BEGIN, _GO_OVER = 0.05, 0.1, 0.2
 """Shares of observations that were met before: below the first, planned targets are given up; from the second on, learning
 begins with them; from the third on, bootstrapped ones are given up. In between they stay, so that they do not alternate."""
@@ -52,7 +52,6 @@ class GoalDQN(DQN):
     replay_buffer: ManyGoalsReplayBuffer
     q_net: UniversalQNetwork  # type: ignore[assignment]
     q_net_target: UniversalQNetwork  # type: ignore[assignment]
-    targets: Targets
     target_class: type[Targets] | None
     target_kwargs: dict[str, Any] | None
     goal_buffer: GoalBuffer | None
@@ -61,17 +60,11 @@ class GoalDQN(DQN):
     goals_in_replay: bool
     action_masks: bool
     rng: np.random.Generator
-    _loss: th.Tensor
-    _selectors: list[GoalSelector]
-    _trackers: list[GoalTracker]
     goal_updates: NDArray[np.int64]
     """How often each goal was in an update, by id, shape (capacity of the goal buffer,). Goals in the replay memory are not
     counted."""
+    _loss: th.Tensor
     _last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
-    _exploring: NDArray[np.bool_]
-    """Environments whose goal episode explores, for targets that decide how to act."""
-    _reviewed: tuple[int, int, int]
-    """Environment steps, observations and known ones among them, when targets were last chosen."""
 
     def _setup_model(self) -> None:
         replay_class, goals_in_replay = self.replay_buffer_class, self.goals_in_replay
@@ -86,14 +79,13 @@ class GoalDQN(DQN):
             raise ValueError("goals_in_replay: goals are forgotten, so PlannedTargets cannot plan for them, use TDTargets")
         if goals_in_replay and target_kwargs.get("goal_sampling") == "behavior":
             raise ValueError('goals_in_replay needs goal_sampling "uniform" or "batch", got "behavior"')
-        follow = {"action_masks": self.action_masks, **first.replay_kwargs(target_kwargs)}
-        self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, **follow}
+        self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, "action_masks": self.action_masks}
         if self.env is not None:
             self._check_memory(self.env)
-        elif "max_states" in self.replay_buffer_kwargs:  # without an environment there is nothing to learn
-            self.replay_buffer_kwargs["max_states"] = 0
-        self._selectors, self._trackers, self._reviewed = [], [], (0, 0, 0)
+        self._reviewed = (0, 0, 0)
+        """Environment steps, observations and known ones among them, when targets were last chosen."""
         self._exploring = np.ones(self.n_envs, dtype=np.bool_)
+        """Environments whose goal episode explores, for targets that decide how to act."""
         super()._setup_model()
         if self.env is not None:
             self._adopt_goals(self.env)
@@ -105,7 +97,7 @@ class GoalDQN(DQN):
         return default if self.target_class is None else self.target_class
 
     def _make_targets(self, target_class: type[Targets]) -> None:
-        self.targets = target_class(self._learner, **(self.target_kwargs or {}))
+        self.targets: Targets = target_class(self._learner, **(self.target_kwargs or {}))
 
     @property
     def _learner(self) -> Learner:
@@ -135,10 +127,6 @@ class GoalDQN(DQN):
         if plan != planned or steps == 0:
             how = "planned in the replay memory (PlannedTargets)" if plan else "bootstrapped by a target network (TDTargets)"
             self.logger.info(f"{share:.0%} of the observations were met before: values are {how}")
-
-    @abstractmethod
-    def goal_values(self, observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float32]:
-        """See :meth:`ManyGoalsDQN.goal_values`."""
 
     def _check_memory(self, env: VecEnv) -> None:
         assert isinstance(self.observation_space, spaces.Dict)
@@ -171,12 +159,18 @@ class GoalDQN(DQN):
             self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         for tracker in trackers:
             tracker.adopt(self.goal_buffer)  # to which the ids in the replay memory refer
-        self._trackers = trackers
-        self.goal_reward = trackers[0].goal_reward
-        self.step_reward = trackers[0].step_reward
+        self._trackers, self._selectors = trackers, list({id(each.selector): each.selector for each in trackers}.values())
+        self.goal_reward, self.step_reward = trackers[0].goal_reward, trackers[0].step_reward
         now = getattr(self, "targets", None)
         if now is None or now.learner != self._learner:
             self._make_targets(self._first_target_class if now is None else type(now))
+
+    @staticmethod
+    def _pursue(env: GymEnv, goal_wrapper_kwargs: dict[str, Any], goals_in_replay: bool) -> GymEnv:
+        """With a goal wrapper around it, if it has none."""
+        if goals_in_replay and not is_goal_wrapped(env):
+            goal_wrapper_kwargs = {**goal_wrapper_kwargs, "goal_buffer": ReplayGoals(env.observation_space)}
+        return pursue_goals(env, goal_wrapper_kwargs)
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -184,22 +178,21 @@ class GoalDQN(DQN):
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """
-        :param env: the environment to continue in, with goals or without; the goals known so far are kept
+        As SB3's. The goals known so far are kept.
+
+        :param env: the environment to continue in, with goals or without
         :param force_reset: whether to reset it before training
         :raises ValueError: if it comes with another goal buffer that is not empty
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
-        settings = copy.deepcopy(self.goal_wrapper_kwargs)
-        if self.goals_in_replay and not is_goal_wrapped(env):
-            settings["goal_buffer"] = ReplayGoals(env.observation_space)
-        env = self._wrap_env(pursue_goals(env, settings))
-        for theirs in (tracker.goal_buffer for tracker in goal_trackers(env)):
-            known = self.goal_buffer is None or theirs is self.goal_buffer
-            if not known and (len(theirs) > 0 or theirs.has_held_out):
-                raise ValueError(
-                    "env has a goal buffer of its own, with goals or held-out observations, but the model goes on with "
-                    "the one it has: give env's goal wrapper goal_buffer=model.goal_buffer"
-                )
+        env = self._wrap_env(self._pursue(env, copy.deepcopy(self.goal_wrapper_kwargs), self.goals_in_replay))
+        theirs = goal_trackers(env)[0].goal_buffer
+        others = self.goal_buffer is not None and theirs is not self.goal_buffer
+        if others and (len(theirs) > 0 or theirs.has_held_out):
+            raise ValueError(
+                "env has a goal buffer of its own, with goals or held-out observations, but the model goes on with the one it "
+                "has: give env's goal wrapper goal_buffer=model.goal_buffer"
+            )
         self._check_memory(env)
         super().set_env(env, force_reset)
         assert self.env is not None
@@ -207,9 +200,6 @@ class GoalDQN(DQN):
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         assert self.env is not None, "a model without an environment cannot learn"
-        self._selectors = list({id(tracker.selector): tracker.selector for tracker in goal_trackers(self.env)}.values())
-        for selector in self._selectors:
-            selector.use_values(self.goal_values)
         before = self._last_obs
         prepared = super()._setup_learn(*args, **kwargs)
         if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
@@ -233,7 +223,7 @@ class GoalDQN(DQN):
     def _add_step(self, fault: guards.Fault) -> None:
         """Add step and environment to a fault, if it is of this model's environments and not of a callback's."""
         assert self.env is not None
-        sources = [id(tracker) for tracker in goal_trackers(self.env)]
+        sources = [id(tracker) for tracker in self._trackers]
         if fault.source in sources:
             fault.index += sources.index(fault.source)  # of GoalBufferWrappers, each of which knows of one environment
         elif fault.source != id(self.env.unwrapped):
@@ -271,19 +261,14 @@ class GoalDQN(DQN):
 
         :param path: of the pickle
         :param truncate_last_traj: not used; part of SB3's interface
-        :raises ValueError: if the model that wrote them had another ``action_masks``, or if only one of the two has
-            ``goal_sampling="behavior"``
+        :raises ValueError: if the model that wrote them had another ``action_masks``
         """
         before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
-        loaded, problem = self.replay_buffer, None
-        if (loaded.next_action_masks is not None) != self.action_masks:
-            problem = f"action_masks={not self.action_masks}, this one has {self.action_masks}"
-        elif (loaded.behavior_goal_ids is not None) != (before.behavior_goal_ids is not None):
-            problem = 'another goal_sampling: only one of them has "behavior"'
-        if problem is not None:
+        if (self.replay_buffer.next_action_masks is not None) != self.action_masks:
             self.replay_buffer = before
-            raise ValueError(f"the replay memory was saved by a model with {problem}")
+            found = f"action_masks={not self.action_masks}, this one has {self.action_masks}"
+            raise ValueError(f"the replay memory was saved by a model with {found}")
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         if isinstance(self.goal_buffer, ReplayGoals):
             self.goal_buffer.use(self.replay_buffer)
@@ -305,14 +290,8 @@ class GoalDQN(DQN):
             "algorithm": get_algorithm_state(self),
             "replay_buffer": self.replay_buffer.get_checkpoint_state(),
             "goal_buffer": self.goal_buffer.get_checkpoint_state(),
-            "goal_updates": self.goal_updates,
-            "rng": self.rng,
-            "exploration_rate": self.exploration_rate,
-            "loss": self._loss,
-            "last_action_masks": self._last_action_masks,
-            "exploring": self._exploring,
-            "reviewed": self._reviewed,
             "targets": {"class": type(self.targets).__name__, "state": self.targets.get_checkpoint_state()},
+            "attributes": {name: getattr(self, name) for name in _IN_CHECKPOINTS},
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -333,10 +312,8 @@ class GoalDQN(DQN):
             self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
         except ValueError as error:
             raise CheckpointError(str(error)) from error
-        self.goal_updates, self.rng, self.exploration_rate = state["goal_updates"], state["rng"], state["exploration_rate"]
-        self._loss = state["loss"].to(self.device)
-        self._last_action_masks = state["last_action_masks"]
-        self._exploring, self._reviewed = state["exploring"], tuple(state["reviewed"])
+        for name, value in state["attributes"].items():
+            setattr(self, name, value.to(self.device) if isinstance(value, th.Tensor) else value)
         self.targets.set_checkpoint_state(state["targets"]["state"])
 
     @classmethod
@@ -353,23 +330,14 @@ class GoalDQN(DQN):
         """
         As SB3's. An ``env`` without goals is wrapped as that of the saved model, with the same observations held out. Load the
         goals with :meth:`load_goal_buffer`.
-
-        :param path: of the zip file
-        :param env: to continue training in; None for prediction only
-        :param device: for the networks
-        :param custom_objects: replacements for objects in the file
-        :param print_system_info: print where the model comes from
-        :param force_reset: reset the environment before training
-        :param kwargs: attributes to change
-        :return: the model
         """
         if env is not None:
             data, _, _ = load_from_zip_file(path, device=device, custom_objects=custom_objects)
             assert data is not None, "No data found in the saved file"
-            settings = dict(kwargs.get("goal_wrapper_kwargs", data["goal_wrapper_kwargs"]))
-            if data["goal_rules"] is not None and not is_goal_wrapped(env):
+            settings, in_replay = dict(kwargs.get("goal_wrapper_kwargs", data["goal_wrapper_kwargs"])), data["goals_in_replay"]
+            if data["goal_rules"] is not None and not in_replay and not is_goal_wrapped(env):
                 settings.setdefault("goal_buffer", GoalBuffer.from_rules(env.observation_space, data["goal_rules"]))
-            env = pursue_goals(env, settings)
+            env = cls._pursue(env, settings, in_replay)
         return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
 
     def save(
@@ -381,10 +349,6 @@ class GoalDQN(DQN):
         """
         As SB3's: networks, optimizer and settings, including the held-out observations. Replay memory and goals are saved by
         ``save_replay_buffer`` and :meth:`save_goal_buffer`.
-
-        :param path: of the zip file
-        :param exclude: further attributes to leave out
-        :param include: attributes to save that are left out otherwise
         """
         self.goal_rules = None if self.goal_buffer is None else self.goal_buffer.rules
         super().save(path, exclude, include)

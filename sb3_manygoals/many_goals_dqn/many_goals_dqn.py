@@ -20,12 +20,10 @@ from torch import nn
 from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
 from sb3_manygoals.checks import check_number, check_whole
-from sb3_manygoals.goals.buffer import check_goal_space
-from sb3_manygoals.goals.environments import is_goal_wrapped, pursue_goals
+from sb3_manygoals.goals.environments import is_goal_wrapped
 from sb3_manygoals.many_goals_dqn.goal_dqn import GoalDQN
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
-from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.targets import Targets, TDTargets
 from sb3_manygoals.memory import keep_freed_memory
 from sb3_manygoals.networks import PaddedCNN
@@ -168,13 +166,9 @@ class ManyGoalsDQN(GoalDQN):
         if env is not None:
             if goal_wrapper_kwargs and is_goal_wrapped(env):
                 raise ValueError(f"goal_wrapper_kwargs {sorted(goal_wrapper_kwargs)} given, but env pursues goals already")
-            settings = dict(goal_wrapper_kwargs or {})
-            if goals_in_replay and not is_goal_wrapped(env):
-                if "goal_buffer" in settings:
-                    raise ValueError("goals_in_replay: the goals are in the replay memory, goal_buffer must not be given")
-                check_goal_space(env.observation_space)
-                settings["goal_buffer"] = ReplayGoals(env.observation_space)
-            env = pursue_goals(env, settings)
+            if goals_in_replay and "goal_buffer" in (goal_wrapper_kwargs or {}):
+                raise ValueError("goals_in_replay: the goals are in the replay memory, goal_buffer must not be given")
+            env = self._pursue(env, goal_wrapper_kwargs or {}, goals_in_replay)
         super().__init__(
             policy,  # type: ignore[arg-type]
             env,  # type: ignore[arg-type]
@@ -223,7 +217,7 @@ class ManyGoalsDQN(GoalDQN):
         super()._setup_model()
 
     def set_random_seed(self, seed: int | None = None) -> None:
-        """:param seed: of Python, NumPy, PyTorch, the action space, the environments, and the learner's own generator"""
+        """As SB3's, and of the learner's own generator."""
         super().set_random_seed(seed)
         # tagged, as environments use default_rng(seed) themselves
         self.rng = np.random.default_rng(None if seed is None else (seed, _LEARNER_STREAM))
@@ -234,12 +228,7 @@ class ManyGoalsDQN(GoalDQN):
         self.exploration_rate = self.exploration_schedule(self._current_progress_remaining)
 
     def train(self, gradient_steps: int, batch_size: int = 128) -> None:
-        """
-        :param gradient_steps: number of updates
-        :param batch_size: states or transitions in each
-        :raises FloatingPointError: if the loss of an update is not finite; the networks are as before this update. On a CUDA
-            device see :func:`~sb3_manygoals.guards.check_loss`
-        """
+        """As SB3's. A loss that is not finite is a FloatingPointError; the networks are as before this update."""
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         if self._n_updates == 0 and self.policy.standardize:
@@ -270,20 +259,6 @@ class ManyGoalsDQN(GoalDQN):
             ids = draw.goal_ids.cpu().numpy()
             np.add.at(self.goal_updates, ids[ids >= 0], 1)
 
-    def goal_values(self, observations: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float32]:
-        """
-        The values max_a Q(s, a, g).
-
-        :param observations: shape (n, *observation_space.shape)
-        :param goals: the goal of each, the same shape
-        :return: by the trained network and by the target network, shape (2, n)
-        """
-        self.policy.set_training_mode(False)
-        pair = [th.as_tensor(array, device=self.device) for array in (observations, goals)]
-        with th.no_grad():
-            values = th.stack([net(*pair).amax(dim=1) for net in (self.q_net, self.q_net_target)])
-        return np.asarray(values.cpu().numpy(), dtype=np.float32)
-
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -294,10 +269,8 @@ class ManyGoalsDQN(GoalDQN):
                 return super()._sample_action(learning_starts, action_noise, n_envs)
             actions: NDArray[Any] = random_allowed(masks, self.rng)
             return actions, actions
-        replay = self.replay_buffer
-        states = None if replay.states is None else replay.numbers_of(self._last_obs["observation"])
         goal_ids = np.concatenate([tracker.desired_ids for tracker in self._trackers])
-        planned = self.targets.act(states, goal_ids, self._exploring, self.rng, masks)
+        planned = self.targets.act(self._last_obs["observation"], goal_ids, self._exploring, self.rng, masks)
         actions = self.predict(self._last_obs, action_masks=masks)[0] if planned is None else planned
         return actions, actions
 
@@ -313,8 +286,7 @@ class ManyGoalsDQN(GoalDQN):
         Greedy or epsilon-greedy actions of the network; each environment explores independently.
 
         :param observation: dict with "observation" and "desired_goal", one of each or a batch
-        :param state: not used
-        :param episode_start: not used
+        :param state: not used, as ``episode_start``
         :param deterministic: True for greedy actions, False for random ones with probability ``exploration_rate``
         :param action_masks: actions allowed, shape (A,) or (n, A), None for all, as in sb3-contrib; independent of the
             constructor's ``action_masks``, which is about training
@@ -328,20 +300,22 @@ class ManyGoalsDQN(GoalDQN):
         shapes = [array.shape for array in goal_obs.values()]
         if shapes[0] != shapes[1]:
             raise ValueError(f"observation and desired_goal must have one shape, got {shapes[0]} and {shapes[1]}")
-        if deterministic:
-            return self.policy.predict(goal_obs, state, episode_start, deterministic, action_masks)
-        shape = shapes[0][:1] if self.policy.is_vectorized_observation(goal_obs) else ()
-        explore = self.rng.random(shape) < self.exploration_rate
-        if action_masks is None:
-            random_actions = self.rng.integers(self._n_actions, size=shape)
-        else:
-            masks = check_action_masks(action_masks, explore.size, self._n_actions)
-            random_actions = random_allowed(masks, self.rng).reshape(shape)
-        if explore.all():
-            return random_actions, state
-        actions, state = self.policy.predict(goal_obs, state, episode_start, deterministic, action_masks)
-        actions = np.where(explore, random_actions, actions)
-        return actions, state
+        tensors, vectorized = self.policy.obs_to_tensor(goal_obs)
+        assert isinstance(tensors, dict)
+        n = len(tensors["observation"])
+        masks = None if action_masks is None else check_action_masks(action_masks, n, self._n_actions)
+        explore, actions = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
+        if not deterministic:
+            explore = self.rng.random(n) < self.exploration_rate
+            actions = self.rng.integers(self._n_actions, size=n) if masks is None else random_allowed(masks, self.rng)
+        if not explore.all():
+            self.policy.set_training_mode(False)
+            with th.no_grad():
+                q = self.policy.action_values(tensors)
+            if masks is not None:
+                q = q.masked_fill(~th.as_tensor(masks, device=self.device), -th.inf)
+            actions = np.where(explore, actions, q.argmax(dim=1).cpu().numpy())
+        return actions if vectorized else actions.squeeze(axis=0), state
 
     def dump_logs(self) -> None:
         """Write the log. The loss is copied from the device only here."""
@@ -364,17 +338,12 @@ class ManyGoalsDQN(GoalDQN):
         progress_bar: bool = False,
     ) -> SelfManyGoalsDQN:
         """
-        :param total_timesteps: environment steps; a float such as ``3e6`` will do
-        :param callback: called at every step
-        :param log_interval: episodes between two lines of the log
-        :param tb_log_name: name of the run in TensorBoard
-        :param reset_num_timesteps: False to continue the step count and the schedules of the last call
-        :param progress_bar: whether to show one (needs tqdm and rich)
-        :return: the model
+        As SB3's; ``total_timesteps`` may be a float such as ``3e6``.
+
         :raises ValueError: if ``total_timesteps`` is not a finite number of at least 1, or an environment gives an observation
             of another shape or kind of dtype than its space, or an observation or reward that is not finite
         :raises RuntimeError: if a worker of a SubprocVecEnv has died
-        :raises FloatingPointError: if a loss is not finite, see :meth:`train`
+        :raises FloatingPointError: if a loss is not finite, see :func:`~sb3_manygoals.guards.check_loss`
         """
         total = int(check_number("total_timesteps", total_timesteps, "[1, inf)"))
         try:
@@ -385,12 +354,7 @@ class ManyGoalsDQN(GoalDQN):
 
 
 def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:
-    """
-    :param updates_per_step: updates for each step of each environment
-    :param n_envs: number of environments
-    :return: SB3's ``train_freq`` (in vector steps) and ``gradient_steps``
-    :raises ValueError: if ``updates_per_step`` is not a number in (0, 1000]
-    """
+    """SB3's ``train_freq``, in vector steps, and ``gradient_steps`` that make so many updates a step of each environment."""
     check_number("updates_per_step", updates_per_step, "(0, 1000]")
     each = Fraction(updates_per_step).limit_denominator(10**6) * n_envs
     if each < Fraction(1, _LONGEST_RHYTHM):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,16 +36,16 @@ class ReplayModel:
     All outcomes of a pair but the most frequent count one less than they were seen. Otherwise a plan would rely on rare
     outcomes that were seen once, by luck.
 
-    :param n_actions: number of actions, A
-    :param n_states: number of states, S
-    :param tried: ``state * A + action`` of each pair that was tried, ascending, shape (R,) int64
-    :param on: probability of each next state after each of these pairs, shape (R, S) float32
-    :param ends: probability of each next state in which the environment ends, shape (R, S) float32
+    :param on: probability of each next state, in row ``state * A + action``, shape (S A, S) float32; zeros if it was not tried
+    :param ends: probability of each next state in which the environment ends, shape (S A, S) float32
     """
 
-    def __init__(self, n_actions: int, n_states: int, tried: NDArray[np.int64], on: csr_array, ends: csr_array) -> None:
-        self.n_actions, self.n_states = n_actions, n_states
-        self.tried, self.on, self.ends = tried, on, ends
+    def __init__(self, on: csr_array, ends: csr_array) -> None:
+        self.on, self.ends = on, ends
+        self.n_states = on.shape[1]
+        self.n_actions = on.shape[0] // max(self.n_states, 1)
+        self.tried = (np.diff(on.indptr) + np.diff(ends.indptr) > 0).reshape(self.n_states, self.n_actions)
+        """Whether each action was tried in each state, shape (S, A)."""
 
     @classmethod
     def of(cls, replay: ManyGoalsReplayBuffer) -> ReplayModel:
@@ -57,23 +56,18 @@ class ReplayModel:
         assert replay.states is not None
         assert isinstance(replay.action_space, spaces.Discrete)
         n_actions, n_states = int(replay.action_space.n), len(replay.states)
-        rows, counts = replay.outcomes()
-        states, actions, next_states, ended = rows.T
-        tried, row = np.unique(states * n_actions + actions, return_inverse=True)
+        outcomes, counts = replay.outcomes()
+        states, actions, next_states, ended = outcomes.T
         # the same next state with and without an end are two outcomes
-        led = csr_array((counts.astype(np.float32), (row, next_states + n_states * ended)), shape=(len(tried), 2 * n_states))
-        led.sum_duplicates()
-        if len(tried):
-            lengths, first = np.diff(led.indptr), led.indptr[:-1]
+        place = states * n_actions + actions, next_states + n_states * ended
+        led = csr_array((counts.astype(np.float32), place), shape=(n_states * n_actions, 2 * n_states))
+        lengths = np.diff(led.indptr)
+        first, lengths = led.indptr[:-1][lengths > 0], lengths[lengths > 0]
+        if len(first):
             led.data[led.data < np.repeat(np.maximum.reduceat(led.data, first), lengths)] -= 1.0
             led.data /= np.repeat(np.add.reduceat(led.data, first), lengths)
             led.eliminate_zeros()
-        return cls(n_actions, n_states, tried, led[:, :n_states], led[:, n_states:])
-
-    @cached_property
-    def left(self) -> NDArray[np.int64]:
-        """The states in which something was tried, ascending."""
-        return np.unique(self.tried // self.n_actions)
+        return cls(led[:, :n_states], led[:, n_states:])
 
     def options(self) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Option]]:
         """
@@ -83,51 +77,32 @@ class ReplayModel:
         :return: all states, those with the most options first, shape (S,); the place of each state in this order, shape (S,);
             the first option of all states that have one, the second one, and so on
         """
-        of_pair = self.tried // self.n_actions
         certain = np.flatnonzero((np.diff(self.on.indptr) == 1) & (np.diff(self.ends.indptr) == 0))
-        idle = certain[self.on.indices[self.on.indptr[certain]] == of_pair[certain]]
-        pairs = np.setdiff1d(np.arange(len(self.tried)), idle)
-        states = of_pair[pairs]
-        n_options = np.bincount(states, minlength=self.n_states)
-        order = np.argsort(-n_options, kind="stable")
-        place = np.empty(self.n_states, dtype=np.int64)
-        place[order] = np.arange(self.n_states)
-        rank = np.arange(len(pairs)) - (np.cumsum(n_options) - n_options)[states]
+        idle = certain[self.on.indices[self.on.indptr[certain]] == certain // self.n_actions]
+        options = self.tried.copy()
+        options.reshape(-1)[idle] = False
+        order = np.argsort(-options.sum(axis=1), kind="stable")
+        place = np.argsort(order)
+        options = options[order]
+        rank = np.where(options, options.cumsum(axis=1), 0)
         found = []
-        for number in range(int(n_options.max(initial=0))):
-            rows = pairs[rank == number]
-            rows = rows[np.argsort(place[of_pair[rows]])]
+        for number in range(1, int(rank.max(initial=0)) + 1):
+            places, actions = np.nonzero(rank == number)
+            rows = order[places] * self.n_actions + actions
             on = self.on[rows]
             on = csr_array((on.data, place[on.indices], on.indptr), shape=on.shape)
-            found.append(Option(self.tried[rows] % self.n_actions, on, self.ends[rows]))
+            found.append(Option(actions, on, self.ends[rows]))
         return order, place, found
-
-    def rows(self, states: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """
-        :param states: numbers of states, -1 for unknown ones, shape (n,)
-        :return: the rows of the pairs tried in them; and which of the n * A actions, state by state, these are
-        """
-        wanted = (states[:, None] * self.n_actions + np.arange(self.n_actions)).ravel()
-        rows = np.minimum(np.searchsorted(self.tried, wanted), max(len(self.tried) - 1, 0))
-        places = np.flatnonzero(self.tried[rows] == wanted) if len(self.tried) else rows[:0]
-        return rows[places], places
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree"""
         on, ends = ([matrix.data, matrix.indices, matrix.indptr] for matrix in (self.on, self.ends))
-        return {"n_actions": self.n_actions, "n_states": self.n_states, "tried": self.tried, "on": on, "ends": ends}
+        return {"shape": self.on.shape, "on": on, "ends": ends}
 
     @classmethod
-    def from_checkpoint_state(cls, state: dict[str, Any] | None) -> ReplayModel | None:
-        """
-        :param state: from :meth:`get_checkpoint_state`, or None
-        :return: an equal model, or None
-        """
-        if state is None:
-            return None
-        shape = (len(state["tried"]), state["n_states"])
-        on, ends = (csr_array(tuple(state[name]), shape=shape) for name in ("on", "ends"))
-        return cls(state["n_actions"], state["n_states"], state["tried"], on, ends)
+    def from_checkpoint_state(cls, state: dict[str, Any]) -> ReplayModel:
+        """:return: an equal model, from :meth:`get_checkpoint_state`"""
+        return cls(*(csr_array(tuple(state[name]), shape=state["shape"]) for name in ("on", "ends")))
 
 
 class ReplayPlan:
@@ -140,9 +115,9 @@ class ReplayPlan:
     This is the all-goals table of Kaelbling (1993), with every transition used again and again, as in prioritized sweeping
     (Moore and Atkeson 1993) or search on the replay buffer (Eysenbach et al. 2019). Stochastic outcomes are averaged.
 
-    The values of a goal itself, V(g, g), do not follow the equation, as actions that stay in place are left out. Nothing uses
-    them: a transition into the goal is worth ``goal_reward``. Memory: 4 bytes for the value and 1 for the best action (with up
-    to 128 actions) of each pair of state and goal.
+    Actions that always led back to the same state are left out, as they are never better than others. So the values of a goal
+    itself, V(g, g), do not follow the equation. Nothing uses them: a transition into the goal is worth ``goal_reward``.
+    Memory: 4 bytes for the value and 1 for the best action (with up to 128 actions) of each pair of state and goal.
 
     :param gamma: discount factor
     :param goal_reward: reward of the transition that reaches the goal
@@ -197,12 +172,9 @@ class ReplayPlan:
         values: NDArray[np.float32],
         goal_states: NDArray[np.int64],
         sweeps: int,
-    ) -> NDArray[np.signedinteger[Any]]:
-        """
-        :param values: of some goals, in the order of the options; changed in place
-        :return: the best actions, in the same order
-        """
-        actions = np.full(values.shape, -1, dtype=self.best.dtype)
+    ) -> NDArray[np.int64]:
+        """Change the values of some goals in place and return the best actions, both in the order of the options."""
+        actions = np.full(values.shape, -1)
         if not options:
             return actions
         columns = np.flatnonzero(goal_states != UNKNOWN)
@@ -226,8 +198,7 @@ class ReplayPlan:
                 np.maximum(best[: len(found)], found, out=best[: len(found)])
             change = np.abs(best - values[:n_first]).max() if sweep % _CHECK_EVERY == 0 else np.inf
             values[:n_first] = best
-            returns[:n_first] = self._returns(best, None)
-            returns[achieved] = self.goal_reward
+            returns = self._returns(values, achieved)
             if change <= tolerance:
                 break
         best = action_values(0)
@@ -240,12 +211,11 @@ class ReplayPlan:
         actions[:n_first][best < self.horizon] = -1
         return actions
 
-    def _returns(self, values: NDArray[np.float32], achieved: tuple[NDArray[Any], ...] | None) -> NDArray[np.float32]:
+    def _returns(self, values: NDArray[np.float32], achieved: tuple[NDArray[Any], ...]) -> NDArray[np.float32]:
         """The return of a transition into each state, given the values of the states and the pairs (state, its own goal)."""
         returns: NDArray[np.float32] = self.gamma * values
         returns += self.step_reward
-        if achieved is not None:
-            returns[achieved] = self.goal_reward
+        returns[achieved] = self.goal_reward
         return returns
 
     def _returns_of_ends(self, ends: csr_array, goal_states: NDArray[np.int64]) -> NDArray[np.float32] | None:
@@ -270,7 +240,9 @@ class ReplayPlan:
         found = np.full((len(states), model.n_actions, len(goal_ids)), np.nan, dtype=np.float32)
         goals = np.flatnonzero((goal_ids >= 0) & (goal_ids < self.values.shape[1]))
         goal_states = self._goal_states[goal_ids[goals]]
-        rows, tried = model.rows(states)
+        known = np.flatnonzero((states >= 0) & (states < model.n_states))
+        places, actions = np.nonzero(model.tried[states[known]])
+        rows = states[known][places] * model.n_actions + actions
         on = model.on[rows]
         met, columns = np.unique(on.indices, return_inverse=True)
         on = csr_array((on.data, columns, on.indptr), shape=(len(rows), len(met)))
@@ -280,7 +252,7 @@ class ReplayPlan:
         if from_ends is not None:
             values += from_ends
         values[values < self.horizon] = np.nan
-        found.reshape(-1, len(goal_ids))[np.ix_(tried, goals)] = values
+        found[known[places][:, None], actions[:, None], goals] = values
         return found.swapaxes(1, 2)
 
     def best_actions(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -303,4 +275,4 @@ class ReplayPlan:
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: from :meth:`get_checkpoint_state`"""
         self.values, self.best, self._goal_states = state["values"], state["best"], state["goal_states"]
-        self.model = ReplayModel.from_checkpoint_state(state["model"])
+        self.model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])

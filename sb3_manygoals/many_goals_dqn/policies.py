@@ -6,14 +6,12 @@ from typing import Any, Literal
 
 import torch as th
 from gymnasium import spaces
-from numpy.typing import NDArray
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.checks import check_number
 from sb3_manygoals.networks import (
     CNN_FROM,
@@ -30,12 +28,12 @@ _HEADS: dict[str, type[UniversalQNetwork]] = {"bilinear": UniversalQNetwork, "di
 
 class ManyGoalsPolicy(BasePolicy):
     """
-    A universal Q-network and its target network, for goal observations.
+    A universal Q-network and its target network, for goal observations; as ``"MlpPolicy"`` for vectors.
 
     :param observation_space: Dict with "observation", "achieved_goal" and "desired_goal"
     :param action_space: Discrete
     :param lr_schedule: learning rate, a function of the remaining progress
-    :param net_arch: widths of the shared layers after the features extractor
+    :param net_arch: widths of the shared layers after the features extractor; by default two of 512
     :param embedding_dim: width of the state and the goal embedding
     :param activation_fn: activation of the shared layers
     :param ortho_init: whether to initialize the trunk as SB3's actor-critics do, for transfer to one of them
@@ -93,7 +91,7 @@ class ManyGoalsPolicy(BasePolicy):
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
         )
-        self.net_arch = [] if net_arch is None else net_arch
+        self.net_arch = [512, 512] if net_arch is None else net_arch
         self.embedding_dim = embedding_dim
         self.activation_fn = activation_fn
         self.ortho_init = ortho_init
@@ -145,9 +143,7 @@ class ManyGoalsPolicy(BasePolicy):
                 copied.copy_(buffer)
 
     def fit_standardization(self, observations: th.Tensor) -> None:
-        """
-        :param observations: standardize by these from now on, if the policy does, shape (B, *observation_space.shape)
-        """
+        """:param observations: standardize by these from now on, if the policy does, shape (B, *observation_space.shape)"""
         if self.standardize:
             for network in self._networks:
                 network.trunk[0].fit(observations)  # type: ignore[index]
@@ -162,54 +158,24 @@ class ManyGoalsPolicy(BasePolicy):
         return [net for net in (self.q_net, self.q_net_target, self.q_net_ema) if net is not None]
 
     def forward(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:
-        """
-        :param obs: goal observations, tensors of shape (B, *space.shape)
-        :param deterministic: not used, as exploration is the algorithm's
-        :return: greedy actions, shape (B,)
-        """
+        """Greedy actions, shape (B,): exploration is the algorithm's."""
         return self._predict(obs, deterministic)
 
-    def _predict(
-        self, observation: PyTorchObs, deterministic: bool = True, action_masks: th.Tensor | None = None
-    ) -> th.Tensor:
+    def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
         assert isinstance(observation, dict)
+        return self.action_values(observation).argmax(dim=1)
+
+    def action_values(self, observation: dict[str, th.Tensor]) -> th.Tensor:
+        """
+        :param observation: goal observations, tensors of shape (B, *space.shape)
+        :return: values of all actions, by which greedy ones are chosen, shape (B, A)
+        """
         network = self.q_net if self.q_net_ema is None else self.q_net_ema
         q: th.Tensor = network(observation["observation"], observation["desired_goal"])
-        if action_masks is not None:
-            q = q.masked_fill(~action_masks, -th.inf)
-        return q.argmax(dim=1)
-
-    def predict(
-        self,
-        observation: NDArray[Any] | dict[str, NDArray[Any]],
-        state: tuple[NDArray[Any], ...] | None = None,
-        episode_start: NDArray[Any] | None = None,
-        deterministic: bool = False,
-        action_masks: NDArray[Any] | None = None,
-    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
-        """
-        Greedy actions.
-
-        :param observation: goal observations, one of each or a batch
-        :param state: not used
-        :param episode_start: not used
-        :param deterministic: not used, as exploration is the algorithm's
-        :param action_masks: actions allowed, shape (A,) or (n, A), None for all
-        :return: actions, int64, of shape () or (n,), and ``state``
-        :raises ValueError: if masks do not fit the observations, or allow no action
-        """
-        if action_masks is None:
-            return super().predict(observation, state, episode_start, deterministic)
-        self.set_training_mode(False)
-        tensors, vectorized = self.obs_to_tensor(observation)
-        assert isinstance(tensors, dict)
-        masks = check_action_masks(action_masks, len(tensors["observation"]), int(self.action_space.n))
-        with th.no_grad():
-            actions = self._predict(tensors, deterministic, th.as_tensor(masks, device=self.device)).cpu().numpy()
-        return actions if vectorized else actions.squeeze(axis=0), state
+        return q
 
     def set_training_mode(self, mode: bool) -> None:
-        """:param mode: True for training; target network and average stay in evaluation mode"""
+        """As SB3's; target network and average stay in evaluation mode."""
         if self.q_net.training != mode:  # train() visits all modules, and acting calls this at every step
             self.q_net.train(mode)
         self.training = mode
@@ -221,11 +187,14 @@ class ManyGoalsPolicy(BasePolicy):
         return {**super()._get_constructor_parameters(), **ours, "lr_schedule": self._dummy_schedule}
 
 
+MlpPolicy = ManyGoalsPolicy
+
+
 class CnnPolicy(ManyGoalsPolicy):
     """
     For images. By default those with at least 36 pixels a side go through the convolutions of the Nature DQN
-    (:class:`~sb3_manygoals.networks.PaddedCNN`), and smaller ones, which are mostly gridworlds, through two layers of 512
-    units. Arguments as in :class:`ManyGoalsPolicy`.
+    (:class:`~sb3_manygoals.networks.PaddedCNN`) alone, and smaller ones, which are mostly gridworlds, through two layers of
+    512 units. Arguments as in :class:`ManyGoalsPolicy`.
     """
 
     def __init__(
@@ -242,23 +211,8 @@ class CnnPolicy(ManyGoalsPolicy):
             check_image_space(observation_space["observation"])
             shape = Preprocess(observation_space["observation"], channels_last=channels_last).space.shape
             assert shape is not None
-            small = min(shape[1:]) < CNN_FROM
-            features_extractor_class = FlattenExtractor if small else PaddedCNN
-            net_arch = [512, 512] if small and net_arch is None else net_arch
+            features_extractor_class = FlattenExtractor if min(shape[1:]) < CNN_FROM else PaddedCNN
+        if net_arch is None and features_extractor_class is not FlattenExtractor:
+            net_arch = []
         kwargs = {"features_extractor_class": features_extractor_class, "channels_last": channels_last, **kwargs}
         super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
-
-
-class MlpPolicy(ManyGoalsPolicy):
-    """For vectors: by default the trunk is two layers of 512 units. Arguments as in :class:`ManyGoalsPolicy`."""
-
-    def __init__(
-        self,
-        observation_space: spaces.Dict,
-        action_space: spaces.Discrete,
-        lr_schedule: Schedule,
-        net_arch: list[int] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        net_arch = [512, 512] if net_arch is None else net_arch
-        super().__init__(observation_space, action_space, lr_schedule, net_arch=net_arch, **kwargs)

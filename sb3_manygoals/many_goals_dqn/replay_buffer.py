@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -11,18 +10,14 @@ import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_manygoals.action_masks import read_action_masks
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.goals.buffer import identical
-from sb3_manygoals.goals.selection import grown
 
-_ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts", "next_ids")
-_OPTIONAL_ARRAYS = ("next_action_masks", "behavior_goal_ids")
-_STATE_ARRAYS = ("state_ids", "next_state_ids")
+_ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+_OUR_ARRAYS = ("next_ids", "behavior_goal_ids", "next_action_masks")
 
 
 class ManyGoalsSamples(NamedTuple):
@@ -41,15 +36,16 @@ class ManyGoalsSamples(NamedTuple):
     next_action_mask: th.Tensor | None = None
     """The actions allowed in s', shape (S, A) bool; None: all."""
     behavior_goal_ids: th.Tensor | None = None
-    """The goal pursued, -1 for unknown ones, shape (S,) int64; None if the memory does not keep it."""
+    """The goal pursued, -1 for unknown ones, shape (S,) int64; None if it does not matter."""
     states: th.Tensor | None = None
-    """The number of s, -1 for unknown ones, shape (S,) int64; None if the memory does not number states."""
+    """The number of s, -1 for unknown ones, shape (S,) int64; None if it does not matter."""
 
 
 class ManyGoalsReplayBuffer(ReplayBuffer):
     """
     Transitions (s, a, s') and the goal id of s'. Reward and end of the goal that was pursued are not used: every transition
-    teaches the goals it is paired with. ``dones`` are the environment's own ends.
+    teaches the goals it is paired with. ``dones`` are the environment's own ends. States are numbered for
+    :class:`~sb3_manygoals.many_goals_dqn.planning.ReplayModel` once :meth:`keep_states` was called.
 
     :param buffer_size: transitions kept, all environments together
     :param observation_space: goal observation space, Dict with "observation"
@@ -58,9 +54,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     :param n_envs: number of parallel environments
     :param optimize_memory_usage: must be False; part of SB3's interface
     :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
-    :param behavior_goals: whether to keep the id of the goal that was pursued
-    :param max_states: maximal number of distinct observations that are numbered as states, for
-        :class:`~sb3_manygoals.many_goals_dqn.planning.ReplayModel`; 0: states are not numbered
     """
 
     def __init__(
@@ -72,62 +65,32 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         n_envs: int = 1,
         optimize_memory_usage: bool = False,
         action_masks: bool = False,
-        behavior_goals: bool = False,
-        max_states: int = 0,
     ) -> None:
         super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
         shape, n_actions = (self.buffer_size, n_envs), int(action_space.n)
         self.next_ids = np.zeros(shape, dtype=np.int64)
+        self.behavior_goal_ids = np.zeros(shape, dtype=np.int64)
         self.next_action_masks = np.zeros((*shape, n_actions), dtype=np.bool_) if action_masks else None
-        self.behavior_goal_ids = np.full(shape, UNKNOWN, dtype=np.int64) if behavior_goals else None
         self.states: GoalBuffer | None = None
         """The distinct observations met, by their numbers."""
         self.tried: NDArray[np.int32] = np.zeros((0, n_actions), dtype=np.int32)
-        """How often each action was taken in each state, including transitions no longer kept; at least (S, A)."""
-        self._replaced: Counter[tuple[int, ...]] = Counter()
-        """How often each (s, a, s', environment ended) occurred among transitions no longer kept, by numbers of states."""
-        self._last: tuple[NDArray[Any], NDArray[np.int64]] | None = None
-        """The observations after the last step, and their numbers."""
-        self.forget_states()
-        if max_states:
-            self.keep_states(max_states)
+        """How often each action was taken in each state, including transitions no longer kept, shape (max_states, A)."""
+        self._outcomes: Counter[tuple[int, ...]] = Counter()
+        """How often each (s, a, s', environment ended) occurred, likewise, by numbers of states."""
 
-    @staticmethod
+    @classmethod
     def memory_needed(
+        cls,
         buffer_size: int,
         observation_space: spaces.Dict,
         action_space: spaces.Discrete,
         n_envs: int,
         action_masks: bool,
-        behavior_goals: bool = False,
-        max_states: int = 0,
     ) -> dict[str, int]:
-        """
-        :param buffer_size: see the class, as for the others
-        :param observation_space: goal observation space
-        :param action_space: Discrete
-        :param n_envs: number of parallel environments
-        :param action_masks: whether they are kept
-        :param behavior_goals: whether their ids are kept
-        :param max_states: see the class; observations of states are not counted
-        :return: bytes of its arrays, by name
-        """
-        rows = max(buffer_size // n_envs, 1) * n_envs
-        space = observation_space["observation"]
-        shape = get_obs_shape(space)
-        assert isinstance(shape, tuple)  # for mypy: no Dict
-        observations = math.prod(shape) * np.dtype(space.dtype).itemsize
-        row = {
-            "replay observations": observations,
-            "replay next observations": observations,
-            "replay actions": 8,
-            "replay rewards and ends": 12,
-            "replay goal ids": 8,
-            "replay action masks": int(action_space.n) if action_masks else 0,
-            "replay pursued goal ids": 8 if behavior_goals else 0,
-            "replay states": 16 if max_states else 0,
-        }
-        return {name: size * rows for name, size in row.items() if size}
+        """:return: bytes of the arrays of a memory with these arguments, by what they are for; states are not counted"""
+        one = cls(n_envs, observation_space, action_space, "cpu", n_envs, action_masks=action_masks)
+        sizes = {name: array.nbytes for name, array in one._arrays.items() if array is not None}
+        return {f"replay {name.replace('_', ' ')}": size * max(buffer_size // n_envs, 1) for name, size in sizes.items()}
 
     def add(  # type: ignore[override]
         self,
@@ -146,24 +109,17 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param action: shape (n_envs,)
         :param reward: of the goal pursued
         :param done: of the goal pursued
-        :param infos: from the goal wrappers, with ``achieved_goal_id`` and ``env_terminated``; also ``action_mask`` if masks
-            are kept, and ``desired_goal_id`` if the goals pursued are
+        :param infos: from the goal wrappers, with ``achieved_goal_id``, ``desired_goal_id`` (if a goal was pursued) and
+            ``env_terminated``; also ``action_mask`` if masks are kept
         :raises ValueError: if masks are kept, and one is missing or allows nothing though the environment has not ended
         """
         self.next_ids[self.pos] = [info["achieved_goal_id"] for info in infos]
+        self.behavior_goal_ids[self.pos] = [info.get("desired_goal_id", UNKNOWN) for info in infos]
         ended = np.array([info["env_terminated"] for info in infos])
         if self.next_action_masks is not None:
             self.next_action_masks[self.pos] = read_action_masks(infos, self.next_action_masks.shape[2], ended)
-        if self.behavior_goal_ids is not None:
-            self.behavior_goal_ids[self.pos] = [info["desired_goal_id"] for info in infos]
         here, there = obs["observation"], next_obs["observation"]
-        if self.states is not None:
-            ids, next_ids = self.numbers_of(here), self.states.add(there)
-            if self.full:
-                self._replaced.update(map(tuple, self._outcomes(self.pos).tolist()))
-            self.state_ids[self.pos], self.next_state_ids[self.pos] = ids, next_ids
-            self._last = there.copy(), next_ids
-            self._count(ids, action)
+        self._count(here, action, there, ended)
         super().add(here, there, action, reward, ended, infos)
 
     def keep_states(self, max_states: int) -> None:
@@ -174,24 +130,27 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         """
         self.forget_states()
         self.states = GoalBuffer(self.observation_space, max_states, what="states", limit="max_states, of target_kwargs")
-        self.state_ids = np.full((self.buffer_size, self.n_envs), UNKNOWN, dtype=np.int64)
-        self.next_state_ids = self.state_ids.copy()
+        self.tried = np.zeros((max_states, self.tried.shape[1]), dtype=np.int32)
         for time in range(self.size()):
-            self.state_ids[time] = self.states.add(self._shaped(self.observations[time]))
-            self.next_state_ids[time] = self.states.add(self._shaped(self.next_observations[time]))
-            self._count(self.state_ids[time], self.actions[time])
+            here, there = (self._shaped(array[time]) for array in (self.observations, self.next_observations))
+            self._count(here, self.actions[time], there, self.dones[time])
 
     def forget_states(self) -> None:
         """Number states no longer."""
         self.states = None
-        self.state_ids = self.next_state_ids = np.zeros((0, self.n_envs), dtype=np.int64)
         self.tried = np.zeros((0, self.tried.shape[1]), dtype=np.int32)
-        self._replaced = Counter()
-        self._last = None
+        self._outcomes = Counter()
 
-    def _outcomes(self, times: int | slice) -> NDArray[np.int64]:
-        arrays = self.state_ids, self.actions, self.next_state_ids, self.dones
-        return np.stack([array[times].reshape(-1).astype(np.int64) for array in arrays], axis=1)
+    def _count(self, here: NDArray[Any], actions: NDArray[Any], there: NDArray[Any], ended: NDArray[Any]) -> None:
+        if self.states is None:
+            return
+        ids, next_ids = self.states.add(here), self.states.add(there)
+        actions = np.asarray(actions, dtype=np.int64).reshape(-1)
+        known = ids != UNKNOWN
+        np.add.at(self.tried, (ids[known], actions[known]), 1)
+        known &= next_ids != UNKNOWN
+        rows = np.stack([ids, actions, next_ids, np.asarray(ended, dtype=np.int64)], axis=1)[known]
+        self._outcomes.update(map(tuple, rows.tolist()))
 
     def outcomes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
@@ -199,40 +158,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         outlives the transitions that are kept.
 
         :return: columns s, a, s' and whether the environment ended, by numbers of states, shape (K, 4); how often each row
-            occurred, which may be in several rows, shape (K,)
+            occurred, shape (K,)
         """
-        kept, (replaced, times) = self._outcomes(slice(self.size())), self._replaced_arrays()
-        rows, counts = np.concatenate([kept, replaced]), np.concatenate([np.ones(len(kept), dtype=np.int64), times])
-        known = (rows[:, 0] != UNKNOWN) & (rows[:, 2] != UNKNOWN)
-        return rows[known], counts[known]
-
-    def _replaced_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        outcomes, counts = list(self._replaced), list(self._replaced.values())
-        return np.array(outcomes, dtype=np.int64).reshape(-1, 4), np.array(counts, dtype=np.int64)
-
-    def numbers_of(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """
-        :param observations: what the environments show, shape (n_envs, *observation_space.shape)
-        :return: the number of each, new ones included; -1 where the limit is reached, shape (n_envs,)
-        """
-        assert self.states is not None
-        if self._last is None or self._last[0].shape != observations.shape:
-            ids = self.states.add(observations)
-        else:
-            last, ids = self._last
-            other = ~identical(observations, last, observations.ndim - 1)
-            if other.any():
-                ids = ids.copy()
-                ids[other] = self.states.add(observations[other])
-        self.tried = grown(self.tried, len(self.states))
-        self._last = observations.copy(), ids
-        return ids
-
-    def _count(self, ids: NDArray[np.int64], actions: NDArray[Any]) -> None:
-        assert self.states is not None
-        self.tried = grown(self.tried, len(self.states))
-        known = ids != UNKNOWN
-        np.add.at(self.tried, (ids[known], np.asarray(actions).reshape(-1)[known].astype(np.int64)), 1)
+        rows = np.array(list(self._outcomes), dtype=np.int64).reshape(-1, 4)
+        return rows, np.array(list(self._outcomes.values()), dtype=np.int64)
 
     def _shaped(self, observations: NDArray[Any]) -> NDArray[Any]:
         """SB3 keeps discrete observations with an extra axis."""
@@ -240,54 +169,44 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree; its arrays are in use, so write it before anything is added"""
-        used = slice(self.size())
-        return {
-            "n_envs": self.n_envs,
-            "buffer_size": self.buffer_size,
-            "pos": self.pos,
-            "full": self.full,
-            "states": None if self.states is None else self.states.get_checkpoint_state(),
-            "tried": None if self.states is None else self.tried[: len(self.states)],
-            "replaced": self._replaced_arrays(),
-            "last_next": self._last,
-            **{name: None if array is None else array[used] for name, array in self._arrays.items()},
-        }
+        states = None
+        if self.states is not None:
+            tried = self.tried[: len(self.states)]
+            states = {"buffer": self.states.get_checkpoint_state(), "tried": tried, "outcomes": self.outcomes()}
+        numbers = {name: getattr(self, name) for name in ("n_envs", "buffer_size", "pos", "full")}
+        arrays = {name: None if array is None else array[: self.size()] for name, array in self._arrays.items()}
+        return {**numbers, **arrays, "states": states}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
         :param state: from :meth:`get_checkpoint_state`
-        :raises CheckpointError: if it is of a memory of another size, or with masks or pursued goals where this one keeps
-            none, or the reverse
+        :raises CheckpointError: if it is of a memory of another size, or with masks where this one keeps none, or the reverse
         """
         for name in ("buffer_size", "n_envs"):
             if state[name] != getattr(self, name):
                 raise CheckpointError(
                     f"the replay memory was saved with {name} {state[name]}, this one has {getattr(self, name)}"
                 )
-        if state["states"] is None:
-            self.forget_states()
-        elif self.states is None:
-            self.keep_states(state["states"]["capacity"])
         for name, array in self._arrays.items():
-            saved = state.get(name)  # an earlier version has no behavior_goal_ids
+            saved = state.get(name)
             if (array is None) != (saved is None):
                 raise CheckpointError(f"the replay memory was saved {'without' if saved is None else 'with'} {name}")
             if array is not None and saved is not None:
                 array[: len(saved)] = saved
-        if self.states is not None:
-            try:
-                self.states.set_checkpoint_state(state["states"])
-            except ValueError as error:
-                raise CheckpointError(f"the states of the replay memory: {error}") from error
-            self.tried, self._last = state["tried"], state["last_next"]
-            outcomes, counts = state["replaced"]
-            self._replaced = Counter(dict(zip(map(tuple, outcomes.tolist()), counts.tolist(), strict=True)))
+        self.reset()
+        self.forget_states()
+        if state["states"] is not None:
+            states, tried, (rows, counts) = (state["states"][name] for name in ("buffer", "tried", "outcomes"))
+            self.keep_states(states["capacity"])
+            assert self.states is not None
+            self.states.set_checkpoint_state(states)
+            self.tried[: len(tried)] = tried
+            self._outcomes = Counter(dict(zip(map(tuple, rows.tolist()), counts.tolist(), strict=True)))
         self.pos, self.full = state["pos"], state["full"]
 
     @property
     def _arrays(self) -> dict[str, NDArray[Any] | None]:
-        arrays = {name: getattr(self, name) for name in _ARRAYS + _OPTIONAL_ARRAYS}
-        return {**arrays, **{name: None if self.states is None else getattr(self, name) for name in _STATE_ARRAYS}}
+        return {name: getattr(self, name) for name in _ARRAYS + _OUR_ARRAYS}
 
     def identify(self, goal_buffer: GoalBuffer) -> None:
         """
@@ -300,15 +219,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         for time in range(self.size()):
             self.next_ids[time] = goal_buffer.add(self._shaped(self.next_observations[time]))
         goal_buffer.n_added, goal_buffer.n_recurred = counted  # the observations were not met again
-        if self.behavior_goal_ids is not None:
-            self.behavior_goal_ids[:] = UNKNOWN
+        self.behavior_goal_ids[: self.size()] = UNKNOWN
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ManyGoalsSamples:  # type: ignore[override]
-        """
-        :param batch_size: S, transitions drawn uniformly, with replacement
-        :param env: must be None; part of SB3's interface
-        :return: the batch
-        """
+        """As SB3's: S transitions drawn uniformly, with replacement."""
         return super().sample(batch_size, env)  # type: ignore[return-value]
 
     def _get_samples(  # type: ignore[override]
@@ -316,8 +230,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     ) -> ManyGoalsSamples:
         envs = np.random.randint(self.n_envs, size=len(batch_inds))  # noqa: NPY002 - the generator that SB3 seeds
 
-        def rows(array: NDArray[Any] | None) -> Any:
-            return None if array is None else self.to_torch(array[batch_inds, envs], copy=False)
+        def rows(array: NDArray[Any]) -> th.Tensor:
+            return self.to_torch(array[batch_inds, envs], copy=False)
 
         return ManyGoalsSamples(
             self.to_torch(self._shaped(self.observations[batch_inds, envs]), copy=False),
@@ -325,7 +239,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.to_torch(self._shaped(self.next_observations[batch_inds, envs]), copy=False),
             rows(self.next_ids),
             rows(self.dones).bool(),
-            rows(self.next_action_masks),
+            None if self.next_action_masks is None else rows(self.next_action_masks),
             rows(self.behavior_goal_ids),
-            rows(None if self.states is None else self.state_ids),
         )

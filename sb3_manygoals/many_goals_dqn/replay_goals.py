@@ -45,11 +45,7 @@ class ReplayGoals(GoalBuffer):
         return len(self._ids_by_row)
 
     def __getitem__(self, ids: NDArray[np.integer[Any]] | int | slice) -> NDArray[Any]:
-        """
-        :param ids: ids of known goals
-        :return: their observations, shape ``(*ids.shape, *observation_space.shape)``
-        :raises IndexError: if there is no such goal now, or ``ids`` is a slice
-        """
+        """As of a GoalBuffer. An IndexError if there is no such goal now, or ``ids`` is a slice."""
         if isinstance(ids, slice):
             raise IndexError("goals in a replay memory have no order: ask for them by their ids")
         wanted = np.asarray(ids)
@@ -75,11 +71,7 @@ class ReplayGoals(GoalBuffer):
         return rows.reshape(-1, *self.shape)
 
     def add(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
-        :return: the id of each, shape ``(n,)`` int64; they are goals once they are in the replay memory
-        :raises ValueError: if shape or dtype differ from the space's
-        """
+        """The ids of observations, which are goals once they are in the replay memory."""
         ids = self.ids(observations)
         if self._replay is None or self._replay.size() == 0:
             self._first.update(zip(ids.tolist(), np.array(observations), strict=True))
@@ -90,20 +82,17 @@ class ReplayGoals(GoalBuffer):
         return ids
 
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
-        :return: the id of each, shape ``(n,)`` int64, whether it is a goal now or not
-        """
+        """The ids of observations, whether they are goals now or not."""
         rows = np.ascontiguousarray(self.check(observations, "observations"))
         digests = b"".join(hashlib.blake2b(row.tobytes(), digest_size=8, key=self._salt).digest() for row in rows)
         return (np.frombuffer(digests, dtype="<u8") >> np.uint64(1)).astype(np.int64)
 
     def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """See :meth:`~sb3_manygoals.goals.GoalBuffer.sample_ids`; uniform over transitions."""
+        """Uniform over transitions."""
         return self._ids_by_row[super().sample_ids(n, rng)]
 
     def sample_others(self, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """See :meth:`~sb3_manygoals.goals.GoalBuffer.sample_others`; uniform over transitions."""
+        """Uniform over transitions."""
         known = self._ids_by_row
         chosen = np.empty(len(current_ids), dtype=np.int64)
         for row, current in enumerate(current_ids.tolist()):
@@ -111,36 +100,18 @@ class ReplayGoals(GoalBuffer):
             chosen[row] = rng.choice(others if len(others) else known)
         return chosen
 
-    def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
-        """:return: False for each observation, shape ``(n,)``"""
-        return np.zeros(len(self.check(observations, "observations")), dtype=np.bool_)
-
-    @property
-    def rules(self) -> dict[str, Any]:
-        """Those of an empty buffer, which a loaded model replaces by its own."""
-        return {"capacity": 1, "held_out": []}
-
     def save(self, path: str | os.PathLike[str]) -> None:
-        """
-        :param path: not used
-        :raises TypeError: always: save the replay memory instead
-        """
+        """A TypeError: the replay memory is what can be saved."""
         raise TypeError("these goals are in the replay memory: use save_replay_buffer")
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: the goals while there are no transitions; the replay memory is saved by itself"""
         first = np.array(list(self._first.values()), dtype=self.dtype).reshape(-1, *self.shape)
-        return {"capacity": 0, "shape": self.shape, "dtype": self.dtype.str, "first": first}
+        return {**self._kind(), "first": first}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: from :meth:`get_checkpoint_state`
-        :raises ValueError: if it is of a buffer for other observations, or of one that keeps its goals itself
-        """
-        for name, value in (("capacity", 0), ("shape", self.shape), ("dtype", self.dtype.str)):
-            stored = tuple(state[name]) if name == "shape" else state[name]
-            if stored != value:
-                raise ValueError(f"the state is of a goal buffer with {name}={stored!r}, not {value!r}")
+        """A ValueError if the state is of a buffer for other observations, or of one that keeps its goals itself."""
+        self._check_kind(state)
         self._first = dict(zip(self.ids(state["first"]).tolist(), state["first"], strict=True))
 
     @property
@@ -161,20 +132,15 @@ class ReplayGoals(GoalBuffer):
 
 def replay_goals(trackers: list[GoalTracker], known: GoalBuffer | None, replay_buffer: ManyGoalsReplayBuffer) -> ReplayGoals:
     """
-    :param trackers: of the environments
-    :param known: the goals of the learner so far, None if it has none
-    :param replay_buffer: of the learner
-    :return: the goals in ``replay_buffer``
-    :raises ValueError: if the environments have other goals, or select them other than uniformly
+    The goals in a learner's replay memory. A ValueError if the environments have other goals, or select them other than
+    uniformly.
     """
     theirs = trackers[0].goal_buffer
     if not isinstance(theirs, ReplayGoals) and (len(theirs) > 0 or theirs.has_held_out):
         raise ValueError("goals_in_replay: env's goal buffer has goals or held-out observations, which would be ignored")
     for selector in (tracker.selector for tracker in trackers):
         if not isinstance(selector, UniformSelector):
-            raise ValueError(
-                f"goals_in_replay needs the UniformSelector, as goals are forgotten, got {type(selector).__name__}"
-            )
+            raise ValueError(f"goals_in_replay needs the UniformSelector, as goals are forgotten, got {selector!r}")
     goals = next((each for each in (known, theirs) if isinstance(each, ReplayGoals)), ReplayGoals(theirs.observation_space))
     goals.use(replay_buffer)
     return goals

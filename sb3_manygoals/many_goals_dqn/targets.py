@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch as th
@@ -37,9 +37,6 @@ class Draw(NamedTuple):
     """Observations, shape (G, *observation_space.shape)."""
     goal_ids: th.Tensor
     """Their ids, -1 for unknown ones, shape (G,) int64."""
-    batch_rows: th.Tensor | None = None
-    """For the first M goals the row of the batch whose next observation they are, shape (M,) int64. They need not pass the
-    target network twice. None if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -67,21 +64,11 @@ class Targets(ABC):
     :param learner: whose network is trained
     """
 
+    initial_value: float
+    """The value to which all pairs are initialized."""
+
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
-
-    @staticmethod
-    def replay_kwargs(target_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """
-        :param target_kwargs: arguments of the class
-        :return: arguments of the replay memory that follow from them
-        """
-        return {}
-
-    @property
-    @abstractmethod
-    def initial_value(self) -> float:
-        """The value to which all pairs are initialized."""
 
     @abstractmethod
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
@@ -117,7 +104,7 @@ class Targets(ABC):
 
     def act(
         self,
-        states: NDArray[np.int64] | None,
+        observations: NDArray[Any],
         goal_ids: NDArray[np.int64],
         explore: NDArray[np.bool_],
         rng: np.random.Generator,
@@ -126,7 +113,7 @@ class Targets(ABC):
         """
         Actions during training, for targets that know better ones than the network.
 
-        :param states: numbers of the observations in the replay memory, -1 for unknown ones, shape (n,); None: not numbered
+        :param observations: what the environments show, shape (n, *observation_space.shape)
         :param goal_ids: the goal of each environment, -1 for unknown ones, shape (n,)
         :param explore: which environments explore, shape (n,)
         :param rng: generator of random numbers
@@ -158,8 +145,6 @@ class TDTargets(Targets):
     :raises ValueError: if an argument is out of its range
     """
 
-    goal_samplings: ClassVar[tuple[str, ...]] = get_args(GoalSampling)
-
     def __init__(
         self,
         learner: Learner,
@@ -169,27 +154,17 @@ class TDTargets(Targets):
         initial_value: float | None = None,
     ) -> None:
         super().__init__(learner)
-        if goal_sampling not in self.goal_samplings:
-            raise ValueError(f"goal_sampling must be one of {', '.join(self.goal_samplings)}, got {goal_sampling!r}")
+        if goal_sampling not in get_args(GoalSampling):
+            raise ValueError(f"goal_sampling must be one of {', '.join(get_args(GoalSampling))}, got {goal_sampling!r}")
         if initial_value is None:
             initial_value = learner.step_reward / (1.0 - learner.gamma)
         self.goal_sampling = goal_sampling
         self.update_interval = check_whole("update_interval", update_interval)
         self.tau = check_number("tau", tau, "[0, 1]")
-        self._initial_value = check_number("initial_value", initial_value, "(-inf, inf)")
+        self.initial_value = check_number("initial_value", initial_value, "(-inf, inf)")
         policy = learner.policy
         # of batch normalization, which parameters() leaves out
         self._running_stats = [get_parameters_by_name(net, ["running_"]) for net in (policy.q_net, policy.q_net_target)]
-
-    @staticmethod
-    def replay_kwargs(target_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`Targets.replay_kwargs`."""
-        return {"behavior_goals": target_kwargs.get("goal_sampling") == "behavior"}
-
-    @property
-    def initial_value(self) -> float:
-        """The value to which all pairs are initialized."""
-        return self._initial_value
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:
         """Update the target network whenever the number of steps passes a multiple of ``update_interval``."""
@@ -203,19 +178,17 @@ class TDTargets(Targets):
         """See :meth:`Targets.draw`."""
         goal_buffer, device = self.learner.goal_buffer, self.learner.policy.device
         batch = self.learner.replay_buffer.sample(batch_size)
-        rows = None
         if self.goal_sampling == "behavior":
             assert batch.behavior_goal_ids is not None
             ids = batch.behavior_goal_ids.cpu().numpy()
         else:
             ids = goal_buffer.sample_ids(goal_batch_size, rng)
         if self.goal_sampling == "batch":
-            met, first_rows = np.unique(batch.next_ids.cpu().numpy(), return_index=True)
-            chosen = rng.permutation(np.flatnonzero(met != UNKNOWN))[:goal_batch_size]
-            ids[: len(chosen)] = met[chosen]
-            rows = th.as_tensor(first_rows[chosen], device=device)
+            met = np.unique(batch.next_ids.cpu().numpy())
+            chosen = rng.permutation(met[met != UNKNOWN])[:goal_batch_size]
+            ids[: len(chosen)] = chosen
         goals = th.as_tensor(goal_buffer[np.maximum(ids, 0)], device=device)
-        return Draw(batch, goals, th.as_tensor(ids, device=device), rows)
+        return Draw(batch, goals, th.as_tensor(ids, device=device))
 
     def losses(self, draw: Draw) -> th.Tensor:
         """The paper's L(g) of each goal; with ``goal_sampling="behavior"`` of each transition."""
@@ -223,20 +196,18 @@ class TDTargets(Targets):
 
     def _pairwise_losses(self, draw: Draw) -> th.Tensor:
         """Every transition with every goal, at the cost of S + G passes of the trunk."""
-        batch, goals, goal_ids, rows = draw
+        batch, goals, goal_ids = draw
         net, target, n = self.learner.policy.q_net, self.learner.policy.q_net_target, len(batch.actions)
         with th.no_grad():
-            n_met = 0 if rows is None else len(rows)
-            features = target.trunk(th.cat([batch.next_observations, goals[n_met:]]))
-            goal_features = features[n:] if rows is None else th.cat([features[rows], features[n:]])
-            next_q = target.pairwise(target.state_embedding(features[:n]), target.goal_embedding(goal_features))
+            features = target.trunk(th.cat([batch.next_observations, goals]))
+            next_q = target.pairwise(target.state_embedding(features[:n]), target.goal_embedding(features[n:]))
         features = net.trunk(th.cat([batch.observations, goals]))
         q = net.pairwise_taken(net.state_embedding(features[:n]), net.goal_embedding(features[n:]), batch.actions)
         return pairwise_td_loss(q, self._targets(next_q, batch.next_ids[:, None] == goal_ids, batch))
 
     def _paired_losses(self, draw: Draw) -> th.Tensor:
         """Each transition with its own goal."""
-        batch, goals, goal_ids, _ = draw
+        batch, goals, goal_ids = draw
         with th.no_grad():
             next_q = self.learner.policy.q_net_target(batch.next_observations, goals)[:, None]
         q = self.learner.policy.q_net(batch.observations, goals).gather(1, batch.actions[:, None])
@@ -289,6 +260,7 @@ class PlannedTargets(Targets):
         self.temperature = check_number("temperature", temperature, "(0, inf)")
         if near_decay < 1.0 and learner.gamma == 0.0:
             raise ValueError(f"near_decay must be 1 if gamma is 0, as values do not tell distances then, got {near_decay!r}")
+        self.initial_value = learner.goal_reward  # that of a goal reached, so that distances grow from 0
         self.plan = ReplayPlan(*learner.rewards)
         self.exploration = CountBonus(int(learner.policy.action_space.n))
         self.planned_at: int | None = None
@@ -296,16 +268,6 @@ class PlannedTargets(Targets):
         self._round: int | None = None
         if learner.replay_buffer.states is None:
             learner.replay_buffer.keep_states(check_whole("max_states", max_states))
-
-    @staticmethod
-    def replay_kwargs(target_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`Targets.replay_kwargs`."""
-        return {"max_states": check_whole("max_states", target_kwargs.get("max_states", 20_000))}
-
-    @property
-    def initial_value(self) -> float:
-        """That of a goal reached, so that distances grow from 0."""
-        return self.learner.goal_reward
 
     def before_updates(self, num_timesteps: int, progress: float) -> None:
         """Plan, when it is due; for the last time at 70% of training, so that the network has time to learn the plan."""
@@ -323,7 +285,8 @@ class PlannedTargets(Targets):
         replay, goals, device = self.learner.replay_buffer, self.learner.goal_buffer, self.learner.policy.device
         assert self.plan.model is not None
         assert replay.states is not None
-        states = self.plan.model.left[rng.integers(len(self.plan.model.left), size=batch_size)]
+        left = np.flatnonzero(self.plan.model.tried.any(axis=1))
+        states = left[rng.integers(len(left), size=batch_size)]
         ids = goals.sample_ids(goal_batch_size, rng)
         observations = th.as_tensor(replay.states[states], device=device)
         unset = th.zeros(batch_size, dtype=th.int64, device=device)
@@ -333,7 +296,7 @@ class PlannedTargets(Targets):
 
     def losses(self, draw: Draw) -> th.Tensor:
         """Every state with every goal, all actions whose value the plan knows."""
-        batch, goals, goal_ids, _ = draw
+        batch, goals, goal_ids = draw
         assert batch.states is not None
         net, n = self.learner.policy.q_net, len(batch.observations)
         values = self.plan.action_values(batch.states.cpu().numpy(), goal_ids.cpu().numpy())
@@ -355,14 +318,15 @@ class PlannedTargets(Targets):
 
     def act(
         self,
-        states: NDArray[np.int64] | None,
+        observations: NDArray[Any],
         goal_ids: NDArray[np.int64],
         explore: NDArray[np.bool_],
         rng: np.random.Generator,
         action_masks: NDArray[np.bool_] | None,
     ) -> NDArray[np.int64] | None:
         """The plan's best actions; by counts for environments that explore or whose way the plan does not know."""
-        assert states is not None
+        assert self.learner.replay_buffer.states is not None
+        states = self.learner.replay_buffer.states.add(observations)
         actions = self.plan.best_actions(states, goal_ids)
         explore = explore | (actions < 0)
         if explore.any():

@@ -52,14 +52,13 @@ def test_freed_memory_is_kept_for_the_next_time():
 
 
 @pytest.mark.parametrize("action_masks", [False, True])
-@pytest.mark.parametrize("max_states", [0, 9])
 @pytest.mark.parametrize("space", [spaces.Box(0, 255, (4, 5, 3), np.uint8), spaces.Box(0, 1, (7,)), spaces.Discrete(9)])
-def test_bytes_of_a_replay_memory_are_those_of_its_arrays(space, max_states, action_masks):
+def test_bytes_of_a_replay_memory_are_those_of_its_arrays(space, action_masks):
     goals = spaces.Dict({key: space for key in ("observation", "achieved_goal", "desired_goal")})
     arguments = (100, goals, spaces.Discrete(5))
-    replay = ManyGoalsReplayBuffer(*arguments, n_envs=3, action_masks=action_masks, max_states=max_states)
+    replay = ManyGoalsReplayBuffer(*arguments, n_envs=3, action_masks=action_masks)
     arrays = sum(array.nbytes for array in vars(replay).values() if isinstance(array, np.ndarray))
-    assert sum(ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks, False, max_states).values()) == arrays
+    assert sum(ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks).values()) == arrays
 
 
 def test_what_cannot_fit_is_refused():

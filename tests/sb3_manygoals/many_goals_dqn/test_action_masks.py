@@ -11,6 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFram
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, evaluate_mastery
 from sb3_manygoals.action_masks import current_action_masks
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, TDTargets
+from tests.sb3_manygoals.many_goals_dqn import models
 from tests.sb3_manygoals.many_goals_dqn.models import PLAIN
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -32,14 +33,9 @@ class Strict(Corridor):
         return observation, reward, dead, truncated, {**info, "action_mask": 0 * self.mask() if dead else self.mask()}
 
 
-def make_model(env, targets=None, **kwargs):
-    """
-    :param targets: arguments of TDTargets; None: planned targets
-    """
-    settings = {"learning_starts": 40, "policy_kwargs": PLAIN, "seed": 0, "action_masks": True, "learning_rate": 1e-3}
-    settings |= {"updates_per_step": 1.0, "batch_size": 32, "goal_batch_size": 16, "buffer_size": 10_000}
-    settings |= {"target_class": PlannedTargets} if targets is None else {"target_class": TDTargets, "target_kwargs": targets}
-    return ManyGoalsDQN("MlpPolicy", env, **{**settings, **kwargs})
+def make_model(env, target_class=PlannedTargets, **kwargs):
+    settings = {"learning_starts": 40, "policy_kwargs": PLAIN, "action_masks": True, "target_class": target_class}
+    return models.make_model(env, **settings | kwargs)
 
 
 def limited():
@@ -75,7 +71,10 @@ ENVS = {
 }
 
 
-@pytest.mark.parametrize(("name", "targets"), [*((name, None) for name in ENVS), ("deadly", {}), ("DummyVecEnv", {})])
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [*((name, PlannedTargets) for name in ENVS), ("deadly", TDTargets), ("DummyVecEnv", TDTargets)],
+)
 def test_forbidden_actions_are_never_taken_and_next_masks_are_those_of_the_next_observations(name, targets):
     model = make_model(ENVS[name](), targets)
     model.learn(250)
@@ -160,9 +159,7 @@ def test_masks_are_neither_kept_nor_looked_at_without_the_option():
 
 def test_predict_takes_masks():
     model = make_model(Strict(), action_masks=False)  # the option is about learning
-    world = Strict()
-    cells = np.stack([world.observation_of(cell) for cell in range(6)])
-    obs = {"observation": cells, "desired_goal": cells[::-1]}
+    obs = {"observation": models.CELLS, "desired_goal": models.CELLS[::-1]}
     with th.no_grad():
         q = model.q_net(th.tensor(obs["observation"]), th.tensor(obs["desired_goal"].copy())).numpy()
     free, _ = model.predict(obs, deterministic=True)
@@ -201,7 +198,7 @@ def test_masks_that_do_not_fit_are_refused(masks, message):
 
 
 def test_a_masked_model_learns_its_world_and_is_measured_under_masks():
-    goals = np.stack([Strict().observation_of(cell) for cell in range(6)])
+    goals = models.CELLS
     envs = gym.vector.SyncVectorEnv([Strict] * 6)
     model = make_model(Strict())
     model.learn(1_000)

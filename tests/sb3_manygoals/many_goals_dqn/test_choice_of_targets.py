@@ -1,19 +1,15 @@
 """Which targets a learner chooses when it is not told, and how it changes its mind."""
 
-import contextlib
-
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
-from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
+from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
-from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
-from tests.sb3_manygoals.many_goals_dqn.models import SMALL, make_model
+from tests.sb3_manygoals.many_goals_dqn.models import make_model
 
 
 class Changing(gym.Env):
@@ -63,65 +59,29 @@ def test_where_observations_never_recur_targets_are_bootstrapped(capsys):
         th.testing.assert_close(*values)
 
 
-def test_from_planned_to_bootstrapped(capsys):
-    model = choosing(Changing(lambda time: time > 100)).learn(60)
-    assert isinstance(model.targets, PlannedTargets)
-    assert len(model.replay_buffer.states) == 6
+@pytest.mark.parametrize("to_planned", [False, True])
+def test_a_choice_is_changed_when_the_world_changes(to_planned, capsys):
+    model = choosing(Changing((lambda time: time < 60) if to_planned else (lambda time: time > 100))).learn(60)
+    assert isinstance(model.targets, TDTargets if to_planned else PlannedTargets)
     model.learn(300, reset_num_timesteps=False)
-    assert isinstance(model.targets, TDTargets)
-    assert model.replay_buffer.states is None
+    assert isinstance(model.targets, PlannedTargets if to_planned else TDTargets)
     assert model.targets.learner.replay_buffer is model.replay_buffer
-    assert ["Planned" in line for line in said(capsys)] == [True, False]
+    if to_planned:
+        assert model.replay_buffer.tried.sum() == model.replay_buffer.size()  # of what was kept before, too
+    else:
+        assert model.replay_buffer.states is None
+    assert ["Planned" in line for line in said(capsys)] == [not to_planned, to_planned]
     assert np.isfinite(model._loss.item())
 
 
-def test_from_bootstrapped_to_planned(capsys):
-    model = choosing(Changing(lambda time: time < 60)).learn(50)
-    assert isinstance(model.targets, TDTargets)
-    model.learn(250, reset_num_timesteps=False)
-    assert isinstance(model.targets, PlannedTargets)
-    # states are told apart in what was kept before, too
-    memory = model.replay_buffer
-    used = memory.size()
-    np.testing.assert_array_equal(memory.states[memory.state_ids[:used, 0]], memory.observations[:used, 0])
-    assert memory.tried[: len(memory.states)].sum() == used
-    assert ["Planned" in line for line in said(capsys)] == [False, True]
-
-
-def test_who_is_told_does_not_change_its_mind():
+def test_who_is_told_does_not_change_its_mind_and_refuses_checkpoints_of_others(tmp_path):
+    models = []
     for target_class, stamped in ((PlannedTargets, True), (TDTargets, False)):
         model = make_model(Changing(lambda _, stamped=stamped: stamped), target_class=target_class, updates_per_step=0.2)
-        assert isinstance(model.learn(300).targets, target_class)
-
-
-@pytest.mark.parametrize("n_envs", [1, 2])
-@pytest.mark.parametrize("change", [(lambda time: time > 30), (lambda time: time < 45)], ids=["to TD", "to planned"])
-def test_a_checkpoint_of_the_other_choice_is_resumed_to_the_last_bit(change, n_envs, tmp_path):
-    def run(folder, stop=None):
-        kwargs = {"learning_starts": 20, "updates_per_step": 1.0, "batch_size": 8, "goal_batch_size": 4, "seed": 1}
-        env = DummyVecEnv([lambda number=number: Changing(change, number) for number in range(n_envs)])
-        model = ManyGoalsDQN("MlpPolicy", env, policy_kwargs=SMALL, device="cpu", **kwargs)
-        before = type(model.targets)
-        callback = ExactCheckpointCallback(folder, every_steps=20)
-        resumed = callback.resume(model)
-        after = type(model.targets)
-        with contextlib.suppress(KeyboardInterrupt):
-            steps = 400 - model.num_timesteps
-            model.learn(steps, [callback, *([Stop(stop)] if stop else [])], reset_num_timesteps=not resumed)
-        return before, after, type(model.targets)
-
-    *_, end = run(tmp_path / "whole")
-    run(tmp_path / "stopped", 330)
-    before, after, _ = run(tmp_path / "stopped")
-    assert before is PlannedTargets  # as every learner begins
-    assert after is end is (TDTargets if change(10**6) else PlannedTargets)
-    same(*(read_checkpoint(checkpoints(tmp_path / name)[0]) for name in ("whole", "stopped")))
-
-
-def test_a_checkpoint_of_other_targets_than_asked_for_is_refused(tmp_path):
-    make_model(target_class=TDTargets).learn(60, ExactCheckpointCallback(tmp_path))
+        assert isinstance(model.learn(300, ExactCheckpointCallback(tmp_path)).targets, target_class)
+        models.append(model)
     with pytest.raises(CheckpointError, match="is of a learner with target_class TDTargets, got PlannedTargets"):
-        ExactCheckpointCallback(tmp_path).resume(make_model(target_class=PlannedTargets))
+        ExactCheckpointCallback(tmp_path).resume(models[0])
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -1,9 +1,6 @@
-"""What the learner promises as a whole: SB3's DQN, few arguments, updates at the rate asked for, modules in layers."""
+"""What the learner promises as a whole: SB3's DQN, few arguments, updates at the rate asked for, the paper's recipe."""
 
-import ast
 from fractions import Fraction
-from graphlib import TopologicalSorter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +10,6 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from torch import nn
 
-import sb3_manygoals.many_goals_dqn as package
 from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn import PAPER, TDTargets
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
@@ -46,27 +42,6 @@ def test_updates_that_are_made(updates_per_step, n_envs):
     model = make_model(make_vec_env(Corridor, n_envs), updates_per_step=updates_per_step, learning_starts=0, batch_size=4)
     model.learn(240)
     assert model._n_updates == pytest.approx(240 * updates_per_step, abs=2 * max(1, updates_per_step * n_envs))
-
-
-def test_modules_do_not_import_each_other_in_circles():
-    """Those that are only for type checkers included."""
-    (folder,) = map(Path, package.__path__)
-    imports = {}
-    for path in folder.glob("*.py"):
-        if path.stem == "__init__":
-            continue
-        found = imports.setdefault(path.stem, set())
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package.__name__ + "."):
-                found.add(node.module.removeprefix(package.__name__ + ".").split(".")[0])
-            elif isinstance(node, ast.ImportFrom) and node.module == package.__name__:
-                found |= {name.name for name in node.names if (folder / f"{name.name}.py").exists()} or {"__init__"}
-            elif isinstance(node, ast.Import):
-                found |= {name.name.split(".")[2] for name in node.names if name.name.startswith(package.__name__ + ".")}
-            assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path.name} imports relatively"
-    assert imports["many_goals_dqn"] >= {"goal_dqn", "targets"}
-    assert not any("__init__" in names for names in imports.values())
-    TopologicalSorter(imports).prepare()  # raises CycleError
 
 
 def test_the_recipe_builds_the_papers_agent():

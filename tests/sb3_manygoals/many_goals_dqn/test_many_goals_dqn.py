@@ -56,25 +56,6 @@ def test_each_environment_explores_by_itself():
     assert share == pytest.approx(0.5 * 2 / 3, abs=0.05)  # 6 standard deviations; all or none would be 0 or 2/3
 
 
-@pytest.mark.parametrize("rows", [None, 1, 3])
-def test_where_all_explore_the_network_is_not_asked_and_nothing_else_differs(rows, monkeypatch):
-    obs = goal_obs(Corridor(), 1, 4)
-    if rows is not None:
-        obs = {key: np.repeat(value[None], rows, axis=0) for key, value in obs.items()}
-    asked, not_asked = make_model(make_vec_env(Corridor, 2)), make_model(make_vec_env(Corridor, 2))
-    asked.exploration_rate, not_asked.exploration_rate = 0.7, 1.0
-    monkeypatch.setattr(not_asked.policy, "predict", None)
-    random = [not_asked.predict(obs)[0] for _ in range(50)]
-    greedy = asked.predict(obs, deterministic=True)[0]
-    assert all(actions.dtype == np.int64 and actions.shape == greedy.shape for actions in random)
-    draws = np.random.default_rng()
-    draws.bit_generator.state = asked.rng.bit_generator.state
-    for at_random in random:
-        explore = draws.random(greedy.shape) < 0.7
-        draws.integers(3, size=greedy.shape)
-        assert np.array_equal(asked.predict(obs)[0], np.where(explore, at_random, greedy))
-
-
 def test_an_environments_step_count_and_log(tmp_path):
     model = make_model(make_vec_env(Corridor, 2))
     model.set_logger(configure(str(tmp_path), ["csv", "tensorboard"]))
