@@ -68,6 +68,7 @@ OTHERS = {
         "Time whole training, ours and SB3's: the goal loop, A2C in games with auxiliary tasks and without, pre-training.",
     ),
     "film": ("film:FilmConfig", "Film the exact policy of a map pursuing goals."),
+    "demo": ("demo.page:DemoConfig", "Write a page on which a visitor sets goals for the agent of a run of mastery."),
 }
 """All other commands."""
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from benchmarks import film, recording
 from benchmarks.agents.mastery import AgentConfig, make
 from benchmarks.agents.tabular import ByNumbers
+from benchmarks.demo import page as demo
 from benchmarks.recording import Clock, CurveLog
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import SettingError, World
@@ -70,7 +71,7 @@ class MasteryConfig(AgentConfig):
         """
         Train, or go on, measure, and write ``config.json``, ``checkpoints/``, ``progress.csv``, ``mastery.csv``,
         ``goals.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (not for tables), ``report.html``, TensorBoard events; if
-        the world has tables, ``curve.png``; in TwoRoomsSwitch ``reaching.gif``.
+        the world has tables, ``curve.png``; in TwoRoomsSwitch ``reaching.gif`` and, of ManyGoalsDQN, ``demo.html``.
 
         :return: the folder
         :raises SettingError: if settings are invalid or do not go together
@@ -92,7 +93,8 @@ class MasteryConfig(AgentConfig):
         seconds = _train(config, folder, evaluated)
         for line in _conclude(config, folder, evaluated, seconds):
             print(line)
-        print(f"open {folder / 'report.html'}")
+        pages = [page for name in ("report.html", "demo.html") if (page := folder / name).exists()]
+        print(f"open {' and '.join(map(str, pages))}")
         return folder
 
 
@@ -207,6 +209,11 @@ def _conclude(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent, tr
         film.reaching(
             evaluated.by_pictures, evaluated.world, results["greedy"], path, config.seed, config.eval_epsilon, states
         )
+        if config.agent in demo.AGENTS:
+            try:
+                demo.write(folder)
+            except SettingError as error:
+                print(f"no demo.html: {error}")
     single.write(folder)
     return _said(summary)
 

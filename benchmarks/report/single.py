@@ -53,6 +53,8 @@ def write(folder: Path) -> Path:
     policies = Markup("“epsilon”: with {} random actions.").format(random)
     if summary.frame["plan"][0]:
         policies += " “plan”: acting by the values planned in the replay memory, which the network learns."
+    if (folder / "demo.html").exists():
+        policies += Markup(' <a href="demo.html">Set it a goal with the mouse.</a>')
     sections: list[Section] = [("mastery", "Mastery", content + page.words(policies))]
     if (folder / "curve.png").exists():
         picture = page.image("image/png", (folder / "curve.png").read_bytes(), "Mastery against environment steps")

@@ -72,14 +72,14 @@ def folder(tmp_path_factory):
     assert "known: " in done.stdout
     assert "of 220 reachable observations" in done.stdout
     (made,) = output.iterdir()
-    assert f"open {made / 'report.html'}" in done.stdout
+    assert f"open {made / 'report.html'} and {made / 'demo.html'}" in done.stdout
     return made
 
 
 def test_the_run_folder_holds_everything(folder):
     files = {path.name for path in folder.iterdir()}
     tables = {"config.json", "progress.csv", "mastery.csv", "goals.csv", "summary.csv"}
-    assert files >= tables | {"model.zip", "goals.npz", "curve.png", "reaching.gif", "report.html"}
+    assert files >= tables | {"model.zip", "goals.npz", "curve.png", "reaching.gif", "report.html", "demo.html"}
     assert any(name.startswith("events.out.tfevents") for name in files)
     assert folder.name.startswith("mastery-default-TwoRoomsSwitch-small-seed3-")
 
