@@ -27,6 +27,7 @@ from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, UniversalQNetwork
 
 PARTS = Path(__file__).parent
+FILES = ("page.html", "style.css", "model.js", "script.js")
 AGENTS = ("default", "td", "paper")
 MOST_CELLS, MOST_STATES = 1_000, 250_000
 """Of a map. Beyond, the page would have hundreds of megabytes."""
@@ -56,10 +57,8 @@ class DemoConfig:
 
 def write(folder: Path) -> Path:
     """
-    Write ``demo.html``: one file that opens without a network connection.
-
     :param folder: of a run of mastery, with ``config.json`` and ``model.zip``
-    :return: the page
+    :return: ``demo.html`` in it, written anew: one file that opens without a network connection
     :raises SettingError: if it is another folder, or the page cannot show this world, agent or network
     :raises LayoutError: if the map of the run is no longer there
     """
@@ -111,14 +110,14 @@ def render(model: ManyGoalsDQN, mdp: TwoRoomsMDP) -> str:
     rewards = {name: getattr(model, name) for name in ("gamma", "step_reward", "goal_reward")}
     blocks = {0: "", 1: " and the block"}.get(len(layout.blocks), " and the blocks")
     doors = {0: "", 1: ", click the door"}.get(len(layout.doors), ", click the doors")
-    return Template((PARTS / "page.html").read_text(encoding="utf-8")).substitute(
+    parts = {name.partition(".")[0]: (PARTS / name).read_text(encoding="utf-8") for name in FILES}
+    return Template(parts.pop("page")).substitute(
+        parts,
         name=html.escape(layout.name),
         goals=f"{mdp.n_states:,}",
         how=f"drag the agent{blocks}{doors}",
         known=json.dumps(known | network | rewards).replace("<", "\\u003c"),
         arrays=packed,
-        style=(PARTS / "style.css").read_text(encoding="utf-8"),
-        script=(PARTS / "script.js").read_text(encoding="utf-8"),
     )
 
 
@@ -170,9 +169,9 @@ def _network(network: UniversalQNetwork) -> tuple[dict[str, Any], Arrays]:
         arrays["head"] = th.stack([network.log_scale.exp(), network.offset]).detach().numpy()
     else:
         add("head", [network.head], _units((network.head.in_features,)))
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise SettingError(f"the page cannot compute networks with weights that are not finite in half precision: {name}")
+    broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+    if broken:
+        raise SettingError(f"the page cannot compute networks whose weights are not finite in half precision: {broken[0]}")
     divisor = 255 if preprocess.normalize_images else 1
     return {"head": HEADS[type(network)], "activations": activations, "divisor": divisor}, arrays
 

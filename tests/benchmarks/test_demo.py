@@ -36,7 +36,7 @@ def folder_of(path, model=None, **settings):
 
 @pytest.fixture(scope="module")
 def model():
-    return model_of(learning_starts=500, batch_size=32, goal_batch_size=32).learn(1_500)
+    return model_of(learning_starts=500, batch_size=32, goal_batch_size=32).learn(1_000)
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +117,7 @@ def test_steps_are_those_of_the_oracle_and_of_the_network(browser, page, model):
     exact = expected_steps(MDP, goals)
     np.testing.assert_allclose(np.array(page("return arguments[0].map((goal) => all(plan(goal)))", goals)).T, exact, atol=1e-9)
     for column, goal in enumerate(goals[:3]):
-        shown = browser.execute_async_script(f"{HELPERS} whenPlanned(...arguments)", 7, goal)
-        assert shown == f"{exact[7, column]:.1f}"
+        assert browser.execute_async_script(f"{HELPERS} whenPlanned(...arguments)", 7, goal) == f"{exact[7, column]:.1f}"
     cells = np.array(page("return all(valueMap(...arguments)).map((each) => isNaN(each) ? -1 : each)", 17, goals[0]))
     there = np.flatnonzero((MDP.blocks == MDP.blocks[17]).all(axis=1) & (MDP.doors_open == MDP.doors_open[17]).all(axis=1))
     assert np.flatnonzero(cells >= 0).tolist() == sorted(MDP.agent[there].tolist())
