@@ -130,6 +130,7 @@ def test_the_report_needs_no_network(folder):
     assert not re.findall(r'(?:src|href)="(?!data:|#|[\w.-]+")[^"]*"', html)
     assert "http" not in html.replace("http-equiv", "")
     assert html.count("data:image/gif") == 1
+    assert '<a href="demo.html">Set it a goal' in html
     for name in re.findall(r'href="([\w.-]*)"', html):
         assert (folder / name).is_file()
 
@@ -167,6 +168,8 @@ def test_every_option_is_in_the_help():
 @pytest.mark.parametrize("agent", get_args(Agent))
 def test_every_agent_by_the_same_command_and_clock(agent, tmp_path):
     starts = {"learning_starts": 300} if agent not in ("table", "hindsight") else {}
+    if agent == "td":
+        starts["policy_kwargs"] = {"activation_fn": "torch.nn:Tanh"}  # which the demo cannot compute
     given = json.dumps(merged(KWARGS[agent], starts))
     folder = config(agent=agent, agent_kwargs=given, output=tmp_path).run()
     (summary,) = read(folder / "summary.csv")
@@ -184,6 +187,7 @@ def test_every_agent_by_the_same_command_and_clock(agent, tmp_path):
         assert {row["updates"] for row in goals} == {summary["steps"]}
     assert (folder / "report.html").exists()
     assert (folder / "reaching.gif").exists()
+    assert (folder / "demo.html").exists() == (agent in ("default", "paper"))
 
 
 @pytest.mark.parametrize("agent", get_args(Agent))
