@@ -142,10 +142,10 @@ def _network(network: UniversalQNetwork) -> tuple[dict[str, Any], Arrays]:
 
     def add(name: str, layers: list[nn.Module], units: th.Tensor) -> tuple[int, ...]:
         """Add the layers as one matrix, which is what they make of unit vectors, and a bias."""
-        halves = copy.deepcopy(nn.Sequential(*layers)).half().double()  # rounded before sums, which then are exact
+        exact = copy.deepcopy(nn.Sequential(*layers)).double()
         with th.no_grad():
-            bias = halves(th.zeros_like(units[:1]))
-            matrix = (halves(units) - bias).flatten(1).T
+            bias = exact(th.zeros_like(units[:1]))
+            matrix = (exact(units) - bias).flatten(1).T
         arrays[f"{name}.weight"], arrays[f"{name}.bias"] = matrix.half().numpy(), bias.half().numpy()
         return tuple(bias.shape[1:])
 

@@ -42,6 +42,13 @@ def opened(browser, path):
     return lambda script, *arguments: browser.execute_script(HELPERS + script, *arguments)
 
 
+def emulate(browser, scheme="light", **screen):
+    """Show pages in a colour scheme, and on a screen if its size is given."""
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    command = "Emulation.setDeviceMetricsOverride" if screen else "Emulation.clearDeviceMetricsOverride"
+    browser.execute_cdp_cmd(command, screen)
+
+
 def processor_seconds(browser):
     """Those that the page has taken. Other programs may be running, so a clock would say little."""
     metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]

@@ -17,6 +17,13 @@ const drag = (board, cell, there) => {
   if (cell === there) piece.click();
 };
 
+/** Whether pieces are drawn where they are. */
+const isInPlace = (board) =>
+  [board.agent, ...board.blocks].every(({ cell, style }) => {
+    const [x, y] = ["--x", "--y"].map((name) => Number(style.getPropertyValue(name)));
+    return cellAt(x, y) === cell && Number.isInteger(x) && Number.isInteger(y);
+  });
+
 /** Sets a goal and returns what was set. */
 const setByMouse = (state) => {
   drag(goals, goals.agent.cell, 0); // out of the way
