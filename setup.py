@@ -76,6 +76,7 @@ setup(
             "pytest-xdist>=3.5",
             "ruff>=0.6",
             "sb3-contrib>=2.8",
+            "selenium>=4.20",
         ],
     },
     classifiers=[

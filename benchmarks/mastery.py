@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks import film, recording
 from benchmarks.agents.mastery import AgentConfig, make
+from benchmarks.demo import page as demo
 from benchmarks.recording import Clock, CurveLog
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import SettingError, World
@@ -61,7 +62,7 @@ class MasteryConfig(AgentConfig):
         """
         Train, or go on, measure, and write ``config.json``, ``checkpoints/``, ``progress.csv``, ``mastery.csv``,
         ``goals.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (not for tables), ``report.html`` with
-        ``report-data/``, TensorBoard events; in TwoRoomsSwitch ``reaching.gif``.
+        ``report-data/``, TensorBoard events; in TwoRoomsSwitch ``reaching.gif`` and, of ManyGoalsDQN, ``demo.html``.
         """
         counts = ("total_steps", "n_envs", "eval_freq", "eval_steps", "final_episodes", "most_goals", "curve_goals", "threads")
         for name in counts:
@@ -79,7 +80,8 @@ class MasteryConfig(AgentConfig):
         print(f"{name}:{reachable} {self.total_steps} steps; writing to {folder}")
         seconds = _train(config, folder, evaluated)
         _conclude(config, folder, evaluated, seconds)
-        print(f"open {folder / 'report.html'}")
+        pages = [page for name in ("report.html", "demo.html") if (page := folder / name).exists()]
+        print(f"open {' and '.join(map(str, pages))}")
         return folder
 
 
@@ -177,6 +179,11 @@ def _conclude(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent, tr
         path, greedy, states = folder / "reaching.gif", results["greedy"], evaluated.states
         model, world, numbered = evaluated.model, evaluated.world, evaluated.numbered
         film.reaching(model, world, greedy, states, path, config.seed, config.eval_epsilon, numbered)
+        if config.agent in demo.AGENTS:
+            try:
+                demo.write(folder)
+            except SettingError as error:
+                print(f"no demo.html: {error}")
     study.write([folder], folder / "report.html", f"Mastery of {evaluated.world.name}")
     _say(summary)
 

@@ -50,7 +50,7 @@ def _section(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
         "curves": _curves(curves, table["agent"].tolist(), book, prefix),
         "updates": _updates(tables.updates(goals), book, prefix),
         "failing": _failing(goals, world, book, prefix) if world.is_two_rooms else [],
-        "films": _films(runs),
+        "films": _films(runs, book),
     }
 
 
@@ -97,13 +97,16 @@ def _png(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def _films(runs: pd.DataFrame) -> list[tuple[Markup, Markup]]:
+def _films(runs: pd.DataFrame, book: Book) -> list[tuple[Markup, Markup]]:
     """Of the run of each agent with the lowest seed, which is no choice of anybody's."""
     filmed = runs[[(own / "reaching.gif").is_file() for own in runs["own"]]].sort_values(["agent", "seed"])
-    return [
-        (_film(run.own / "reaching.gif", f"{run.agent} moving towards six goals"), page.name(f"{run.agent}, seed {run.seed}"))
-        for run in filmed.groupby("agent").head(1).itertuples()
-    ]
+    films = []
+    for run in filmed.groupby("agent").head(1).itertuples():
+        said = page.name(f"{run.agent}, seed {run.seed}")
+        if (run.own / "demo.html").is_file():
+            said += Markup('. <a href="{}">Set it a goal with the mouse</a>').format(book.link(run.own / "demo.html"))
+        films.append((_film(run.own / "reaching.gif", f"{run.agent} moving towards six goals"), said))
+    return films
 
 
 def _film(path: Path, alt: str) -> Markup:

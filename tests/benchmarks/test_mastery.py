@@ -64,14 +64,14 @@ def folder(tmp_path_factory):
     assert "known: " in done.stdout
     assert "of 220 reachable observations" in done.stdout
     (made,) = output.iterdir()
-    assert f"open {made / 'report.html'}" in done.stdout
+    assert f"open {made / 'report.html'} and {made / 'demo.html'}" in done.stdout
     return made
 
 
 def test_the_run_folder_holds_everything(folder):
     files = {path.name for path in folder.iterdir()}
     tables = {"config.json", "progress.csv", "mastery.csv", "goals.csv", "summary.csv"}
-    assert files >= tables | {"model.zip", "goals.npz", "reaching.gif", "report.html", "report-data"}
+    assert files >= tables | {"model.zip", "goals.npz", "reaching.gif", "report.html", "report-data", "demo.html"}
     assert any(name.startswith("events.out.tfevents") for name in files)
     assert folder.name.startswith("mastery-default-TwoRoomsSwitch-small-seed3-")
     record = json.loads((folder / "config.json").read_text())
@@ -86,6 +86,7 @@ def test_the_run_folder_holds_everything(folder):
     assert not re.findall(r'(?:src|href)="(?!data:|#|[\w./-]+")[^"]*"', html)
     assert "http" not in html.replace("http-equiv", "")
     assert html.count("data:image/gif") == 1
+    assert '<a href="demo.html">Set it a goal' in html
     for name in re.findall(r'href="([\w./-]+)"', html):
         assert (folder / name).is_file()
 
@@ -148,6 +149,8 @@ def test_the_film_ends_in_green_where_goals_are_reached(tmp_path):
 @pytest.mark.parametrize("agent", get_args(Agent))
 def test_every_agent_by_the_same_command_and_clock(agent, world, tmp_path):
     starts = {"learning_starts": 200} if agent not in ("table", "hindsight") else {}
+    if agent == "td":
+        starts["policy_kwargs"] = {"activation_fn": "torch.nn:Tanh"}  # which the demo cannot compute
     given = json.dumps(merged(KWARGS[agent], starts))
     folder = config(agent=agent, env_id=world, agent_kwargs=given, output=tmp_path).run()
     (summary,) = read(folder / "summary.csv")
@@ -168,6 +171,7 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, tmp_path):
         assert {row["updates"] for row in goals} == {summary["steps"]}
     assert (folder / "report.html").exists()
     assert (folder / "reaching.gif").exists() == (world == SMALL.id)
+    assert (folder / "demo.html").exists() == (world == SMALL.id and agent in ("default", "paper"))
 
 
 def test_a_world_that_cannot_be_written_out_is_measured_by_what_is_known(tmp_path, capsys):

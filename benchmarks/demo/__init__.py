@@ -1,0 +1,1 @@
+"""A page on which a visitor sets goals for a trained agent; it runs in a browser, without a network connection."""

@@ -1,0 +1,200 @@
+"""Writes the page: the world and the network as numbers, for what the browser does with them (script.js)."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import gzip
+import html
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Any, cast
+
+import numpy as np
+import torch as th
+import tyro
+from numpy.typing import NDArray
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from torch import nn
+
+from benchmarks.worlds import SettingError, World
+from gym_twoRooms import TwoRoomsMDP, TwoRoomsSwitchEnv
+from gym_twoRooms.mdp import COLOURS, THINGS
+from sb3_manygoals import ManyGoalsDQN
+from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, UniversalQNetwork
+
+PARTS = Path(__file__).parent
+FILES = ("page.html", "style.css", "model.js", "script.js")
+AGENTS = ("default", "td", "paper")
+MOST_CELLS, MOST_STATES = 1_000, 250_000
+"""Of a map. Beyond, the page would have hundreds of megabytes."""
+HEADS: dict[type[nn.Module], str] = {UniversalQNetwork: "bilinear", DistanceQNetwork: "distance"}
+ACTIVATIONS: dict[type[nn.Module], str] = {nn.GELU: "gelu", nn.ReLU: "relu"}
+AFFINE = (nn.Linear, nn.Conv2d, nn.ZeroPad2d, nn.Flatten, FlattenExtractor)
+"""Layers that multiply by a matrix and add a bias; consecutive ones become one."""
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """Write a page on which a visitor sets goals for the agent of a run."""
+
+    folder: tyro.conf.Positional[Path]
+    """Folder of a finished run of mastery in a TwoRoomsSwitch world, with the agent default, td or paper."""
+
+    def run(self) -> Path:
+        """
+        :return: the page, see :func:`write`, also for errors
+        """
+        page = write(self.folder)
+        print(f"open {page}")
+        return page
+
+
+def write(folder: Path) -> Path:
+    """
+    :param folder: of a run of mastery, with ``config.json`` and ``model.zip``
+    :return: ``demo.html`` in it, written anew: one file that opens without a network connection
+    :raises SettingError: if it is another folder, or the page cannot show this world, agent or network
+    :raises LayoutError: if the map of the run is no longer there
+    """
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
+        agent, world = settings["agent"], World(settings["env_id"], settings["map"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SettingError(f"folder must be that of a run of mastery, got {folder}: {error!r}") from error
+    if not world.is_two_rooms:
+        raise SettingError(f"folder must be of a run in a TwoRoomsSwitch world, got {folder}, a run in {world.id}")
+    if agent not in AGENTS:
+        raise SettingError(f"folder must be of a run of one of the agents {', '.join(AGENTS)}, got {folder}, a run of {agent}")
+    if not (folder / "model.zip").is_file():
+        raise SettingError(f"folder must be of a finished run, got {folder}, which has no model.zip")
+    try:
+        model = ManyGoalsDQN.load(folder / "model.zip", device="cpu")
+    except ValueError as error:
+        raise SettingError(f"{folder / 'model.zip'} is not a saved ManyGoalsDQN: {error}") from error
+    page = folder / "demo.html"
+    page.write_text(render(model, cast("TwoRoomsSwitchEnv", world.make().unwrapped).mdp), encoding="utf-8")
+    return page
+
+
+def render(model: ManyGoalsDQN, mdp: TwoRoomsMDP) -> str:
+    """
+    :param model: trained in the world
+    :param mdp: the world
+    :return: the page, HTML
+    :raises SettingError: if the model is of another world, or the page cannot show this world or network
+    """
+    layout = mdp.layout
+    seen, shown = model.observation_space["observation"].shape, (layout.height, layout.width, 3)  # type: ignore[index]
+    if seen != shown:
+        raise SettingError(f"the model must observe pictures of shape {shown}, as the map of the run has, got {seen}")
+    if layout.height * layout.width > MOST_CELLS or mdp.n_states > MOST_STATES:
+        most = f"{MOST_CELLS} cells and {MOST_STATES} states"
+        raise SettingError(f"the page shows maps of at most {most}, got {shown[:2]} and {mdp.n_states} states")
+    network, weights = _network(model.policy.q_net if model.policy.q_net_ema is None else model.policy.q_net_ema)
+    index, packed = _packed(_tables(mdp) | weights)
+    known = {
+        "rows": layout.rows,
+        "colours": dict(COLOURS),
+        "things": dict(THINGS),
+        "doors": [[row * layout.width + column for row, column in cells] for cells in layout.doors],
+        "slip": mdp.slip_probability,
+        "closing": mdp.closing_probability.tolist(),
+        "arrays": index,
+    }
+    rewards = {name: getattr(model, name) for name in ("gamma", "step_reward", "goal_reward")}
+    blocks = {0: "", 1: " and the block"}.get(len(layout.blocks), " and the blocks")
+    doors = {0: "", 1: ", click the door"}.get(len(layout.doors), ", click the doors")
+    parts = {name.partition(".")[0]: (PARTS / name).read_text(encoding="utf-8") for name in FILES}
+    return Template(parts.pop("page")).substitute(
+        parts,
+        name=html.escape(layout.name),
+        goals=f"{mdp.n_states:,}",
+        how=f"drag the agent{blocks}{doors}",
+        known=json.dumps(known | network | rewards).replace("<", "\\u003c"),
+        arrays=packed,
+    )
+
+
+def _tables(mdp: TwoRoomsMDP) -> Arrays:
+    whole = np.uint16 if mdp.n_states <= 2**16 else np.uint32
+    tables = {name: getattr(mdp, name) for name in ("agent", "blocks", "slips", "next_state", "closed_state")}
+    tables["opened"] = mdp.doors_open @ (1 << np.arange(mdp.doors_open.shape[1]))
+    return {name: table.astype(whole) for name, table in tables.items()}
+
+
+def _network(network: UniversalQNetwork) -> tuple[dict[str, Any], Arrays]:
+    """What the page must know of a network, and its weights, most of them in half precision."""
+    preprocess, *modules = cast("Any", network.trunk)
+    if type(network) not in HEADS or not preprocess.channels_last:
+        kind = type(network).__name__
+        raise SettingError(f"the page cannot compute a {kind} with channels_last={preprocess.channels_last}")
+    channels, height, width = preprocess.space.shape
+    arrays: Arrays = {"mean": np.zeros((height, width, channels), np.float32)}
+    arrays["scale"] = arrays["mean"] + 1
+    if preprocess.standardize:
+        arrays |= {name: getattr(preprocess, name).permute(1, 2, 0).numpy() for name in ("mean", "scale")}
+
+    def add(name: str, layers: list[nn.Module], units: th.Tensor) -> tuple[int, ...]:
+        """Add the layers as one matrix, which is what they make of unit vectors, and a bias."""
+        exact = copy.deepcopy(nn.Sequential(*layers)).double()
+        with th.no_grad():
+            bias = exact(th.zeros_like(units[:1]))
+            matrix = (exact(units) - bias).flatten(1).T
+        arrays[f"{name}.weight"], arrays[f"{name}.bias"] = matrix.half().numpy(), bias.half().numpy()
+        return tuple(bias.shape[1:])
+
+    activations: list[str] = []
+    affine: list[nn.Module] = []
+    units = _units((height, width, channels)).permute(0, 3, 1, 2)
+    for module in [*_layers(modules), nn.Identity()]:  # the last ends what is affine
+        if isinstance(module, AFFINE):
+            affine.append(module)
+            continue
+        name = {**ACTIVATIONS, nn.Identity: "none"}.get(type(module))
+        if name is None or (name != "none" and not affine) or getattr(module, "approximate", "none") != "none":
+            raise SettingError(f"the page cannot compute networks with {module}")
+        if affine:
+            units = _units(add(f"layer{len(activations)}", affine, units))
+            activations.append(name)
+            affine = []
+    add("state", [network.state_embedding], units)
+    add("goal", [network.goal_embedding], units)
+    if isinstance(network, DistanceQNetwork):
+        arrays["head"] = th.stack([network.log_scale.exp(), network.offset]).detach().numpy()
+    else:
+        add("head", [network.head], _units((network.head.in_features,)))
+    broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+    if broken:
+        raise SettingError(f"the page cannot compute networks whose weights are not finite in half precision: {broken[0]}")
+    divisor = 255 if preprocess.normalize_images else 1
+    return {"head": HEADS[type(network)], "activations": activations, "divisor": divisor}, arrays
+
+
+def _units(shape: tuple[int, ...]) -> th.Tensor:
+    """All unit vectors, in that shape."""
+    return th.eye(int(np.prod(shape)), dtype=th.float64).view(-1, *shape)
+
+
+def _layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Single layers, in the order in which they compute."""
+    found: list[nn.Module] = []
+    for module in modules:
+        inner = module.net if type(module) is PaddedCNN else module
+        found += _layers(inner) if type(inner) is nn.Sequential else [module]
+    return found
+
+
+def _packed(arrays: Arrays) -> tuple[dict[str, list[Any]], str]:
+    """Where each array is (type, first byte, length), and the bytes of all, compressed, in base64."""
+    index: dict[str, list[Any]] = {}
+    content = bytearray()
+    for name, array in arrays.items():
+        index[name] = [array.dtype.name, len(content), array.size]
+        content += array.astype(array.dtype.newbyteorder("<")).tobytes()
+    return index, base64.b64encode(gzip.compress(bytes(content), mtime=0)).decode()
