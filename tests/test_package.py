@@ -61,7 +61,7 @@ def test_the_wheel_requires_what_the_packages_import(wheel):
     imported = {module for folder in ("gym_twoRooms", "sb3_manygoals") for _, module in _imports(folder)}
     own = {"gym_twoRooms", "sb3_manygoals"}
     foreign = {module for module in imported - own if module not in sys.stdlib_module_names}
-    extras = {"pygame", "ale-py", "lz4", "minatar"}  # of "render", "atari" and "minatar"
+    extras = {"pygame", "ale-py", "lz4", "minatar", "huggingface-sb3", "yaml"}  # of "render", "atari", "minatar" and "hub"
     assert {module.replace("_", "-") for module in foreign} - extras == required
 
 
