@@ -57,8 +57,8 @@ def push_to_hub(
 
 def load_from_hub(repo_id: str, env: GymEnv | None = None, **kwargs: Any) -> ManyGoalsDQN:
     """
-    Download an agent that :func:`push_to_hub` has uploaded. SB3's models are pickles, which can execute anything. Load only those
-    of people whom you trust, and say so by setting the environment variable ``TRUST_REMOTE_CODE`` to ``True``.
+    Download an agent that :func:`push_to_hub` has uploaded. SB3's models are pickles, which can execute anything. Load
+    only those of people whom you trust, and say so by setting the environment variable ``TRUST_REMOTE_CODE`` to ``True``.
 
     :param repo_id: repository on the Hub
     :param env: environment to go on in; the goals are loaded only with one. None for prediction only
