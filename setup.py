@@ -42,7 +42,7 @@ setup(
     license_files=["LICENSE"],
     keywords="reinforcement-learning goal-conditioned multi-goal gymnasium stable-baselines3 universal-value-function",
     packages=find_packages(include=["gym_twoRooms*", "sb3_manygoals*"]),
-    package_data={"gym_twoRooms": ["py.typed"], "sb3_manygoals": ["py.typed"]},
+    package_data={"gym_twoRooms": ["py.typed"], "sb3_manygoals": ["py.typed", "pretrained/*.npz"]},
     python_requires=">=3.10",
     install_requires=[
         "gymnasium>=1.1,<2.0",

@@ -107,7 +107,7 @@ def test_commands_on_pages_are_commands(command, monkeypatch, capsys):
         said = capsys.readouterr().out
         assert all(argument in said for argument in arguments if argument.startswith("--"))
     else:
-        assert not arguments
+        assert not arguments or program.startswith("benchmarks.zoo.")  # with the arguments of rl_zoo3
         assert importlib.util.find_spec(program) is not None
 
 

@@ -29,6 +29,7 @@ def wheel(tmp_path_factory):
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"gym_twoRooms", "sb3_manygoals"}
+    assert "sb3_manygoals/pretrained/TwoRoomsSwitch-v0.npz" in names
     assert {"gym_twoRooms/py.typed", "sb3_manygoals/py.typed", "sb3_manygoals/many_goals_dqn/policies.py"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

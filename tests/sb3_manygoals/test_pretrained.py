@@ -1,0 +1,20 @@
+import gymnasium as gym
+import pytest
+
+import gym_twoRooms  # noqa: F401
+from sb3_manygoals import evaluate_mastery
+from sb3_manygoals.pretrained import load_pretrained
+
+
+def test_the_agent_of_the_papers_map_reaches_its_goals():
+    model = load_pretrained("TwoRoomsSwitch-v0", device="cpu")
+    goals = model.goal_buffer.observations
+    assert len(goals) == 5728
+    some = goals[::57]
+    worlds = gym.make_vec("TwoRoomsSwitch-v0", num_envs=len(some))
+    assert evaluate_mastery(model, worlds, some, seed=0).rate > 0.98
+
+
+def test_there_is_no_agent_for_other_environments():
+    with pytest.raises(ValueError, match=r"env_id must be one of TwoRoomsSwitch-v0.*got 'CartPole-v1'"):
+        load_pretrained("CartPole-v1")
