@@ -22,7 +22,6 @@ from sb3_manygoals.checks import check_count
 from sb3_manygoals.frames import frame_bytes
 from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
-from sb3_manygoals.optim import FusedRMSprop
 from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer
 
 _LEARNER_STREAM = 6
@@ -56,7 +55,7 @@ class RewardPredictionPolicy(BasePolicy):
         activation_fn: type[nn.Module] = nn.ReLU,
         ortho_init: bool = False,
         channels_last: bool | None = None,
-        optimizer_class: type[th.optim.Optimizer] = FusedRMSprop,
+        optimizer_class: type[th.optim.Optimizer] = RMSpropTFLike,
         optimizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:

@@ -6,6 +6,7 @@ from gymnasium import spaces
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage
 
 from sb3_manygoals.auxiliary import (
@@ -240,14 +241,15 @@ def test_a_common_buffer_is_filled_once():
         assert steps - 120 < episodes.n_transitions <= steps
 
 
-def test_several_trainings_and_exceptions():
+@pytest.mark.parametrize("optimizer", [th.optim.RMSprop, RMSpropTFLike])
+def test_one_update_a_step_in_several_trainings_and_after_exceptions(optimizer):
     class Fail(BaseCallback):
         def _on_step(self):
             if self.num_timesteps == 100:
                 raise KeyboardInterrupt
             return True
 
-    model, callback = build(), ManyGoalsCallback(batch_size=5)
+    model, callback = build(policy_kwargs=HEADS | {"optimizer_class": optimizer}), ManyGoalsCallback(batch_size=5)
     model.learn(200, callback)
     first = callback.n_updates
     with pytest.raises(KeyboardInterrupt):
@@ -259,7 +261,7 @@ def test_several_trainings_and_exceptions():
     model.learn(100, ManyGoalsCallback(batch_size=5))
     assert callback.n_updates == updates
     model.learn(100, callback, reset_num_timesteps=False)
-    assert callback.n_updates == updates + 10
+    assert callback.n_updates == updates + 10  # as many as A2C's own
     assert not model.policy.optimizer._optimizer_step_pre_hooks
 
 

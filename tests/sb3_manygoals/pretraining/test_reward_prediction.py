@@ -5,9 +5,9 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
-from sb3_manygoals.optim import FusedRMSprop
 from sb3_manygoals.pretraining import RewardPredictor
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.worlds import Corridor
@@ -71,7 +71,7 @@ def test_the_defaults_are_the_papers():
     model = RewardPredictor("MlpPolicy", Signs(), device="cpu")
     assert (model.batch_size, model.buffer_size, model.learning_rate) == (80, 10_000, 7e-4)
     assert (model.train_freq.frequency, model.gradient_steps) == (1, 1)
-    assert isinstance(model.policy.optimizer, FusedRMSprop)
+    assert isinstance(model.policy.optimizer, RMSpropTFLike)
 
 
 def test_it_is_saved_and_loaded(tmp_path):
