@@ -50,9 +50,6 @@ BAD_MAPS = {
     "door with another's switch": ("S.D.SF", "door F at row 0, column 5 .* can never open: the map has no switch U"),
     "switch without door": ("..S..", "switch S at row 0, column 2 .* nothing to do: the map has no door D"),
     "too few free cells": ("##\n#.", "has 1 free cells"),
-    "cell cut off": ("S.D.S\n#####\n..###", "cell at row 2, column 0 .* is cut off from the one at row 0, column 0"),
-    "door cut off": ("S..#\n..#D", "cell at row 1, column 3 .* is cut off"),
-    "room without switch": ("S.D..", "From the free cell at row 0, column 3 .* no switch can be reached"),
     "too large": ("\n".join(["." * 65] * 2), "2 x 65 cells; at most 64 x 64"),
 }
 
@@ -82,8 +79,8 @@ def test_a_map_can_be_read_from_a_file(tmp_path):
     path.write_text("\n  S.D.S\n", encoding="utf-8")
     layout = Layout.read(path)
     assert (layout.rows, layout.name) == (("S.D.S",), "corridor")
-    path.write_text("S.D..", encoding="utf-8")
-    with pytest.raises(LayoutError, match=r"corridor\.txt: From the free cell at row 0, column 3"):
+    path.write_text("..D..", encoding="utf-8")
+    with pytest.raises(LayoutError, match=r"corridor\.txt: The door D at row 0, column 2"):
         Layout.read(str(path))
     with pytest.raises(FileNotFoundError):
         Layout.read(tmp_path / "nowhere.txt")

@@ -132,13 +132,21 @@ def test_too_many_states_are_refused(monkeypatch):
         TwoRoomsMDP(Layout.named("small"))
 
 
-def test_a_state_that_cannot_be_reached_is_named():
-    # A door that closes at once lets nobody through.
-    with pytest.raises(LayoutError, match=r"agent at row 0, column 3, the shut door at row 0, column 2 \(.* is 1\.0"):
-        TwoRoomsMDP(Layout.parse("S.D.S"), close_probability=1.0)
-    # The block has one place and always bars the way.
-    with pytest.raises(LayoutError, match="agent at row 1, column 0, a block at row 1, column 1"):
-        TwoRoomsMDP(Layout.parse("#.#\n.B.\n#.#"))
+@pytest.mark.parametrize(
+    ("rows", "close", "message"),
+    [
+        # a door that closes at once lets nobody through
+        ("S.D.S", 1.0, r"agent at row 0, column 3, the shut door at row 0, column 2 \(.* is 1\.0"),
+        # the block has one place and always bars the way
+        ("#.#\n.B.\n#.#", 0.01, "agent at row 1, column 0, a block at row 1, column 1"),
+        ("S.D.S\n#####\n..###", 0.01, "agent at row 2, column 0"),
+        ("S..#\n..#D", 0.01, "agent at row 1, column 3, the open door at row 1, column 3"),
+        ("S.D..", 0.01, "agent at row 0, column 3, the shut door at row 0, column 2"),
+    ],
+)
+def test_a_state_that_cannot_be_reached_is_named(rows, close, message):
+    with pytest.raises(LayoutError, match=message):
+        TwoRoomsMDP(Layout.parse(rows), close_probability=close)
 
 
 def test_stranded_states():

@@ -8,7 +8,7 @@ import pytest
 
 from gym_twoRooms import TwoRoomsSwitchEnv
 from gym_twoRooms.mdp import Action
-from gym_twoRooms.play import REACHED_COLOUR, REPEAT_AFTER, REPEAT_EVERY, WAIT, Player, main
+from gym_twoRooms.play import REACHED_COLOUR, WAIT, Player, main
 
 DRIVER = """
 import sys
@@ -83,23 +83,17 @@ def player():
     return player
 
 
-def test_waiting_takes_no_time_and_a_key_held_down_repeats(player, monkeypatch):
-    acted = []
-    monkeypatch.setattr(player.world, "step", lambda action, real=player.world.step: acted.append(action) or real(action))
-    state = player.world.np_random.bit_generator.state
-
-    def frames(action, count):
-        """The frames in which the world acts while a key is down."""
-        acted.clear()
-        counts = [(player.step(action), len(acted))[1] for _ in range(count)]
-        return np.flatnonzero(np.diff([0, *counts])).tolist()
-
-    assert frames(WAIT, 5) == []
-    assert player.world.np_random.bit_generator.state == state
-    assert frames(Action.UP, REPEAT_AFTER + 2 * REPEAT_EVERY) == [0, REPEAT_AFTER, REPEAT_AFTER + REPEAT_EVERY]
-    assert frames(Action.DOWN, 2) == [0]
-    assert frames(WAIT, 1) == []
-    assert frames(Action.DOWN, 2) == [0]
+def test_waiting_takes_no_time_and_a_key_held_down_acts_once(player):
+    state, numbers = player.world.state, player.world.np_random.bit_generator.state
+    for _ in range(5):
+        player.step(WAIT)
+    assert (player.world.state, player.world.np_random.bit_generator.state) == (state, numbers)
+    player.world.set_state(int(player.world.mdp.encode(31, [21], [False])))
+    cells = []
+    for action in (Action.UP, Action.UP, Action.LEFT, WAIT, Action.LEFT, Action.LEFT):
+        player.step(action)
+        cells.append(divmod(int(player.world.mdp.agent[player.world.state]), 4))
+    assert cells == [(6, 3), (6, 3), (6, 2), (6, 2), (6, 1), (6, 1)]
 
 
 def test_the_frame_turns_green_at_the_goal_and_the_next_key_brings_the_next(player, capsys):
