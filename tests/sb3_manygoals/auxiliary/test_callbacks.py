@@ -53,7 +53,7 @@ class ManyGoalsOfNoWeight(ManyGoalsCallback):
         lambda: None,
         lambda: ManyGoalsCallback(beta=0.0),
         lambda: [ManyGoalsCallback(beta=0.0), RewardPredictionCallback(weight=0.0)],
-        lambda: [ManyGoalsOfNoWeight(1.0, batch_size=10), ManyGoalsOfNoWeight(2.0, batch_size=10, reduction="sum")],
+        lambda: [ManyGoalsOfNoWeight(1.0, batch_size=10), ManyGoalsOfNoWeight(2.0, batch_size=10)],
     ],
 )
 def test_without_auxiliary_losses_it_is_sb3s_a2c_to_the_last_bit(callback, kind, optimizer):
@@ -124,10 +124,9 @@ def test_losses_and_their_gradients_of_every_task():
         assert all(gradient.abs().max() > 0 for gradient in gradients)
 
 
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
-def test_many_goals_by_loops(reduction):
+def test_many_goals_by_loops():
     model = build(stories(limit=12, lives=True))
-    callback = ManyGoalsCallback(reduction=reduction, n_steps=5, batch_size=60, gamma=0.9, step_reward=-0.3, goal_reward=0.2)
+    callback = ManyGoalsCallback(n_steps=5, batch_size=60, gamma=0.9, step_reward=-0.3, goal_reward=0.2)
     model.learn(120, callback)
     policy, episodes = model.policy, callback.episodes
     loss = callback.loss(policy, episodes, np.random.default_rng(2))
@@ -142,8 +141,7 @@ def test_many_goals_by_loops(reduction):
             reached = (observations[t + 1] == goal).all()
             target = 0.2 if reached else -0.3 + 0.9 * policy.goal_values(pair, target=True)[0, 0].max().item()
             errors.append((target - q) ** 2)
-    expected = sum(errors) if reduction == "sum" else sum(errors) / len(errors)
-    assert loss.item() == pytest.approx(expected, rel=1e-4)
+    assert loss.item() == pytest.approx(sum(errors) / len(errors), rel=1e-4)
 
 
 def test_the_target_network_follows_now_and_then(monkeypatch):
@@ -270,7 +268,6 @@ def test_one_update_a_step_in_several_trainings_and_after_exceptions(optimizer):
     [
         (lambda: ManyGoalsCallback(beta=-0.1), r"the weight must be a number in \[0, inf\), got -0.1"),
         (lambda: ManyGoalsCallback(beta=float("nan")), "the weight must be a number"),
-        (lambda: ManyGoalsCallback(reduction="none"), 'reduction must be "sum" or "mean", got \'none\''),
         (lambda: ManyGoalsCallback(n_steps=0), "n_steps must be a whole number, at least 1, got 0"),
         (lambda: ManyGoalsCallback(n_steps=7), "batch_size must be a multiple of n_steps, 7, got 80"),
         (lambda: ManyGoalsCallback(gamma=1.0), r"gamma must be a number in \[0, 1\), got 1.0"),
