@@ -60,19 +60,6 @@ def test_situations(before, action, number, after):
     assert step(mdp, scene(mdp, *before), action, number) == scene(mdp, *after)
 
 
-@pytest.mark.parametrize("action", range(5))
-def test_the_number_decides_about_slipping_and_what_it_leaves_about_the_door(action):
-    mdp = MDPS["paper"]
-    wet, dry = ((1, 4), AWAY, True), ((1, 3), AWAY, True)
-    assert step(mdp, scene(mdp, *dry), action, 0.02) == step(mdp, scene(mdp, *dry), action)
-    # 0.5 is one of 8 parts of [0, 1) for each of four slips, and half of it for none: the door closes in the first 1% of each.
-    for first, length, move in ((0.0, 1, UP), (0.125, 1, DOWN), (0.25, 1, LEFT), (0.375, 1, RIGHT), (0.5, 4, action)):
-        arrived = step(mdp, scene(mdp, *wet), move)
-        shut = int(mdp.closed_state[arrived, 1])
-        for part, expected in ((0.0, shut), (0.00999, shut), (0.01001, arrived), (0.999, arrived)):
-            assert step(mdp, scene(mdp, *wet), action, first + part * length / 8) == expected
-
-
 @pytest.mark.parametrize("probability", [5e-324, 1e-300, 0.1, 1 / 3, np.nextafter(0.7, 1), 1.0])
 def test_the_largest_number_that_slips_makes_the_last_move(probability):
     mdp = TwoRoomsMDP(Layout.parse(".W.\n..."), slip_probability=probability)
