@@ -3,17 +3,6 @@ import pytest
 from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError, as_layout
 
 
-def test_the_paper_map():
-    layout = Layout.named("paper")
-    assert (layout.height, layout.width, layout.name) == (10, 10, "paper")
-    assert layout.doors == (((3, 7),),)
-    assert layout.switches == (((1, 1), (8, 8)),)
-    assert layout.blocks == ((5, 2),)
-    assert layout.slippery == ((1, 4), (1, 5), (6, 4), (6, 5), (7, 4), (7, 5))
-    assert len(layout.free) == 90
-    assert layout.block_regions == (tuple((row, column) for row in range(5, 9) for column in range(1, 9)),)
-
-
 def test_what_may_be_given_as_a_layout():
     for name, layout in NAMED_LAYOUTS.items():
         assert as_layout(layout) is as_layout(name) is layout

@@ -47,7 +47,6 @@ def test_tables_agree_with_the_map():
     assert (masks.shape, masks.dtype) == ((5728, 5), np.int8)
     assert np.array_equal(masks[:, 4], np.isin(PAPER.agent, switches))
     assert masks[:, :4].all()
-    assert np.array_equal(PAPER.closed_state[:, 1] == np.arange(5728), ~PAPER.doors_open[:, 0] | (PAPER.agent == 37))
     assert PAPER.closing_probability.tolist() == [0.99, 0.01]
 
 

@@ -11,31 +11,22 @@ from gym_twoRooms.mdp import Action
 from gym_twoRooms.play import REACHED_COLOUR, WAIT, Player, main
 
 DRIVER = """
-import sys
-import numpy as np
 import pygame
 from gym_twoRooms.env import TwoRoomsSwitchEnv
 from gym_twoRooms.play import main
 
-frames = [line.split() for line in {frames!r}]  # keys down in each frame; in the end Escape
-real_get, real_step, down = pygame.event.get, TwoRoomsSwitchEnv.step, set()
+def frames():
+    for key in {keys!r}:
+        for kind in (pygame.KEYDOWN, pygame.KEYUP):
+            yield [pygame.event.Event(kind, key=pygame.key.key_code(key))]
+    yield [pygame.event.Event(pygame.KEYDOWN, key=pygame.K_ESCAPE)]
 
-def get():
-    keys = set(frames.pop(0)) if frames else None
-    if keys is None:
-        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_ESCAPE))
-    else:
-        for key in keys ^ down:
-            kind = pygame.KEYDOWN if key in keys else pygame.KEYUP
-            pygame.event.post(pygame.event.Event(kind, key=pygame.key.key_code(key)))
-        down.symmetric_difference_update(keys ^ down)
-    return real_get()
-
-def step(self, action):
+def step(self, action, real=TwoRoomsSwitchEnv.step):
     print("action", int(action), flush=True)
-    return real_step(self, action)
+    return real(self, action)
 
-pygame.event.get, TwoRoomsSwitchEnv.step = get, step
+events = frames()
+pygame.event.get, TwoRoomsSwitchEnv.step = lambda: next(events), step
 main({arguments!r})
 assert not pygame.display.get_init()
 """
@@ -45,7 +36,7 @@ def test_each_key_does_what_it_says(tmp_path):
     (tmp_path / "map.txt").write_text("S..W\n....\n##D#\n...S")
     keys = ["up", "w", "down", "s", "left", "a", "right", "d", "space"]
     arguments = ["--map", str(tmp_path / "map.txt"), "--goal", "--seed", "3", "--cell-size", "4"]
-    code = DRIVER.format(frames=[line for key in keys for line in (key, "")], arguments=arguments)
+    code = DRIVER.format(keys=keys, arguments=arguments)
     # Another process, since gymnasium.utils.play changes the backend of matplotlib.
     environment = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)

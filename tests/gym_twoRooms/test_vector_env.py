@@ -168,8 +168,6 @@ def test_rendering(mode):
     pictures, expected = ((env.reset(seed=0), env.render())[1] for env in pair)
     assert isinstance(pictures, tuple)
     assert all(np.array_equal(a, b) for a, b in zip(pictures, expected, strict=True))
-    with pytest.warns(UserWarning, match="without a render mode"):
-        assert TwoRoomsSwitchVectorEnv(1).render() is None
 
 
 @pytest.mark.parametrize(
