@@ -61,7 +61,8 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         ``"warehouse"`` or ``"mansion"``), or an ASCII map
     :param slip_probability: Probability, in [0, 1], that an action on slippery floor becomes a random move
     :param close_probability: Probability, in [0, 1], that an open, empty door closes after an action, for each door
-    :param render_mode: ``"rgb_array"``: :meth:`render` returns a picture; ``"ansi"``: it returns a map in characters; or None
+    :param render_mode: ``"rgb_array"``: :meth:`render` returns a picture, (H * cell_size, W * cell_size, 3) uint8; ``"ansi"``:
+        a map in characters, H lines; None: nothing
     :param cell_size: Width and height of a cell in pictures for people, in pixels
     :raises LayoutError: If the map is not valid, or not all states can be reached from each other
     :raises ValueError: If another argument is out of range
@@ -87,18 +88,14 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     @property
     def state(self) -> int:
-        """The number of the current state; ResetNeeded before the first reset."""
+        """The number of the current state, int; ResetNeeded before the first reset."""
         if self._state is None:
             raise ResetNeeded("The environment has no state yet: call reset() first.")
         return self._state
 
-    def get_state(self) -> int:
-        """The same as :attr:`state`, to come back to by :meth:`set_state`."""
-        return self.state
-
     def set_state(self, state: int) -> NDArray[np.uint8]:
         """
-        Put the world into a state. The random number generator is left alone.
+        Put the world into a state, without a draw of random numbers.
 
         :param state: The number of the state
         :return: Its observation, (H, W, 3) uint8
@@ -110,10 +107,8 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     def observation_of(self, state: int) -> NDArray[np.uint8]:
         """
-        The observation of any state.
-
-        :param state: The number of the state
-        :return: A new array, (H, W, 3) uint8
+        :param state: The number of any state
+        :return: Its observation, a new array, (H, W, 3) uint8
         :raises TypeError: If ``state`` is not an integer
         :raises ValueError: If there is no such state
         """
@@ -121,11 +116,9 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     def state_of(self, observation: ArrayLike) -> int:
         """
-        The state that looks like an observation.
-
         :param observation: A picture, (H, W, 3)
-        :return: The number of the state
-        :raises ValueError: If no state looks so
+        :return: The number of the state that looks so
+        :raises ValueError: If no state does
         """
         return int(self.mdp.states_of(np.asarray(observation)[np.newaxis])[0])
 
@@ -141,12 +134,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         self._np_random, self._np_random_seed = copy.deepcopy(state["np_random"]), state["np_random_seed"]
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """
-        The current ``info["action_mask"]`` in the form of sb3-contrib's maskable learners.
-
-        :return: True where an action may do something, (5,) bool
-        :raises ResetNeeded: If the environment was not reset yet
-        """
+        """``info["action_mask"]`` for sb3-contrib's maskable learners, (5,) bool; ResetNeeded before the first reset."""
         return self.mdp.action_masks(self.state).astype(np.bool_)
 
     @cached_property
@@ -157,15 +145,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """
-        Start an episode. Draws exactly one uniform number, or none when a state is given.
-
-        :param seed: Seed of ``np_random``; None goes on with the present generator
-        :param options: ``{"state": number}`` to start in a certain state
-        :return: The observation, (H, W, 3) uint8, and the info described above
-        :raises TypeError: If the state is not an integer
-        :raises ValueError: If there is no such state, or an option is unknown
-        """
+        """Draws exactly one uniform number, or none when a state is given."""
         super().reset(seed=seed)
         given = given_state(options)
         if given is None:
@@ -175,34 +155,19 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         return self.mdp.observe(self._state), {"state": self._state, "action_mask": self.mdp.action_masks(self._state)}
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """
-        Act once. Draws one uniform number if anything is left to chance (``mdp.chance``).
-
-        :param action: 0 up, 1 down, 2 left, 3 right or 4 toggle
-        :return: The observation, (H, W, 3) uint8; the reward, 0.0; terminated and truncated, False; the info described above
-        :raises InvalidAction: If there is no such action
-        :raises ResetNeeded: If the environment was not reset yet
-        """
-        mdp, state = self.mdp, self._state
-        if state is None:
-            state = self.state  # which raises ResetNeeded
+        """Draws one uniform number if anything is left to chance (``mdp.chance``)."""
+        mdp, state = self.mdp, self.state
         try:
             number = operator.index(action)
         except TypeError:
             number = -1
         if not 0 <= number < 5:
             raise InvalidAction(f"An action must be an integer in [0, {mdp.n_actions}), got {action!r}.")
-        self._state = state = mdp.step_one(state, number, self.np_random.random)
+        uniforms = self.np_random.random
+        self._state = state = int(mdp.step(np.array([state]), np.array([number]), lambda rows: uniforms(len(rows)))[0])
         return mdp.observe(state), 0.0, False, False, {"state": state, "action_mask": mdp.action_masks(state)}
 
     def render(self) -> NDArray[np.uint8] | str | None:
-        """
-        Show the current state as the render mode says.
-
-        :return: With ``"rgb_array"`` a picture, (H * cell_size, W * cell_size, 3) uint8; with ``"ansi"`` a map, H lines;
-            else None
-        :raises ResetNeeded: If the environment was not reset yet
-        """
         if self.render_mode is None:
             warn_about_rendering()
             return None
@@ -210,10 +175,9 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     def render_observation(self, observation: ArrayLike) -> NDArray[np.uint8]:
         """
-        Draw an observation for people, whatever the render mode.
-
         :param observation: A picture of one pixel per cell, (H, W, 3)
-        :return: A picture, (H * cell_size, W * cell_size, 3) uint8; if no state looks so, the observation itself, enlarged
+        :return: A picture for people, (H * cell_size, W * cell_size, 3) uint8, whatever the render mode; if no state looks so,
+            the observation itself, enlarged
         :raises ValueError: If an observation has another shape
         """
         pixels = np.asarray(observation)

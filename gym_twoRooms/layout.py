@@ -37,7 +37,8 @@ class Layout:
 
     :param rows: The map, one string of symbols per row; use :meth:`parse` for a map in one string
     :param name: A name for people
-    :raises LayoutError: If the map cannot be a world in which every state can be reached from every other
+    :raises LayoutError: If the map breaks a rule that can be seen on it; whether every state can be reached from every other
+        is checked when the layout is compiled
     """
 
     rows: tuple[str, ...]
@@ -46,7 +47,6 @@ class Layout:
     def __post_init__(self) -> None:
         self._check_symbols()
         self._check_things()
-        self._check_rooms()
 
     @classmethod
     def parse(cls, text: str, name: str = "custom") -> "Layout":
@@ -68,9 +68,7 @@ class Layout:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Layout":
         """
-        Read a map from a text file.
-
-        :param path: The file
+        :param path: A text file with a map
         :return: The layout, named after the file
         :raises OSError: If the file cannot be read
         :raises LayoutError: If its content is not a valid map
@@ -84,10 +82,8 @@ class Layout:
     @classmethod
     def named(cls, name: str) -> "Layout":
         """
-        Look up one of :data:`NAMED_LAYOUTS`.
-
         :param name: ``"paper"``, ``"small"``, ``"locks"``, ``"warehouse"`` or ``"mansion"``
-        :return: The layout
+        :return: That one of :data:`NAMED_LAYOUTS`
         :raises LayoutError: If no layout has that name
         """
         if name not in NAMED_LAYOUTS:
@@ -172,24 +168,11 @@ class Layout:
             if block not in self._roomy:
                 raise LayoutError(f"The block at {_at(block)} touches a wall, a door or the edge and could never be pushed.")
 
-    def _check_rooms(self) -> None:
-        doors = {cell for cells in self.doors for cell in cells}
-        cut_off = {*self.free, *doors} - _flood(self.free[0], {*self.free, *doors})
-        if cut_off:
-            raise LayoutError(f"The cell at {_at(min(cut_off))} is cut off from the one at {_at(self.free[0])}.")
-        operable = set().union(*(_flood(switch, self.free) for cells in self.switches for switch in cells))
-        locked_in = {*self.free} - operable
-        if doors and locked_in:
-            closed = "while all doors are shut: each room needs a switch"
-            raise LayoutError(f"From the free cell at {_at(min(locked_in))} no switch can be reached {closed}.")
-
 
 def as_layout(layout: Layout | str) -> Layout:
     """
-    The layout that a user means.
-
     :param layout: A layout, the name of one, or an ASCII map (recognised by its line break)
-    :return: The layout
+    :return: The layout that is meant
     :raises LayoutError: If there is no layout of that name or the map is not valid
     """
     if isinstance(layout, Layout):

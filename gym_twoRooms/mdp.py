@@ -1,6 +1,5 @@
 """A layout compiled into a finite Markov decision process: numbered states, dynamics as tables, states as pictures."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -127,9 +126,7 @@ class TwoRoomsMDP:
 
     def check_states(self, states: ArrayLike) -> NDArray[np.int64]:
         """
-        Validate state numbers that come from a user.
-
-        :param states: State numbers, any shape
+        :param states: State numbers given by a user, any shape
         :return: The same, int64
         :raises TypeError: If they are not integers
         :raises ValueError: If one is not in [0, S)
@@ -153,7 +150,7 @@ class TwoRoomsMDP:
         draw: Callable[[NDArray[np.intp]], NDArray[np.float64]],
     ) -> NDArray[np.int64]:
         """
-        Make one step from each state. This is the whole of the dynamics; nothing is validated, for speed.
+        One step from each state. Nothing is validated, for speed.
 
         :param states: State numbers, (N,)
         :param actions: Actions, (N,)
@@ -178,28 +175,10 @@ class TwoRoomsMDP:
             uniforms[stays] = (uniforms[stays] - self.slip_probability) / (1.0 - self.slip_probability)
             uniforms[slips] = scaled - moves
         arrived: NDArray[np.int64] = self.next_state.take(states * self.n_actions + actions)
-        closing = np.flatnonzero(uniforms < self._any_closing)
+        closing = np.flatnonzero(uniforms < self._closing_bounds[-1])
         if len(closing):
             doors = np.searchsorted(self._closing_bounds, uniforms[closing], side="right")
             arrived[rows[closing]] = self.closed_state[arrived[rows[closing]], doors]
-        return arrived
-
-    def step_one(self, state: int, action: int, draw: Callable[[], float]) -> int:
-        """:meth:`step` for a single state, without the cost of arrays; ``draw`` is called only if the step is random."""
-        if not self._chance_at(state):
-            return self._next_state_at(state * 5 + action)
-        uniform = draw()
-        if self.slips.item(state):
-            slip = self.slip_probability
-            if uniform < slip:
-                scaled = uniform / slip * 4
-                action = int(scaled)
-                uniform = scaled - action
-            else:
-                uniform = (uniform - slip) / (1.0 - slip)
-        arrived: int = self._next_state_at(state * 5 + action)
-        if uniform < self._any_closing:
-            arrived = self.closed_state.item(arrived, bisect_right(self._closing_bounds_list, uniform))
         return arrived
 
     @cached_property
@@ -218,10 +197,8 @@ class TwoRoomsMDP:
 
     def observe(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.uint8]:
         """
-        Look up the pictures of states, or draw them where there is no table.
-
         :param states: State numbers, any shape
-        :return: A new array, (..., H, W, 3) uint8
+        :return: Their pictures, looked up or drawn, a new array, (..., H, W, 3) uint8
         """
         if not self.has_table:
             return self.render(states)
@@ -229,23 +206,17 @@ class TwoRoomsMDP:
 
     def action_masks(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.int8]:
         """
-        Which actions may do something.
-
         :param states: State numbers, any shape
         :return: A new array, 1 where an action may do something: toggling only on a switch, (..., 5) int8
         """
-        if isinstance(states, int):
-            return self._masks[self.on_switch.item(states)].copy()
-        masks = np.ones((*states.shape, self.n_actions), dtype=np.int8)
+        masks = np.ones((*np.shape(states), self.n_actions), dtype=np.int8)
         masks[..., Action.TOGGLE] = self.on_switch.take(states)
         return masks
 
     def render(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.uint8]:
         """
-        Draw the pictures of states, one pixel per cell, without using the table.
-
         :param states: State numbers, any shape
-        :return: A new array, (..., H, W, 3) uint8
+        :return: Their pictures, drawn anew, one pixel per cell, (..., H, W, 3) uint8
         """
         shape, states = np.shape(states), np.ravel(states)
         pictures = np.tile(self._ground, (len(states), 1, 1))
@@ -259,10 +230,8 @@ class TwoRoomsMDP:
 
     def states_of(self, observations: ArrayLike) -> NDArray[np.int64]:
         """
-        Recognise states by their pictures.
-
         :param observations: Pictures, (N, H, W, 3)
-        :return: The states that look so, (N,)
+        :return: The states that look so, (N,) int64
         :raises ValueError: If for one of them no state does
         """
         pictures = np.asarray(observations)
@@ -323,10 +292,6 @@ class TwoRoomsMDP:
         self.closing_probability = close**n_closing * (1.0 - close) ** (len(numbering.doors) - n_closing)
         # A draw closes the doors of the first set whose bound is above it; above the last bound, none.
         self._closing_bounds = np.append(0.0, np.cumsum(self.closing_probability[1:]))
-        self._closing_bounds_list = self._closing_bounds.tolist()
-        self._any_closing = self._closing_bounds_list[-1]
-        self._chance_at, self._next_state_at = self.chance.item, self.next_state.item  # bound once, for single steps
-        self._masks = np.array([1, 1, 1, 1, 0], dtype=np.int8), np.ones(5, dtype=np.int8)
 
     def _check_connected(self) -> None:
         # Slipping adds nothing: it makes moves that the agent could choose there, and toggling is a no-op on slippery floor.
@@ -344,12 +309,10 @@ class TwoRoomsMDP:
 
 def compile_layout(layout: Layout, slip_probability: float = 0.5, close_probability: float = 0.01) -> TwoRoomsMDP:
     """
-    Compile a layout, or return the result of having done so before: it is immutable and can be shared.
-
     :param layout: The map
     :param slip_probability: In [0, 1]
     :param close_probability: In [0, 1]
-    :return: The compiled layout
+    :return: The compiled layout; the same object when it was compiled before, as it is immutable
     :raises ValueError: As :class:`TwoRoomsMDP`
     """
     return _compile(layout, float(slip_probability), float(close_probability))

@@ -45,8 +45,8 @@ def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
 
 def transition_model(mdp: TwoRoomsMDP) -> TransitionModel:
     """
-    The dynamics as Gymnasium's toy_text environments have them in ``P``. It takes about 2 kB a state; for large maps,
-    :func:`transition_matrices` has the same in less space.
+    The dynamics as in ``P`` of Gymnasium's toy_text environments. It takes about 2 kB a state; :func:`transition_matrices`
+    takes less.
 
     :param mdp: The world
     :return: For each state and action, what may follow: each next state once, in ascending order, with a positive
@@ -120,43 +120,12 @@ def expected_steps(mdp: TwoRoomsMDP, goals: ArrayLike, tolerance: float = 1e-6) 
     :raises TypeError: If goals are not integers
     :raises ValueError: If there is no such state, or ``tolerance`` is not positive
     """
-    return np.abs(_iterate_values(mdp, goals, 1.0, -1.0, 0.0, tolerance)[1])
-
-
-def optimal_values(
-    mdp: TwoRoomsMDP,
-    goals: ArrayLike,
-    gamma: float = 0.99,
-    step_reward: float = -0.1,
-    goal_reward: float = 0.0,
-    tolerance: float = 1e-6,
-) -> NDArray[np.float64]:
-    r"""
-    The values that all-goals Q-learning converges to, by value iteration: the transition that reaches the goal gives
-    ``goal_reward`` and ends it, every other one ``step_reward``,
-
-    .. math:: Q(s, a, g) = \mathbb{E}[r_g + \gamma_g \max_{a'} Q(s', a', g)]
-
-    Where the start is the goal, they are those of coming to it again.
-
-    :param mdp: The world
-    :param goals: State numbers, (G,)
-    :param gamma: Discount factor, in [0, 1)
-    :param step_reward: Reward of transitions that do not reach the goal
-    :param goal_reward: Reward of those that do
-    :param tolerance: No value is further than this from the exact one
-    :return: For each start, action and goal, (S, A, G) float64; their maximum over the actions is the value of the start
-    :raises TypeError: If goals are not integers
-    :raises ValueError: If there is no such state, or ``gamma`` or ``tolerance`` is out of range
-    """
-    if not 0.0 <= gamma < 1.0:
-        raise ValueError(f"gamma must be in [0, 1), got {gamma}.")
-    return _iterate_values(mdp, goals, gamma, step_reward, goal_reward, tolerance)[0].swapaxes(0, 1)
+    return _plan(mdp, goals, tolerance)[1]
 
 
 class OraclePolicy:
     """
-    The policy that takes the fewest steps on average, in the form of an agent: :meth:`predict` acts on goal observations.
+    The policy that takes the fewest steps on average. :meth:`predict` acts on goal observations, as an agent's does.
 
     :param mdp: The world
     :param goals: State numbers that will be asked for, (G,)
@@ -166,7 +135,7 @@ class OraclePolicy:
 
     def __init__(self, mdp: TwoRoomsMDP, goals: ArrayLike) -> None:
         self.mdp = mdp
-        self.actions = _iterate_values(mdp, goals, 1.0, -1.0, 0.0, 1e-6)[0].argmax(axis=0)
+        self.actions = _plan(mdp, goals)[0].argmin(axis=0)
         self.goals = mdp.check_states(goals)
         self._columns = np.full(mdp.n_states, -1)
         self._columns[self.goals] = np.arange(len(self.goals))
@@ -188,22 +157,18 @@ class OraclePolicy:
         return self.actions[states, columns], None
 
 
-def _iterate_values(
-    mdp: TwoRoomsMDP, goals: ArrayLike, gamma: float, step_reward: float, goal_reward: float, tolerance: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The values of actions, (A, S, G), and of arriving in each state, (S, G)."""
+def _plan(mdp: TwoRoomsMDP, goals: ArrayLike, tolerance: float = 1e-6) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The steps left after each action, (A, S, G), and from each state on, (S, G)."""
     if not tolerance > 0:
         raise ValueError(f"tolerance must be positive, got {tolerance}.")
-    # Iterating contracts by gamma: values are no further than their last change / (1 - gamma) off.
-    smallest_change = tolerance * (1.0 - gamma) if gamma < 1.0 else tolerance
     goals, columns, matrices = _problem(mdp, goals)
-    worth = np.zeros((mdp.n_states, len(goals)))
+    steps = np.zeros((mdp.n_states, len(goals)))
     while True:
-        values = np.stack([matrix @ worth for matrix in matrices])
-        before, worth = worth, step_reward + gamma * values.max(axis=0)
-        worth[goals, columns] = goal_reward
-        if np.abs(worth - before).max() <= smallest_change:
-            return values, worth
+        after = np.stack([matrix @ steps for matrix in matrices])
+        before, steps = steps, 1.0 + after.min(axis=0)
+        steps[goals, columns] = 0.0
+        if np.abs(steps - before).max() <= tolerance:
+            return after, steps
 
 
 def _problem(mdp: TwoRoomsMDP, goals: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.intp], list["csr_array"]]:

@@ -17,8 +17,6 @@ from gym_twoRooms.layout import NAMED_LAYOUTS, Layout
 from gym_twoRooms.mdp import Action
 
 FPS = 30
-REPEAT_AFTER, REPEAT_EVERY = 9, 3
-"""A key held down acts at once, again after so many frames, and from then on once in so many."""
 WAIT = len(Action)
 """The action of a player who presses no key, or several at once."""
 REACHED_COLOUR, PURSUED_COLOUR = (46, 160, 67), (238, 238, 238)
@@ -26,7 +24,7 @@ REACHED_COLOUR, PURSUED_COLOUR = (46, 160, 67), (238, 238, 238)
 
 class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int64]):
     """
-    A world for the keyboard. It has one more action, to wait, in which no time passes. Keys held down repeat as in an editor.
+    A world for the keyboard, with one more action, to wait, in which no time passes. A key acts once each time it is pressed.
 
     A goal is the observation of a random state, shown beside the world. When it is reached, its frame turns green, a message
     is printed, and the next key brings the next goal.
@@ -39,7 +37,7 @@ class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int6
         self.goals = goals
         self.goal: NDArray[np.uint8] | None = None
         self._rng = np.random.default_rng()
-        self.reached, self._pressed, self._frames, self._steps = False, WAIT, 0, 0
+        self.reached, self._pressed, self._steps = False, WAIT, 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -53,10 +51,8 @@ class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int6
         return observation, info
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        self._frames = self._frames + 1 if action == self._pressed else 0
-        self._pressed = int(action)
-        again = self._frames >= REPEAT_AFTER and (self._frames - REPEAT_AFTER) % REPEAT_EVERY == 0
-        if action == WAIT or not (self._frames == 0 or again):
+        held, self._pressed = action == self._pressed, int(action)
+        if action == WAIT or held:
             return self.world.observation_of(self.world.state), 0.0, False, False, {}
         if self.reached:
             self._next_goal()

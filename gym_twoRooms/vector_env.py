@@ -24,6 +24,9 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
     N copies of :class:`~gym_twoRooms.env.TwoRoomsSwitchEnv`, step for step equal to a
     :class:`gymnasium.vector.SyncVectorEnv` of them with the same seeds, and much faster.
 
+    Options of ``reset`` are ``"state"``, one number or N, and ``"reset_mask"``, (N,) bool. Where it is False, the world and
+    its generator stay as they are, and the infos of the reset are 0.
+
     With ``max_episode_steps`` episodes are truncated, and ``autoreset_mode`` says what follows:
 
     - ``NEXT_STEP``: the next step resets them, ignoring the action;
@@ -87,25 +90,13 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
 
     @property
     def states(self) -> NDArray[np.int64]:
-        """A copy of the numbers of the current states, (N,) int64; ResetNeeded before the first reset."""
+        """The numbers of the current states, a copy, (N,) int64; ResetNeeded before the first reset."""
         return self._current().copy()
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """
-        Start an episode in each world, or in some. Draws one uniform number for each, or none when states are given.
-
-        :param seed: ``seed + i`` seeds world i; or one seed for each; None, also in the sequence, goes on with the generator
-        :param options: ``{"state": number}`` or ``{"state": (N,) numbers}`` to start in certain states;
-            ``{"reset_mask": (N,) bool array}`` to leave the worlds where it is False, and their generators, as they are
-        :return: Observations of all worlds, (N, H, W, 3) uint8, and infos of those reset, 0 elsewhere: ``"state"`` (N,) int64,
-            ``"action_mask"`` (N, 5) int8, and where they were reset: ``"_state"`` and ``"_action_mask"``, (N,) bool
-        :raises TypeError: If a state is not an integer, or the mask no array of bool
-        :raises ValueError: If there is no such state, an option is unknown, the number of seeds or states or the shape of the
-            mask is not N, or the mask is all False
-        :raises ResetNeeded: If the mask leaves a world out that was never reset
-        """
+        """Draws one uniform number for each world reset, or none when states are given. ``seed + i`` seeds world i."""
         every = range(self.num_envs)
         seeds = [seed + i for i in every] if isinstance(seed, int) else [None for _ in every] if seed is None else seed
         if len(seeds) != self.num_envs:
@@ -143,65 +134,39 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         vars(self._streams).update(state["streams"])
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """
-        The current masks in the form of sb3-contrib's maskable learners.
-
-        :return: True where an action may do something, (N, 5) bool
-        :raises ResetNeeded: If the environment was not reset yet
-        """
+        """The current masks for sb3-contrib's maskable learners, (N, 5) bool; ResetNeeded before the first reset."""
         return self.mdp.action_masks(self._current()).astype(np.bool_)
 
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """
-        Act once in each world. Draws one uniform number where anything is left to chance, and one where an episode starts.
-
-        :param actions: An action for each world, (N,) int
-        :return: Observations, (N, H, W, 3) uint8; rewards, (N,) float64, all 0; terminations, (N,) bool, all False;
-            truncations, (N,) bool; infos as from :meth:`reset`, and in ``SAME_STEP`` those described above
-        :raises InvalidAction: If the actions are not N integers in [0, 5)
-        :raises ResetNeeded: If the environment was not reset yet
-        :raises AssertionError: If ``autoreset_mode`` is ``DISABLED`` and an episode has ended and not been reset
-        """
+        """Draws one uniform number where anything is left to chance, and one where an episode starts."""
         states = self._current()
         actions = self._check_actions(actions)
         starting = self._ended
-        any_starting = self.max_episode_steps is not None and bool(starting.any())
-        if any_starting and self.autoreset_mode is AutoresetMode.DISABLED:
-            ended = np.flatnonzero(starting).tolist()
-            # AssertionError as in SyncVectorEnv, but before any world has stepped
-            raise AssertionError(f"Environments {ended} have ended: reset them with options={{'reset_mask': mask}} first.")
-
-        if any_starting:
-            states = states.copy()
+        if starting.any():
             rows, going = np.flatnonzero(starting), np.flatnonzero(~starting)
+            if self.autoreset_mode is AutoresetMode.DISABLED:  # as in SyncVectorEnv, but before any world has stepped
+                ended = f"Environments {rows.tolist()} have ended"
+                raise AssertionError(f"{ended}: reset them with options={{'reset_mask': mask}} first.")
+            states = states.copy()
             states[going] = self.mdp.step(states[going], actions[going], lambda chosen: self._streams.take(going[chosen]))
             states[rows] = self.mdp.initial_states(self._streams.take(rows))
         else:
             states = self.mdp.step(states, actions, self._streams.take)
         self._states = states
+        self._elapsed += 1
+        self._elapsed[starting] = 0
+        truncated = self._elapsed >= (np.inf if self.max_episode_steps is None else self.max_episode_steps)
         infos: dict[str, Any] = {}
-        truncated = np.zeros(self.num_envs, dtype=np.bool_)
-        if self.max_episode_steps is not None:
-            self._elapsed += 1
-            self._elapsed[starting] = 0
-            truncated = self._elapsed >= self.max_episode_steps
-            if self.autoreset_mode is not AutoresetMode.SAME_STEP:
-                self._ended = truncated.copy()
-            elif truncated.any():
-                infos = self._restart(truncated)
+        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
+            self._ended = truncated.copy()
+        elif truncated.any():
+            infos = self._restart(truncated)
         terminated = np.zeros(self.num_envs, dtype=np.bool_)
         return self.mdp.observe(states), np.zeros(self.num_envs), terminated, truncated, infos | self._infos()
 
     def render(self) -> tuple[NDArray[np.uint8] | str, ...] | None:
-        """
-        Show the current states as the render mode says.
-
-        :return: With ``"rgb_array"`` N pictures, (H * cell_size, W * cell_size, 3) uint8 each; with ``"ansi"`` N maps, H lines
-            each; None without a render mode
-        :raises ResetNeeded: If the environment was not reset yet
-        """
         if self.render_mode is None:
             warn_about_rendering()
             return None
@@ -245,7 +210,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
             raise InvalidAction(f"Actions must be {self.num_envs} integers, got {actions.dtype} of shape {actions.shape}.")
         actions = actions.astype(np.intp, copy=False)
-        if actions.view(np.uintp).max() >= self.mdp.n_actions:  # negative numbers are large ones without their sign
+        if actions.min() < 0 or actions.max() >= self.mdp.n_actions:
             raise InvalidAction(f"Each action must be in [0, {self.mdp.n_actions}), got {actions.min()} to {actions.max()}.")
         return actions
 
@@ -265,14 +230,12 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
 class _UniformStreams:
     """Uniform numbers for each of N worlds, read in blocks: a generator's ``random(K)`` gives what K calls would."""
 
-    BLOCK = 384
-    PADDING = 8
-    """With a power of two from row to row, the next numbers of all streams would share a few lines of the cache."""
+    BLOCK = 392  # no power of two: the next numbers of all streams would share a few lines of the cache
 
     def __init__(self, n: int) -> None:
         self.generators: list[np.random.Generator | None] = [None] * n
-        self.block = np.zeros((n, self.BLOCK + self.PADDING))
-        self.ends = np.arange(n) * self.block.shape[1] + self.BLOCK
+        self.block = np.zeros((n, self.BLOCK))
+        self.ends = (np.arange(n) + 1) * self.BLOCK
         self.next = self.ends.copy()
 
     def seed(self, index: int, seed: int) -> None:
@@ -287,7 +250,7 @@ class _UniformStreams:
             for index in rows[used_up].tolist():
                 if (generator := self.generators[index]) is None:
                     generator = self.generators[index] = seeding.np_random()[0]
-                generator.random(out=self.block[index, : self.BLOCK])
+                generator.random(out=self.block[index])
                 self.next[index] -= self.BLOCK
             places = self.next.take(rows)
         self.next[rows] = places + 1

@@ -17,15 +17,14 @@ def pairwise_td_targets(
     next_action_mask: th.Tensor | None = None,
 ) -> th.Tensor:
     r"""
-    The target of every (transition, goal) pair in the paper's loss of a goal:
+    The target of every pair of transition and goal in the paper's loss of a goal,
 
     .. math:: y_{sg} = r_g + \gamma_g \max_{a'} Q_{\theta^-}(s', a', g),
         \qquad r_g, \gamma_g = \begin{cases} \text{goal_reward}, 0 & s' = g \\ \text{step_reward}, \gamma & s' \neq g
         \end{cases}
 
-    Each goal has its own termination: a transition ends the episode of the goal it reaches, and of no other. If the
-    environment ends elsewhere, the goal can no longer be reached, and the target is that of paying ``step_reward`` for ever,
-    ``step_reward / (1 - gamma)``. (With the usual target of zero, dying would be better than any detour.)
+    A transition ends the episode of the goal it reaches, and of no other. If the environment ends elsewhere, the target is
+    that of paying ``step_reward`` for ever, ``step_reward / (1 - gamma)``: with zero, dying would be better than any detour.
 
     :param next_q: target network's values of the next observations, shape (S, G, A)
     :param achieved: whether the transition reached the goal, bool, shape (S, G)
@@ -48,7 +47,7 @@ def near_weights(
     targets: th.Tensor, decay: float, floor: float, gamma: float, goal_reward: float, step_reward: float
 ) -> th.Tensor:
     r"""
-    Weights that emphasize pairs near their goal, which are few but matter most: every path to a goal ends there.
+    Weights that emphasize pairs near their goal, where every path to it ends,
 
     .. math:: w_{sg} \propto \text{decay}^{d_{sg}} + \text{floor},
 
@@ -75,8 +74,8 @@ def best_action_loss(q: th.Tensor, known: th.Tensor, best: th.Tensor, temperatur
 
     .. math:: -\log \sum_{a \in B_{sg}} \pi(a), \qquad \pi(a) \propto \exp(Q(s, a, g) / \tau)
 
-    A greedy policy depends on small differences between the values of actions, to which the squared error is nearly blind.
-    This is policy distillation (Rusu et al. 2016) with a plan as the teacher.
+    It is policy distillation (Rusu et al. 2016) with a plan as the teacher: a greedy policy depends on small differences
+    between the values of actions, to which the squared error is nearly blind.
 
     :param q: values of all actions, shape (S, G, A)
     :param known: pairs whose best actions are known, bool, shape (S, G); the loss of other pairs is 0

@@ -28,11 +28,8 @@ ONEDNN_FROM = 2**23
 
 def mkl_is_slow(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """
-    Whether oneDNN multiplies float32 matrices faster than MKL, which does not use AVX-512 on AMD processors. The answer
-    depends on the CPU model, never on timing, so results are reproducible.
-
     :param cpuinfo: the file in which Linux describes the processors
-    :return: True on AMD processors with AVX-512, if PyTorch was built with both libraries
+    :return: whether oneDNN multiplies float32 matrices faster than MKL: on AMD processors with AVX-512, which MKL does not use
     """
     described = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else platform.processor()
     has_both = th.backends.mkl.is_available() and th.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -66,11 +63,9 @@ class Linear(nn.Linear):
 
 def channels_are_last(image_space: spaces.Box) -> bool:
     """
-    Which axis of an image holds the channels: the last one if it has 1, 3 or 4 entries, otherwise the first or the last,
-    whichever is the smallest of the three.
-
     :param image_space: a uint8 Box of three axes
-    :return: True for (height, width, channels), False for (channels, height, width)
+    :return: True for (height, width, channels), False for (channels, height, width): the last axis holds the channels if it
+        has 1, 3 or 4 entries, otherwise the first or the last, whichever is the smallest of the three
     :raises ValueError: if the shape does not tell, as (10, 10, 10)
     """
     first, middle, last = image_space.shape
@@ -86,11 +81,9 @@ def channels_are_last(image_space: spaces.Box) -> bool:
 
 class Preprocess(nn.Module):
     """
-    Prepares observations for a network: channels first, images scaled to [0, 1], discrete values one-hot. It can also
-    standardize each element by its mean and standard deviation over the observations given to :meth:`fit`: two images of a
-    gridworld differ in few pixels, and these differences are small beside what all images share.
-
-    ``space`` is the observation space with image channels first, as features extractors expect it.
+    Prepares observations for a network: channels first, images scaled to [0, 1], discrete values one-hot, and each element
+    standardized by its mean and standard deviation over the observations given to :meth:`fit`. ``space`` is the observation
+    space with image channels first, as features extractors expect it.
 
     :param observation_space: of single observations, as the environment has it
     :param normalize_images: whether to divide images by 255
@@ -163,11 +156,9 @@ def check_image_space(observation_space: spaces.Space[Any]) -> None:
 
 class PaddedCNN(BaseFeaturesExtractor):
     """
-    Convolutions that see every pixel, then one fully connected layer, each followed by ReLU.
-
-    Without padding, a stride that does not divide the image leaves its last rows and columns unseen: two 2x2 convolutions
-    with stride 2 turn 10 pixels into 5 and then 2, and rows 8 and 9 have no effect. Here zeros are added at the bottom and at
-    the right where a window would not fit. For 84x84 images and ``ATARI_LAYERS`` none are needed: that is the Nature CNN.
+    Convolutions that see every pixel, then one fully connected layer, each followed by ReLU. Zeros are added at the bottom and
+    at the right where a window would not fit: two 2x2 convolutions with stride 2 would not see rows 8 and 9 of 10. For 84x84
+    images and ``ATARI_LAYERS`` none are needed: that is the Nature CNN.
 
     :param observation_space: image space, channels first
     :param features_dim: width of the fully connected layer
@@ -219,15 +210,13 @@ def make_trunk(
     ortho_init: bool = False,
 ) -> tuple[nn.Sequential, int]:
     """
-    The layers from observations to features.
-
     :param preprocess: the first part
     :param features_extractor: the second, made for ``preprocess.space``
     :param net_arch: widths of the fully connected layers that follow
     :param activation_fn: after each of them
-    :param ortho_init: whether to initialize as SB3's actor-critics do: orthogonal weights scaled by the square root of 2, and
-        zero biases; otherwise as PyTorch does, with much smaller weights
-    :return: a module from observations, shape (B, *observation_space.shape), to features, shape (B, features_dim); and
+    :param ortho_init: whether weights begin as in SB3's actor-critics, orthogonal and scaled by the square root of 2; else as
+        in PyTorch, much smaller
+    :return: the layers from observations, shape (B, *observation_space.shape), to features, shape (B, features_dim); and
         ``features_dim``
     """
     layers: list[nn.Module] = []
@@ -247,10 +236,8 @@ class UniversalQNetwork(nn.Module):
 
     .. math:: Q(s, \cdot, g) = W \,(A\,h(s) \odot B\,h(g)) + b
 
-    States and goals share the trunk :math:`h` but have embeddings of their own, :math:`A` and :math:`B`. If they shared these
-    too, :math:`Q(s, a, g) = Q(g, a, s)`: "go right" would be as good from the left as from the right.
-
-    Because the head is linear, the values of S states for G goals cost S + G passes of the trunk and one matrix product.
+    States and goals share the trunk :math:`h` but have embeddings of their own, :math:`A` and :math:`B`; else
+    :math:`Q(s, a, g) = Q(g, a, s)`. The values of S states for G goals cost S + G passes of the trunk and one matrix product.
 
     :param trunk: from observations to features, shape (B, features_dim)
     :param features_dim: width of the features
@@ -271,10 +258,8 @@ class UniversalQNetwork(nn.Module):
 
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
         """
-        Each observation with its own goal.
-
         :param observations: shape (B, *observation_space.shape)
-        :param goals: the same shape
+        :param goals: that of each observation, the same shape
         :return: values of all actions, shape (B, A)
         """
         states, goals = self.trunk(th.cat([observations, goals])).split([len(observations), len(goals)])
@@ -286,11 +271,9 @@ class UniversalQNetwork(nn.Module):
 
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
         """
-        Every state with every goal, all actions.
-
         :param states: state embeddings, shape (S, D), or (S, A D) in :class:`DistanceQNetwork`
         :param goals: goal embeddings, shape (G, D)
-        :return: values, shape (S, G, A)
+        :return: values of every state for every goal, shape (S, G, A)
         """
         weighted = goals[:, None, :] * self.head.weight  # (G, A, D)
         q = linear(states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals)))
@@ -320,8 +303,7 @@ class DistanceQNetwork(UniversalQNetwork):
     .. math:: Q(s, a, g) = o - c \log(1 + \lVert A_a h(s) - B h(g) \rVert^2)
 
     with one embedding of the state for each action, :math:`A_a`, and two learned numbers, the scale :math:`c > 0` and the
-    offset :math:`o`. At the goal two points meet; a product of embeddings needs many directions that cancel out for that.
-    The values of S states for G goals are one matrix product here too.
+    offset :math:`o`. The values of S states for G goals are one matrix product here too.
 
     :param trunk: from observations to features, shape (B, features_dim)
     :param features_dim: width of the features

@@ -19,16 +19,16 @@ import numpy as np
 from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import recording, worlds
 from benchmarks.recording import Clock, CurveLog, RunConfig
 from sb3_manygoals.networks import PaddedCNN
-from sb3_manygoals.optim import FusedRMSprop
 
 WorldName = Literal["atari", "two_rooms", "minigrid"]
 
-OPTIMIZER: dict[str, Any] = {"optimizer_class": FusedRMSprop, "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5}}
+OPTIMIZER: dict[str, Any] = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5}}
 """Arguments of the policy. The paper has RMSProp; in baselines it is TensorFlow's, with epsilon inside the root."""
 
 SMALL: dict[str, Any] = {"optimizer": "sb3", "features_dim": 128, "embedding_dim": 128}

@@ -15,11 +15,10 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, is_vecen
 
 from sb3_manygoals.auxiliary.episode_buffer import EpisodeBuffer, Trajectories
 from sb3_manygoals.auxiliary.losses import (
-    Reduction,
     many_goals_losses,
+    mean_of_real,
     pixel_changes,
     pixel_control_losses,
-    reduce,
     reward_prediction_losses,
 )
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy, Task
@@ -30,26 +29,25 @@ from sb3_manygoals.guards import check_loss
 
 class AuxiliaryCallback(BaseCallback):
     r"""
-    An auxiliary task. Pass it to ``learn()``, alone or in a list with others, each with its own loss and weight.
+    An auxiliary task, for ``learn()``, alone or in a list with others, each with its own loss and weight.
 
     Each step of A2C's optimizer descends the joint objective
 
     .. math:: \mathcal{L} = \mathcal{L}^{AC} + \sum_i \beta_i \mathcal{L}_i
 
-    (section 5 of Veeriah et al. 2018): the gradients of the auxiliary losses are added to A2C's, for one step with one set of
-    second moments. (Algorithm 2 there takes two steps, of sizes :math:`\alpha` and :math:`\alpha\beta`; with second moments of
-    its own, the factor of a loss would not matter to RMSProp.) The gradient of each weighted auxiliary loss is clipped by
-    itself, to A2C's ``max_grad_norm``. With a weight of 0 nothing is computed, and A2C is SB3's to the last bit.
+    (section 5 of Veeriah et al. 2018). Algorithm 2 there takes two steps, of sizes :math:`\alpha` and :math:`\alpha\beta`.
+    Here the gradients are added for one step: RMSProp with second moments for each loss would cancel its weight. The gradient
+    of each weighted loss is clipped by itself, to A2C's ``max_grad_norm``. With a weight of 0 nothing is computed, and A2C is
+    SB3's to the last bit.
 
-    :param weight: of the loss
-    :param reduction: "mean" over the losses of the transitions, the expectation in the paper's equation, or "sum"
+    :param weight: of the loss, the mean over transitions
     :param episodes: the buffer to fill and to draw from, which several callbacks may share. None: one of its own, with the
         default capacity and the stack of the VecFrameStack, if there is one
     :param batch_size: transitions in an update, a multiple of ``n_steps``
     :param n_steps: n, transitions in a trajectory
     :param seed: of the draws; None: the model's
     :param verbose: as SB3 has it
-    :raises ValueError: if a number is out of its range, ``reduction`` is unknown, or ``batch_size`` no multiple of ``n_steps``
+    :raises ValueError: if a number is out of its range, or ``batch_size`` no multiple of ``n_steps``
     """
 
     task: Task
@@ -60,7 +58,6 @@ class AuxiliaryCallback(BaseCallback):
     def __init__(
         self,
         weight: float,
-        reduction: Reduction = "mean",
         episodes: EpisodeBuffer | None = None,
         batch_size: int = 80,
         n_steps: int = 1,
@@ -69,11 +66,10 @@ class AuxiliaryCallback(BaseCallback):
     ) -> None:
         super().__init__(verbose)
         self.weight = check_number("the weight", weight, "[0, inf)")
-        reduce(th.zeros(1), reduction)  # refuses what it does not know
         self.n_steps, self.batch_size = check_count("n_steps", n_steps), check_count("batch_size", batch_size)
         if batch_size % n_steps:
             raise ValueError(f"batch_size must be a multiple of n_steps, {n_steps}, got {batch_size}")
-        self.reduction, self.episodes, self.seed = reduction, episodes, seed
+        self.episodes, self.seed = episodes, seed
         self.n_updates = 0
         """Updates by the auxiliary loss so far."""
         self._rng: np.random.Generator | None = None
@@ -92,7 +88,7 @@ class AuxiliaryCallback(BaseCallback):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """
-        :return: a plain tree, with the episodes if this callback fills the buffer. For the ``extras`` of an
+        :return: a plain tree, with the episodes if this callback fills the buffer, for the ``extras`` of an
             :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`
         """
         episodes = self._saved_episodes
@@ -117,19 +113,15 @@ class AuxiliaryCallback(BaseCallback):
     def _init_callback(self) -> None:
         model, policy = self.model, self.model.policy
         if not isinstance(model, A2C) or not isinstance(policy, AuxiliaryActorCriticPolicy):
-            raise TypeError(
-                f"{type(self).__name__} needs an A2C with an AuxiliaryActorCriticPolicy, got {type(model).__name__} with "
-                f"{type(policy).__name__}"
-            )
+            needed = f"{type(self).__name__} needs an A2C with an AuxiliaryActorCriticPolicy"
+            raise TypeError(f"{needed}, got {type(model).__name__} with {type(policy).__name__}")
         if self.task not in policy.tasks:
             raise ValueError(f'the policy has no head for it: pass policy_kwargs={{"tasks": [..., {self.task!r}]}} to A2C')
         if self.episodes is None:
             self.episodes = self._make_buffer()
         elif self.episodes.observation_space != model.observation_space:
-            raise ValueError(
-                f"episodes must be a buffer for {model.observation_space}, as the model sees it, got one for "
-                f"{self.episodes.observation_space}"
-            )
+            seen, kept = model.observation_space, self.episodes.observation_space
+            raise ValueError(f"episodes must be a buffer for {seen}, as the model sees it, got one for {kept}")
         self.policy = policy
         self.episodes.recorder = self  # the last of those that share it
         self._restore_episodes()
@@ -147,10 +139,8 @@ class AuxiliaryCallback(BaseCallback):
 
     def _on_training_start(self) -> None:
         if self.parent is not None:
-            raise ValueError(
-                f"{type(self).__name__} is inside of {type(self.parent).__name__}, and does not see every step: give it to "
-                "learn() itself or in a list of callbacks"
-            )
+            inside = f"{type(self).__name__} is inside of {type(self.parent).__name__}, and does not see every step"
+            raise ValueError(f"{inside}: give it to learn() itself or in a list of callbacks")
         assert self.episodes is not None
         if self.episodes.recorder is self:
             assert isinstance(self.model._last_obs, np.ndarray)
@@ -211,8 +201,8 @@ class ManyGoalsCallback(AuxiliaryCallback):
     Many goals as an auxiliary task (section 5 and Algorithm 2 of Veeriah et al. 2018). Trajectories are drawn from the best
     episodes. The last observation of each is the goal of all its transitions.
 
-    The paper gives beta, K and 80 transitions. It gives neither the length of the trajectories, here the n of its actor-critic
-    (5 steps of 16 environments are 80), nor the interval of the target network, here the default in its gridworld.
+    The paper gives beta, K and 80 transitions. Not given, and chosen here: trajectories as long as its actor-critic's rollouts
+    (5 steps of 16 environments are 80), and the target network's interval of its gridworld.
 
     :param beta: weight of the loss
     :param n_steps: n, transitions in a trajectory
@@ -220,7 +210,7 @@ class ManyGoalsCallback(AuxiliaryCallback):
     :param goal_reward: reward of a transition that reaches its goal
     :param step_reward: reward of every other transition
     :param target_update_interval: updates between copies to the target network
-    :param kwargs: ``reduction``, ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
+    :param kwargs: ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
     :raises ValueError: if a number is out of its range, or ``batch_size`` no multiple of ``n_steps``
     """
 
@@ -250,7 +240,7 @@ class ManyGoalsCallback(AuxiliaryCallback):
         with th.no_grad():
             next_q = policy.goal_values(observations, target=True)
         q, rewards = policy.goal_values(observations), (self.goal_reward, self.step_reward)
-        return reduce(many_goals_losses(q, next_q, actions, achieved, self.gamma, *rewards), self.reduction, real)
+        return mean_of_real(many_goals_losses(q, next_q, actions, achieved, self.gamma, *rewards), real)
 
 
 class PixelControlCallback(AuxiliaryCallback):
@@ -264,7 +254,7 @@ class PixelControlCallback(AuxiliaryCallback):
     :param weight: of the loss; that of a transition is the sum over all cells
     :param n_steps: n, transitions in a trajectory
     :param gamma: discount factor of the changes
-    :param kwargs: ``reduction``, ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
+    :param kwargs: ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
     :raises ValueError: if a number is out of its range, or ``batch_size`` no multiple of ``n_steps``
     """
 
@@ -280,7 +270,7 @@ class PixelControlCallback(AuxiliaryCallback):
         changes = pixel_changes(th.as_tensor(newest, device=policy.device).float() / 255.0, policy.crop, policy.cell)
         ended = th.as_tensor(batch.terminated, device=policy.device)
         losses = pixel_control_losses(policy.cell_values(observations), actions, changes, ended, real, self.gamma)
-        return reduce(losses, self.reduction, real)
+        return mean_of_real(losses, real)
 
 
 class RewardPredictionCallback(AuxiliaryCallback):
@@ -289,7 +279,7 @@ class RewardPredictionCallback(AuxiliaryCallback):
     the transitions have a reward.
 
     :param weight: of the loss, 1 in the source
-    :param kwargs: ``reduction``, ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
+    :param kwargs: ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
     :raises ValueError: if a number is out of its range
     """
 
@@ -299,7 +289,6 @@ class RewardPredictionCallback(AuxiliaryCallback):
         super().__init__(weight, **kwargs)
 
     def loss(self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator) -> th.Tensor:
-        observations, rewards = (
-            th.as_tensor(array, device=policy.device) for array in episodes.sample_rewards(self.batch_size, rng)
-        )
-        return reduce(reward_prediction_losses(policy.reward_logits(observations), rewards), self.reduction)
+        drawn = episodes.sample_rewards(self.batch_size, rng)
+        observations, rewards = (th.as_tensor(array, device=policy.device) for array in drawn)
+        return reward_prediction_losses(policy.reward_logits(observations), rewards).mean()

@@ -25,8 +25,7 @@ class Trajectories(NamedTuple):
     """
     B trajectories of n transitions, or fewer where the episode has not as many.
 
-    :param observations: shape (B, n + 1, *observation_space.shape). The last observation of a shorter trajectory is repeated,
-        so that ``observations[:, -1]`` is always the last one
+    :param observations: shape (B, n + 1, *observation_space.shape); after a shorter trajectory, its last one again
     :param actions: int64, shape (B, n), zeros after a shorter trajectory
     :param rewards: as the learner saw them, float32, shape (B, n), zeros after a shorter trajectory
     :param lengths: number of transitions, int64, shape (B,)
@@ -65,14 +64,14 @@ class _Ongoing:
 
 class EpisodeBuffer:
     """
-    The K episodes with the highest returns (of equal ones the later), complete. Once full, an episode is kept if it is among
-    the best K, and the worst is dropped. Trajectories are drawn uniformly, as Veeriah et al. (2018) do with K = 2000.
+    The K episodes with the highest returns (of equal ones the later), complete. Trajectories are drawn uniformly, as Veeriah
+    et al. (2018) do with K = 2000.
 
     Returns are those of a Monitor (``infos[i]["episode"]``), before rewards are clipped. With a Monitor, what ends without a
     return, as at a lost life, is part of the episode that has one. Without, the return is the sum of the rewards.
 
-    A frame that several observations of an episode share is kept once: 2,000 episodes of a game would not fit into memory
-    otherwise. Consecutive observations must be stacks of ``n_stack`` frames that overlap, which is checked.
+    A frame that several observations share is kept once. Consecutive observations must be stacks of ``n_stack`` frames that
+    overlap, which is checked.
 
     :param observation_space: of the learner: Box, Discrete, MultiDiscrete or MultiBinary
     :param capacity: K
@@ -101,7 +100,7 @@ class EpisodeBuffer:
         self.monitored = False
         """Whether only a Monitor says when an episode is complete."""
         self.recorder: object = None
-        """The callback that fills the buffer: one of those that share it."""
+        """The callback that fills the buffer, one of those that share it."""
         self._best: list[tuple[float, int, list[_Segment]]] = []  # a heap: (return, number, segments)
         self._ended = 0
         self._ongoing: list[_Ongoing] = []
@@ -127,9 +126,9 @@ class EpisodeBuffer:
 
     def start(self, observations: NDArray[Any], keep_ongoing: bool = False) -> None:
         """
-        Say what the environments show now. Unfinished episodes are dropped.
+        Drop unfinished episodes and begin new ones.
 
-        :param observations: shape (n_envs, *observation_space.shape)
+        :param observations: what the environments show now, shape (n_envs, *observation_space.shape)
         :param keep_ongoing: whether to go on with the episodes of environments that show what was added last
         :raises ValueError: if shape or dtype are not the space's
         """
@@ -164,9 +163,8 @@ class EpisodeBuffer:
             observations are not overlapping stacks, a terminal observation is missing, or a return is not finite
         """
         if len(observations) != len(self._ongoing):
-            raise ValueError(
-                f"observations must be of {len(self._ongoing)} environments, as at start(), got {len(observations)}"
-            )
+            wanted = f"observations must be of {len(self._ongoing)} environments, as at start()"
+            raise ValueError(f"{wanted}, got {len(observations)}")
         reached, frames = observations.copy(), self.frames
         for env in np.flatnonzero(dones).tolist():
             last = infos[env].get("terminal_observation")
@@ -175,10 +173,8 @@ class EpisodeBuffer:
         frames.hold(ids[:, -1])
         for env, (ongoing, (*older, newest)) in enumerate(zip(self._ongoing, ids.tolist(), strict=True)):
             if older != ongoing.frames[len(ongoing.frames) - len(older) :]:
-                raise ValueError(
-                    f"n_stack={frames.n_stack} along axis {frames.stack_axis}, but an observation of environment {env} does "
-                    "not begin with the newest frames of the one before"
-                )
+                stated = f"n_stack={frames.n_stack} along axis {frames.stack_axis}, but an observation of environment {env}"
+                raise ValueError(f"{stated} does not begin with the newest frames of the one before")
             ongoing.frames.append(newest)
             ongoing.actions.append(int(actions[env]))
             ongoing.rewards.append(float(rewards[env]))
@@ -210,13 +206,13 @@ class EpisodeBuffer:
 
     def sample_rewards(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """
-        Draw transitions whose reward is to be predicted, half of them with a reward and half without (Jaderberg et al. 2017),
-        or all of one kind while there is no other.
+        Draw transitions, half of them with a reward and half without (Jaderberg et al. 2017), or all of one kind while there
+        is no other.
 
         :param batch_size: B, their number; of an odd number, one more is without
         :param rng: for the draws
-        :return: the last three observations before each, oldest first, shape (B, 3, *observation_space.shape), where the first
-            observation of an episode is repeated before its start; and the rewards, float32, shape (B,)
+        :return: the last three observations before each, oldest first, shape (B, 3, *observation_space.shape), near the start
+            of an episode its first one repeatedly; and the rewards, float32, shape (B,)
         :raises ValueError: if no episode has ended yet
         """
         index = self._indexed()
@@ -241,10 +237,7 @@ class EpisodeBuffer:
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`, of a buffer built in the same way
-        :raises ValueError: if it was built in another way; nothing has changed then
-        """
+        """:raises ValueError: if ``state`` is not of a buffer built in the same way; nothing has changed then"""
         if state["capacity"] != self.capacity:
             raise ValueError(f"the state is of an episode buffer with capacity={state['capacity']!r}, not {self.capacity!r}")
         self.frames.set_checkpoint_state(state["frames"])
@@ -261,7 +254,6 @@ class EpisodeBuffer:
         return [segment for *_, segments in self._best for segment in segments]
 
     def _begin(self, env: int, first: NDArray[np.int32], lives: list[_Segment]) -> None:
-        """Begin a new episode, or a life of one some of whose lives are over."""
         self.frames.hold(first)
         self._ongoing[env : env + 1] = [_Ongoing(first.tolist(), lives)]
 

@@ -1,38 +1,23 @@
-"""
-The losses of the auxiliary tasks, as pure functions of tensors.
-
-Each gives one loss a transition, and :func:`reduce` their sum or mean. The weight depends on which: 0.02 for the mean over 80
-transitions is 0.00025 for their sum.
-"""
+"""The losses of the auxiliary tasks, as pure functions of tensors: one loss a transition."""
 
 from __future__ import annotations
-
-from typing import Literal, get_args
 
 import torch as th
 from torch.nn import functional
 
 from sb3_manygoals.losses import pairwise_td_targets
 
-Reduction = Literal["sum", "mean"]
-
 REWARD_CLASSES = 3
 """Classes of rewards: 0 zero, 1 positive, 2 negative."""
 
 
-def reduce(losses: th.Tensor, reduction: Reduction, valid: th.Tensor | None = None) -> th.Tensor:
+def mean_of_real(losses: th.Tensor, real: th.Tensor) -> th.Tensor:
     """
     :param losses: one a transition, any shape
-    :param reduction: "sum", or "mean", the paper's expectation
-    :param valid: which transitions count, at least one, bool, the same shape; None: all
-    :return: the loss, shape ()
-    :raises ValueError: if ``reduction`` is neither
+    :param real: which transitions count, at least one, bool, the same shape
+    :return: the mean of these losses, the paper's expectation, shape ()
     """
-    if reduction not in get_args(Reduction):
-        raise ValueError(f'reduction must be "sum" or "mean", got {reduction!r}')
-    valid = th.ones_like(losses, dtype=th.bool) if valid is None else valid
-    total = losses.masked_fill(~valid, 0.0).sum()
-    return total if reduction == "sum" else total / valid.sum()
+    return losses.masked_fill(~real, 0.0).sum() / real.sum()
 
 
 def many_goals_losses(
@@ -45,13 +30,12 @@ def many_goals_losses(
     step_reward: float,
 ) -> th.Tensor:
     r"""
-    The squared Bellman error of each transition for the goal of its trajectory, the last observation. Its mean is the paper's
-    many-goals objective (section 5 of Veeriah et al. 2018)
+    The squared Bellman error of each transition for the goal of its trajectory, the last observation. Its mean is the
+    objective of Veeriah et al. (2018), section 5,
 
     .. math:: \mathcal{L}^Q = \mathbb{E} \bigl[r_g + \gamma_g \max_{a'} Q_{\theta^-}(s', a', g) - Q_\theta(s, a, g)\bigr]^2
 
-    Targets come from the target network, look one step ahead, and pass no gradient. Where the goal is reached, at the end of
-    the trajectory or before, the target is ``goal_reward`` alone.
+    Targets pass no gradient. Where the goal is reached, at the end of the trajectory or before, they are ``goal_reward``.
 
     :param q: values of all actions for the trajectory's goal, by the learning network, shape (B, n, A)
     :param next_q: those of the next observations, by the target network, shape (B, n, A)
@@ -91,7 +75,7 @@ def pixel_changes(images: th.Tensor, crop: int, cell: int) -> th.Tensor:
 
 
 def check_cells(size: tuple[int, int], crop: int, cell: int) -> None:
-    """Raise a ValueError if the square is larger than a picture of this height and width, or the cells do not fill it."""
+    """:raises ValueError: if the square is larger than a picture of this height and width, or the cells do not fill it"""
     if not 1 <= crop <= min(size):
         raise ValueError(f"crop must be between 1 and the smaller side of the picture, {size[0]}x{size[1]}, got {crop!r}")
     if cell < 1 or crop % cell:

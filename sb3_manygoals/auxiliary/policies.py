@@ -24,9 +24,9 @@ Task = Literal["many_goals", "pixel_control", "reward_prediction"]
 
 class PixelControlHead(nn.Module):
     """
-    Values of all actions for each cell of a picture: a fully connected layer to 32 channels, then two transposed convolutions
-    of kernel 4 and stride 2, one for values and one for advantages, centered over actions (dueling; Wang et al. 2016). The
-    20 x 20 cells of Jaderberg et al. (2017) come from 9 x 9. For other numbers of cells, the surplus is cut off.
+    Values of all actions for each cell of a picture (Jaderberg et al. 2017): a fully connected layer to 32 channels, then two
+    transposed convolutions of kernel 4 and stride 2, for values and for advantages, centered over actions (dueling; Wang et
+    al. 2016). Cells too many are cut off.
 
     :param features_dim: width of the features
     :param n_actions: number of actions
@@ -50,10 +50,7 @@ class PixelControlHead(nn.Module):
         self.advantages = nn.ConvTranspose2d(self.CHANNELS, n_actions, kernel_size=4, stride=2)
 
     def forward(self, features: th.Tensor) -> th.Tensor:
-        """
-        :param features: shape (B, features_dim)
-        :return: values, shape (B, A, crop / cell, crop / cell)
-        """
+        """From features, shape (B, features_dim), to values, shape (B, A, crop / cell, crop / cell)."""
         spread = self.spread(features)
         advantages = self.advantages(spread)
         q: th.Tensor = self.values(spread) + advantages - advantages.mean(dim=1, keepdim=True)
@@ -71,8 +68,8 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
     the same with :class:`~sb3_manygoals.networks.PaddedCNN`, for all else SB3's "MlpPolicy". There actor and critic share
     nothing, so the heads take the last layers of both, side by side.
 
-    Without auxiliary losses it learns exactly what SB3's policy does. The heads' initial weights come from random numbers of
-    their own, seeded by the model's generator, and the optimizer skips parameters without gradients.
+    Without auxiliary losses it learns exactly what SB3's policy does: the heads' initial weights are drawn by a generator of
+    their own. ``goal_target`` is the target network of the goal head, with a copy of the trunk.
 
     :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary; images with channels first, as SB3 gives them to
         policies
@@ -88,8 +85,6 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
     :param kwargs: further arguments of SB3's policy
     :raises TypeError: if actions are not Discrete, observations are not single arrays, or pixel control has no images
     :raises ValueError: if a task is unknown or named twice, actor and critic share nothing, or the crop does not fit
-
-    ``goal_target`` is the target network of the goal head, with a copy of the trunk; it is not optimized.
     """
 
     action_space: spaces.Discrete

@@ -12,6 +12,7 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
@@ -27,7 +28,6 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.targets import Targets, TDTargets
 from sb3_manygoals.memory import keep_freed_memory
 from sb3_manygoals.networks import PaddedCNN
-from sb3_manygoals.optim import FusedRMSprop
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
@@ -59,7 +59,7 @@ PAPER: dict[str, Any] = {
         "head": "bilinear",
         "standardize": True,
         "ema_decay": 0.0,
-        "optimizer_class": FusedRMSprop,
+        "optimizer_class": RMSpropTFLike,
         "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-12},
     },
 }

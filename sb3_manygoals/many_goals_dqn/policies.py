@@ -47,9 +47,9 @@ class ManyGoalsPolicy(BasePolicy):
     :param features_extractor_class: SB3 features extractor, the first part of the trunk; it sees images channels first
     :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
-    :param optimizer_class: Adam by default. For the paper's RMSProp use :class:`~sb3_manygoals.optim.FusedRMSprop`, whose
-        epsilon, here 1e-12 by default, is inside the root. (In torch's RMSprop the second moments of rarely used weights decay
-        into denormal numbers, whose square roots are some fifty times slower.)
+    :param optimizer_class: Adam by default. For the paper's RMSProp use SB3's ``RMSpropTFLike``, whose epsilon, here 1e-12 by
+        default, is inside the root. (In torch's RMSprop the second moments of rarely used weights decay into denormal
+        numbers, whose square roots are some fifty times slower.)
     :param optimizer_kwargs: its arguments other than the learning rate
     :raises ValueError: if an argument is out of its range, or the shape of images does not tell which axis holds the channels
     """

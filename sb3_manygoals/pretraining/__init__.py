@@ -12,12 +12,9 @@ Pre-training without a task (section 4 of Veeriah et al. 2018), and how an actor
     transfer_trunk(pretrained, model)
     model.learn(180_000)
 
-For the stacks of four frames of a game: ``replay_buffer_kwargs={"n_stack": 4}``. With ``ortho_init`` the trunk begins as
-SB3's actor-critics do; A2C learned far less in this world from torch's smaller weights.
-
-With the paper's numbers (``batch_size=16, goal_batch_size=5``), an update for many goals passes 21 observations through the
-trunk and back, and 21 through the target network; reward prediction passes 80 through the trunk and back. 10,000 transitions
-of a game take 71 MB in either case, where whole stacks would take 564 MB. Goals take none: they are in the replay memory.
+For the stacks of four frames of a game: ``replay_buffer_kwargs={"n_stack": 4}``; 10,000 transitions take 71 MB, where whole
+stacks would take 564 MB. With ``ortho_init`` the trunk begins as SB3's actor-critics do; A2C learned far less in this world
+from torch's smaller weights.
 """
 
 from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer, ManyGoalsFrameReplayBuffer

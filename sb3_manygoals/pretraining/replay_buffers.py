@@ -86,16 +86,7 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
         stack_axis: Literal[0, -1] = 0,
         **kwargs: Any,
     ) -> dict[str, int]:
-        """
-        :param buffer_size: see the class, as are the others
-        :param observation_space: goal observation space
-        :param action_space: Discrete
-        :param n_envs: number of parallel environments
-        :param n_stack: see the class
-        :param stack_axis: takes no memory
-        :param kwargs: see the class
-        :return: bytes of its arrays, by what they are of; a frame more for each start of an episode, see ``frame_bytes``
-        """
+        """:return: bytes of its arrays, by what they are of; a frame more for each start of an episode"""
         needed = ManyGoalsReplayBuffer.memory_needed(buffer_size, observation_space, action_space, n_envs, **kwargs)
         space = observation_space["observation"]
         assert space.shape is not None

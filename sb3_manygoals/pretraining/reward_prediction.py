@@ -22,7 +22,6 @@ from sb3_manygoals.checks import check_count
 from sb3_manygoals.frames import frame_bytes
 from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
-from sb3_manygoals.optim import FusedRMSprop
 from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer
 
 _LEARNER_STREAM = 6
@@ -56,7 +55,7 @@ class RewardPredictionPolicy(BasePolicy):
         activation_fn: type[nn.Module] = nn.ReLU,
         ortho_init: bool = False,
         channels_last: bool | None = None,
-        optimizer_class: type[th.optim.Optimizer] = FusedRMSprop,
+        optimizer_class: type[th.optim.Optimizer] = RMSpropTFLike,
         optimizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -74,10 +73,7 @@ class RewardPredictionPolicy(BasePolicy):
         self.optimizer = self.optimizer_class(self.parameters(), **{"lr": lr_schedule(1), **self.optimizer_kwargs})
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
-        """
-        :param observations: shape (B, *observation_space.shape)
-        :return: logits of a reward of zero, a positive and a negative one, shape (B, 3)
-        """
+        """From observations, shape (B, *observation_space.shape), to logits of a zero, a positive and a negative reward."""
         logits: th.Tensor = self.head(self.trunk(observations))
         return logits
 
@@ -105,11 +101,10 @@ class _MlpPolicy(RewardPredictionPolicy):
 class RewardPredictor(OffPolicyAlgorithm):
     """
     Learns the sign of the reward of a transition (s, a, r, s') from s alone: zero, positive or negative, by cross-entropy.
-    Actions are uniformly random. Transitions are drawn uniformly from the replay memory, however rare rewards are.
+    Actions are uniformly random, and transitions are drawn uniformly from the replay memory.
 
     The baseline of section 4 of Veeriah et al. (2018), after Shelhamer et al. (2017): 80 transitions at each step, a replay
-    memory of 10,000, RMSProp with 7e-4. The history there is a stack of four frames; the source does not mention actions. For
-    :func:`~sb3_manygoals.pretraining.transfer_trunk` afterwards. Exact checkpoints work.
+    memory of 10,000, RMSProp with 7e-4. For :func:`~sb3_manygoals.pretraining.transfer_trunk` afterwards.
 
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a RewardPredictionPolicy
     :param env: environment whose observation is one array
@@ -147,10 +142,9 @@ class RewardPredictor(OffPolicyAlgorithm):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        check_count("buffer_size", buffer_size)
-        check_count("batch_size", batch_size)
-        check_count("train_freq", train_freq)
-        check_count("gradient_steps", gradient_steps)
+        counts = {"buffer_size": buffer_size, "batch_size": batch_size, "train_freq": train_freq}
+        for name, value in (counts | {"gradient_steps": gradient_steps}).items():
+            check_count(name, value)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]
@@ -205,10 +199,7 @@ class RewardPredictor(OffPolicyAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """
-        :return: a plain tree, some of whose arrays are the model's own: to be written before training goes on. For
-            :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`
-        """
+        """:return: a plain tree, some of whose arrays are the model's own: to be written before training goes on"""
         memory = self.replay_buffer.get_checkpoint_state()
         return {"algorithm": get_algorithm_state(self), "replay_buffer": memory, "rng": self.rng}
 

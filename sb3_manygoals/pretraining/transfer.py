@@ -13,22 +13,22 @@ from torch import nn
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy
 from sb3_manygoals.networks import Preprocess
 
-_NOTHING = (nn.Flatten, nn.Identity, nn.Dropout)
-"""Layers that make no difference: networks that differ only in these are the same function when they act."""
-
-_GEOMETRY = ("stride", "padding", "dilation", "groups")
-"""What a convolution is besides its weights."""
+_NOTHING = (nn.Flatten, nn.Identity, nn.Dropout)  # networks that differ only in these are the same function when they act
+_GEOMETRY = ("stride", "padding", "dilation", "groups")  # what a convolution is besides its weights
 
 
 class CopiedLayer(NamedTuple):
-    """A layer that was copied."""
+    """
+    A layer that was copied.
+
+    :param source: its name in the source's trunk
+    :param target: the name of the layer in the target's policy that has its weights now
+    :param shape: of its weights
+    """
 
     source: str
-    """Its name in the source's trunk."""
     target: str
-    """The name of the layer in the target's policy that has its weights now."""
     shape: tuple[int, ...]
-    """Of its weights."""
 
 
 class TransferError(ValueError):
@@ -46,12 +46,9 @@ def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | B
         model.learn(9_000_000)
 
     Layers are paired in order. The trunk goes to the actor-critic's features extractor and, where it is longer, on to the
-    layers of both actor and critic (``net_arch``): so a trunk of fully connected layers becomes the beginning of both towers
-    of SB3's "MlpPolicy". What comes after the trunk stays, the heads of policy and value above all. Copied weights are
-    exactly equal. All layers are compared before any is copied.
-
-    The target's optimizer keeps its settings and loses its state, the moments of gradients of other weights. The target
-    network of an :class:`~sb3_manygoals.auxiliary.AuxiliaryActorCriticPolicy` is copied anew.
+    layers of both actor and critic (``net_arch``). What comes after the trunk stays. All layers are compared before any is
+    copied. The target's optimizer keeps its settings and loses its moments, which are of other weights. The target network of
+    an :class:`~sb3_manygoals.auxiliary.AuxiliaryActorCriticPolicy` is copied anew.
 
     :param source: ManyGoalsDQN or :class:`RewardPredictor`, or the policy of one; of ManyGoalsDQN the network that learns, not
         an average of its weights

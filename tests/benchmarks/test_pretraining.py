@@ -8,13 +8,13 @@ from typing import get_args
 import pytest
 import torch as th
 from stable_baselines3 import A2C
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from benchmarks import recording
 from benchmarks.pretraining import WORLDS, Agent, PretrainingConfig, make_a2c, make_learner
 from benchmarks.report.runs import gather, read
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
-from sb3_manygoals.optim import FusedRMSprop
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor
 from tests.sb3_manygoals.checkpoint.conftest import no_sync
 from tests.sb3_manygoals.checkpoint.test_resume import same
@@ -147,7 +147,7 @@ def test_the_defaults_are_the_papers():
     assert isinstance(model.replay_buffer, ManyGoalsFrameReplayBuffer)
     assert model.replay_buffer.frames.n_stack == 4
     assert model.goals_in_replay
-    assert isinstance(model.policy.optimizer, FusedRMSprop)
+    assert isinstance(model.policy.optimizer, RMSpropTFLike)
     assert model.policy.optimizer.param_groups[0]["lr"] == 7e-4
     assert make_learner(replace(config, agent="reward_prediction")).batch_size == 80
 

@@ -8,34 +8,25 @@ import pytest
 
 from gym_twoRooms import TwoRoomsSwitchEnv
 from gym_twoRooms.mdp import Action
-from gym_twoRooms.play import REACHED_COLOUR, REPEAT_AFTER, REPEAT_EVERY, WAIT, Player, main
+from gym_twoRooms.play import REACHED_COLOUR, WAIT, Player, main
 
 DRIVER = """
-import sys
-import numpy as np
 import pygame
 from gym_twoRooms.env import TwoRoomsSwitchEnv
 from gym_twoRooms.play import main
 
-frames = [line.split() for line in {frames!r}]  # keys down in each frame; in the end Escape
-real_get, real_step, down = pygame.event.get, TwoRoomsSwitchEnv.step, set()
+def frames():
+    for key in {keys!r}:
+        for kind in (pygame.KEYDOWN, pygame.KEYUP):
+            yield [pygame.event.Event(kind, key=pygame.key.key_code(key))]
+    yield [pygame.event.Event(pygame.KEYDOWN, key=pygame.K_ESCAPE)]
 
-def get():
-    keys = set(frames.pop(0)) if frames else None
-    if keys is None:
-        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_ESCAPE))
-    else:
-        for key in keys ^ down:
-            kind = pygame.KEYDOWN if key in keys else pygame.KEYUP
-            pygame.event.post(pygame.event.Event(kind, key=pygame.key.key_code(key)))
-        down.symmetric_difference_update(keys ^ down)
-    return real_get()
-
-def step(self, action):
+def step(self, action, real=TwoRoomsSwitchEnv.step):
     print("action", int(action), flush=True)
-    return real_step(self, action)
+    return real(self, action)
 
-pygame.event.get, TwoRoomsSwitchEnv.step = get, step
+events = frames()
+pygame.event.get, TwoRoomsSwitchEnv.step = lambda: next(events), step
 main({arguments!r})
 assert not pygame.display.get_init()
 """
@@ -45,7 +36,7 @@ def test_each_key_does_what_it_says(tmp_path):
     (tmp_path / "map.txt").write_text("S..W\n....\n##D#\n...S")
     keys = ["up", "w", "down", "s", "left", "a", "right", "d", "space"]
     arguments = ["--map", str(tmp_path / "map.txt"), "--goal", "--seed", "3", "--cell-size", "4"]
-    code = DRIVER.format(frames=[line for key in keys for line in (key, "")], arguments=arguments)
+    code = DRIVER.format(keys=keys, arguments=arguments)
     # Another process, since gymnasium.utils.play changes the backend of matplotlib.
     environment = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
@@ -54,23 +45,17 @@ def test_each_key_does_what_it_says(tmp_path):
     assert re.findall("action (.)", result.stdout) == list("001122334")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_played_is_refused(capsys, tmp_path, monkeypatch):
+    (tmp_path / "bad.txt").write_text("..\n.x")
+    monkeypatch.chdir(tmp_path)
+    for arguments, message in (
         (["--map", "none.txt"], "No such file"),
         (["--map", "bad.txt"], "bad.txt: Unknown symbol 'x' at row 1, column 1"),
         (["--cell-size", "0"], "cell_size must be"),
-    ],
-)
-def test_what_cannot_be_played_is_refused(arguments, message, capsys, tmp_path, monkeypatch):
-    (tmp_path / "bad.txt").write_text("..\n.x")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert message in capsys.readouterr().err
-
-
-def test_without_pygame_it_says_what_to_install(monkeypatch):
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert message in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "pygame", None)
     with pytest.raises(SystemExit, match="pip install"):
         main(["--layout", "small"])
@@ -83,23 +68,15 @@ def player():
     return player
 
 
-def test_waiting_takes_no_time_and_a_key_held_down_repeats(player, monkeypatch):
-    acted = []
-    monkeypatch.setattr(player.world, "step", lambda action, real=player.world.step: acted.append(action) or real(action))
-    state = player.world.np_random.bit_generator.state
-
-    def frames(action, count):
-        """The frames in which the world acts while a key is down."""
-        acted.clear()
-        counts = [(player.step(action), len(acted))[1] for _ in range(count)]
-        return np.flatnonzero(np.diff([0, *counts])).tolist()
-
-    assert frames(WAIT, 5) == []
-    assert player.world.np_random.bit_generator.state == state
-    assert frames(Action.UP, REPEAT_AFTER + 2 * REPEAT_EVERY) == [0, REPEAT_AFTER, REPEAT_AFTER + REPEAT_EVERY]
-    assert frames(Action.DOWN, 2) == [0]
-    assert frames(WAIT, 1) == []
-    assert frames(Action.DOWN, 2) == [0]
+def test_waiting_takes_no_time_and_a_key_held_down_acts_once(player):
+    player.world.set_state(int(player.world.mdp.encode(31, [21], [False])))
+    numbers, cells = player.world.np_random.bit_generator.state, []
+    player.step(WAIT)
+    assert player.world.np_random.bit_generator.state == numbers
+    for action in (WAIT, Action.UP, Action.UP, Action.LEFT, WAIT, Action.LEFT, Action.LEFT):
+        player.step(action)
+        cells.append(int(player.world.mdp.agent[player.world.state]))
+    assert cells == [31, 27, 27, 26, 26, 25, 25]
 
 
 def test_the_frame_turns_green_at_the_goal_and_the_next_key_brings_the_next(player, capsys):

@@ -5,11 +5,8 @@ the stored pictures anew with ``python tests/gym_twoRooms/test_rendering.py`` an
 
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
-import pygame
 import pytest
-from gymnasium.wrappers import RenderCollection
 from PIL import Image
 
 from gym_twoRooms import TwoRoomsSwitchEnv
@@ -17,7 +14,6 @@ from gym_twoRooms.layout import NAMED_LAYOUTS, Layout
 from gym_twoRooms.mdp import compile_layout
 from gym_twoRooms.rendering import draw, write
 
-ID = "TwoRoomsSwitchSmall-v0"
 SMALL = compile_layout(Layout.named("small"))
 FOLDER = Path(__file__).parent / "pictures"
 FOUR_DOORS = "SV.TU\nDG#EF\nSV.TU"
@@ -85,20 +81,6 @@ def test_any_observation_can_be_drawn():
     assert np.array_equal(env.render_observation(impossible)[::6, 5::6], impossible)
     with pytest.raises(ValueError, match=r"An observation has shape \(8, 4, 3\), got \(10, 10, 3\)"):
         env.render_observation(np.zeros((10, 10, 3), np.uint8))
-
-
-def test_gymnasiums_wrappers_record_and_show_it(monkeypatch):
-    recorded = RenderCollection(gym.make(ID, render_mode="rgb_array", cell_size=4))
-    recorded.reset(seed=0)
-    recorded.step(0)
-    frames = recorded.render()
-    assert [frame.shape for frame in frames] == [(32, 16, 3)] * 2
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    with pytest.warns(UserWarning, match="HumanRendering wrapper"):
-        shown = gym.make(ID, render_mode="human", cell_size=4)
-    shown.reset(seed=0)
-    assert np.array_equal(pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1), frames[0])
-    shown.close()
 
 
 if __name__ == "__main__":

@@ -7,16 +7,6 @@ from hypothesis import strategies as st
 from sb3_manygoals.losses import best_action_loss, near_weights, pairwise_td_loss, pairwise_td_targets
 
 
-def test_targets_by_hand():
-    # two transitions, three goals, two actions; gamma 0.5 so that the sums stay readable
-    next_q = th.tensor([[[1.0, 2.0], [-4.0, -3.0], [0.0, -1.0]], [[5.0, 6.0], [-8.0, -2.0], [0.5, 0.25]]])
-    achieved = th.tensor([[False, True, False], [False, False, False]])
-    terminated = th.tensor([False, False])
-    targets = pairwise_td_targets(next_q, achieved, terminated, 0.5, goal_reward=0.0, step_reward=-0.1)
-    expected = th.tensor([[-0.1 + 0.5 * 2.0, 0.0, -0.1 + 0.0], [-0.1 + 0.5 * 6.0, -0.1 - 0.5 * 2.0, -0.1 + 0.25]])
-    th.testing.assert_close(targets, expected)
-
-
 @pytest.mark.parametrize("gamma", [0.0, 0.99])
 def test_an_environment_that_ends_elsewhere_never_reaches_the_goal(gamma):
     achieved, nothing_allowed = th.tensor([[False, True]]), th.zeros(1, 3, dtype=th.bool)
@@ -26,14 +16,7 @@ def test_an_environment_that_ends_elsewhere_never_reaches_the_goal(gamma):
         th.testing.assert_close(targets, th.tensor([[-0.1 / (1 - gamma), 0.0]]))
 
 
-@given(
-    st.integers(1, 5),
-    st.integers(1, 5),
-    st.integers(1, 4),
-    st.floats(0.0, 0.999),
-    st.booleans(),
-    st.integers(0, 2**31),
-)
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.floats(0.0, 0.999), st.booleans(), st.integers(0, 2**31))
 def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_actions, gamma, masked, seed):
     rng = np.random.default_rng(seed)
     next_q = rng.normal(size=(n_transitions, n_goals, n_actions))
@@ -57,24 +40,10 @@ def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_act
                 target = step_reward + gamma * best
             expected[g] += (target - q[s, g]) ** 2 / n_transitions
 
-    targets = pairwise_td_targets(
-        th.tensor(next_q),
-        th.tensor(next_ids[:, None] == goal_ids[None, :]),
-        th.tensor(terminated),
-        gamma,
-        goal_reward,
-        step_reward,
-        th.tensor(mask) if masked else None,
-    )
+    reached, allowed = th.tensor(next_ids[:, None] == goal_ids[None, :]), th.tensor(mask) if masked else None
+    rewards = gamma, goal_reward, step_reward
+    targets = pairwise_td_targets(th.tensor(next_q), reached, th.tensor(terminated), *rewards, allowed)
     np.testing.assert_allclose(pairwise_td_loss(th.tensor(q), targets).numpy(), expected, rtol=1e-9, atol=1e-9)
-
-
-def test_near_weights_by_hand():
-    # values of goals 0, 1, 2 steps after the transition, and of one that is never reached; gamma 0.5
-    targets = th.tensor([[0.0, -1.0], [-1.5, -2.0]])
-    weights = near_weights(targets, 0.9, 0.1, gamma=0.5, goal_reward=0.0, step_reward=-1.0)
-    plain = th.tensor([[1.0 + 0.1, 0.9 + 0.1], [0.81 + 0.1, 0.1]])
-    th.testing.assert_close(weights, plain / plain.mean())
 
 
 @given(st.floats(0.05, 0.999), st.floats(0.1, 0.99), st.floats(-5.0, 5.0), st.floats(0.01, 3.0), st.integers(0, 2**31))
@@ -90,25 +59,6 @@ def test_near_weights_fall_with_distance_whatever_the_rewards(gamma, decay, goal
     # estimates beyond the best and the worst possible count as those
     beyond = near_weights(th.tensor([[goal_reward + 9.0, never - 9.0]]), decay, 0.05, gamma, goal_reward, -price)
     th.testing.assert_close(beyond[0, 0] / beyond[0, 1], th.tensor(1.05 / 0.05))
-
-
-# --- the best actions ------------------------------------------------------------------------------------------------
-
-
-def test_the_loss_of_the_best_actions_by_hand():
-    # powers of 2: the softmax of the first state is 1/8, 2/8, 4/8, 1/8 at temperature 1, and 1/22, 4/22, 16/22, 1/22 at 1/2
-    q = th.tensor([[[1.0, 2.0, 4.0, 1.0]] * 4]).log().requires_grad_()
-    one, two, none = [False, False, True, False], [True, False, True, False], [False] * 4
-    best, known = th.tensor([[one, two, [True] * 4, none]]), th.tensor([[True, True, True, False]])
-    losses = best_action_loss(q, known, best, 1.0)
-    th.testing.assert_close(losses, -th.tensor([[4 / 8, 5 / 8, 1.0, 1.0]]).log())
-    losses.sum().backward()
-    # probability less its share among the best: what is good goes up, the rest down, what is not known stays
-    still = [0.0] * 4
-    expected = [[1 / 8, 2 / 8, 4 / 8 - 1, 1 / 8], [1 / 8 - 1 / 5, 2 / 8, 4 / 8 - 4 / 5, 1 / 8], still, still]
-    th.testing.assert_close(q.grad, th.tensor([expected]))
-    colder = best_action_loss(q.detach(), known, best, 0.5)
-    th.testing.assert_close(colder, -th.tensor([[16 / 22, 17 / 22, 1.0, 1.0]]).log())
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.floats(0.05, 5.0), st.integers(0, 2**32 - 1))

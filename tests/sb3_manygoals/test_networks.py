@@ -78,15 +78,6 @@ def test_atari_layers_are_exactly_the_nature_cnn():
         th.testing.assert_close(ours(frames), nature(frames))
 
 
-def test_channels_are_last_only_where_there_is_a_way_back():
-    network, frames, strides = PaddedCNN(spaces.Box(0, 255, (4, 84, 84), np.uint8)), th.rand(2, 4, 84, 84), []
-    network.net[0].register_forward_hook(lambda _, inputs, __: strides.append(inputs[0].stride(1)))
-    network(frames)
-    with th.no_grad():
-        network(frames)
-    assert strides == [1, 84 * 84]
-
-
 @pytest.mark.parametrize("head", ["bilinear", "distance"])
 def test_pairwise_values_are_those_of_every_pair_by_itself(head):
     network = mastery_network(head)
@@ -111,7 +102,7 @@ def test_channels_may_come_first_or_last():
     assert last(observations).max() <= 1.0
 
 
-@pytest.mark.parametrize("shape", [(10, 10, 10), (10, 10, 12), (5, 5, 10), (12, 8, 10), (40, 40, 40)])
+@pytest.mark.parametrize("shape", [(10, 10, 10), (5, 5, 10), (12, 8, 10)])
 @pytest.mark.parametrize("policy_class", [CnnPolicy, MlpPolicy])
 def test_images_whose_shape_leaves_open_which_axis_holds_the_channels_are_refused_until_it_is_stated(shape, policy_class):
     space = spaces.Box(0, 255, shape, np.uint8)
@@ -129,7 +120,7 @@ def test_images_whose_shape_leaves_open_which_axis_holds_the_channels_are_refuse
 
 @pytest.mark.parametrize(
     ("shape", "last"),
-    [((10, 10, 7), True), ((6, 10, 10), False), ((84, 84, 12), True), *(((height, 10, 3), True) for height in (1, 2, 3))],
+    [((10, 10, 7), True), ((6, 10, 10), False), ((84, 84, 12), True), ((1, 10, 3), True), ((2, 10, 3), True)],
 )
 def test_the_smallest_axis_holds_the_channels(shape, last):
     expected = (shape[2], *shape[:2]) if last else shape
@@ -140,17 +131,12 @@ def test_discrete_observations_become_one_hot():
     th.testing.assert_close(Preprocess(spaces.Discrete(3))(th.tensor([2, 0])), th.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
 
 
-def test_a_cnn_refuses_vectors():
+def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="CnnPolicy needs images: a uint8 Box of three axes"):
         PaddedCNN(spaces.Box(-1, 1, (4,), np.float32))
-
-
-def test_the_linear_head_needs_an_embedding():
     with pytest.raises(ValueError, match="embedding_dim must be at least 1, got 0"):
         UniversalQNetwork(nn.Identity(), 4, 2, embedding_dim=0)
 
-
-# --- oneDNN in place of MKL ------------------------------------------------------------------------------------------
 
 by_onednn = pytest.mark.skipif(not th.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
 
@@ -184,16 +170,11 @@ def test_what_is_small_or_of_another_dtype_is_left_to_torch(rows, dtype, monkeyp
     assert th.equal(networks.linear(inputs, weight), functional.linear(inputs, weight))
 
 
-@pytest.mark.parametrize(
-    ("cpu", "capability", "libraries", "expected"),
-    [
-        ("AuthenticAMD", "AVX512", True, True),
-        ("AuthenticAMD", "AVX2", True, False),
-        ("AuthenticAMD", "AVX512", False, False),
-        ("GenuineIntel", "AVX512", True, False),
-    ],
-)
-def test_which_machines_it_is_for(cpu, capability, libraries, expected, tmp_path, monkeypatch):
+@pytest.mark.parametrize("cpu", ["AuthenticAMD", "GenuineIntel"])
+@pytest.mark.parametrize("capability", ["AVX512", "AVX2"])
+@pytest.mark.parametrize("libraries", [True, False])
+def test_which_machines_it_is_for(cpu, capability, libraries, tmp_path, monkeypatch):
+    expected = libraries and (cpu, capability) == ("AuthenticAMD", "AVX512")
     (tmp_path / "cpuinfo").write_text(f"vendor_id\t: {cpu}\n")
     monkeypatch.setattr(networks.platform, "processor", lambda: f"Family 25 Model 33 Stepping 0, {cpu}")
     monkeypatch.setattr(th.backends.cpu, "get_cpu_capability", lambda: capability)

@@ -154,14 +154,11 @@ def test_only_frames_of_kept_and_unfinished_episodes_are_kept(player, steps):
 def test_every_place_is_as_likely():
     player = Player(np.random.default_rng(0), 2, VECTOR)
     player.step(40)
-    n_steps = 2
-    places = [key(piece, n_steps) for piece in player.pieces(n_steps)]
-    assert len(set(places)) == len(places)
-    batch = player.buffer.sample(100 * len(places), n_steps, player.rng)
-    firsts, counts = np.unique(batch.observations[:, 0, 0], return_counts=True)
-    assert len(firsts) == len(places)
-    assert counts.min() > 50
-    assert counts.max() < 150
+    n_places = len(list(player.pieces(2)))  # no two begin alike
+    batch = player.buffer.sample(100 * n_places, 2, player.rng)
+    counts = np.unique(batch.observations[:, 0, 0], return_counts=True)[1]
+    assert len(counts) == n_places
+    assert 50 < counts.min() <= counts.max() < 150
 
 
 @given(players(), st.integers(1, 40))
@@ -203,7 +200,6 @@ def test_an_environment_that_was_reset_begins_a_new_episode():
     ("kwargs", "error", "message"),
     [
         ({"capacity": 0}, ValueError, "capacity must be a whole number of episodes, at least 1, got 0"),
-        ({"capacity": 2.5}, ValueError, "capacity must be"),
         ({"n_stack": 0}, ValueError, "n_stack must be a whole number, at least 1, got 0"),
         ({"n_stack": 3}, ValueError, r"n_stack must divide axis 0 of observations of shape \(4, 3, 2\), got 3"),
         ({"stack_axis": 1}, ValueError, "stack_axis must be 0 or -1, got 1"),
@@ -215,7 +211,7 @@ def test_bad_arguments(kwargs, error, message):
         EpisodeBuffer(**{"observation_space": IMAGE} | kwargs)
 
 
-def test_bad_transitions():
+def test_bad_transitions_and_states():
     buffer = EpisodeBuffer(spaces.Box(0, 255, (4,), np.uint8), n_stack=4)
     begin, after = np.array([[0, 0, 0, 1]], np.uint8), np.array([[0, 0, 1, 2]], np.uint8)
     with pytest.raises(ValueError, match="before the first episode has ended"):
@@ -232,9 +228,6 @@ def test_bad_transitions():
         buffer.add([0], [0], [0], np.array([[0, 1, 1, 2]], np.uint8), [{}])
     with pytest.raises(ValueError, match="the return of an episode of environment 0 is nan"):
         buffer.add([0], [np.nan], [1], begin, [{"terminal_observation": after[0]}])
-
-
-def test_a_state_of_another_buffer_is_refused():
     state = EpisodeBuffer(IMAGE, capacity=3).get_checkpoint_state()
     with pytest.raises(ValueError, match="the state is of an episode buffer with capacity=3, not 4"):
         EpisodeBuffer(IMAGE, capacity=4).set_checkpoint_state(state)

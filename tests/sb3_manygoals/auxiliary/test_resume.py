@@ -43,7 +43,8 @@ def common(model):
 
 ALL = ("many_goals", "pixel_control", "reward_prediction")
 BUILDS = {
-    "A2C": lambda: (A2C("MlpPolicy", cart_poles(), seed=2, device="cpu"), lambda model: {}),
+    # pictures that SB3 transposed lie in memory with channels last: the last bits of convolutions depend on it
+    "A2C": lambda: (A2C("CnnPolicy", stories(limit=9), seed=2, device="cpu"), lambda model: {}),
     "PPO": lambda: (PPO("MlpPolicy", cart_poles(), n_steps=16, batch_size=8, seed=2, device="cpu"), lambda model: {}),
     "vectors": lambda: (A2C(AuxiliaryActorCriticPolicy, cart_poles(), policy_kwargs=SMALL, seed=2, device="cpu"), own),
     "three tasks": lambda: (
@@ -104,19 +105,3 @@ def test_noise_that_cannot_be_saved_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="use_sde: the noise of generalized state-dependent exploration cannot be saved"):
         model.learn(10, ExactCheckpointCallback(tmp_path))
     assert model.num_timesteps == 0
-
-
-@pytest.mark.usefixtures("no_sync")
-@pytest.mark.parametrize("n_stack", [1, 2])
-def test_what_was_seen_last_lies_in_memory_as_it_did(n_stack, tmp_path):
-    """Channels last, as SB3 transposes pictures: the last bits of convolutions depend on it, even with one channel."""
-
-    def build():
-        return A2C("CnnPolicy", stories(n_stack=n_stack, limit=9), seed=2, device="cpu")
-
-    first, second = build(), build()
-    first.learn(20, ExactCheckpointCallback(tmp_path))
-    assert ExactCheckpointCallback(tmp_path).resume(second)
-    assert first._last_obs.strides[1:] == (1, 36 * n_stack, n_stack)
-    assert second._last_obs.strides == first._last_obs.strides
-    np.testing.assert_array_equal(second._last_obs, first._last_obs)

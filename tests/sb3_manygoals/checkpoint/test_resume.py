@@ -15,13 +15,13 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import CSVOutputFormat, Logger
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 import gym_twoRooms  # noqa: F401
 from sb3_manygoals import ExactCheckpointCallback, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, MasteryCallback
 from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from sb3_manygoals.networks import PaddedCNN
-from sb3_manygoals.optim import FusedRMSprop
 from tests.sb3_manygoals.checkpoint.trees import TIMES, assert_same
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -34,7 +34,7 @@ def native(n_envs):
 
 TINY = {"net_arch": [16], "embedding_dim": 8}
 TD = {"update_interval": 20}
-PAPERS = {"head": "bilinear", "ema_decay": 0.0, "standardize": False, "optimizer_class": FusedRMSprop}
+PAPERS = {"head": "bilinear", "ema_decay": 0.0, "standardize": False, "optimizer_class": RMSpropTFLike}
 CNN = {**TINY, "features_extractor_class": PaddedCNN}
 SGD = {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}
 BUILDS = {

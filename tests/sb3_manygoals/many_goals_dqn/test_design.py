@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
 from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn import PAPER, TDTargets
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
-from sb3_manygoals.optim import FusedRMSprop
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -67,7 +67,7 @@ def test_the_recipe_builds_the_papers_agent():
     shapes = [tuple(weights.shape) for name, weights in policy.q_net.named_parameters() if name.endswith("weight")]
     assert shapes[0] == (16, 3, 2, 2)
     assert shapes[-3:] == [(1024, 512), (1024, 512), (3, 1024)]
-    assert type(policy.optimizer) is FusedRMSprop
+    assert type(policy.optimizer) is RMSpropTFLike
     (group,) = policy.optimizer.param_groups
     assert (group["alpha"], group["eps"], group["lr"]) == (0.99, 1e-12, 1e-4)
     # epsilon from 1 to 0.1 over the first million of three million steps

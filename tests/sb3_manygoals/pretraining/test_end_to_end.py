@@ -8,7 +8,6 @@ import pytest
 import torch as th
 from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
-from torch import nn
 
 import sb3_manygoals.pretraining
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
@@ -17,7 +16,6 @@ from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
-from tests.sb3_manygoals.worlds import NumberedCorridor
 
 EVERY_STEP = {"updates_per_step": 1.0, "learning_rate": 1e-3}
 NARROW = {"features_extractor_kwargs": {"features_dim": 32}}
@@ -71,19 +69,6 @@ def test_the_example_in_the_documentation():
     exec(example, names)
     assert names["pretrained"]._n_updates > 0
     assert names["model"].num_timesteps == 80
-
-
-def test_on_observations_that_are_numbers():
-    settings = {"buffer_size": 40, "learning_starts": 20, "batch_size": 8, "seed": 1, "device": "cpu"}
-    alike = {"net_arch": [64], "activation_fn": nn.ReLU}
-    frames = {"goals_in_replay": True, "replay_buffer_class": ManyGoalsFrameReplayBuffer, **EVERY_STEP}
-    policy = alike | {"embedding_dim": 8, "standardize": False}
-    for model in (
-        ManyGoalsDQN("MlpPolicy", NumberedCorridor(), policy_kwargs=policy, **frames, **settings),
-        RewardPredictor("MlpPolicy", NumberedCorridor(), policy_kwargs=alike, **settings),
-    ):
-        model.learn(60)
-        assert len(transfer_trunk(model, A2C("MlpPolicy", NumberedCorridor(), policy_kwargs=alike, device="cpu"))) == 2
 
 
 def learn(pretraining, folder, stop=None):
