@@ -108,12 +108,10 @@ class Spy(UniformSelector):
 @pytest.mark.parametrize("vector", [False, True])
 def test_wrappers_tell_of_episodes_with_goals_that_are_known(vector):
     spy, world = Spy(), Corridor(6, deadly=True)
-    held_out = world.observation_of(3)
-    buffer = GoalBuffer(world.observation_space, 50, held_out[None])
+    buffer = GoalBuffer(world.observation_space, 50, world.observation_of(3)[None])
     wrap = VecGoalBufferWrapper if vector else GoalBufferWrapper
     env = wrap(DummyVecEnv([lambda: world]) if vector else world, buffer, spy, max_episode_steps=3)
-    if not vector:
-        env = DummyVecEnv([lambda: env])
+    env = env if vector else DummyVecEnv([lambda: env])
     env.seed(0)
     env.reset()
     rng, episodes = np.random.default_rng(0), []
@@ -122,7 +120,7 @@ def test_wrappers_tell_of_episodes_with_goals_that_are_known(vector):
         episodes += [(info["desired_goal_id"], info["is_success"])] if done else []
     assert spy.episodes == episodes
     assert {reached for _, reached in episodes} == {True, False}
-    env.set_options({"goal": held_out})
+    env.set_options({"goal": world.observation_of(3)})  # which is held out
     env.reset()
     for _ in range(3):
         env.step(np.array([2]))
