@@ -17,14 +17,10 @@ from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 ResetWorlds = bool | Literal["auto"]
 
 _GOAL_STREAM = 2
-_BROAD = 0.1
-"""Starts are broad if they are at least this share of the known observations, all equally likely,"""
-_NOT_ONE = 1.5
-"""and more than this: resets to a single start would keep an agent in a corridor from going on."""
-_RETURN_AFTER = 20
-"""Goal episodes of full length after which a world is reset although its starts are narrow."""
-_MAX_WANDERING = 1_000
-"""Random steps after which a world is given up that shows no observation that may be a goal."""
+_BROAD = 0.1  # starts are broad if they are at least this share of the known observations, all equally likely,
+_NOT_ONE = 1.5  # and more than this: resets to a single start would keep an agent in a corridor from going on
+_RETURN_AFTER = 20  # goal episodes of full length after which a world is reset although its starts are narrow
+_MAX_WANDERING = 1_000  # random steps after which a world is given up that shows no observation that may be a goal
 
 
 class GoalStep(NamedTuple):
@@ -106,8 +102,7 @@ class GoalTracker:
         self.desired_goals: NDArray[Any] = np.zeros((n_envs, *goal_buffer.shape), dtype=goal_buffer.dtype)
         self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
         self.steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
-        self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
-        """Steps since the world was reset."""
+        self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)  # since the world was reset
 
     def seed(self, seed: int | None) -> None:
         """:param seed: of the choice of goals; None for a random one"""

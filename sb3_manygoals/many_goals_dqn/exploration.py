@@ -13,10 +13,8 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 _DISCOUNT = 0.99
 _SWEEPS = 20
 _TOLERANCE = 0.01
-_SOLVE_EVERY = 100
-"""Environment steps between value iterations with the bonus, and one more for every 500 steps taken."""
-_COUNT_EVERY = 1_000
-"""Environment steps between two models of the replay memory, or 5% of the steps taken if that is more."""
+_SOLVE_EVERY = 100  # steps between value iterations with the bonus, and one more for every 500 steps taken
+_COUNT_EVERY = 1_000  # steps between two models of the replay memory, or 5% of the steps taken if that is more
 
 
 class CountBonus:
@@ -32,8 +30,7 @@ class CountBonus:
     def __init__(self, n_actions: int) -> None:
         self.n_actions = n_actions
         self.values: NDArray[np.float64] = np.zeros(0)
-        self.led: NDArray[np.float64] = np.zeros((0, n_actions))
-        """The second term of the equation, as last solved, shape (S, A)."""
+        self.led: NDArray[np.float64] = np.zeros((0, n_actions))  # the second term of the equation, as last solved
         self._model: ReplayModel | None = None
         self._solve_at, self._model_at = 0, 0
 

@@ -35,12 +35,10 @@ SelfGoalDQN = TypeVar("SelfGoalDQN", bound="GoalDQN")
 
 _NOT_SAVED = ["batch_norm_stats", "batch_norm_stats_target", "goal_buffer", "goal_updates", "targets"]
 _NOT_SAVED += ["_loss", "_selectors", "_trackers", "_reviewed"]
-"""Attributes that ``save`` leaves out besides SB3's."""
 _IN_CHECKPOINTS = ("goal_updates", "rng", "exploration_rate", "_loss", "_last_action_masks", "_exploring", "_reviewed")
-"""Attributes that are saved in a checkpoint as they are."""
+# Shares of observations that were met before: below the first, planned targets are given up; from the second on, learning
+# begins with them; from the third on, bootstrapped ones are given up. In between they stay, so that they do not alternate.
 _GIVE_UP, _BEGIN, _GO_OVER = 0.05, 0.1, 0.2
-"""Shares of observations that were met before: below the first, planned targets are given up; from the second on, learning
-begins with them; from the third on, bootstrapped ones are given up. In between they stay, so that they do not alternate."""
 
 
 class GoalDQN(DQN):

@@ -41,7 +41,6 @@ class ReplayModel:
         self.n_states = on.shape[1]
         self.n_actions = on.shape[0] // max(self.n_states, 1)
         self.tried = (np.diff(on.indptr) + np.diff(ends.indptr) > 0).reshape(self.n_states, self.n_actions)
-        """Whether each action was tried in each state, shape (S, A)."""
 
     @classmethod
     def of(cls, replay: ManyGoalsReplayBuffer) -> ReplayModel:
@@ -108,10 +107,9 @@ class ReplayPlan:
         self.unreachable_value = step_reward / (1.0 - gamma)
         self.horizon = self.unreachable_value + (goal_reward - self.unreachable_value) * np.exp(-3.0)
         """Of a goal 3 / (1 - gamma) steps away, or reached at once with probability 0.05. Values below count as unknown."""
+        # V of the states and goals known at the last refresh, and their best actions, -1 where no way to the goal is known
         self.values: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
-        """V, for the states and goals known at the last :meth:`refresh`."""
         self.best: NDArray[np.signedinteger[Any]] = np.zeros((0, 0), dtype=np.int8)
-        """The best action of each of these pairs, -1 where no way to the goal is known."""
         self.model: ReplayModel | None = None
         self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 

@@ -192,21 +192,14 @@ class CnnPolicy(ManyGoalsPolicy):
     """
 
     def __init__(
-        self,
-        observation_space: spaces.Dict,
-        action_space: spaces.Discrete,
-        lr_schedule: Schedule,
-        net_arch: list[int] | None = None,
-        channels_last: bool | None = None,
-        features_extractor_class: type[BaseFeaturesExtractor] | None = None,
-        **kwargs: Any,
+        self, observation_space: spaces.Dict, action_space: spaces.Discrete, lr_schedule: Schedule, **kwargs: Any
     ) -> None:
-        if features_extractor_class is None:
+        extractor = kwargs.get("features_extractor_class")
+        if extractor is None:
             check_image_space(observation_space["observation"])
-            shape = Preprocess(observation_space["observation"], channels_last=channels_last).space.shape
+            shape = Preprocess(observation_space["observation"], channels_last=kwargs.get("channels_last")).space.shape
             assert shape is not None
-            features_extractor_class = FlattenExtractor if min(shape[1:]) < CNN_FROM else PaddedCNN
-        if net_arch is None and features_extractor_class is not FlattenExtractor:
-            net_arch = []
-        kwargs = {"features_extractor_class": features_extractor_class, "channels_last": channels_last, **kwargs}
-        super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
+            extractor = FlattenExtractor if min(shape[1:]) < CNN_FROM else PaddedCNN
+        if kwargs.get("net_arch") is None and extractor is not FlattenExtractor:
+            kwargs["net_arch"] = []
+        super().__init__(observation_space, action_space, lr_schedule, **{**kwargs, "features_extractor_class": extractor})

@@ -71,12 +71,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.next_ids = np.zeros(shape, dtype=np.int64)
         self.behavior_goal_ids = np.zeros(shape, dtype=np.int64)
         self.next_action_masks = np.zeros((*shape, n_actions), dtype=np.bool_) if action_masks else None
-        self.states: GoalBuffer | None = None
-        """The distinct observations met, by their numbers."""
+        self.states: GoalBuffer | None = None  # the distinct observations met, by their numbers
+        # how often each action was taken in each state, shape (max_states, A), and each (s, a, s', environment ended)
+        # occurred; both include transitions no longer kept
         self.tried: NDArray[np.int32] = np.zeros((0, n_actions), dtype=np.int32)
-        """How often each action was taken in each state, including transitions no longer kept, shape (max_states, A)."""
         self._outcomes: Counter[tuple[int, ...]] = Counter()
-        """How often each (s, a, s', environment ended) occurred, likewise, by numbers of states."""
 
     @classmethod
     def memory_needed(

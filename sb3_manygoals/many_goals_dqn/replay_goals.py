@@ -15,8 +15,7 @@ from sb3_manygoals.goals.buffer import check_same
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 
-_MOST_FIRST = 100
-"""Observations kept while there is no transition."""
+_MOST_FIRST = 100  # observations kept while there is no transition
 
 
 class ReplayGoals(GoalBuffer):

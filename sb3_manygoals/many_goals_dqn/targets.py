@@ -22,10 +22,8 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, Ma
 
 GoalSampling = Literal["uniform", "batch", "behavior"]
 
-_LAST_PLAN = 0.7
-"""Share of training after which nothing is planned again."""
-_TIE = 0.2
-"""Actions count as best if their value is lower than the best by at most this share of a step's cost."""
+_LAST_PLAN = 0.7  # share of training after which nothing is planned again
+_TIE = 0.2  # actions count as best if their value is lower than the best by at most this share of a step's cost
 
 
 class Draw(NamedTuple):
@@ -254,8 +252,7 @@ class PlannedTargets(Targets):
         self.initial_value = learner.goal_reward  # that of a goal reached, so that distances grow from 0
         self.plan = ReplayPlan(*learner.rewards)
         self.exploration = CountBonus(int(learner.policy.action_space.n))
-        self.planned_at: int | None = None
-        """Environment steps at the last plan, None before the first."""
+        self.planned_at: int | None = None  # environment steps at the last plan
         self._round: int | None = None
         if learner.replay_buffer.states is None:
             learner.replay_buffer.keep_states(check_whole("max_states", max_states))
