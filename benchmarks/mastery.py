@@ -201,7 +201,7 @@ class ByPlan:
         assert states is not None
         assert goals is not None
         actions = self.plan.best_actions(states.ids(observation["observation"]), goals.ids(observation["desired_goal"]))
-        any_action = self.rng.integers(int(self.model.action_space.n), size=len(actions))  # type: ignore[attr-defined]
+        any_action = self.rng.integers(int(self.model.action_space.n), size=len(actions))
         return np.where(actions < 0, any_action, actions), None
 
 

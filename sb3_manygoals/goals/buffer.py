@@ -88,11 +88,6 @@ class GoalBuffer:
         return bool(self.ids(np.asarray(observation)[None])[0] != UNKNOWN)
 
     @property
-    def full(self) -> bool:
-        """Whether the buffer holds ``capacity`` goals, so that it takes no more."""
-        return len(self) == self.capacity
-
-    @property
     def memory_to_come(self) -> dict[str, int]:
         """Bytes that it will take besides what it has taken, once it is full."""
         room = self.capacity - len(self)
@@ -125,18 +120,13 @@ class GoalBuffer:
             if known is not None:
                 self.n_recurred += 1
             elif digest not in self._held_out:
-                if not self.full:
-                    known = len(self)
+                if len(self) < self.capacity:
+                    known = self._ids[digest] = len(self)
                     self._rows[known] = observations[row]
-                    self._ids[digest] = known
                 elif not self._warned:
                     self._warned = True
-                    warnings.warn(
-                        f"{self.capacity} {self._what} are known, no more are kept: observations met from now on are none. "
-                        f"To keep more, raise {self._limit}.",
-                        RuntimeWarning,
-                        stacklevel=2,
-                    )
+                    limit = f"{self.capacity} {self._what} are known, no more are kept: observations met from now on are none"
+                    warnings.warn(f"{limit}. To keep more, raise {self._limit}.", RuntimeWarning, stacklevel=2)
             ids[row] = UNKNOWN if known is None else known
         self.n_added += len(ids)
         return ids
@@ -164,17 +154,10 @@ class GoalBuffer:
         return rng.integers(len(self), size=check_count("n", n))
 
     def sample_others(self, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """
-        Draw a goal for each environment uniformly. The one on show is drawn only if it is the only known goal.
-
-        :param current_ids: what each environment shows now, ``UNKNOWN`` if that is no goal, shape ``(n,)``
-        :return: ids, shape ``(n,)`` int64
-        """
-        n_goals = len(self)
-        avoid = (current_ids != UNKNOWN) & (n_goals > 1)
-        # a draw from one goal fewer, moved up past the goal to be avoided
-        ids: NDArray[np.int64] = rng.integers(n_goals - avoid, size=len(current_ids))
-        ids += avoid & (ids >= current_ids)
+        """A goal for each environment, uniformly. The current one is drawn only if it is the only known goal."""
+        avoid = (current_ids != UNKNOWN) & (len(self) > 1)
+        ids: NDArray[np.int64] = rng.integers(len(self) - avoid, size=len(current_ids))
+        ids += avoid & (ids >= current_ids)  # a draw from one goal fewer, moved up past the current one
         return ids
 
     def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
@@ -182,18 +165,18 @@ class GoalBuffer:
         digests = self._digests(self.check(observations, "observations"))
         return np.array([digest in self._held_out for digest in digests], dtype=np.bool_)
 
-    def check(self, observations: NDArray[Any], name: str) -> NDArray[Any]:
-        """:return: ``observations`` as an array. :raises ValueError: with ``name``, if they do not fit the space"""
+    def check(self, observations: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
+        """The observations as an array. A ValueError if they do not fit the space, with ``axes`` more axes (None: any)."""
         array = np.asarray(observations)
-        if array.shape[1:] != self.shape or array.ndim != len(self.shape) + 1:
-            raise ValueError(f"{name} must have shape (n, *{self.shape}), one row an observation, got {array.shape}")
-        if array.dtype != self.dtype:
-            raise ValueError(f"{name} must have dtype {self.dtype}, as the observation space has, got {array.dtype}")
+        before = max(array.ndim - len(self.shape), 0)
+        if array.shape[before:] != self.shape or axes not in (None, before) or array.dtype != self.dtype:
+            expected = {0: self.shape, 1: f"(n, *{self.shape})", None: f"(*batch, *{self.shape})"}[axes]
+            raise ValueError(f"{name} must be {self.dtype} of shape {expected}, got {array.dtype} of {array.shape}")
         return array
 
     @property
     def rules(self) -> dict[str, Any]:
-        """What may become a goal, without the goals: capacity and digests of held-out observations, for :meth:`from_rules`."""
+        """Capacity and digests of held-out observations, for :meth:`from_rules`."""
         return {"capacity": self.capacity, "held_out": sorted(self._held_out)}
 
     @classmethod
@@ -234,13 +217,8 @@ class GoalBuffer:
     def _kind(self) -> dict[str, Any]:
         return {"capacity": self.capacity, "shape": self.shape, "dtype": self.dtype.str}
 
-    def _check_kind(self, state: dict[str, Any]) -> None:
-        for name, value in self._kind().items():
-            if state[name] != value:
-                raise ValueError(f"the state is of a goal buffer with {name}={state[name]!r}, not {value!r}")
-
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: goals, rules and space as plain data, copied; for :meth:`set_checkpoint_state`"""
+        """:return: all but the observation space as plain data, copied"""
         return {
             **self._kind(),
             "observations": self.observations.copy(),
@@ -250,13 +228,8 @@ class GoalBuffer:
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        Take over the goals with their ids, in place: wrappers and learners that share this buffer see them.
-
-        :param state: from :meth:`get_checkpoint_state`
-        :raises ValueError: if it is of a buffer for other observations or of another capacity; nothing has changed then
-        """
-        self._check_kind(state)
+        """Take over the goals with their ids, in place. A ValueError if the state is of another kind of buffer."""
+        check_same("a goal buffer", state, self._kind())
         goals = self.check(state["observations"], "the goals of the state")
         ids = {digest: number for number, digest in enumerate(self._digests(goals))}
         if len(ids) != len(goals) or len(goals) > self.capacity:
@@ -282,7 +255,7 @@ def _npz(path: str | os.PathLike[str]) -> Path:
 
 def check_goal_space(observation_space: spaces.Space[Any]) -> None:
     """
-    :param observation_space: the observation space of an environment without goals
+    :param observation_space: of an environment without goals
     :raises TypeError: if its observations cannot be goals: they must be single arrays of fixed shape and dtype
     """
     reason = None
@@ -299,6 +272,13 @@ def check_goal_space(observation_space: spaces.Space[Any]) -> None:
             f"observation_space cannot be treated as a space of goals: {reason}, got {observation_space}. Wrap the "
             "environment so that its observation is one such array (gymnasium.wrappers.FlattenObservation, for example)."
         )
+
+
+def check_same(what: str, saved: dict[str, Any], now: dict[str, Any]) -> None:
+    """A ValueError if one of the settings of a saved state is not what it is now."""
+    for name, value in now.items():
+        if saved[name] != value:
+            raise ValueError(f"the state is of {what} with {name}={saved[name]!r}, not {value!r}")
 
 
 def identical(left: NDArray[Any], right: NDArray[Any], dims: int) -> NDArray[np.bool_]:

@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 from sb3_manygoals.checks import check_count
 from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer
 
-_MOST_PENDING = 256
-"""Updates after which losses are fetched from the device although no goal is being chosen."""
-
 
 class GoalSelector(ABC):
     """
@@ -40,7 +37,7 @@ class GoalSelector(ABC):
     def observe_losses(self, ids: th.Tensor, losses: th.Tensor) -> None:  # noqa: B027
         """
         Take in an update: its goals, ``(G,)`` int64, with repetitions and ``UNKNOWN``, and the paper's L(g) of each, ``(G,)``.
-        Both must be copied. They are on the learner's device: reading them makes the update wait for it.
+        To keep them, copy them. They are on the learner's device: reading them makes the update wait for it.
         """
 
     def forget(self) -> None:  # noqa: B027
@@ -51,7 +48,6 @@ class GoalSelector(ABC):
         return copy.deepcopy(vars(self))
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:param state: from :meth:`get_checkpoint_state`"""
         vars(self).clear()
         vars(self).update(copy.deepcopy(state))
 
@@ -87,24 +83,14 @@ class LearningProgressSelector(GoalSelector):
 
     def forget(self) -> None:
         self._errors: NDArray[np.float64] = np.zeros((0, 2 * self.m + 1))  # of each goal, the newest last
-        self._pending: list[tuple[th.Tensor, th.Tensor]] = []
 
     def observe_losses(self, ids: th.Tensor, losses: th.Tensor) -> None:
-        # They stay on the device until a goal is chosen, when the learner waits for the device anyway.
-        self._pending.append((ids.detach().clone(), losses.detach().clone()))
-        if len(self._pending) >= _MOST_PENDING:
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        """Take in pending losses, update by update. A goal that is twice in an update has their mean."""
-        for ids, losses in self._pending:
-            goals, place = np.unique(ids.cpu().numpy(), return_inverse=True)
-            means = np.bincount(place, weights=losses.double().cpu().numpy()) / np.bincount(place)
-            known = goals != UNKNOWN
-            errors = self._errors_of(int(goals[-1]) + 1)
-            errors[goals[known], :-1] = errors[goals[known], 1:]
-            errors[goals[known], -1] = means[known]
-        self._pending.clear()
+        goals, place = np.unique(ids.cpu().numpy(), return_inverse=True)
+        means = np.bincount(place, weights=losses.double().cpu().numpy()) / np.bincount(place)  # of goals drawn twice
+        known = goals != UNKNOWN
+        errors = self._errors_of(int(goals[-1]) + 1)
+        errors[goals[known], :-1] = errors[goals[known], 1:]
+        errors[goals[known], -1] = means[known]
 
     def _errors_of(self, n_goals: int) -> NDArray[np.float64]:
         """Those of all goals, to be changed in place, shape ``(n_goals, 2m + 1)``; NaN where none was measured."""
@@ -115,7 +101,6 @@ class LearningProgressSelector(GoalSelector):
 
     def progress(self, n_goals: int) -> NDArray[np.float64]:
         """:return: by how much the error of each goal has fallen, ``(n_goals,)``; NaN where too little was measured"""
-        self._catch_up()
         errors = self._errors_of(n_goals)
         fallen: NDArray[np.float64] = errors[:, : self.m + 1].sum(axis=1) - errors[:, self.m :].sum(axis=1)
         return fallen
@@ -143,7 +128,3 @@ class LearningProgressSelector(GoalSelector):
                 here /= here.sum()
             ids[row] = rng.choice(len(here), p=here)
         return ids
-
-    def get_checkpoint_state(self) -> dict[str, Any]:
-        self._catch_up()
-        return super().get_checkpoint_state()

@@ -11,20 +11,16 @@ from numpy.typing import NDArray
 
 from sb3_manygoals import guards
 from sb3_manygoals.checks import check_count
-from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer, identical
+from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer, check_same, identical
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 
 ResetWorlds = bool | Literal["auto"]
 
 _GOAL_STREAM = 2
-_BROAD = 0.1
-"""Starts are broad if they are at least this share of the known observations, all equally likely,"""
-_NOT_ONE = 1.5
-"""and more than this: resets to a single start would keep an agent in a corridor from going on."""
-_RETURN_AFTER = 20
-"""Goal episodes of full length after which a world is reset although its starts are narrow."""
-_MAX_WANDERING = 1_000
-"""Random steps after which a world is given up that shows no observation that may be a goal."""
+_BROAD = 0.1  # starts are broad if they are at least this share of the known observations, all equally likely,
+_NOT_ONE = 1.5  # and more than this: resets to a single start would keep an agent in a corridor from going on
+_RETURN_AFTER = 20  # goal episodes of full length after which a world is reset although its starts are narrow
+_MAX_WANDERING = 1_000  # random steps after which a world is given up that shows no observation that may be a goal
 
 
 class GoalStep(NamedTuple):
@@ -42,8 +38,7 @@ class Starts:
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
-        self.n = 0
-        self.equal_pairs = 0
+        self.n, self.equal_pairs = 0, 0
 
     def observe(self, ids: NDArray[np.int64]) -> None:
         """Count starts. Those with ``UNKNOWN`` count as all different."""
@@ -107,8 +102,7 @@ class GoalTracker:
         self.desired_goals: NDArray[Any] = np.zeros((n_envs, *goal_buffer.shape), dtype=goal_buffer.dtype)
         self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
         self.steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
-        self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
-        """Steps since the world was reset."""
+        self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)  # since the world was reset
 
     def seed(self, seed: int | None) -> None:
         """:param seed: of the choice of goals; None for a random one"""
@@ -123,19 +117,35 @@ class GoalTracker:
         self.goal_buffer = goal_buffer
         self.desired_ids = goal_buffer.ids(self.desired_goals)
 
-    def find_first_goal(self, move: Callable[[], NDArray[Any]]) -> NDArray[np.int64]:
-        """
-        Add observations of a random policy (Algorithm 1, line 2) until one is a goal: those before were held out.
+    def take_goal(self, options: dict[str, Any]) -> NDArray[Any] | None:
+        """Take ``"goal"`` out of the options of a reset. A ValueError if it is no observation."""
+        goal = options.pop("goal", None)
+        return None if goal is None else self.goal_buffer.check(goal, "options['goal']", axes=0)
 
-        :param move: makes a random step and returns its observations, shape ``(n_envs, *observation_space.shape)``
-        :return: ids of the last observations, shape ``(n_envs,)``
-        :raises ValueError: if none can be found
+    def reset(
+        self, observations: NDArray[Any], goals: Sequence[NDArray[Any] | None], move: Callable[[], NDArray[Any]]
+    ) -> NDArray[Any]:
         """
-        for _ in range(_MAX_WANDERING):
-            ids = self.goal_buffer.add(move())
-            if len(self.goal_buffer) > 0:
-                return ids
-        raise ValueError(f"the goal buffer is still empty after {_MAX_WANDERING} random steps: all they met is held out")
+        Begin an episode in every environment.
+
+        :param observations: the first ones, shape ``(n_envs, *observation_space.shape)``
+        :param goals: the goal of each environment, chosen by the selector if None
+        :param move: makes a random step everywhere and returns the observations. It is called while all that was met is held
+            out and no goal can be chosen (Algorithm 1, line 2)
+        :return: the current observations
+        :raises ValueError: if no goal can be found
+        """
+        ids = self.goal_buffer.add(observations)
+        n_moves = 0
+        while len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
+            if n_moves == _MAX_WANDERING:
+                raise ValueError(f"the goal buffer is still empty after {n_moves} random steps: all they met is held out")
+            observations = move()
+            ids = self.goal_buffer.add(observations)
+            n_moves += 1
+        for row, goal in enumerate(goals):
+            self.start(np.array([row]), ids[row : row + 1], goal)
+        return observations
 
     def start(
         self,
@@ -154,17 +164,18 @@ class GoalTracker:
         :raises ValueError: if no goal is given and none is known, or the goal is no observation; nothing has changed then
         """
         if goal is not None:
-            goal = self.check_goal(goal)
+            goal = self.goal_buffer.check(goal, "goal", axes=0)[None]
         elif len(self.goal_buffer) == 0:
             raise ValueError("the goal buffer is empty: no observation that may be a goal has been met yet")
         begun = np.broadcast_to(anew, len(rows))
         self.starts.observe(current_ids[begun])
         self.world_steps[rows[begun]] = 0
         if goal is not None:
-            self.desired_goals[rows], self.desired_ids[rows] = goal, self.goal_buffer.ids(goal[None])
+            ids = self.goal_buffer.ids(goal)
         else:
             ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
-            self.desired_goals[rows], self.desired_ids[rows] = self.goal_buffer[ids], ids
+            goal = self.goal_buffer[ids]
+        self.desired_goals[rows], self.desired_ids[rows] = goal, ids
         self.steps[rows] = 0
 
     def step(
@@ -226,13 +237,6 @@ class GoalTracker:
         """See :func:`~sb3_manygoals.guards.own_observation`, for environment ``row``."""
         return guards.own_observation(observation, self.goal_buffer.shape, self.goal_buffer.dtype, what, self, row)
 
-    def check_goal(self, goal: NDArray[Any]) -> NDArray[Any]:
-        """:return: ``goal`` as a NumPy array. :raises ValueError: if it has not the shape and dtype of an observation"""
-        array, shape, dtype = np.asarray(goal), self.goal_buffer.shape, self.goal_buffer.dtype
-        if array.shape != shape or array.dtype != dtype:
-            raise ValueError(f"options['goal'] must be {dtype} of shape {shape}, got {array.dtype} of {array.shape}")
-        return array
-
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
         """
         :param achieved_goal: one observation or a batch
@@ -241,20 +245,15 @@ class GoalTracker:
         :return: a float for one observation, float32 of shape ``(n,)`` for a batch
         :raises ValueError: if a shape or dtype is another
         """
-        shape, dtype = self.goal_buffer.shape, self.goal_buffer.dtype
-        arrays = np.asarray(achieved_goal), np.asarray(desired_goal)
-        for name, array in zip(("achieved_goal", "desired_goal"), arrays, strict=True):
-            if array.shape[array.ndim - len(shape) :] != shape or array.dtype != dtype:
-                raise ValueError(f"{name} must be {dtype} of shape (*batch, *{shape}), got {array.dtype} of {array.shape}")
-        if arrays[0].shape != arrays[1].shape:
-            raise ValueError(
-                f"achieved_goal and desired_goal must have one shape, got {arrays[0].shape} and {arrays[1].shape}"
-            )
-        reward = np.where(identical(*arrays, len(shape)), self.goal_reward, self.step_reward)
+        achieved = self.goal_buffer.check(achieved_goal, "achieved_goal", axes=None)
+        desired = self.goal_buffer.check(desired_goal, "desired_goal", axes=None)
+        if achieved.shape != desired.shape:
+            raise ValueError(f"achieved_goal and desired_goal must have one shape, got {achieved.shape} and {desired.shape}")
+        reward = np.where(identical(achieved, desired, len(self.goal_buffer.shape)), self.goal_reward, self.step_reward)
         return float(reward) if reward.ndim == 0 else reward.astype(np.float32)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a copy of everything but the goal buffer, for :meth:`set_checkpoint_state`"""
+        """:return: a copy of everything but the goal buffer"""
         return {
             "settings": self._settings(),
             "arrays": {name: getattr(self, name).copy() for name in _ARRAYS},
@@ -264,15 +263,8 @@ class GoalTracker:
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        Go on with these episodes. The goal buffer is restored by itself.
-
-        :param state: from :meth:`get_checkpoint_state`
-        :raises ValueError: if it is of other goals, rewards, selectors or numbers of environments or steps
-        """
-        for name, value in self._settings().items():
-            if state["settings"][name] != value:
-                raise ValueError(f"the state is of goal episodes with {name}={state['settings'][name]!r}, not {value!r}")
+        """Go on with these episodes. A ValueError if they have other settings. The goal buffer is restored by itself."""
+        check_same("goal episodes", state["settings"], self._settings())
         for name in _ARRAYS:
             setattr(self, name, state["arrays"][name].copy())
         self.rng = copy.deepcopy(state["rng"])

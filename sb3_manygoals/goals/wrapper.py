@@ -9,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
@@ -22,7 +21,6 @@ from sb3_manygoals.vec_env import can_reset_single_envs, current_reset_infos
 GoalObs = dict[str, NDArray[Any]]
 
 _FIRST = np.array([0])
-_GAP_COLOUR = (238, 238, 238)
 
 
 def goal_observation_space(observation_space: spaces.Space[Any]) -> spaces.Dict:
@@ -44,7 +42,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     termination and truncation end it too. ``reset(options={"goal": observation})`` sets the goal, all other options go to
     the environment. The environment's reward is in ``info["env_reward"]``; ``info`` also has ``env_terminated``,
     ``env_truncated``, ``is_success``, ``goal_steps``, and the ids ``achieved_goal_id`` and ``desired_goal_id`` (-1: not in
-    the buffer). Where the render mode is ``"rgb_array"`` and goals are images, ``render`` shows the goal beside the frame.
+    the buffer).
 
     ``reset`` raises a ValueError if the goal has not the shape and dtype of an observation, or no goal can be found; ``step``
     if the observation has not the shape and kind of dtype of its space, or it or the reward is not finite.
@@ -87,31 +85,23 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
             tracker.start(_FIRST, self.goal_buffer.ids(observation[None]), anew=False)
         else:
             options = dict(options or {})
-            goal = options.pop("goal", None)
-            if goal is not None:
-                goal = tracker.check_goal(goal)
+            goal = tracker.take_goal(options)
             if seed is not None:
                 tracker.seed(seed)
                 self.action_space.seed(seed)
             world_obs, info = self.env.reset(seed=seed, options=options or None)
-            observation = tracker.own(world_obs, "a first observation")
-            ids = self.goal_buffer.add(observation[None])
-            if goal is None and len(self.goal_buffer) == 0:
 
-                def move() -> NDArray[Any]:
-                    nonlocal observation, info
-                    world_obs, _, terminated, truncated, info = self.env.step(self.action_space.sample())
-                    if terminated or truncated:
-                        world_obs, info = self.env.reset()
-                    observation = tracker.own(world_obs, "an observation")
-                    return observation[None]
+            def move() -> NDArray[Any]:
+                nonlocal info
+                world_obs, _, terminated, truncated, info = self.env.step(self.action_space.sample())
+                if terminated or truncated:
+                    world_obs, info = self.env.reset()
+                return tracker.own(world_obs, "an observation")[None]
 
-                ids = tracker.find_first_goal(move)
-            tracker.start(_FIRST, ids, goal)
+            (observation,) = tracker.reset(tracker.own(world_obs, "a first observation")[None], [goal], move)
         return _goal_obs(observation, tracker.desired_goals[0]), {**info, "desired_goal_id": int(tracker.desired_ids[0])}
 
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
-        """A step of the environment, with reward and ends of the goal episode."""
         tracker = self.goal_tracker
         world_obs, env_reward, *env_ends, info = self.env.step(action)
         observation = tracker.own(world_obs, "a terminal observation" if any(env_ends) else "an observation")
@@ -126,13 +116,6 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
         """The reward of a transition that led to ``achieved_goal``; see :meth:`GoalTracker.compute_reward`."""
         return self.goal_tracker.compute_reward(achieved_goal, desired_goal, info)
-
-    def render(self) -> Any:
-        """The environment's frame; with the goal to the right of it if both are pictures."""
-        frame = self.env.render()
-        if self.render_mode != "rgb_array" or not is_image_space(self.env.observation_space):
-            return frame
-        return _beside(np.asarray(frame), self.goal_tracker.desired_goals[0])
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: the goal episode; neither the environment's state nor the goal buffer"""
@@ -167,11 +150,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     """
 
     def __init__(
-        self,
-        venv: VecEnv,
-        goal_buffer: GoalBuffer | None = None,
-        selector: GoalSelector | None = None,
-        **settings: Any,
+        self, venv: VecEnv, goal_buffer: GoalBuffer | None = None, selector: GoalSelector | None = None, **settings: Any
     ) -> None:
         if not can_reset_single_envs(venv):
             if settings.get("reset_worlds") is True:
@@ -199,45 +178,34 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return self.venv.seed(seed)
 
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
-        """For the next reset; ``"goal"`` sets the goal."""
         VecEnv.set_options(self, options)
 
     def reset(self) -> GoalObs:
-        """Reset all environments."""
         tracker = self.goal_tracker
         options = [dict(option) for option in self._options]
-        goals = [option.pop("goal", None) for option in options]
-        goals = [None if goal is None else tracker.check_goal(goal) for goal in goals]
+        goals = [tracker.take_goal(option) for option in options]
         self.venv.set_options(options)
         with guards.workers(self.venv):
             observations = self._checked(self.venv.reset(), "a first observation")
         self.reset_infos = list(current_reset_infos(self.venv))
         self._options = [{} for _ in range(self.num_envs)]
-        ids = self.goal_buffer.add(observations)
-        if len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
 
-            def move() -> NDArray[Any]:
-                nonlocal observations
-                actions = np.array([self.action_space.sample() for _ in range(self.num_envs)])
-                step_observations, _, dones, infos = self.venv.step(actions)
-                observations = self._checked(step_observations, "an observation")
-                starts = current_reset_infos(self.venv)
-                self.reset_infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
-                return observations
+        def move() -> NDArray[Any]:
+            actions = np.array([self.action_space.sample() for _ in range(self.num_envs)])
+            venv_obs, _, dones, infos = self.venv.step(actions)
+            starts = current_reset_infos(self.venv)
+            self.reset_infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
+            return self._checked(venv_obs, "an observation")
 
-            ids = tracker.find_first_goal(move)
-        for row, goal in enumerate(goals):
-            tracker.start(np.array([row]), ids[row : row + 1], goal)
+        observations = tracker.reset(observations, goals, move)
         self._returns[:] = 0.0
         return _goal_obs(observations, tracker.desired_goals)
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """See SB3."""
         with guards.workers(self.venv):
             self.venv.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Goal observations, goal rewards, dones and infos."""
         tracker = self.goal_tracker
         with guards.workers(self.venv, answering=True):
             venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
@@ -262,11 +230,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             if not anew[row]:
                 self.reset_infos[row] = dict(info)  # the next episode starts where this one ends
             info["TimeLimit.truncated"] = bool(step.truncated[row] and not step.terminated[row])
-            info["terminal_observation"] = {
-                "observation": final[row],
-                "achieved_goal": final[row].copy(),
-                "desired_goal": desired_goals[row],
-            }
+            info["terminal_observation"] = _goal_obs(final[row], desired_goals[row])
             if "episode" in info:
                 info["env_episode"] = info["episode"]
             info["episode"] = {"r": float(self._returns[row]), "l": info["goal_steps"]}
@@ -323,17 +287,3 @@ def _buffer_for(observation_space: spaces.Space[Any], goal_buffer: GoalBuffer | 
 
 def _goal_obs(shown: NDArray[Any], desired: NDArray[Any]) -> GoalObs:
     return {"observation": shown, "achieved_goal": shown.copy(), "desired_goal": desired.copy()}
-
-
-def _beside(frame: NDArray[np.uint8], goal: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The frame, and to the right of it the goal, an image with channels first or last, enlarged to the same height."""
-    if goal.shape[2] not in (1, 3) and goal.shape[0] == min(goal.shape):
-        goal = np.moveaxis(goal, 0, 2)
-    if goal.shape[2] != 3:  # the last of stacked grey frames
-        goal = goal[:, :, -1:].repeat(3, axis=2)
-    height = len(frame)
-    width = max(1, round(goal.shape[1] * height / goal.shape[0]))
-    rows = np.arange(height) * goal.shape[0] // height
-    columns = np.arange(width) * goal.shape[1] // width
-    gap = np.full((height, 2 * max(1, height // 40), 3), _GAP_COLOUR, np.uint8)  # even, as video encoders want widths
-    return np.concatenate([frame, gap, goal[rows[:, None], columns]], axis=1)

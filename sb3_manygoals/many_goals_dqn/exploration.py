@@ -13,42 +13,29 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 _DISCOUNT = 0.99
 _SWEEPS = 20
 _TOLERANCE = 0.01
-_SOLVE_EVERY = 100
-"""Environment steps between value iterations with the bonus, and one more for every 500 steps taken."""
-_COUNT_EVERY = 1_000
-"""Environment steps between two models of the replay memory, or 5% of the steps taken if that is more."""
+_SOLVE_EVERY = 100  # steps between value iterations with the bonus, and one more for every 500 steps taken
+_COUNT_EVERY = 1_000  # steps between two models of the replay memory, or 5% of the steps taken if that is more
 
 
 class CountBonus:
     r"""
-    Exploration by counts: value iteration in the model of the replay memory, with a bonus for (state, action) pairs that were
-    rarely tried (MBIE-EB, Strehl and Littman 2008),
+    Value iteration in the model of the replay memory, with a bonus for (state, action) pairs that were rarely tried (MBIE-EB,
+    Strehl and Littman 2008),
 
     .. math:: Q(s, a) = \frac{1}{\sqrt{1 + n_{sa}}} + \gamma \sum_{s'} p_{sas'} \max_{a'} Q(s', a')
 
-    with the largest possible value, :math:`1 / (1 - \gamma)`, after an action that was never tried. The agent tries what is
-    near, and travels to places where more is untried, however far they are from where episodes start. The discount is 0.99,
-    whatever the learner's.
-
-    :param n_actions: number of actions, A
+    with the largest possible value, :math:`1 / (1 - \gamma)`, after an action that was never tried. The discount is 0.99.
     """
 
     def __init__(self, n_actions: int) -> None:
         self.n_actions = n_actions
         self.values: NDArray[np.float64] = np.zeros(0)
-        self.led: NDArray[np.float64] = np.zeros((0, n_actions))
-        """The second term of the equation, as last solved, shape (S, A)."""
+        self.led: NDArray[np.float64] = np.zeros((0, n_actions))  # the second term of the equation, as last solved
         self._model: ReplayModel | None = None
-        self._solve_at = 0
-        self._model_at = 0
+        self._solve_at, self._model_at = 0, 0
 
     def refresh(self, replay: ManyGoalsReplayBuffer, step: int) -> None:
-        """
-        Solve again, when it is due.
-
-        :param replay: a memory that numbers states
-        :param step: environment steps so far
-        """
+        """Solve again if it is due after so many environment steps."""
         if step >= self._model_at:
             self._model = ReplayModel.of(replay)
             self._model_at = step + max(_COUNT_EVERY, step // 20)
@@ -83,13 +70,7 @@ class CountBonus:
         rng: np.random.Generator,
         action_masks: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
-        """
-        :param states: numbers of states, -1 for unknown ones, shape (n,)
-        :param replay: the memory that counts what was tried
-        :param rng: breaks ties
-        :param action_masks: actions allowed, shape (n, A), None for all
-        :return: the most promising actions, shape (n,); random ones in unknown states
-        """
+        """The most promising actions, shape (n,); random ones in unknown states. ``rng`` breaks ties."""
         values = rng.random((len(states), self.n_actions)) * 1e-6
         known = states >= 0
         values[known] += 1.0 / np.sqrt(1.0 + replay.tried[states[known]])
@@ -101,13 +82,11 @@ class CountBonus:
         return actions
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree, whose arrays are its own"""
         model = None if self._model is None else self._model.get_checkpoint_state()
         due = {"solve_at": self._solve_at, "model_at": self._model_at}
         return {"values": self.values, "led": self.led, "model": model, **due}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:param state: from :meth:`get_checkpoint_state`"""
         self.values, self.led = state["values"], state["led"]
         self._model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
         self._solve_at, self._model_at = state["solve_at"], state["model_at"]

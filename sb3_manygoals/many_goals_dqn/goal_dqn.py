@@ -6,7 +6,6 @@ import copy
 import io
 import os
 import pathlib
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,9 +13,8 @@ import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from stable_baselines3.dqn import DQN
 
 from sb3_manygoals import guards
@@ -37,17 +35,17 @@ SelfGoalDQN = TypeVar("SelfGoalDQN", bound="GoalDQN")
 
 _NOT_SAVED = ["batch_norm_stats", "batch_norm_stats_target", "goal_buffer", "goal_updates", "targets"]
 _NOT_SAVED += ["_loss", "_selectors", "_trackers", "_reviewed"]
-"""Attributes that ``save`` leaves out besides SB3's."""
 _IN_CHECKPOINTS = ("goal_updates", "rng", "exploration_rate", "_loss", "_last_action_masks", "_exploring", "_reviewed")
-"""Attributes that are saved in a checkpoint as they are."""
+# Shares of observations that were met before: below the first, planned targets are given up; from the second on, learning
+# begins with them; from the third on, bootstrapped ones are given up. In between they stay, so that they do not alternate.
 _GIVE_UP, _BEGIN, _GO_OVER = 0.05, 0.1, 0.2
-"""Shares of observations that were met before: below the first, planned targets are given up; from the second on, learning
-begins with them; from the third on, bootstrapped ones are given up. In between they stay, so that they do not alternate."""
 
 
 class GoalDQN(DQN):
     """See :class:`ManyGoalsDQN`, which adds what is learned."""
 
+    observation_space: spaces.Dict
+    action_space: spaces.Discrete
     policy: ManyGoalsPolicy  # type: ignore[assignment]
     replay_buffer: ManyGoalsReplayBuffer
     q_net: UniversalQNetwork  # type: ignore[assignment]
@@ -56,13 +54,12 @@ class GoalDQN(DQN):
     target_kwargs: dict[str, Any] | None
     goal_buffer: GoalBuffer | None
     goal_wrapper_kwargs: dict[str, Any]
-    goal_rules: dict[str, Any] | None = None
+    goal_rules: dict[str, Any] | None = None  # saved with the model, so that held-out observations stay held out
     goals_in_replay: bool
     action_masks: bool
     rng: np.random.Generator
     goal_updates: NDArray[np.int64]
-    """How often each goal was in an update, by id, shape (capacity of the goal buffer,). Goals in the replay memory are not
-    counted."""
+    """How often each goal was in an update, by id, shape (capacity of the goal buffer,); not of goals in the replay memory."""
     _loss: th.Tensor
     _last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
 
@@ -82,10 +79,8 @@ class GoalDQN(DQN):
         self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, "action_masks": self.action_masks}
         if self.env is not None:
             self._check_memory(self.env)
-        self._reviewed = (0, 0, 0)
-        """Environment steps, observations and known ones among them, when targets were last chosen."""
-        self._exploring = np.ones(self.n_envs, dtype=np.bool_)
-        """Environments whose goal episode explores, for targets that decide how to act."""
+        self._reviewed = (0, 0, 0)  # steps, observations and known ones among them, when targets were last chosen
+        self._exploring = np.ones(self.n_envs, dtype=np.bool_)  # whose goal episodes explore, for targets that act
         super()._setup_model()
         if self.env is not None:
             self._adopt_goals(self.env)
@@ -129,8 +124,6 @@ class GoalDQN(DQN):
             self.logger.info(f"{share:.0%} of the observations were met before: values are {how}")
 
     def _check_memory(self, env: VecEnv) -> None:
-        assert isinstance(self.observation_space, spaces.Dict)
-        assert isinstance(self.action_space, spaces.Discrete)
         assert self.replay_buffer_class is not None
         needed = self.replay_buffer_class.memory_needed(  # type: ignore[attr-defined]
             self.buffer_size, self.observation_space, self.action_space, self.n_envs, **self.replay_buffer_kwargs
@@ -144,6 +137,8 @@ class GoalDQN(DQN):
 
     def _adopt_goals(self, env: VecEnv) -> None:
         """Take over goal buffer and rewards from the goal wrappers of the environment."""
+        if unwrap_vec_normalize(env) is not None:
+            raise ValueError("VecNormalize is not supported: a goal is one exact observation, and normalization drifts")
         trackers = goal_trackers(env)
         goal_space = trackers[0].goal_buffer.observation_space
         if env.observation_space != goal_observation_space(goal_space):
@@ -155,6 +150,7 @@ class GoalDQN(DQN):
             self.goal_buffer = replay_goals(trackers, self.goal_buffer, self.replay_buffer)
         elif self.goal_buffer is None:
             self.goal_buffer = trackers[0].goal_buffer
+        self.goal_rules = self.goal_buffer.rules
         if len(self.goal_updates) != self.goal_buffer.capacity:
             self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         for tracker in trackers:
@@ -185,7 +181,10 @@ class GoalDQN(DQN):
         :raises ValueError: if it comes with another goal buffer that is not empty
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
-        env = self._wrap_env(self._pursue(env, copy.deepcopy(self.goal_wrapper_kwargs), self.goals_in_replay))
+        settings = copy.deepcopy(self.goal_wrapper_kwargs)
+        if self.goal_buffer is None and self.goal_rules is not None and not self.goals_in_replay:  # the model was loaded
+            settings.setdefault("goal_buffer", GoalBuffer.from_rules(self.observation_space["observation"], self.goal_rules))
+        env = self._wrap_env(self._pursue(env, settings, self.goals_in_replay))
         theirs = goal_trackers(env)[0].goal_buffer
         others = self.goal_buffer is not None and theirs is not self.goal_buffer
         if others and (len(theirs) > 0 or theirs.has_held_out):
@@ -203,7 +202,7 @@ class GoalDQN(DQN):
         before = self._last_obs
         prepared = super()._setup_learn(*args, **kwargs)
         if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
-            self._last_action_masks = current_action_masks(self.env, self._n_actions)
+            self._last_action_masks = current_action_masks(self.env, int(self.action_space.n))
         return prepared
 
     def _store_transition(self, *args: Any) -> None:
@@ -213,12 +212,7 @@ class GoalDQN(DQN):
             self._exploring[dones] = self.rng.random(int(dones.sum())) < self.exploration_rate
         if self.action_masks:
             assert self.env is not None
-            self._last_action_masks = current_action_masks(self.env, self._n_actions, infos, dones)
-
-    @property
-    def _n_actions(self) -> int:
-        assert isinstance(self.action_space, spaces.Discrete)
-        return int(self.action_space.n)
+            self._last_action_masks = current_action_masks(self.env, int(self.action_space.n), infos, dones)
 
     def _add_step(self, fault: guards.Fault) -> None:
         """Add step and environment to a fault, if it is of this model's environments and not of a callback's."""
@@ -248,8 +242,8 @@ class GoalDQN(DQN):
         """
         if self.goals_in_replay:
             raise TypeError("the goals of this model are in its replay memory: use load_replay_buffer")
-        assert isinstance(self.observation_space, spaces.Dict)
         self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"])
+        self.goal_rules = self.goal_buffer.rules
         self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         self.replay_buffer.identify(self.goal_buffer)
         if self.env is not None:
@@ -312,6 +306,7 @@ class GoalDQN(DQN):
             self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
         except ValueError as error:
             raise CheckpointError(str(error)) from error
+        self.goal_rules = self.goal_buffer.rules
         for name, value in state["attributes"].items():
             setattr(self, name, value.to(self.device) if isinstance(value, th.Tensor) else value)
         self.targets.set_checkpoint_state(state["targets"]["state"])
@@ -332,26 +327,13 @@ class GoalDQN(DQN):
         goals with :meth:`load_goal_buffer`.
         """
         if env is not None:
-            data, _, _ = load_from_zip_file(path, device=device, custom_objects=custom_objects)
-            assert data is not None, "No data found in the saved file"
-            settings, in_replay = dict(kwargs.get("goal_wrapper_kwargs", data["goal_wrapper_kwargs"])), data["goals_in_replay"]
-            if data["goal_rules"] is not None and not in_replay and not is_goal_wrapped(env):
-                settings.setdefault("goal_buffer", GoalBuffer.from_rules(env.observation_space, data["goal_rules"]))
-            env = cls._pursue(env, settings, in_replay)
-        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
-
-    def save(
-        self,
-        path: str | pathlib.Path | io.BufferedIOBase,
-        exclude: Iterable[str] | None = None,
-        include: Iterable[str] | None = None,
-    ) -> None:
-        """
-        As SB3's: networks, optimizer and settings, including the held-out observations. Replay memory and goals are saved by
-        ``save_replay_buffer`` and :meth:`save_goal_buffer`.
-        """
-        self.goal_rules = None if self.goal_buffer is None else self.goal_buffer.rules
-        super().save(path, exclude, include)
+            kwargs["n_envs"] = env.num_envs if isinstance(env, VecEnv) else 1
+        model = super().load(path, None, device, custom_objects, print_system_info, force_reset, **kwargs)
+        if env is not None:
+            model.set_env(env, force_reset)
+            if model.env is not None and model.seed is not None:
+                model.env.seed(model.seed)
+        return model
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), *_NOT_SAVED]

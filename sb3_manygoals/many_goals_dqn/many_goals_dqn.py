@@ -32,10 +32,8 @@ from sb3_manygoals.networks import PaddedCNN
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
 _LEARNER_STREAM = 3
-_MOST_TO_FIT = 10_000
-"""Maximal number of observations by which inputs are standardized."""
-_LONGEST_RHYTHM = 64
-"""Maximal number of vector steps between updates, if ``updates_per_step`` allows."""
+_MOST_TO_FIT = 10_000  # observations by which inputs are standardized
+_LONGEST_RHYTHM = 64  # vector steps between updates, if updates_per_step allows
 
 PAPER: dict[str, Any] = {
     "learning_rate": 1e-4,
@@ -190,8 +188,6 @@ class ManyGoalsDQN(GoalDQN):
             seed=seed,
             _init_setup_model=False,
         )
-        if self._vec_normalize_env is not None:
-            raise ValueError("VecNormalize is not supported: a goal is one exact observation, and normalization drifts")
         self.goal_batch_size = check_whole("goal_batch_size", goal_batch_size)
         self.updates_per_step = updates_per_step
         self.target_class = target_class
@@ -303,11 +299,11 @@ class ManyGoalsDQN(GoalDQN):
         tensors, vectorized = self.policy.obs_to_tensor(goal_obs)
         assert isinstance(tensors, dict)
         n = len(tensors["observation"])
-        masks = None if action_masks is None else check_action_masks(action_masks, n, self._n_actions)
+        masks = None if action_masks is None else check_action_masks(action_masks, n, int(self.action_space.n))
         explore, actions = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
         if not deterministic:
             explore = self.rng.random(n) < self.exploration_rate
-            actions = self.rng.integers(self._n_actions, size=n) if masks is None else random_allowed(masks, self.rng)
+            actions = self.rng.integers(int(self.action_space.n), size=n) if masks is None else random_allowed(masks, self.rng)
         if not explore.all():
             self.policy.set_training_mode(False)
             with th.no_grad():
@@ -318,7 +314,7 @@ class ManyGoalsDQN(GoalDQN):
         return actions if vectorized else actions.squeeze(axis=0), state
 
     def dump_logs(self) -> None:
-        """Write the log. The loss is copied from the device only here."""
+        """Write the log; only here the loss is copied from the device."""
         assert self.goal_buffer is not None
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
         self.logger.record("goals/known", len(self.goal_buffer))

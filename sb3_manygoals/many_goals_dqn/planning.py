@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -19,25 +18,22 @@ _TOLERANCE = 1e-3  # of the cost of a step: value iteration stops once no value 
 
 
 class Option(NamedTuple):
-    """The k-th action worth considering in each of the first L states of an order of all S states."""
+    """
+    The k-th action worth considering in each of the first L states of an order of all S states, shape (L,), and probabilities
+    as in the model, shape (L, S): in ``on`` next states have their places in the order, in ``ends`` their numbers.
+    """
 
     actions: NDArray[np.int64]
-    """Shape (L,)."""
     on: csr_array
-    """Probability of each next state, by its place in the order, shape (L, S)."""
     ends: csr_array
-    """Probability of each next state in which the environment ends, by its number, shape (L, S)."""
 
 
 class ReplayModel:
     """
-    Transition frequencies of all (state, action) pairs that a replay memory has seen. States are distinct observations.
-
-    All outcomes of a pair but the most frequent count one less than they were seen. Otherwise a plan would rely on rare
-    outcomes that were seen once, by luck.
-
-    :param on: probability of each next state, in row ``state * A + action``, shape (S A, S) float32; zeros if it was not tried
-    :param ends: probability of each next state in which the environment ends, shape (S A, S) float32
+    Transition frequencies of all (state, action) pairs that were ever in a replay memory that numbers states. Row
+    ``state * A + action`` of ``on`` has the probability of each next state, of ``ends`` of each in which the environment ends;
+    both of shape (S A, S). All outcomes of a pair but the most frequent count one less than they were seen: a plan must not
+    rely on what was seen once, by luck.
     """
 
     def __init__(self, on: csr_array, ends: csr_array) -> None:
@@ -45,17 +41,11 @@ class ReplayModel:
         self.n_states = on.shape[1]
         self.n_actions = on.shape[0] // max(self.n_states, 1)
         self.tried = (np.diff(on.indptr) + np.diff(ends.indptr) > 0).reshape(self.n_states, self.n_actions)
-        """Whether each action was tried in each state, shape (S, A)."""
 
     @classmethod
     def of(cls, replay: ManyGoalsReplayBuffer) -> ReplayModel:
-        """
-        :param replay: a memory that numbers states
-        :return: the model of all transitions that were ever in it
-        """
         assert replay.states is not None
-        assert isinstance(replay.action_space, spaces.Discrete)
-        n_actions, n_states = int(replay.action_space.n), len(replay.states)
+        n_actions, n_states = replay.tried.shape[1], len(replay.states)
         outcomes, counts = replay.outcomes()
         states, actions, next_states, ended = outcomes.T
         # the same next state with and without an end are two outcomes
@@ -71,11 +61,8 @@ class ReplayModel:
 
     def options(self) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Option]]:
         """
-        The pairs in a form in which value iteration is fast. Actions that always led back to the same state are left out: they
-        are never better than others.
-
-        :return: all states, those with the most options first, shape (S,); the place of each state in this order, shape (S,);
-            the first option of all states that have one, the second one, and so on
+        An order of the states, those with the most options first; the place of each state in it; and the first option of all
+        states that have one, the second one, and so on. Actions that always led back to the same state are none.
         """
         certain = np.flatnonzero((np.diff(self.on.indptr) == 1) & (np.diff(self.ends.indptr) == 0))
         idle = certain[self.on.indices[self.on.indptr[certain]] == certain // self.n_actions]
@@ -95,13 +82,11 @@ class ReplayModel:
         return order, place, found
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree"""
         on, ends = ([matrix.data, matrix.indices, matrix.indptr] for matrix in (self.on, self.ends))
         return {"shape": self.on.shape, "on": on, "ends": ends}
 
     @classmethod
     def from_checkpoint_state(cls, state: dict[str, Any]) -> ReplayModel:
-        """:return: an equal model, from :meth:`get_checkpoint_state`"""
         return cls(*(csr_array(tuple(state[name]), shape=state["shape"]) for name in ("on", "ends")))
 
 
@@ -113,39 +98,23 @@ class ReplayPlan:
         \begin{cases} \text{goal_reward} & s' = g \\ \text{step_reward} + \gamma V(s', g) & \text{otherwise} \end{cases}
 
     This is the all-goals table of Kaelbling (1993), with every transition used again and again, as in prioritized sweeping
-    (Moore and Atkeson 1993) or search on the replay buffer (Eysenbach et al. 2019). Stochastic outcomes are averaged.
-
-    Actions that always led back to the same state are left out, as they are never better than others. So the values of a goal
-    itself, V(g, g), do not follow the equation. Nothing uses them: a transition into the goal is worth ``goal_reward``.
-    Memory: 4 bytes for the value and 1 for the best action (with up to 128 actions) of each pair of state and goal.
-
-    :param gamma: discount factor
-    :param goal_reward: reward of the transition that reaches the goal
-    :param step_reward: reward of every other transition
+    (Moore and Atkeson 1993) or search on the replay buffer (Eysenbach et al. 2019). Actions that always led back to the same
+    state are left out, so V(g, g) does not follow the equation; nothing uses it.
     """
 
     def __init__(self, gamma: float, goal_reward: float, step_reward: float) -> None:
         self.gamma, self.goal_reward, self.step_reward = gamma, goal_reward, step_reward
         self.unreachable_value = step_reward / (1.0 - gamma)
         self.horizon = self.unreachable_value + (goal_reward - self.unreachable_value) * np.exp(-3.0)
-        """The value of a goal 3 / (1 - gamma) steps away, or of one reached at once with probability 0.05. Values below count
-        as unknown."""
+        """Of a goal 3 / (1 - gamma) steps away, or reached at once with probability 0.05. Values below count as unknown."""
+        # V of the states and goals known at the last refresh, and their best actions, -1 where no way to the goal is known
         self.values: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
-        """V, for the states and goals known at the last :meth:`refresh`."""
         self.best: NDArray[np.signedinteger[Any]] = np.zeros((0, 0), dtype=np.int8)
-        """The best action of each of these pairs, -1 where no way to the goal is known."""
         self.model: ReplayModel | None = None
         self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, sweeps: int) -> None:
-        """
-        Plan with all transitions, starting from the values of the last plan.
-
-        :param replay: a memory that numbers states
-        :param goals: the goals to plan for
-        :param sweeps: maximal number of sweeps
-        :raises MemoryError: if the values do not fit into the memory that is available
-        """
+        """Plan for all goals, from the values of the last plan. A MemoryError if the values would not fit into memory."""
         assert replay.states is not None
         shape, before = (len(replay.states), len(goals)), self.values
         if before.shape != shape:
@@ -173,7 +142,7 @@ class ReplayPlan:
         goal_states: NDArray[np.int64],
         sweeps: int,
     ) -> NDArray[np.int64]:
-        """Change the values of some goals in place and return the best actions, both in the order of the options."""
+        """Change the values of some goals in place and return their best actions, both in the order of the options."""
         actions = np.full(values.shape, -1)
         if not options:
             return actions
@@ -229,10 +198,8 @@ class ReplayPlan:
 
     def action_values(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """
-        :param states: numbers of states, -1 for unknown ones, shape (S,)
-        :param goal_ids: ids of goals, -1 for unknown ones, shape (G,)
-        :return: values of all actions for all pairs, shape (S, G, A). NaN where they are unknown: the action had not been
-            tried when this was planned, or its value is below ``horizon``
+        Values of all actions for all pairs of S states and G goals (-1: unknown), shape (S, G, A). NaN where they are unknown:
+        the action had not been tried when this was planned, or its value is below ``horizon``.
         """
         model = self.model
         if model is None:
@@ -256,11 +223,7 @@ class ReplayPlan:
         return found.swapaxes(1, 2)
 
     def best_actions(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """
-        :param states: numbers of states, -1 for unknown ones, shape (n,)
-        :param goal_ids: the goal of each, -1 for unknown ones, shape (n,)
-        :return: the best action of each, -1 where no way was known when this was planned, shape (n,)
-        """
+        """The best action of each pair of state and goal (-1: unknown), -1 where no way was known when this was planned."""
         n_states, n_goals = self.best.shape
         planned = (states >= 0) & (states < n_states) & (goal_ids >= 0) & (goal_ids < n_goals)
         actions = np.full(len(states), -1, dtype=np.int64)
@@ -268,11 +231,9 @@ class ReplayPlan:
         return actions
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree, whose arrays are the plan's own"""
         model = None if self.model is None else self.model.get_checkpoint_state()
         return {"values": self.values, "best": self.best, "goal_states": self._goal_states, "model": model}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:param state: from :meth:`get_checkpoint_state`"""
         self.values, self.best, self._goal_states = state["values"], state["best"], state["goal_states"]
         self.model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])

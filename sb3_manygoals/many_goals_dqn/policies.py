@@ -104,11 +104,8 @@ class ManyGoalsPolicy(BasePolicy):
         self.q_net_ema = self._untrained_copy() if ema_decay else None
         if ema_decay:
             self.register_buffer("ema_updates", th.zeros((), device=self.device))
-        self.optimizer = self.optimizer_class(
-            self.q_net.parameters(),
-            lr=lr_schedule(1),  # type: ignore[call-arg]
-            **self.optimizer_kwargs,
-        )
+        settings: dict[str, Any] = {"lr": lr_schedule(1), **self.optimizer_kwargs}
+        self.optimizer = self.optimizer_class(self.q_net.parameters(), **settings)
 
     def make_q_net(self) -> UniversalQNetwork:
         """:return: a new network on the policy's device"""
@@ -117,8 +114,7 @@ class ManyGoalsPolicy(BasePolicy):
         preprocess = Preprocess(space, self.normalize_images, self.standardize, self.channels_last)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
         trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, self.activation_fn, self.ortho_init)
-        n_actions = int(self.action_space.n)
-        return _HEADS[self.head](trunk, features_dim, n_actions, self.embedding_dim).to(self.device)
+        return _HEADS[self.head](trunk, features_dim, int(self.action_space.n), self.embedding_dim).to(self.device)
 
     @property
     def trunk(self) -> nn.Module:
@@ -143,7 +139,7 @@ class ManyGoalsPolicy(BasePolicy):
                 copied.copy_(buffer)
 
     def fit_standardization(self, observations: th.Tensor) -> None:
-        """:param observations: standardize by these from now on, if the policy does, shape (B, *observation_space.shape)"""
+        """:param observations: if the policy standardizes, then by these from now on, shape (B, *observation_space.shape)"""
         if self.standardize:
             for network in self._networks:
                 network.trunk[0].fit(observations)  # type: ignore[index]
@@ -162,8 +158,7 @@ class ManyGoalsPolicy(BasePolicy):
         return self._predict(obs, deterministic)
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
-        assert isinstance(observation, dict)
-        return self.action_values(observation).argmax(dim=1)
+        return self.action_values(observation).argmax(dim=1)  # type: ignore[arg-type]
 
     def action_values(self, observation: dict[str, th.Tensor]) -> th.Tensor:
         """
@@ -171,8 +166,7 @@ class ManyGoalsPolicy(BasePolicy):
         :return: values of all actions, by which greedy ones are chosen, shape (B, A)
         """
         network = self.q_net if self.q_net_ema is None else self.q_net_ema
-        q: th.Tensor = network(observation["observation"], observation["desired_goal"])
-        return q
+        return network(observation["observation"], observation["desired_goal"])  # type: ignore[no-any-return]
 
     def set_training_mode(self, mode: bool) -> None:
         """As SB3's; target network and average stay in evaluation mode."""
@@ -198,21 +192,14 @@ class CnnPolicy(ManyGoalsPolicy):
     """
 
     def __init__(
-        self,
-        observation_space: spaces.Dict,
-        action_space: spaces.Discrete,
-        lr_schedule: Schedule,
-        net_arch: list[int] | None = None,
-        channels_last: bool | None = None,
-        features_extractor_class: type[BaseFeaturesExtractor] | None = None,
-        **kwargs: Any,
+        self, observation_space: spaces.Dict, action_space: spaces.Discrete, lr_schedule: Schedule, **kwargs: Any
     ) -> None:
-        if features_extractor_class is None:
+        extractor = kwargs.get("features_extractor_class")
+        if extractor is None:
             check_image_space(observation_space["observation"])
-            shape = Preprocess(observation_space["observation"], channels_last=channels_last).space.shape
+            shape = Preprocess(observation_space["observation"], channels_last=kwargs.get("channels_last")).space.shape
             assert shape is not None
-            features_extractor_class = FlattenExtractor if min(shape[1:]) < CNN_FROM else PaddedCNN
-        if net_arch is None and features_extractor_class is not FlattenExtractor:
-            net_arch = []
-        kwargs = {"features_extractor_class": features_extractor_class, "channels_last": channels_last, **kwargs}
-        super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
+            extractor = FlattenExtractor if min(shape[1:]) < CNN_FROM else PaddedCNN
+        if kwargs.get("net_arch") is None and extractor is not FlattenExtractor:
+            kwargs["net_arch"] = []
+        super().__init__(observation_space, action_space, lr_schedule, **{**kwargs, "features_extractor_class": extractor})

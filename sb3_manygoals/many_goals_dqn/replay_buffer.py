@@ -71,21 +71,15 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.next_ids = np.zeros(shape, dtype=np.int64)
         self.behavior_goal_ids = np.zeros(shape, dtype=np.int64)
         self.next_action_masks = np.zeros((*shape, n_actions), dtype=np.bool_) if action_masks else None
-        self.states: GoalBuffer | None = None
-        """The distinct observations met, by their numbers."""
+        self.states: GoalBuffer | None = None  # the distinct observations met, by their numbers
+        # how often each action was taken in each state, shape (max_states, A), and each (s, a, s', environment ended)
+        # occurred; both include transitions no longer kept
         self.tried: NDArray[np.int32] = np.zeros((0, n_actions), dtype=np.int32)
-        """How often each action was taken in each state, including transitions no longer kept, shape (max_states, A)."""
         self._outcomes: Counter[tuple[int, ...]] = Counter()
-        """How often each (s, a, s', environment ended) occurred, likewise, by numbers of states."""
 
     @classmethod
     def memory_needed(
-        cls,
-        buffer_size: int,
-        observation_space: spaces.Dict,
-        action_space: spaces.Discrete,
-        n_envs: int,
-        action_masks: bool,
+        cls, buffer_size: int, observation_space: spaces.Dict, action_space: spaces.Discrete, n_envs: int, action_masks: bool
     ) -> dict[str, int]:
         """:return: bytes of the arrays of a memory with these arguments, by what they are for; states are not counted"""
         one = cls(n_envs, observation_space, action_space, "cpu", n_envs, action_masks=action_masks)
@@ -102,15 +96,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         infos: list[dict[str, Any]],
     ) -> None:
         """
-        Keep one transition of each environment, in place of the oldest if the memory is full.
+        As SB3's, one transition of each environment. ``infos`` are from the goal wrappers, with ``achieved_goal_id``,
+        ``desired_goal_id`` (if a goal was pursued) and ``env_terminated``; also ``action_mask`` if masks are kept.
 
-        :param obs: goal observations s, arrays of shape (n_envs, *observation_space.shape)
-        :param next_obs: goal observations s', including terminal ones
-        :param action: shape (n_envs,)
-        :param reward: of the goal pursued
-        :param done: of the goal pursued
-        :param infos: from the goal wrappers, with ``achieved_goal_id``, ``desired_goal_id`` (if a goal was pursued) and
-            ``env_terminated``; also ``action_mask`` if masks are kept
         :raises ValueError: if masks are kept, and one is missing or allows nothing though the environment has not ended
         """
         self.next_ids[self.pos] = [info["achieved_goal_id"] for info in infos]
@@ -123,11 +111,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         super().add(here, there, action, reward, ended, infos)
 
     def keep_states(self, max_states: int) -> None:
-        """
-        Number states from now on, those of the transitions already kept included.
-
-        :param max_states: maximal number of states; a warning says when there are more
-        """
+        """Number states from now on, those of the transitions already kept included; with a warning beyond ``max_states``."""
         self.forget_states()
         self.states = GoalBuffer(self.observation_space, max_states, what="states", limit="max_states, of target_kwargs")
         self.tried = np.zeros((max_states, self.tried.shape[1]), dtype=np.int32)
@@ -136,7 +120,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self._count(here, self.actions[time], there, self.dones[time])
 
     def forget_states(self) -> None:
-        """Number states no longer."""
         self.states = None
         self.tried = np.zeros((0, self.tried.shape[1]), dtype=np.int32)
         self._outcomes = Counter()
@@ -154,11 +137,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
     def outcomes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
-        All transitions since states are numbered, but those from or to a state beyond the limit. What was learned of the world
-        outlives the transitions that are kept.
-
-        :return: columns s, a, s' and whether the environment ended, by numbers of states, shape (K, 4); how often each row
-            occurred, shape (K,)
+        :return: columns s, a, s' and whether the environment ended, by numbers of states, shape (K, 4), of all transitions
+            since states are numbered; how often each row occurred, shape (K,)
         """
         rows = np.array(list(self._outcomes), dtype=np.int64).reshape(-1, 4)
         return rows, np.array(list(self._outcomes.values()), dtype=np.int64)
@@ -168,7 +148,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         return observations.reshape(len(observations), *(self.observation_space.shape or ()))
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree; its arrays are in use, so write it before anything is added"""
         states = None
         if self.states is not None:
             tried = self.tried[: len(self.states)]
@@ -178,15 +157,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         return {**numbers, **arrays, "states": states}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: from :meth:`get_checkpoint_state`
-        :raises CheckpointError: if it is of a memory of another size, or with masks where this one keeps none, or the reverse
-        """
+        """A CheckpointError if the state is of a memory of another size, or keeps masks where this one does not."""
         for name in ("buffer_size", "n_envs"):
-            if state[name] != getattr(self, name):
-                raise CheckpointError(
-                    f"the replay memory was saved with {name} {state[name]}, this one has {getattr(self, name)}"
-                )
+            saved, own = state[name], getattr(self, name)
+            if saved != own:
+                raise CheckpointError(f"the replay memory was saved with {name} {saved}, this one has {own}")
         for name, array in self._arrays.items():
             saved = state.get(name)
             if (array is None) != (saved is None):
@@ -209,12 +184,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         return {name: getattr(self, name) for name in _ARRAYS + _OUR_ARRAYS}
 
     def identify(self, goal_buffer: GoalBuffer) -> None:
-        """
-        Look up the goal ids of all transitions again, in another goal buffer than the one they were added with. The goals
-        pursued are forgotten, as only their ids were kept.
-
-        :param goal_buffer: it takes in observations that it does not know
-        """
+        """Add all next observations to another goal buffer, for their ids. The goals pursued are forgotten."""
         counted = goal_buffer.n_added, goal_buffer.n_recurred
         for time in range(self.size()):
             self.next_ids[time] = goal_buffer.add(self._shaped(self.next_observations[time]))

@@ -11,11 +11,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.goals import GoalBuffer, UniformSelector
+from sb3_manygoals.goals.buffer import check_same
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 
-_MOST_FIRST = 100
-"""Observations kept while there is no transition."""
+_MOST_FIRST = 100  # observations kept while there is no transition
 
 
 class ReplayGoals(GoalBuffer):
@@ -24,9 +24,8 @@ class ReplayGoals(GoalBuffer):
     there, and are forgotten with their transitions, as in section 4 of Veeriah et al. (2018) for Atari. While there are no
     transitions yet, the goals are the last observations met.
 
-    The id of a goal is a hash of its bytes, of 63 bits, and not a row: equal observations always have equal ids, and two of
-    four million different ones share an id with a probability of one in a million. Goal selectors that keep an array with an
-    entry for each goal do not work with it.
+    The id of a goal is not a row, but a hash of its bytes, of 63 bits: equal observations always have equal ids, and two of
+    four million different ones share one with a probability of one in a million.
 
     :param observation_space: of the observations: Box, Discrete, MultiDiscrete or MultiBinary
     """
@@ -48,32 +47,28 @@ class ReplayGoals(GoalBuffer):
         """As of a GoalBuffer. An IndexError if there is no such goal now, or ``ids`` is a slice."""
         if isinstance(ids, slice):
             raise IndexError("goals in a replay memory have no order: ask for them by their ids")
-        wanted = np.asarray(ids)
-        found = [self._find(number) for number in wanted.reshape(-1).tolist()]
+        replay, known, wanted, found = self._filled, self._ids_by_row, np.asarray(ids), []
+        for number in wanted.reshape(-1).tolist():
+            rows = np.flatnonzero(known == number)
+            if len(rows) == 0:
+                raise IndexError(f"there is no goal with the id {number} in the replay memory")
+            found.append(self._first[number] if replay is None else replay.next_observations[divmod(rows[0], replay.n_envs)])
         return np.array(found, dtype=self.dtype).reshape(*wanted.shape, *self.shape)
 
     @property
-    def full(self) -> bool:
-        """False: new goals are always taken in."""
-        return False
-
-    @property
     def memory_to_come(self) -> dict[str, int]:
-        """Nothing besides the replay memory."""
         return {}
 
     @property
     def observations(self) -> NDArray[Any]:
-        """All goals, a copy of shape ``(len(self), *observation_space.shape)``."""
-        if self._replay is None or self._replay.size() == 0:
-            return np.array(list(self._first.values()), dtype=self.dtype).reshape(-1, *self.shape)
-        rows: NDArray[Any] = self._replay.next_observations[: self._replay.size()]
-        return rows.reshape(-1, *self.shape)
+        replay = self._filled
+        rows = np.array(list(self._first.values())) if replay is None else replay.next_observations[: replay.size()]
+        return rows.astype(self.dtype, copy=False).reshape(-1, *self.shape)
 
     def add(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """The ids of observations, which are goals once they are in the replay memory."""
         ids = self.ids(observations)
-        if self._replay is None or self._replay.size() == 0:
+        if self._filled is None:
             self._first.update(zip(ids.tolist(), np.array(observations), strict=True))
             while len(self._first) > _MOST_FIRST:
                 del self._first[next(iter(self._first))]
@@ -88,11 +83,9 @@ class ReplayGoals(GoalBuffer):
         return (np.frombuffer(digests, dtype="<u8") >> np.uint64(1)).astype(np.int64)
 
     def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Uniform over transitions."""
         return self._ids_by_row[super().sample_ids(n, rng)]
 
     def sample_others(self, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Uniform over transitions."""
         known = self._ids_by_row
         chosen = np.empty(len(current_ids), dtype=np.int64)
         for row, current in enumerate(current_ids.tolist()):
@@ -111,23 +104,18 @@ class ReplayGoals(GoalBuffer):
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """A ValueError if the state is of a buffer for other observations, or of one that keeps its goals itself."""
-        self._check_kind(state)
+        check_same("a goal buffer", state, self._kind())
         self._first = dict(zip(self.ids(state["first"]).tolist(), state["first"], strict=True))
 
     @property
-    def _ids_by_row(self) -> NDArray[np.int64]:
-        if self._replay is None or self._replay.size() == 0:
-            return np.array(list(self._first), dtype=np.int64)
-        return self._replay.next_ids[: self._replay.size()].reshape(-1)
+    def _filled(self) -> ManyGoalsReplayBuffer | None:
+        """The replay memory, once it has transitions."""
+        return None if self._replay is None or self._replay.size() == 0 else self._replay
 
-    def _find(self, number: int) -> NDArray[Any]:
-        rows = np.flatnonzero(self._ids_by_row == number)
-        if len(rows) == 0:
-            raise IndexError(f"there is no goal with the id {number} in the replay memory")
-        if self._replay is None or self._replay.size() == 0:
-            return self._first[number]
-        found: NDArray[Any] = self._replay.next_observations[divmod(int(rows[0]), self._replay.n_envs)]
-        return found
+    @property
+    def _ids_by_row(self) -> NDArray[np.int64]:
+        replay = self._filled
+        return np.array(list(self._first), np.int64) if replay is None else replay.next_ids[: replay.size()].reshape(-1)
 
 
 def replay_goals(trackers: list[GoalTracker], known: GoalBuffer | None, replay_buffer: ManyGoalsReplayBuffer) -> ReplayGoals:

@@ -22,21 +22,16 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, Ma
 
 GoalSampling = Literal["uniform", "batch", "behavior"]
 
-_LAST_PLAN = 0.7
-"""Share of training after which nothing is planned again."""
-_TIE = 0.2
-"""Actions count as best if their value is lower than the best by at most this share of a step's cost."""
+_LAST_PLAN = 0.7  # share of training after which nothing is planned again
+_TIE = 0.2  # actions count as best if their value is lower than the best by at most this share of a step's cost
 
 
 class Draw(NamedTuple):
-    """The data of one update."""
+    """The data of one update: S transitions, G goals (observations) and their ids, -1 for unknown ones."""
 
     batch: ManyGoalsSamples
-    """S transitions."""
     goals: th.Tensor
-    """Observations, shape (G, *observation_space.shape)."""
     goal_ids: th.Tensor
-    """Their ids, -1 for unknown ones, shape (G,) int64."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,7 @@ class Learner:
 
     @property
     def rewards(self) -> tuple[float, float, float]:
-        """Discount factor, reward of reaching a goal, reward of any other step: arguments of the losses."""
+        """Arguments of the losses."""
         return self.gamma, self.goal_reward, self.step_reward
 
 
@@ -61,7 +56,7 @@ class Targets(ABC):
     Draws the data of an update and computes its loss. A subclass can be given to ManyGoalsDQN as ``target_class``, and its
     arguments other than the learner as ``target_kwargs``.
 
-    :param learner: whose network is trained
+    :param learner: policy, memories, discount and rewards of the ManyGoalsDQN
     """
 
     initial_value: float
@@ -162,20 +157,15 @@ class TDTargets(Targets):
         self.update_interval = check_whole("update_interval", update_interval)
         self.tau = check_number("tau", tau, "[0, 1]")
         self.initial_value = check_number("initial_value", initial_value, "(-inf, inf)")
-        policy = learner.policy
-        # of batch normalization, which parameters() leaves out
-        self._running_stats = [get_parameters_by_name(net, ["running_"]) for net in (policy.q_net, policy.q_net_target)]
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:
-        """Update the target network whenever the number of steps passes a multiple of ``update_interval``."""
         if num_timesteps // self.update_interval > (num_timesteps - n_envs) // self.update_interval:
-            policy = self.learner.policy
-            polyak_update(policy.q_net.parameters(), policy.q_net_target.parameters(), self.tau)
-            trained, target = self._running_stats
-            polyak_update(trained, target, 1.0)
+            net, target = self.learner.policy.q_net, self.learner.policy.q_net_target
+            polyak_update(net.parameters(), target.parameters(), self.tau)
+            # of batch normalization, which parameters() leaves out
+            polyak_update(get_parameters_by_name(net, ["running_"]), get_parameters_by_name(target, ["running_"]), 1.0)
 
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
-        """See :meth:`Targets.draw`."""
         goal_buffer, device = self.learner.goal_buffer, self.learner.policy.device
         batch = self.learner.replay_buffer.sample(batch_size)
         if self.goal_sampling == "behavior":
@@ -212,8 +202,7 @@ class TDTargets(Targets):
             next_q = self.learner.policy.q_net_target(batch.next_observations, goals)[:, None]
         q = self.learner.policy.q_net(batch.observations, goals).gather(1, batch.actions[:, None])
         targets = self._targets(next_q, (batch.next_ids == goal_ids)[:, None], batch)
-        # as S goals with one transition each; unknown goals are left out of the mean
-        known = goal_ids != UNKNOWN
+        known = goal_ids != UNKNOWN  # as S goals with one transition each; unknown goals are left out of the mean
         return pairwise_td_loss(q.T, targets.T) * known * (len(known) / known.sum().clamp(min=1))
 
     def _targets(self, next_q: th.Tensor, achieved: th.Tensor, batch: ManyGoalsSamples) -> th.Tensor:
@@ -263,8 +252,7 @@ class PlannedTargets(Targets):
         self.initial_value = learner.goal_reward  # that of a goal reached, so that distances grow from 0
         self.plan = ReplayPlan(*learner.rewards)
         self.exploration = CountBonus(int(learner.policy.action_space.n))
-        self.planned_at: int | None = None
-        """Environment steps at the last plan, None before the first."""
+        self.planned_at: int | None = None  # environment steps at the last plan
         self._round: int | None = None
         if learner.replay_buffer.states is None:
             learner.replay_buffer.keep_states(check_whole("max_states", max_states))
@@ -289,8 +277,7 @@ class PlannedTargets(Targets):
         states = left[rng.integers(len(left), size=batch_size)]
         ids = goals.sample_ids(goal_batch_size, rng)
         observations = th.as_tensor(replay.states[states], device=device)
-        unset = th.zeros(batch_size, dtype=th.int64, device=device)
-        numbers = th.as_tensor(states, device=device)
+        unset, numbers = th.zeros(batch_size, dtype=th.int64, device=device), th.as_tensor(states, device=device)
         batch = ManyGoalsSamples(observations, unset, observations, unset, unset.bool(), states=numbers)
         return Draw(batch, th.as_tensor(goals[ids], device=device), th.as_tensor(ids, device=device))
 
@@ -335,16 +322,13 @@ class PlannedTargets(Targets):
         return actions
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:
-        """Update the values that guide exploration, when they are due."""
         self.exploration.refresh(self.learner.replay_buffer, num_timesteps)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """See :meth:`Targets.get_checkpoint_state`."""
         parts = {"plan": self.plan.get_checkpoint_state(), "exploration": self.exploration.get_checkpoint_state()}
         return {"planned_at": self.planned_at, "round": self._round, **parts}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """See :meth:`Targets.set_checkpoint_state`."""
         self.planned_at, self._round = state["planned_at"], state["round"]
         self.plan.set_checkpoint_state(state["plan"])
         self.exploration.set_checkpoint_state(state["exploration"])

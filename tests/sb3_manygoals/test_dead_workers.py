@@ -76,7 +76,7 @@ def test_dead_and_misfitting_workers_are_named_and_none_is_left(tmp_path):
     misfit = (
         "EnvironmentFault: an environment gave observations that do not fit Box(0, 1, (6,), uint8): {}, after num_timesteps=57"
     )
-    dtype = "observations must have dtype uint8, as the observation space has, got float64"
+    dtype = "observations must be uint8 of shape (n, *(6,)), got float64 of (3, 6)"
     assert out.splitlines() == [
         *[killed, "0 60 20"] * 2,
         "WorkerDied: worker processes died: environment 2 (exit code 3); the others were ended, after num_timesteps=57",

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_manygoals import ExactCheckpointCallback, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
-from sb3_manygoals.checkpoint import copy_tree
-from sb3_manygoals.goals import UNKNOWN, GoalBuffer, GoalTracker, LearningProgressSelector, UniformSelector
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer, LearningProgressSelector, UniformSelector
 from tests.sb3_manygoals.checkpoint.test_resume import Stop
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -79,19 +78,6 @@ def test_equation_1_is_the_sum_in_the_paper(losses, m):
         np.testing.assert_allclose(progress[2], expected, atol=1e-9)
 
 
-def test_losses_are_copied_and_looked_at_only_when_a_goal_is_chosen():
-    rng = np.random.default_rng(0)
-    late, early = LearningProgressSelector(), LearningProgressSelector()
-    for _ in range(300):  # more than are kept for later
-        ids, losses = th.tensor(rng.integers(-1, 5, size=7)), th.tensor(rng.random(7), dtype=th.float32)
-        early.observe_losses(ids, losses.clone())
-        early.progress(5)
-        late.observe_losses(ids, losses)
-        losses.zero_()  # as a learner may that uses its memory again
-    assert 0 < len(late._pending) < 256
-    np.testing.assert_array_equal(late.probabilities(5), early.probabilities(5))
-
-
 def test_a_goal_that_is_twice_in_an_update_is_measured_once():
     selector = LearningProgressSelector(m=1)
     for losses in ([4, 2, 9], [2, 2, 9], [1, 0, 9]):
@@ -99,26 +85,8 @@ def test_a_goal_that_is_twice_in_an_update_is_measured_once():
     assert selector.progress(2)[1] == (3 - 2) + (2 - 0.5)
 
 
-def test_after_restoring_the_choices_are_the_same():
-    episodes = GoalTracker(make_buffer(12), 3, experienced())
-    episodes.seed(5)
-    again = GoalTracker(make_buffer(12), 3, LearningProgressSelector())
-    again.set_checkpoint_state(copy_tree(episodes.get_checkpoint_state()))
-    rng = np.random.default_rng(1)
-    for _ in range(30):
-        ids, losses = rng.integers(12, size=3), th.tensor(rng.random(3))
-        for one in (episodes, again):
-            one.selector.observe_losses(th.tensor(ids), losses)
-            one.start(np.arange(3), ids)
-        np.testing.assert_array_equal(episodes.desired_ids, again.desired_ids)
-
-
 def test_bad_settings_are_refused():
-    for settings, message in (
-        ({"uniform_share": 0.0}, r"uniform_share must be in \(0, 1\]"),
-        ({"m": 0}, "m must be a whole number, at least 1, got 0"),
-        ({"m": 2.0}, "m must be a whole number"),
-    ):
+    for settings, message in (({"uniform_share": 0.0}, r"uniform_share must be in \(0, 1\]"), ({"m": 0}, "m must be a whole")):
         with pytest.raises(ValueError, match=message):
             LearningProgressSelector(**settings)
 
@@ -140,12 +108,10 @@ class Spy(UniformSelector):
 @pytest.mark.parametrize("vector", [False, True])
 def test_wrappers_tell_of_episodes_with_goals_that_are_known(vector):
     spy, world = Spy(), Corridor(6, deadly=True)
-    held_out = world.observation_of(3)
-    buffer = GoalBuffer(world.observation_space, 50, held_out[None])
+    buffer = GoalBuffer(world.observation_space, 50, world.observation_of(3)[None])
     wrap = VecGoalBufferWrapper if vector else GoalBufferWrapper
     env = wrap(DummyVecEnv([lambda: world]) if vector else world, buffer, spy, max_episode_steps=3)
-    if not vector:
-        env = DummyVecEnv([lambda: env])
+    env = env if vector else DummyVecEnv([lambda: env])
     env.seed(0)
     env.reset()
     rng, episodes = np.random.default_rng(0), []
@@ -154,7 +120,7 @@ def test_wrappers_tell_of_episodes_with_goals_that_are_known(vector):
         episodes += [(info["desired_goal_id"], info["is_success"])] if done else []
     assert spy.episodes == episodes
     assert {reached for _, reached in episodes} == {True, False}
-    env.set_options({"goal": held_out})
+    env.set_options({"goal": world.observation_of(3)})  # which is held out
     env.reset()
     for _ in range(3):
         env.step(np.array([2]))

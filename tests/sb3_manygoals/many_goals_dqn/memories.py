@@ -16,27 +16,17 @@ def add(buffer, here, action, there, ended, goal_id=UNKNOWN):
     buffer.add(obs, next_obs, np.array([action]), np.zeros(1), np.zeros(1, bool), infos)
 
 
-def memory(buffer_size=1_000, n_actions=3, max_states=100):
-    buffer = ManyGoalsReplayBuffer(buffer_size, GOAL_SPACE, spaces.Discrete(n_actions), "cpu")
-    buffer.keep_states(max_states)
-    return buffer
-
-
 def filled(transitions, max_states=100, n_actions=5, buffer_size=None):
     """A memory of (cell, action, next cell, ended), by default with room for all."""
-    buffer = memory(buffer_size or len(transitions), n_actions, max_states)
+    buffer = ManyGoalsReplayBuffer(buffer_size or len(transitions), GOAL_SPACE, spaces.Discrete(n_actions), "cpu")
+    buffer.keep_states(max_states)
     for transition in transitions:
         add(buffer, *transition)
     return buffer
 
 
 def shares_of(ends):
-    """
-    Where an action leads, as a plan takes it: all but the most frequent ends are doubted, and count one less than were seen.
-
-    :param ends: what followed each time
-    :return: share of each
-    """
+    """The share of each of an action's ends, as a plan takes it: all but the most frequent count one less than were seen."""
     counts = {end: ends.count(end) for end in dict.fromkeys(ends)}
     most = max(counts.values())
     believed = {end: n if n == most else n - 1 for end, n in counts.items()}

@@ -48,7 +48,7 @@ def test_where_observations_never_recur_targets_are_bootstrapped(capsys):
     assert isinstance(model.targets, TDTargets)
     assert model.replay_buffer.states is None
     (line,) = said(capsys)  # once, and not each time it is looked at
-    assert line.endswith("% of the observations were met before: values are bootstrapped by a target network (TDTargets)")
+    assert line.endswith("values are bootstrapped by a target network (TDTargets)")
     # as a learner that was told so: values begin as of goals that are never reached
     told = make_model("CartPole-v1", updates_per_step=0.2, target_class=TDTargets).learn(20)
     model = choosing("CartPole-v1").learn(20)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import exploration as module
 from sb3_manygoals.many_goals_dqn.exploration import CountBonus
-from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, add, filled, memory, shares_of
+from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, add, filled, shares_of
 
 N, A = 6, 3
 moves = st.lists(
@@ -76,7 +76,8 @@ def test_actions_are_the_most_promising(transitions):
 
 def test_it_sees_all_of_a_long_corridor_far_sooner_than_chance():
     """From one end, never reset, until its other end is seen: by chance the 100 cells take about 15,000 steps."""
-    buffer, bonus, rng, cell, step = memory(20_000), CountBonus(A), np.random.default_rng(0), 0, 0
+    buffer, bonus, rng = filled([], n_actions=A, buffer_size=20_000), CountBonus(A), np.random.default_rng(0)
+    cell = step = 0
     while cell < CELLS.n - 1:
         if step:
             bonus.refresh(buffer, step)

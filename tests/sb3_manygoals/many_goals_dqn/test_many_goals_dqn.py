@@ -1,28 +1,44 @@
-"""ManyGoalsDQN in its environments: which it takes, how it acts, logs and comes back the same."""
+"""ManyGoalsDQN as a whole: which environments it takes, how it acts, updates and logs; and the paper's recipe."""
 
 import csv
+from fractions import Fraction
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from hypothesis import given
+from hypothesis import strategies as st
+from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from torch import nn
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper, evaluate_mastery
+from sb3_manygoals.many_goals_dqn import PAPER, TDTargets
+from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
+from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
 from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters
 from tests.sb3_manygoals.worlds import Corridor
 
 
-def test_a_plain_image_environment_is_wrapped():
-    model = make_model(Corridor(image=True), "CnnPolicy").learn(60)
-    assert all(model.env.env_is_wrapped(GoalBufferWrapper))
-    assert model.observation_space["observation"].shape == (4, 6, 3)  # channels stay where they were
-    assert model._n_updates == 40
+def test_it_is_sb3s_dqn_and_a_run_is_reproducible():
+    model = make_model(seed=1)
+    assert isinstance(model, DQN)
+    assert model.learn(150) is model
+    assert model.get_parameters().keys() == {"policy", "policy.optimizer"}
+    again, other = (parameters(make_model(seed=seed).learn(150)) for seed in (1, 2))
+    assert th.equal(parameters(model), again)
+    assert not th.equal(parameters(model), other)
 
 
 def test_an_id_and_a_wrapped_environment_and_a_vector_of_them():
     assert isinstance(make_model("CartPole-v1").learn(30), ManyGoalsDQN)
+    model = make_model(Corridor(image=True), "CnnPolicy").learn(60)
+    assert all(model.env.env_is_wrapped(GoalBufferWrapper))
+    assert model.observation_space["observation"].shape == (4, 6, 3)  # channels stay where they were
     wrapped = GoalBufferWrapper(Corridor(), max_episode_steps=9, step_reward=-1.0)
     model = make_model(wrapped).learn(40)
     assert model.goal_buffer is wrapped.goal_buffer
@@ -33,8 +49,6 @@ def test_an_id_and_a_wrapped_environment_and_a_vector_of_them():
     model = make_model(make_vec_env(Corridor, 3), goal_wrapper_kwargs={"max_episode_steps": 4}).learn(90)
     assert model.env.goal_tracker.max_episode_steps == 4
     assert max(episode["l"] for episode in model.ep_info_buffer) == 4
-    model = make_model(VecGoalBufferWrapper(make_vec_env(Corridor, 2)), updates_per_step=0.5).learn(60)
-    assert model._n_updates == 20
 
 
 def test_environments_that_cannot_share_a_goal_buffer_are_refused():
@@ -44,6 +58,37 @@ def test_environments_that_cannot_share_a_goal_buffer_are_refused():
     with pytest.raises(ValueError, match="env has no goal buffer that can be shared: put a VecGoalBufferWrapper around"):
         make_model(apart)
     apart.close()
+
+
+def _minigrid():
+    pytest.importorskip("minigrid")  # from Python 3.11
+    from minigrid.wrappers import ImgObsWrapper, RGBImgObsWrapper
+
+    return ImgObsWrapper(RGBImgObsWrapper(gym.make("MiniGrid-Empty-5x5-v0")))
+
+
+@pytest.mark.parametrize(
+    ("policy", "make_env"),
+    [
+        ("CnnPolicy", _minigrid),
+        ("MlpPolicy", lambda: gym.make("CartPole-v1")),
+        ("MlpPolicy", lambda: gym.make("FrozenLake-v1")),
+    ],
+    ids=["MiniGrid", "CartPole", "FrozenLake"],
+)
+def test_it_learns_saves_loads_and_is_measured_in_other_peoples_environments(policy, make_env, tmp_path):
+    model = ManyGoalsDQN(policy, make_env(), updates_per_step=0.25, seed=0, policy_kwargs={"embedding_dim": 64})
+    model.learn(1_200)
+    assert model._n_updates == 50
+    assert np.isfinite(model._loss.item())
+    model.save(tmp_path / "model")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", env=make_env())
+    obs = model.get_env().reset()
+    np.testing.assert_array_equal(model.predict(obs, deterministic=True)[0], loaded.predict(obs, deterministic=True)[0])
+    loaded.learn(50)
+    venv = gym.vector.SyncVectorEnv([make_env] * 4)
+    assert evaluate_mastery(loaded, venv, model.goal_buffer.observations[:6], max_steps=10).steps.shape == (6, 1)
+    venv.close()
 
 
 def test_each_environment_explores_by_itself():
@@ -64,14 +109,52 @@ def test_an_environments_step_count_and_log(tmp_path):
     assert model.num_timesteps == 300
     with open(tmp_path / "progress.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    rollout = {"rollout/ep_rew_mean", "rollout/success_rate", "rollout/exploration_rate"}
-    assert rollout | {"goals/known", "train/loss"} <= set(rows[0])
+    assert {"rollout/ep_rew_mean", "rollout/success_rate", "rollout/exploration_rate"} <= set(rows[0])
     assert float(rows[-1]["goals/known"]) == 6
     assert float(rows[-1]["train/loss"]) > 0
     assert any(path.name.startswith("events.out.tfevents") for path in tmp_path.iterdir())
 
 
-def test_a_run_is_reproducible():
-    first, second, other = (parameters(make_model(seed=seed).learn(150)) for seed in (1, 1, 2))
-    assert th.equal(first, second)
-    assert not th.equal(first, other)
+@given(st.floats(1e-4, 1000.0), st.integers(1, 64))
+def test_updates_are_as_many_as_asked_for(updates_per_step, n_envs):
+    train_freq, gradient_steps = update_rhythm(updates_per_step, n_envs)
+    assert train_freq >= 1
+    assert gradient_steps >= 1
+    made = Fraction(gradient_steps, train_freq * n_envs)
+    assert float(made) == pytest.approx(updates_per_step, rel=0.02)
+
+
+@pytest.mark.parametrize(("updates_per_step", "n_envs"), [(0.25, 1), (0.5, 2), (2.0, 3), (0.1, 8)])
+def test_updates_that_are_made(updates_per_step, n_envs):
+    venv = VecGoalBufferWrapper(make_vec_env(Corridor, n_envs))
+    model = make_model(venv, updates_per_step=updates_per_step, learning_starts=0, batch_size=4).learn(240)
+    assert model._n_updates == pytest.approx(240 * updates_per_step, abs=2 * max(1, updates_per_step * n_envs))
+
+
+def test_the_recipe_builds_the_papers_agent():
+    model = ManyGoalsDQN("CnnPolicy", Corridor(image=True), **PAPER)
+    assert (model.buffer_size, model.learning_starts) == (10_000, 10_000)
+    assert (model.batch_size, model.goal_batch_size) == (32, 16)
+    assert (model.gamma, model.goal_reward, model.step_reward) == (0.99, 0.0, -0.1)
+    assert (model.train_freq.frequency, model.gradient_steps, model.learning_rate) == (1, 1, 1e-4)
+    targets, policy = model.targets, model.policy
+    assert type(targets) is TDTargets
+    assert (targets.goal_sampling, targets.update_interval, targets.tau) == ("uniform", 250, 1.0)
+    assert targets.initial_value == pytest.approx(-10.0)
+    (episodes,) = model.env.get_attr("goal_tracker")
+    assert (episodes.max_episode_steps, episodes.reset_worlds) == (50, True)
+    assert type(policy.q_net) is UniversalQNetwork  # a product of embeddings
+    assert policy.q_net_ema is None
+    preprocess, extractor = policy.q_net.trunk
+    assert preprocess.standardize
+    assert isinstance(extractor, PaddedCNN)
+    assert any(isinstance(layer, nn.ReLU) for layer in extractor.net)
+    shapes = [tuple(weights.shape) for name, weights in policy.q_net.named_parameters() if name.endswith("weight")]
+    assert shapes[0] == (16, 3, 2, 2)
+    assert shapes[-3:] == [(1024, 512), (1024, 512), (3, 1024)]
+    assert type(policy.optimizer) is RMSpropTFLike
+    (group,) = policy.optimizer.param_groups
+    assert (group["alpha"], group["eps"], group["lr"]) == (0.99, 1e-12, 1e-4)
+    # epsilon from 1 to 0.1 over the first million of three million steps
+    rates = [model.exploration_schedule(1 - steps / 3e6) for steps in (0, 250_000, 1_000_000, 3_000_000)]
+    np.testing.assert_allclose(rates, [1.0, 0.775, 0.1, 0.1])

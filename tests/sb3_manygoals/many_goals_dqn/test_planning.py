@@ -12,7 +12,7 @@ from gym_twoRooms.oracle import transition_matrices
 from sb3_manygoals import GoalBuffer
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
-from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
+from sb3_manygoals.many_goals_dqn.planning import ReplayModel, ReplayPlan
 from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, filled, shares_of
 
 N, A, GAMMA, GOAL_REWARD, STEP_REWARD = 7, 3, 0.9, 0.5, -0.2
@@ -33,8 +33,7 @@ def goals_of(cells, **kwargs):
 
 def planned(transitions, goals, sweeps, plan=None):
     """A plan, and the memory it was made in."""
-    plan = plan or ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD)
-    buffer = filled(transitions)
+    plan, buffer = plan or ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD), filled(transitions)
     plan.refresh(buffer, goals if isinstance(goals, GoalBuffer) else goals_of(goals), sweeps)
     return plan, buffer
 
@@ -44,6 +43,28 @@ def shares_by_pair(transitions):
     for s, a, there, ended in transitions:
         led[s, a].append((there, ended))
     return {pair: shares_of(ends) for pair, ends in led.items()}
+
+
+@given(steps, st.integers(1, 60))
+def test_the_models_shares_are_those_of_all_transitions_also_of_those_no_longer_kept(transitions, buffer_size):
+    buffer = filled(transitions, n_actions=A, buffer_size=buffer_size)
+    model, of = ReplayModel.of(buffer), {cell: state for state, cell in enumerate(buffer.states.observations.tolist())}
+    expected = np.zeros((2, model.n_states, A, model.n_states))
+    for (here, action), ends in shares_by_pair(transitions).items():
+        assert model.tried[of[here], action]
+        for (there, ended), share in ends.items():
+            expected[int(ended), of[here], action, of[there]] = share
+    assert model.tried.sum() == len({(here, action) for here, action, *_ in transitions})
+    np.testing.assert_allclose(model.on.toarray(), expected[0].reshape(-1, model.n_states), rtol=1e-6)
+    np.testing.assert_allclose(model.ends.toarray(), expected[1].reshape(-1, model.n_states), rtol=1e-6)
+
+
+def test_what_was_seen_less_often_than_the_rest_is_doubted():
+    # thrice to 1, twice to 2 (believed by half), once to an end in 1 (not believed); and of equals none is doubted
+    buffer = filled([(0, 0, 1, False)] * 3 + [(0, 0, 2, False)] * 2 + [(0, 0, 1, True), (2, 1, 0, False), (2, 1, 0, True)])
+    model = ReplayModel.of(buffer)
+    assert model.on.toarray()[model.tried.ravel()].tolist() == [[0.0, 0.75, 0.25], [0.5, 0.0, 0.0]]
+    assert model.ends.toarray()[model.tried.ravel()].tolist() == [[0.0] * 3, [0.5, 0.0, 0.0]]
 
 
 def looped(transitions, goals, sweeps):
@@ -192,12 +213,11 @@ def test_where_nothing_but_staying_was_tried_no_way_is_known():
 
 
 def test_more_states_or_pairs_than_there_is_room_for(monkeypatch):
-    with pytest.warns(RuntimeWarning, match="2 states are known"):
+    with pytest.warns(RuntimeWarning, match="2 states are known, no more are kept.*raise max_states, of target_kwargs"):
         buffer = filled([(0, 1, 1, False), (1, 1, 2, False), (2, 1, 3, False)], max_states=2)
-    plan, goals = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD), goals_of([1, 3])
-    plan.refresh(buffer, goals, 5)
+    plan, more = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD), goals_of([1, 3, 5])
+    plan.refresh(buffer, goals_of([1, 3]), 5)
     np.testing.assert_allclose(plan.values, [[GOAL_REWARD, NEVER], [NEVER, NEVER]])
-    goals.add(np.array([5]))
     monkeypatch.setattr("sb3_manygoals.memory.available_memory", lambda: 10)
     with pytest.raises(MemoryError, match=r"planning would take .* fewer max_states in target_kwargs"):
-        plan.refresh(buffer, goals, 5)
+        plan.refresh(buffer, more, 5)

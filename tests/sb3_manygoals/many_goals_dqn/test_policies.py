@@ -8,6 +8,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 from sb3_manygoals import ManyGoalsDQN, RewardPredictor
 from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy
 from sb3_manygoals.networks import PaddedCNN, Preprocess
+from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -15,118 +16,79 @@ def goal_space(space):
     return spaces.Dict({key: space for key in ("observation", "achieved_goal", "desired_goal")})
 
 
-def test_actions_are_greedy_in_the_values():
+@pytest.mark.parametrize("ema_decay", [0.0, 0.75])
+def test_actions_are_greedy_in_the_values_of_the_averaged_weights_if_there_are_any(ema_decay):
     space = spaces.Box(-1, 1, (4,), np.float32)
     th.manual_seed(0)
-    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, head="bilinear", ema_decay=0.0)
+    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, head="bilinear", ema_decay=ema_decay)
     with th.no_grad():
-        policy.q_net.head.bias.zero_()  # at first the biases decide, and the same everywhere
-    space.seed(0)
-    obs = {key: np.stack([space.sample() for _ in range(200)]) for key in ("observation", "desired_goal")}
-    with th.no_grad():
-        q = policy.q_net(th.tensor(obs["observation"]), th.tensor(obs["desired_goal"]))
-    np.testing.assert_array_equal(policy.predict(obs)[0], q.argmax(dim=1).numpy())
-    assert len(np.unique(policy.predict(obs)[0])) > 1
-
-
-def test_extractors_of_sb3_work_unchanged():
-    space = spaces.Box(0, 255, (84, 84, 4), np.uint8)
-    policy = CnnPolicy(
-        goal_space(space), spaces.Discrete(3), lambda _: 1e-3, features_extractor_class=NatureCNN, embedding_dim=8
-    )
-    obs = {key: np.zeros((2, 84, 84, 4), np.uint8) for key in ("observation", "desired_goal")}
-    assert policy.predict(obs)[0].shape == (2,)
-
-
-def test_actions_are_those_of_the_averaged_weights():
-    space = spaces.Box(-1, 1, (4,), np.float32)
-    th.manual_seed(0)
-    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, ema_decay=0.75)
-    for _ in range(3):
-        with th.no_grad():
+        for _ in range(3):
             for parameter in policy.q_net.parameters():
-                parameter.add_(th.randn_like(parameter))
-        policy.update_ema()
-    assert policy.ema_updates == 3
-    assert not any(average.requires_grad for average in policy.q_net_ema.parameters())
+                parameter.add_(0.1 * th.randn_like(parameter))
+            policy.update_ema()
     space.seed(0)
     obs = {key: np.stack([space.sample() for _ in range(200)]) for key in ("observation", "desired_goal")}
-    tensors = [th.tensor(obs[key]) for key in ("observation", "desired_goal")]
+    acting = policy.q_net_ema if ema_decay else policy.q_net
     with th.no_grad():
-        ours, average = policy.q_net(*tensors).argmax(dim=1), policy.q_net_ema(*tensors).argmax(dim=1)
-    assert not th.equal(ours, average)
-    np.testing.assert_array_equal(policy.predict(obs)[0], average.numpy())
+        trained, greedy = (net(*map(th.tensor, obs.values())).argmax(dim=1).numpy() for net in (policy.q_net, acting))
+    np.testing.assert_array_equal(policy.predict(obs)[0], greedy)
+    assert len(np.unique(greedy)) > 1
+    assert (trained != greedy).any() == bool(ema_decay)
 
 
 def test_the_average_forgets_its_beginning():
     """After n updates the newest weights count 9 / (10 + n), until that is less than is told: by hand, of one weight."""
     policy = MlpPolicy(goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, [4], ema_decay=0.7)
-    weight, average = policy.q_net.offset, policy.q_net_ema.offset
-    with th.no_grad():
-        weight.fill_(0.0)
-        average.fill_(0.0)
-    expected, shares = 0.0, [9 / 11, 9 / 12, 9 / 13, 9 / 14]
+    policy.q_net_ema.offset.fill_(0.0)
+    expected = 0.0
     for update in range(40):
         with th.no_grad():
-            weight.fill_(float(update))
+            policy.q_net.offset.fill_(float(update))
         policy.update_ema()
-        share = max(9 / (10 + update + 1), 0.3)
-        assert update >= len(shares) or share == shares[update]
-        expected += share * (update - expected)
-        assert average.item() == pytest.approx(expected, rel=1e-5)
-    assert share == 0.3  # the warm-up is over: 9 / 30 after 20 updates
+        expected += max(9 / (10 + update + 1), 0.3) * (update - expected)  # 0.3 after 20 updates
+        assert policy.q_net_ema.offset.item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_small_pictures_are_looked_at_place_by_place_and_large_ones_by_convolutions():
+def test_small_pictures_are_looked_at_place_by_place_and_large_ones_by_convolutions_of_ours_or_sb3s():
     for side, extractor in ((10, FlattenExtractor), (35, FlattenExtractor), (36, PaddedCNN), (84, PaddedCNN)):
         space = spaces.Box(0, 255, (side, side, 3), np.uint8)
         policy = CnnPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3)
         assert isinstance(policy.q_net.trunk[1], extractor)
         widths = [layer.out_features for layer in policy.q_net.trunk[2:] if hasattr(layer, "out_features")]
         assert widths == ([512, 512] if extractor is FlattenExtractor else [])
+    policy = CnnPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, features_extractor_class=NatureCNN)
+    obs = {key: np.zeros((2, 84, 84, 3), np.uint8) for key in ("observation", "desired_goal")}
+    assert policy.predict(obs)[0].shape == (2,)
 
 
-@pytest.mark.parametrize("kind", ["q_net", "q_net_target", "reward_prediction"])
-def test_a_trunk_begins_as_that_of_an_actor_critic(kind):
+@pytest.mark.parametrize("make", [CnnPolicy, RewardPredictor.policy_aliases["CnnPolicy"]])
+@pytest.mark.parametrize("ortho_init", [True, False])
+def test_a_trunk_begins_as_that_of_an_actor_critic(make, ortho_init):
     """Compared with SB3's own, layer by layer: by singular values, as the weights are random."""
-    images, schedule = spaces.Box(0, 255, (3, 10, 10), np.uint8), lambda _: 1e-3
-    theirs = list(
-        ActorCriticCnnPolicy(images, spaces.Discrete(3), schedule, [], features_extractor_class=PaddedCNN).parameters()
-    )
-    for ortho_init in (True, False):
-        if kind == "reward_prediction":
-            trunk = RewardPredictor.policy_aliases["CnnPolicy"](
-                images, spaces.Discrete(3), schedule, ortho_init=ortho_init
-            ).trunk
-        else:
-            settings = {"features_extractor_class": PaddedCNN, "ortho_init": ortho_init}
-            trunk = getattr(CnnPolicy(goal_space(images), spaces.Discrete(3), schedule, **settings), kind).trunk
-        ours = list(trunk.parameters())
-        assert len(ours) == 6
-        for one, other in zip(ours, theirs, strict=False):
-            assert one.shape == other.shape
-            values = [
-                th.linalg.svdvals(layer.detach().flatten(1)) if layer.dim() > 1 else layer.detach() for layer in (one, other)
-            ]
-            assert th.allclose(*values, atol=1e-4) == ortho_init
+
+    def built(kind, space, **settings):
+        return kind(space, spaces.Discrete(3), lambda _: 1e-3, features_extractor_class=PaddedCNN, **settings)
+
+    images = spaces.Box(0, 255, (3, 10, 10), np.uint8)
+    ours = list(built(make, goal_space(images) if make is CnnPolicy else images, ortho_init=ortho_init).trunk.parameters())
+    assert len(ours) == 6
+    for layers in zip(ours, built(ActorCriticCnnPolicy, images, net_arch=[]).parameters(), strict=False):
+        assert layers[0].shape == layers[1].shape
+        values = [th.linalg.svdvals(layer.flatten(1)) if layer.dim() > 1 else layer for layer in layers]
+        assert th.allclose(*values, atol=1e-4) == ortho_init
 
 
 def test_standardized_observations_by_hand():
     preprocess = Preprocess(spaces.Box(0, 255, (2, 2, 3), np.uint8), standardize=True)
-    black, white = th.zeros(1, 2, 2, 3, dtype=th.uint8), th.zeros(1, 2, 2, 3, dtype=th.uint8)
-    white[0, 0, 0] = 255  # one pixel of four ever changes
-    before = preprocess(white)
-    assert before.max() == 1.0
-    preprocess.fit(th.cat([black, black, black, white]))
-    # mean 1/4, deviation sqrt(3)/4
-    assert preprocess(white)[0, 0, 0, 0].item() == pytest.approx(3**0.5, rel=1e-5)
-    assert preprocess(black)[0, 0, 0, 0].item() == pytest.approx(-1 / 3**0.5, rel=1e-5)
-    assert preprocess(white)[0, :, 1, 1].abs().max() == 0.0
-
-
-def test_an_element_that_has_not_varied_yet_is_scaled_like_the_median_of_those_that_have():
+    pictures = th.zeros(4, 2, 2, 3, dtype=th.uint8)
+    pictures[3, 0, 0] = 255  # one pixel of four ever changes: mean 1/4, deviation sqrt(3)/4
+    assert preprocess(pictures).max() == 1.0
+    preprocess.fit(pictures)
+    expected = th.zeros(4, 3, 2, 2)
+    expected[:, :, 0, 0] = th.tensor([-1.0, -1.0, -1.0, 3.0])[:, None] / 3**0.5
+    th.testing.assert_close(preprocess(pictures), expected)
+    # what has not varied yet is scaled like the median of what has: deviations 1, 2 and 4 about 0, and two constants, 3 and 0
     preprocess = Preprocess(spaces.Box(-10, 10, (5,), np.float32), standardize=True)
-    # deviations 1, 2 and 4 about 0, and two elements that are constant, at 3 and at 0
     rows = th.tensor([[1.0, 2.0, 4.0, 3.0, 0.0], [-1.0, -2.0, -4.0, 3.0, 0.0]])
     preprocess.fit(rows)
     th.testing.assert_close(preprocess(rows), th.tensor([[1.0, 1.0, 1.0, 0.0, 0.0], [-1.0, -1.0, -1.0, 0.0, 0.0]]))
@@ -136,15 +98,7 @@ def test_an_element_that_has_not_varied_yet_is_scaled_like_the_median_of_those_t
 
 
 def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path):
-    model = ManyGoalsDQN(
-        "CnnPolicy",
-        Corridor(image=True),
-        learning_starts=50,
-        seed=0,
-        updates_per_step=1.0,
-        batch_size=8,
-        policy_kwargs={"standardize": True, "embedding_dim": 8, "net_arch": [8]},
-    )
+    model = make_model(Corridor(image=True), "CnnPolicy", learning_starts=50)
     preprocess, *others = (network.trunk[0] for network in (model.q_net, model.q_net_target, model.policy.q_net_ema))
     assert preprocess.mean.abs().max() == 0.0
     model.learn(60)
