@@ -149,8 +149,3 @@ def test_limits_of_control_groups(files, left, tmp_path, monkeypatch):
     host = 10**6
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": host}))
     assert memory.available_memory(tmp_path) == (host if left is None else left)
-
-
-def test_sizes_are_readable():
-    sizes = {0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 2**30: "1.0 GiB", 3 * 2**60: "3072.0 PiB"}
-    assert {size: memory.readable(size) for size in sizes} == sizes
