@@ -45,9 +45,6 @@ try:
 except ImportError as error:
     raise ImportError('Atari games need ale-py: pip install "sb3-manygoals[atari]"') from error
 
-MAX_FRAMES = 108_000
-"""Frames after which a game is stopped, half an hour of play: the limit of ``NoFrameskip-v4``."""
-
 
 class AtariVecEnv(GymnasiumVecEnv):
     """
@@ -67,7 +64,7 @@ class AtariVecEnv(GymnasiumVecEnv):
     :param repeat_action_probability: of each frame; 0: actions are not sticky
     :param noop_max: a game begins with fewer frames of no-op than this, drawn uniformly
     :param fire_on_reset: whether it begins with FIRE in place of a no-op, where the game has that action
-    :param max_frames: after which a game is stopped
+    :param max_frames: after which a game is stopped; the default is half an hour of play, as of ``NoFrameskip-v4``
     :param num_threads: that step the games; 0: as many as there are processors, or games
     :raises ValueError: if there is no such game, or N is not positive
     """
@@ -85,7 +82,7 @@ class AtariVecEnv(GymnasiumVecEnv):
         repeat_action_probability: float = 0.0,
         noop_max: int = 30,
         fire_on_reset: bool = True,
-        max_frames: int = MAX_FRAMES,
+        max_frames: int = 108_000,
         num_threads: int = 0,
     ) -> None:
         check_count("n_envs", n_envs)
@@ -104,8 +101,7 @@ class AtariVecEnv(GymnasiumVecEnv):
         keep_freed_memory()  # each update takes and frees batches of megabytes
         self.clip_reward = clip_reward
         self._scores = np.zeros(n_envs, dtype=np.int64)
-        self._frames_of_episode = np.ones(n_envs, dtype=np.int64)
-        """Frames in the stack that are of the learner's episode, at most all."""
+        self._frames_of_episode = np.ones(n_envs, dtype=np.int64)  # frames of the stack that are of the learner's episode
         self._began = time.time()
         if seed is not None:
             self.seed(seed)
@@ -135,11 +131,8 @@ class AtariVecEnv(GymnasiumVecEnv):
             self.reset_infos[row] = {"lives": int(native["lives"][row])}
             if over[row]:
                 info["terminal_observation"] = native["final_obs"][row].copy()
-                info["episode"] = {
-                    "r": float(self._scores[row]),
-                    "l": int(native["game_frames"][row]),
-                    "t": round(time.time() - self._began, 6),
-                }
+                seconds = round(time.time() - self._began, 6)
+                info["episode"] = {"r": float(self._scores[row]), "l": int(native["game_frames"][row]), "t": seconds}
                 self._scores[row] = 0
             else:
                 info["life_lost"] = True

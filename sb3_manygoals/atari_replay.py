@@ -15,8 +15,6 @@ from sb3_manygoals.checkpoint.tree import CheckpointError
 STACK = 4
 """Frames of an observation."""
 
-_SEEDS = 2**31  # ale-py's seeds are below this; negative ones mean none
-
 
 class ReplayableAtari(AtariVectorEnv):
     """
@@ -69,7 +67,8 @@ class ReplayableAtari(AtariVectorEnv):
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         self._resets += 1
         if seed is not None:
-            self._seeds = seed = (seed if isinstance(seed, np.ndarray) else seed + np.arange(self.num_envs)) % _SEEDS
+            seed = seed if isinstance(seed, np.ndarray) else seed + np.arange(self.num_envs)
+            self._seeds = seed = seed % 2**31  # the limit of ale-py, to which negative ones mean none
             self._resets[:] = 0
         obs, infos = super().reset(seed=seed)
         self._actions = [bytearray() for _ in range(self.num_envs)]

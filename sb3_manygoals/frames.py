@@ -45,12 +45,7 @@ class FrameStore:
     """
 
     def __init__(
-        self,
-        shape: tuple[int, ...],
-        dtype: Any,
-        n_stack: int = 1,
-        stack_axis: Literal[0, -1] = 0,
-        compress: bool = False,
+        self, shape: tuple[int, ...], dtype: Any, n_stack: int = 1, stack_axis: Literal[0, -1] = 0, compress: bool = False
     ) -> None:
         check_count("n_stack", n_stack)
         if stack_axis not in (0, -1):

@@ -32,9 +32,6 @@ except ImportError as error:
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 """MinAtar's names of the games."""
 
-MAX_STEPS = 5_000
-"""Steps after which a game is cut short, by default. MinAtar itself has no limit."""
-
 
 class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]]):
     """
@@ -43,7 +40,7 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
 
     :param game: one of :data:`GAMES`, in any spelling: ``"SpaceInvaders"``, ``"space_invaders"``
     :param num_envs: N
-    :param max_episode_steps: steps after which a game is truncated
+    :param max_episode_steps: steps after which a game is truncated; MinAtar itself has no limit
     :param sticky_action_prob: the chance that a game repeats the action before
     :param difficulty_ramping: whether games become harder as they go on
     :raises ValueError: if there is no such game, or a number is out of range
@@ -55,7 +52,7 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         self,
         game: str,
         num_envs: int = 1,
-        max_episode_steps: int = MAX_STEPS,
+        max_episode_steps: int = 5_000,
         sticky_action_prob: float = 0.1,
         difficulty_ramping: bool = True,
     ) -> None:

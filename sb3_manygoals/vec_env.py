@@ -72,10 +72,8 @@ class GymnasiumVecEnv(VecEnv):
         """
         first, n = (self._options or [{}])[0], self.num_envs
         if len(self._options) != n or not all(data_equivalence(first, other) for other in self._options):
-            raise ValueError(
-                f"options must be one dict, or the same for each of the {n} environments: give other ones to "
-                'env_method("reset", indices=..., options=...)'
-            )
+            advice = 'give other ones to env_method("reset", indices=..., options=...)'
+            raise ValueError(f"options must be one dict, or the same for each of the {n} environments: {advice}")
         # an integer is counted up from, as seed() does; not all take a list
         obs, infos = self.vector_env.reset(seed=self._seeds[0], options=first or None)
         self.reset_infos = info_list(infos, n)

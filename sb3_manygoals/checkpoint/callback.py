@@ -86,15 +86,11 @@ class ExactCheckpointCallback(BaseCallback):
         for name, extra in (extras or {}).items():
             if not isinstance(extra, Checkpointable):
                 raise TypeError(f"extras[{name!r}] must have get_checkpoint_state and set_checkpoint_state, got {extra!r}")
-        self.root = Path(root)
-        self.every_steps = every_steps
-        self.every_seconds = every_seconds
+        self.root, self.extras = Path(root), dict(extras or {})
+        self.every_steps, self.every_seconds = every_steps, every_seconds
         self.keep = None if keep is None else check_whole("keep", keep)
-        self.extras = dict(extras or {})
-        self.go_on = go_on
-        self.handle_signals = handle_signals
-        self._saved_step = 0
-        self._saved_time = time.monotonic()
+        self.go_on, self.handle_signals = go_on, handle_signals
+        self._saved_step, self._saved_time = 0, time.monotonic()
         self._start_time = 0.0  # of this call of learn()
         self._within_rollout = False
         self._signal: int | None = None
@@ -128,11 +124,8 @@ class ExactCheckpointCallback(BaseCallback):
             except (TypeError, ValueError, KeyError) as error:
                 raise CheckpointError(f"{path}: the state does not fit extras[{name!r}]: {error!r}") from error
         if state["threads"] != th.get_num_threads():
-            warnings.warn(
-                f"{path} was written with {state['threads']} threads of torch, this process has {th.get_num_threads()}: the "
-                "results will not be equal to the last bit",
-                stacklevel=2,
-            )
+            threads = f"{state['threads']} threads of torch, this process has {th.get_num_threads()}"
+            warnings.warn(f"{path} was written with {threads}: results will not be equal to the last bit", stacklevel=2)
         self._resumed = {name: state[name] for name in ("generators", "log")}
         self._damaged = checkpoints(self.root).index(path)
         self._saved_step = model.num_timesteps
@@ -207,10 +200,8 @@ class ExactCheckpointCallback(BaseCallback):
     def _on_training_end(self) -> None:
         try:
             if self._within_rollout:
-                warnings.warn(
-                    f"no checkpoint at step {self.model.num_timesteps}: a callback has ended training within a rollout",
-                    stacklevel=2,
-                )
+                reason = "a callback has ended training within a rollout"
+                warnings.warn(f"no checkpoint at step {self.model.num_timesteps}: {reason}", stacklevel=2)
             elif self.model.num_timesteps > self._saved_step:
                 self._save_or_warn()
         finally:

@@ -159,23 +159,6 @@ def test_neighbouring_seeds_and_rounds_share_no_worlds():
             assert (first[:n] == second[shift : shift + n]).all(axis=(1, 2, 3)).mean() < 0.3
 
 
-def test_minus_zero_is_not_zero():
-    class Zero(gym.Env):
-        observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
-        action_space = gym.spaces.Discrete(2)
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            return np.array([-0.0], np.float32), {}
-
-        def step(self, action):
-            return np.array([-0.0], np.float32), 0.0, False, False, {}
-
-    goals = np.array([[0.0], [-0.0]], np.float32)
-    result = evaluate_mastery(Reckless(), SyncVectorEnv([Zero, Zero]), goals, max_steps=3)
-    np.testing.assert_array_equal(result.steps[:, 0], [-1, 0])
-
-
 def test_the_callback_measures_before_during_and_after(tmp_path):
     model = ManyGoalsDQN("MlpPolicy", Corridor(length=6), learning_starts=1_000, policy_kwargs={"net_arch": [8]}, seed=0)
     model.set_logger(configure(str(tmp_path), ["csv"]))

@@ -5,7 +5,7 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecMonitor
 
-from sb3_manygoals.checkpoint.callback import ExactCheckpointCallback
+from sb3_manygoals.checkpoint import copy_tree
 from sb3_manygoals.minatar import GAMES, MinAtarCNN, MinAtarVectorEnv, make_minatar_vec_env
 from tests.sb3_manygoals.checkpoint.trees import assert_same
 
@@ -67,9 +67,9 @@ def test_games_go_on_as_they_were_saved(game):
     env, again = MinAtarVectorEnv(game, 3), MinAtarVectorEnv(game, 3)
     env.reset(seed=5)
     play(env, 70)
-    state = env.get_checkpoint_state()
+    state = copy_tree(env.get_checkpoint_state())
     expected = play(env, 70, 1)
-    again.set_checkpoint_state(state)  # which was a copy
+    again.set_checkpoint_state(state)
     assert_same(play(again, 70, 1), expected)
 
 
@@ -81,19 +81,6 @@ def test_a2c_learns_breakout_and_scores_are_those_of_whole_games():
     model.learn(25_000)
     after = evaluate_policy(model, make_minatar_vec_env("Breakout", 16, seed=9), 64)[0]
     assert after > before + 0.5, (before, after)
-
-
-def test_a2c_resumes_to_the_last_bit(tmp_path):
-    def model():
-        return A2C("CnnPolicy", make_minatar_vec_env("seaquest", 4, seed=0), policy_kwargs=POLICY, seed=0)
-
-    whole = model().learn(800)
-    model().learn(400, ExactCheckpointCallback(tmp_path, every_steps=400))
-    rest, callback = model(), ExactCheckpointCallback(tmp_path)
-    assert callback.resume(rest)
-    rest.learn(800 - rest.num_timesteps, callback, reset_num_timesteps=False)
-    for left, right in zip(whole.policy.parameters(), rest.policy.parameters(), strict=True):
-        assert left.equal(right)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorObservationWrapper
 from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
-from stable_baselines3 import A2C
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
-from sb3_manygoals import GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper
+from sb3_manygoals import GymnasiumVecEnv, VecGoalBufferWrapper
 from sb3_manygoals.vec_env import can_reset_single_envs, info_list
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -309,25 +308,3 @@ def test_which_worlds_can_be_reset(mode):
         if not possible:
             with pytest.raises(ValueError, match=r"reset_worlds=True needs .* AutoresetMode.DISABLED"):
                 VecGoalBufferWrapper(venv, reset_worlds=True)
-
-
-LEARNERS = {
-    "A2C": functools.partial(A2C, policy="MlpPolicy", n_steps=8),
-    "DQN": functools.partial(ManyGoalsDQN, policy="MlpPolicy", learning_starts=40, buffer_size=500, updates_per_step=0.05),
-}
-
-
-@MODES
-@pytest.mark.parametrize("learner", LEARNERS.values(), ids=LEARNERS)
-def test_learners_train_on_it_reproducibly(learner, mode):
-    def native():
-        return GymnasiumVecEnv(gym.make_vec(SMALL, 4, max_episode_steps=9, autoreset_mode=mode))
-
-    parameters = []
-    for venv in (native(), native(), DummyVecEnv([lambda: gym.make(SMALL, max_episode_steps=9)] * 4)):
-        model = learner(env=venv, seed=1, device="cpu").learn(300)
-        assert model._n_updates > 0
-        parameters.append([parameter.detach().numpy() for parameter in model.policy.parameters()])
-    assert_same(parameters[0], parameters[1])
-    if not isinstance(model, ManyGoalsDQN) or mode is DISABLED:  # whose goals would not reset worlds in SAME_STEP
-        assert_same(parameters[0], parameters[2])
