@@ -5,6 +5,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -113,6 +114,8 @@ def test_an_environment_that_ends_has_failed_unless_it_ends_at_the_goal(mode):
     result = evaluate_mastery(Reckless(), corridors(60, mode, deadly=True), goals, max_steps=50, episodes_per_goal=10)
     assert 0.2 < result.rate < 0.9
     assert result.steps.max() <= 5
+    ends_at_5 = SyncVectorEnv([lambda: TimeLimit(Corridor(length=6, start=3), 2)] * 6, autoreset_mode=mode)
+    np.testing.assert_array_equal(evaluate_mastery(Reckless(), ends_at_5, goals, 2).steps[:, 0], [-1, -1, -1, 0, 1, 2])
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])

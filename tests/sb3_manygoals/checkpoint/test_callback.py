@@ -132,12 +132,15 @@ def test_mistakes_are_noticed(tmp_path):
     model, callback = build("one environment"), ExactCheckpointCallback(tmp_path)
     with pytest.raises(ValueError, match="is inside of EveryNTimesteps, which does not tell it where rollouts start"):
         model.learn(20, EveryNTimesteps(10, callback))
-    build("one environment").learn(20, ExactCheckpointCallback(tmp_path))
-    model, callback = build("one environment"), ExactCheckpointCallback(tmp_path)
-    for resume in (lambda: None, lambda: callback.resume(model)):
-        resume()
-        with pytest.raises(RuntimeError, match=r"save\(\) must be called after learn\(\) has begun"):
-            callback.save()
+    callback = ExactCheckpointCallback(tmp_path)
+    with pytest.raises(RuntimeError, match=r"save\(\) must be called after learn\(\) has begun"):
+        callback.save()
+    build("one environment").learn(20, callback)
+    callback.save()
+    model = build("one environment")
+    assert callback.resume(model)
+    with pytest.raises(RuntimeError, match=r"save\(\) must be called after learn\(\) has begun"):
+        callback.save()
     with pytest.raises(ValueError, match="pass reset_num_timesteps=False"):
         model.learn(20, callback)
 
