@@ -3,26 +3,22 @@ Atari games for Stable-Baselines3, by ale-py's native vector environment. Needs 
 
 Learners see what SB3's ``make_atari_env`` with ``VecFrameStack(4)`` and ``VecTransposeImage`` shows: every 4th frame, the
 maximum of the last two, 84 x 84 grey levels, in stacks of 4 that begin with zeros; an episode for each life; the signs of
-rewards; and the score and length of each game in ``infos[i]["episode"]``, as by a Monitor. With the same game, beginning and
-actions, rewards, lives, ends, scores and lengths are equal, and so are pictures with one exception
-(``tests/sb3_manygoals/test_atari.py`` plays games of both).
+rewards; and the score and length of each game in ``infos[i]["episode"]``, as by a Monitor. With the same beginning and
+actions, all of these are equal to SB3's but for one difference in the pictures (``test_atari.py`` plays games of both).
 
 Differences from SB3's:
 
 - **Grey** is computed before the maximum of two frames, not of the maximum of red, green and blue. This shows where colours
   change between frames: in random play of Pong in less than 1 of 200 pixels, by up to 16 of 255; in Breakout nowhere.
-- **A lost life** ends the learner's episode and nothing else: play goes on from the last frame. SB3's EpisodicLifeEnv and
-  FireResetEnv play for the learner after each lost life: 4 frames of no-op and, in games with the action FIRE, 4 frames of it
-  and 4 of the action after it. Here the learner must learn to serve the ball of Breakout after each life.
-- **A game begins** with a number of frames of no-op drawn from 0 to 29, the first of them FIRE (at least 1) where the game has
-  that action. SB3's begins with 1 to 30 frames of no-op, then plays FIRE and the action after it for 4 frames each.
-- **The last picture** of a game that ends between two frames that are shown is the one before; SB3's may be up to a frame
-  later. Neither is of the end itself.
+- **A lost life** ends the learner's episode and nothing else: play goes on from the last frame. SB3's wrappers play for the
+  learner after each lost life: 4 frames of no-op and, in games with the action FIRE, 4 frames of it and 4 of the action after
+  it. Here the learner must learn to serve the ball of Breakout after each life.
+- **A game begins** with 0 to 29 frames of no-op, the first of them FIRE (at least 1) where the game has that action. SB3's
+  begins with 1 to 30 frames of no-op, then plays FIRE and the action after it for 4 frames each.
+- **The last picture** of a game that ends between two shown frames is the one before; SB3's may be up to a frame later.
 - **The time limit** of 108,000 frames does not count the frames with which a game begins; SB3's counts them.
 - **Infos** of each step are ``lives``, 0 when a game is over, and ``TimeLimit.truncated``; numbers of frames are left out.
-
-In both, ``infos[i]["life_lost"]`` marks an episode that ends by a lost life. For goals it is cut short and not ended, as play
-goes on and every goal can still be reached.
+  ``life_lost`` marks an episode that ends by a lost life. For goals it is cut short and not ended, as play goes on.
 
 Sticky actions are off by default, as in SB3; the paper does not mention them. Machado et al. (2018) recommend
 ``repeat_action_probability=0.25``, each frame's chance that the emulator repeats the last action.
@@ -31,20 +27,11 @@ Sticky actions are off by default, as in SB3; the paper does not mention them. M
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import (
-    DummyVecEnv,
-    SubprocVecEnv,
-    VecEnv,
-    VecEnvWrapper,
-    VecFrameStack,
-    VecTransposeImage,
-)
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_manygoals.checks import check_count, check_game
@@ -58,9 +45,6 @@ try:
 except ImportError as error:
     raise ImportError('Atari games need ale-py: pip install "sb3-manygoals[atari]"') from error
 
-MAX_FRAMES = 108_000
-"""Frames after which a game is stopped, half an hour of play: the limit of ``NoFrameskip-v4``."""
-
 
 class AtariVecEnv(GymnasiumVecEnv):
     """
@@ -69,10 +53,8 @@ class AtariVecEnv(GymnasiumVecEnv):
     differences from SB3's games.
 
     A learner's episode is one life. A game is over where ``"episode" in infos[i]``: ``"r"`` is its score by unclipped rewards,
-    ``"l"`` its length in emulated frames, with those before the first observation, as of SB3's Monitor below the frame skip.
-    SB3's ``evaluate_policy`` uses them, and so counts games and not lives.
-
-    Exact checkpoints work, by :mod:`sb3_manygoals.atari_replay`, if actions are not sticky.
+    ``"l"`` its length in emulated frames, with those before the first observation. SB3's ``evaluate_policy`` uses them, and so
+    counts games and not lives. Exact checkpoints work if actions are not sticky.
 
     :param game: its name, as ``"MsPacman"`` or ``"ms_pacman"``
     :param n_envs: N
@@ -82,7 +64,7 @@ class AtariVecEnv(GymnasiumVecEnv):
     :param repeat_action_probability: of each frame; 0: actions are not sticky
     :param noop_max: a game begins with fewer frames of no-op than this, drawn uniformly
     :param fire_on_reset: whether it begins with FIRE in place of a no-op, where the game has that action
-    :param max_frames: after which a game is stopped
+    :param max_frames: after which a game is stopped; the default is half an hour of play, as of ``NoFrameskip-v4``
     :param num_threads: that step the games; 0: as many as there are processors, or games
     :raises ValueError: if there is no such game, or N is not positive
     """
@@ -100,7 +82,7 @@ class AtariVecEnv(GymnasiumVecEnv):
         repeat_action_probability: float = 0.0,
         noop_max: int = 30,
         fire_on_reset: bool = True,
-        max_frames: int = MAX_FRAMES,
+        max_frames: int = 108_000,
         num_threads: int = 0,
     ) -> None:
         check_count("n_envs", n_envs)
@@ -116,21 +98,16 @@ class AtariVecEnv(GymnasiumVecEnv):
             num_threads=num_threads,
         )
         super().__init__(games)
-        keep_freed_memory()  # a batch of 80 such observations, as floats, is 9 MB that each update takes and frees
+        keep_freed_memory()  # each update takes and frees batches of megabytes
         self.clip_reward = clip_reward
         self._scores = np.zeros(n_envs, dtype=np.int64)
-        self._frames_of_episode = np.ones(n_envs, dtype=np.int64)
-        """Frames in the stack that are of the learner's episode, at most all."""
+        self._frames_of_episode = np.ones(n_envs, dtype=np.int64)  # frames of the stack that are of the learner's episode
         self._began = time.time()
         if seed is not None:
             self.seed(seed)
 
     def reset(self) -> VecEnvObs:
-        """
-        Begin all games anew, with what was given to ``seed`` since the last time.
-
-        :return: the first observations, (N, 4, 84, 84) uint8
-        """
+        """:return: the first observations of new games, (N, 4, 84, 84) uint8"""
         self._scores[:] = 0
         self._frames_of_episode[:] = 1
         return super().reset()
@@ -148,19 +125,14 @@ class AtariVecEnv(GymnasiumVecEnv):
             (native["final_obs"] if over[row] else obs)[row, :earlier] = 0
         lives = np.where(over, 0, native["lives"]).tolist()
         stopped = np.logical_and(truncated, np.logical_not(terminated)).tolist()
-        infos: list[Any] = [
-            {"lives": left, "TimeLimit.truncated": by_limit} for left, by_limit in zip(lives, stopped, strict=True)
-        ]
+        infos: list[Any] = [{"lives": n, "TimeLimit.truncated": cut} for n, cut in zip(lives, stopped, strict=True)]
         for row in np.flatnonzero(dones).tolist():
             info, self._frames_of_episode[row] = infos[row], 1
             self.reset_infos[row] = {"lives": int(native["lives"][row])}
             if over[row]:
                 info["terminal_observation"] = native["final_obs"][row].copy()
-                info["episode"] = {
-                    "r": float(self._scores[row]),
-                    "l": int(native["game_frames"][row]),
-                    "t": round(time.time() - self._began, 6),
-                }
+                seconds = round(time.time() - self._began, 6)
+                info["episode"] = {"r": float(self._scores[row]), "l": int(native["game_frames"][row]), "t": seconds}
                 self._scores[row] = 0
             else:
                 info["life_lost"] = True
@@ -176,9 +148,13 @@ class AtariVecEnv(GymnasiumVecEnv):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: scores and times so far; the games are asked by themselves"""
-        seconds = time.time() - self._began
-        own = {"scores": self._scores, "frames_of_episode": self._frames_of_episode, "seconds": seconds}
-        return {**own, "reset_infos": self.reset_infos, "seeds": self._seeds}
+        return {
+            "scores": self._scores,
+            "frames_of_episode": self._frames_of_episode,
+            "seconds": time.time() - self._began,
+            "reset_infos": self.reset_infos,
+            "seeds": self._seeds,
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: of :meth:`get_checkpoint_state`"""
@@ -187,56 +163,18 @@ class AtariVecEnv(GymnasiumVecEnv):
         self.reset_infos, self._seeds = state["reset_infos"], state["seeds"]
 
 
-def make_atari_vec_env(
-    game: str,
-    n_envs: int = 16,
-    seed: int | None = None,
-    *,
-    backend: Literal["native", "dummy", "subproc"] = "native",
-    **settings: Any,
-) -> VecEnv:
+def make_atari_vec_env(game: str, n_envs: int = 16, seed: int | None = None, **settings: Any) -> AtariVecEnv:
     """
-    Atari games by ale-py's threads or by SB3's own wrappers, with the same spaces. The defaults are those of SB3.
+    Atari games for SB3's algorithms. For SB3's own wrappers around single games use its ``make_atari_env``.
 
     :param game: its name, as ``"MsPacman"`` or ``"ms_pacman"``
     :param n_envs: how many games at once, N; the paper's A2C has 16
     :param seed: of the first, which the others count up from; None: drawn
-    :param backend: ``"native"``, an :class:`AtariVecEnv`; ``"dummy"``, SB3's ``make_atari_env``, one game after the other;
-        ``"subproc"``, each in a process of its own. The last two need OpenCV
-    :param settings: of :class:`AtariVecEnv`; with SB3's games ``clip_reward``, ``terminal_on_life_loss``,
-        ``repeat_action_probability`` and ``noop_max``, the most frames of no-op that a game begins with
+    :param settings: further arguments of :class:`AtariVecEnv`
     :return: the environment, with observations (N, 4, 84, 84) uint8
-    :raises ValueError: if there is no such game or backend
+    :raises ValueError: if there is no such game, or N is not positive
     """
-    if backend == "native":
-        return AtariVecEnv(game, n_envs, seed, **settings)
-    classes: dict[str, type[DummyVecEnv] | type[SubprocVecEnv]] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
-    if backend not in classes:
-        raise ValueError(f'backend must be "native", "dummy" or "subproc", got {backend!r}')
-    env = make_atari_env(
-        # names the module, which worker processes have not imported
-        f"ale_py:{rom_id(game).title().replace('_', '')}NoFrameskip-v4",
-        n_envs,
-        seed,
-        env_kwargs={"repeat_action_probability": settings.pop("repeat_action_probability", 0.0)},
-        wrapper_kwargs=settings,
-        vec_env_cls=classes[backend],
-    )
-    return _LostLives(VecTransposeImage(VecFrameStack(env, STACK)))
-
-
-class _LostLives(VecEnvWrapper):
-    """Marks lost lives in the infos of SB3's games, as AtariVecEnv does. The Monitor below tells when games are over."""
-
-    def reset(self) -> VecEnvObs:
-        return self.venv.reset()
-
-    def step_wait(self) -> VecEnvStepReturn:
-        obs, rewards, dones, infos = self.venv.step_wait()
-        for row in np.flatnonzero(dones).tolist():
-            if "episode" not in infos[row]:
-                infos[row]["life_lost"] = True
-        return obs, rewards, dones, infos
+    return AtariVecEnv(game, n_envs, seed, **settings)
 
 
 def rom_id(game: str) -> str:

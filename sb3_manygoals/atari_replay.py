@@ -14,13 +14,6 @@ from sb3_manygoals.checkpoint.tree import CheckpointError
 
 STACK = 4
 """Frames of an observation."""
-SIZE = 84
-"""Pixels a side of a frame."""
-FRAME_SKIP = 4
-"""Frames that an action lasts."""
-
-_SEEDS = 2**31
-"""ale-py's seeds are below this; negative ones mean none."""
 
 
 class ReplayableAtari(AtariVectorEnv):
@@ -28,8 +21,8 @@ class ReplayableAtari(AtariVectorEnv):
     Atari games in ``SAME_STEP`` mode that say when a game is over; ``terminated`` counts lost lives too.
 
     Emulators give no state away. But a game follows from its seed, the number of games before it (each draws a number of
-    no-ops) and its actions so far. A checkpoint holds these, and restoring it plays them again: a few milliseconds for each
-    game since the seed was set, and the steps of the longest current game.
+    no-ops) and its actions so far. A checkpoint holds these, and restoring it plays the games again: some milliseconds for
+    each one since the seed was set, and the steps of the longest current one.
 
     The infos of a step have two more entries of shape (N,): ``game_over`` bool, where ``final_obs`` has a row, and
     ``game_frames`` int64, the frames that the game took then, with those before the first observation.
@@ -43,10 +36,10 @@ class ReplayableAtari(AtariVectorEnv):
         super().__init__(
             rom,
             n_envs,
-            img_height=SIZE,
-            img_width=SIZE,
+            img_height=84,
+            img_width=84,
             stack_num=STACK,
-            frameskip=FRAME_SKIP,
+            frameskip=4,
             reward_clipping=False,  # ale-py's loses the score
             autoreset_mode=AutoresetMode.SAME_STEP,
             **settings,
@@ -54,24 +47,18 @@ class ReplayableAtari(AtariVectorEnv):
         self._sticky = settings.get("repeat_action_probability", 0.0) > 0.0
         self._n_actions = len(self.ale.get_action_set())
         self._seeds: NDArray[np.int64] | None = None
-        self._resets = np.zeros(n_envs, dtype=np.int64)
-        """Of each game since its seed was set."""
-        self._actions = [bytearray() for _ in range(n_envs)]
-        """Of each game since it began."""
-        self._first_frames = np.zeros(n_envs, dtype=np.int64)
-        """With which the games began, counted from when their emulators were made."""
-        self._latest: NDArray[np.uint8] | None = None
-        """The latest frames, (N, 84, 84): what a replay must come to."""
+        self._resets = np.zeros(n_envs, dtype=np.int64)  # of each game since its seed was set
+        self._actions = [bytearray() for _ in range(n_envs)]  # of each game since it began
+        self._first_frames = np.zeros(n_envs, dtype=np.int64)  # numbers of the frames with which the games began
+        self._latest: NDArray[np.uint8] | None = None  # frames, (N, 84, 84): what a replay must come to
 
     def reset(  # type: ignore[override]  # ale-py's has a type variable that nothing binds
         self, *, seed: int | NDArray[np.int64] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """
-        Begin all games anew.
-
         :param seed: of the first, which the others count up from, or of each, (N,); None: go on drawing no-ops as before
         :param options: must be empty
-        :return: observations (N, 4, 84, 84) uint8, infos
+        :return: the first observations of new games, (N, 4, 84, 84) uint8, and infos
         :raises ValueError: if there are options
         """
         if options:
@@ -80,7 +67,8 @@ class ReplayableAtari(AtariVectorEnv):
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         self._resets += 1
         if seed is not None:
-            self._seeds = seed = (seed if isinstance(seed, np.ndarray) else seed + np.arange(self.num_envs)) % _SEEDS
+            seed = seed if isinstance(seed, np.ndarray) else seed + np.arange(self.num_envs)
+            self._seeds = seed = seed % 2**31  # the limit of ale-py, to which negative ones mean none
             self._resets[:] = 0
         obs, infos = super().reset(seed=seed)
         self._actions = [bytearray() for _ in range(self.num_envs)]
@@ -129,9 +117,7 @@ class ReplayableAtari(AtariVectorEnv):
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
-        Play the games again.
-
-        :param state: of :meth:`get_checkpoint_state`
+        :param state: of :meth:`get_checkpoint_state`, whose games are played again
         :raises CheckpointError: if they come to other frames: those of another game, or of another version of ale-py
         """
         if state["seeds"] is None:

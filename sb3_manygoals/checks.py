@@ -24,11 +24,7 @@ def check_count(name: str, value: Any, least: int = 1, of: str = "") -> int:
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """
-    As :func:`check_count`, but a float such as ``1e6`` will do.
-
-    :return: the value as an int
-    """
+    """As :func:`check_count`, but a float such as ``1e6`` will do. :return: the value as an int"""
     return check_count(name, int(value) if isinstance(value, float) and value.is_integer() else value, least)
 
 

@@ -17,8 +17,7 @@ from sb3_manygoals.action_masks import random_allowed
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals.buffer import check_goal_space, identical
 
-_OWN_STREAM = 1
-"""Keeps random actions from being drawn with the very numbers of a world that has the same seed."""
+_OWN_STREAM = 1  # random actions are not drawn with the very numbers of a world that has the same seed
 
 
 class GoalReacher(Protocol):
@@ -57,9 +56,9 @@ class MasteryResult:
     :ivar rate: mastery, the share of episodes that reached their goal, in [0, 1]
     :ivar interval: bootstrap interval of ``rate`` over goals
     :ivar reached: whether each episode reached its goal, shape (n_goals, episodes_per_goal)
-    :ivar steps: steps it took, 0 if the start was the goal, -1 if it was not reached; shape (n_goals, episodes_per_goal)
-    :ivar ceiling: the best probability of reaching each goal from the same start, of the same shape, or None. Its mean
-        is the best ``rate`` to be expected of any policy without the random actions of ``epsilon``
+    :ivar steps: steps it took, 0 if the start was the goal, -1 if it was not reached; of the same shape
+    :ivar ceiling: the best probability of reaching each goal from the same start, of the same shape, or None. Its mean is the
+        best ``rate`` to be expected of any policy without random actions
     """
 
     rate: float
@@ -97,11 +96,10 @@ def evaluate_mastery(
 
     All goals are pursued at once, one in each sub-environment; with more episodes than sub-environments, in rounds. Starts
     are the environment's own resets, its seed in each round a hash of ``seed`` and the round. An episode in which the
-    environment ends first has failed.
+    environment ends before its goal has failed.
 
     :param model: acts towards goals; asked for deterministic actions
-    :param env: vector environment without goals, whose observations are single arrays and actions discrete, in any autoreset
-        mode
+    :param env: vector environment without goals, of single arrays and discrete actions, in any autoreset mode
     :param goals: observations to reach, shape (n_goals, *observation_space.shape)
     :param max_steps: steps allowed
     :param epsilon: probability of a random action instead of the model's. The paper does not say whether it evaluates
@@ -109,10 +107,10 @@ def evaluate_mastery(
     :param episodes_per_goal: starts tried for each goal
     :param confidence: of the interval
     :param seed: of starts, random actions, and the bootstrap
-    :param action_masks: whether to act, and explore, under the ``infos["action_mask"]`` of ``env``; the model's ``predict``
-        must take ``action_masks`` then
-    :param ceiling: where exact planning is possible, how likely the best policy reaches each goal from its start within
-        ``max_steps``, for instance ``gym_twoRooms.oracle.mastery_ceiling(mdp, max_steps)``; None where it is not known
+    :param action_masks: whether all actions obey the ``infos["action_mask"]`` of ``env``, which the model's ``predict`` gets
+        as ``action_masks``
+    :param ceiling: how likely the best policy reaches each goal from its start within ``max_steps``, for instance
+        ``gym_twoRooms.oracle.mastery_ceiling(mdp, max_steps)``; None where it is not known
     :return: rate, interval, and the outcome of each episode
     :raises TypeError: if ``env`` is no vector environment, or its observations cannot be goals
     :raises ValueError: if goals, env, a number or what ``ceiling`` gives do not fit, or there are no masks to act under
@@ -148,9 +146,8 @@ def evaluate_mastery(
             explore = rng.random(n_envs) < epsilon
             allowed = _allowed(infos, n_envs, n_actions) if action_masks else None
             actions = rng.integers(n_actions, size=n_envs) if allowed is None else random_allowed(allowed, rng)
-            shown = observations[active]
+            shown, masked = observations[active], {} if allowed is None else {"action_masks": allowed[active]}
             query = {"observation": shown, "achieved_goal": shown, "desired_goal": pursued[active]}
-            masked: dict[str, Any] = {} if allowed is None else {"action_masks": allowed[active]}
             chosen, _ = model.predict(query, deterministic=True, **masked)
             actions[active] = np.where(explore[active], actions[active], chosen)
             observations, last, ended, infos = _step(env, actions)
@@ -214,14 +211,13 @@ def _allowed(infos: dict[str, Any], n_envs: int, n_actions: int) -> NDArray[np.b
 
 def _check(env: VectorEnv[Any, Any, Any], goals: NDArray[Any]) -> NDArray[Any]:
     if not isinstance(env, VectorEnv):
-        raise TypeError(f"env must be a gymnasium.vector.VectorEnv, as gymnasium.make_vec makes it, got {type(env).__name__}")
+        raise TypeError(f"env must be a gymnasium.vector.VectorEnv, as of gymnasium.make_vec, got {type(env).__name__}")
     space = env.single_observation_space
     check_goal_space(space)
     goals = np.asarray(goals)
     if goals.shape[1:] != space.shape or goals.ndim == 0 or len(goals) == 0 or goals.dtype != space.dtype:
-        raise ValueError(
-            f"goals must be {space.dtype} of shape (n, *{space.shape}) with n > 0, got {goals.dtype} of {goals.shape}"
-        )
+        expected = f"{space.dtype} of shape (n, *{space.shape}) with n > 0"
+        raise ValueError(f"goals must be {expected}, got {goals.dtype} of {goals.shape}")
     if not isinstance(env.single_action_space, spaces.Discrete) or env.single_action_space.start != 0:
         raise ValueError(f"env must have discrete actions that start at 0, got {env.single_action_space}")
     if not isinstance(env.metadata.get("autoreset_mode"), AutoresetMode):
@@ -259,13 +255,11 @@ class MasteryCallback(BaseCallback):
         super().__init__(verbose)
         self.env, self.goals, self.eval_freq = env, goals, check_count("eval_freq", eval_freq)
         self.max_steps, self.epsilon, self.on_measure, self.seed = max_steps, epsilon, on_measure, seed
-        self.training_seconds = 0.0
-        self._last_step = 0
-        self._goes_on = False
-        self._resumed = 0.0
+        self.training_seconds = self._resumed = 0.0
+        self._last_step, self._goes_on = 0, False
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: what has been measured so far, for :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`"""
+        """:return: when it measured last, and the seconds of training, for :class:`~sb3_manygoals.ExactCheckpointCallback`"""
         seconds = self.training_seconds + time.perf_counter() - self._resumed
         return {"last_step": self._last_step, "training_seconds": seconds}
 
@@ -292,11 +286,9 @@ class MasteryCallback(BaseCallback):
     def _measure(self) -> None:
         self.training_seconds += time.perf_counter() - self._resumed
         self._last_step = self.num_timesteps
-        action_masks = getattr(self.model, "action_masks", False)
+        settings: dict[str, Any] = {"seed": self.seed, "action_masks": getattr(self.model, "action_masks", False)}
         results = [
-            evaluate_mastery(
-                self.model, self.env, self.goals, self.max_steps, epsilon, seed=self.seed, action_masks=action_masks
-            )
+            evaluate_mastery(self.model, self.env, self.goals, self.max_steps, epsilon, **settings)
             for epsilon in (0.0, self.epsilon)
         ]
         point = MasteryPoint(self.num_timesteps, self.training_seconds, *results)

@@ -17,27 +17,23 @@ try:
 except ImportError:
     lz4_block = None
 
-_BLOCK_BYTES, _BLOCK_FRAMES = 2**20, 2**10
-"""At most so much memory is taken at a time, if frames are not compressed."""
-
-_BLANK = 0
-"""The id of a frame of zeros, with which many stacks begin."""
+_BLOCK_BYTES, _BLOCK_FRAMES = 2**20, 2**10  # at most so much memory is taken at a time, if frames are not compressed
+_BLANK = 0  # id of a frame of zeros, with which many stacks begin
 
 
 class FrameStore:
     """
     Observations of one shape and dtype, as stacks of frames under ids. Each frame is kept once.
 
-    A frame is looked up by its bytes in the previous observation of the same stream. Nothing is assumed of how stacks follow
-    each other: a frame that is not found is kept as a new one, so what comes out is what was put in. Zeros are always found.
+    A frame is looked up by its bytes in the previous observation of the same stream. One that is not found is kept as a new
+    one, so what comes out is what was put in. Zeros are always found.
 
-    The store counts who holds a frame. :meth:`hold` what is to stay, and :meth:`release` it afterwards: a frame that nobody
+    The store counts who holds a frame: :meth:`hold` what is to stay, and :meth:`release` it afterwards. A frame that nobody
     holds is dropped. The store itself holds the latest observation of each stream.
 
     With ``compress``, each frame is compressed by LZ4 without loss, with the first frame as its dictionary: 11 to 22 times
     smaller for Atari's Breakout, MsPacman, Seaquest and MontezumaRevenge (16 games, 300 random steps), at 50 microseconds a
-    frame. The 2,000 episodes of an :class:`~sb3_manygoals.EpisodeBuffer` would take some 10 GB otherwise. The memory of a
-    dropped frame is freed then, and else used again.
+    frame. The memory of a dropped frame is freed then, and else used again.
 
     :param shape: of an observation
     :param dtype: of its elements
@@ -49,12 +45,7 @@ class FrameStore:
     """
 
     def __init__(
-        self,
-        shape: tuple[int, ...],
-        dtype: Any,
-        n_stack: int = 1,
-        stack_axis: Literal[0, -1] = 0,
-        compress: bool = False,
+        self, shape: tuple[int, ...], dtype: Any, n_stack: int = 1, stack_axis: Literal[0, -1] = 0, compress: bool = False
     ) -> None:
         check_count("n_stack", n_stack)
         if stack_axis not in (0, -1):
@@ -63,27 +54,21 @@ class FrameStore:
             raise ValueError(f"n_stack must divide axis {stack_axis} of observations of shape {shape}, got {n_stack}")
         if compress and lz4_block is None:
             raise ImportError('compressed frames need lz4: pip install "sb3-manygoals[atari]"')
-        self.shape = tuple(shape)
-        self.dtype = np.dtype(dtype)
-        self.n_stack = int(n_stack)
+        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+        self.n_stack, self.compress = int(n_stack), compress
         self.stack_axis: int = stack_axis
-        self.compress = compress
         frame_shape = list(shape)
         if n_stack > 1:
             frame_shape[stack_axis] //= n_stack
         self.frame_shape = tuple(frame_shape)
         self._zeros = bytes(math.prod(self.frame_shape) * self.dtype.itemsize)
-        self._first = b""
-        """The first frame that is not blank."""
+        self._first = b""  # the first frame that is not blank
         self._per_block = 1 if compress else max(1, min(_BLOCK_FRAMES, _BLOCK_BYTES // len(self._zeros)))
+        # arrays of _per_block frames, or compressed frames; a frame's id is the block's number * _per_block + row
         self._blocks: dict[int, Any] = {}
-        """Arrays of ``_per_block`` frames, or compressed frames. A frame's id is the block's number * ``_per_block`` + row."""
-        self._uses: NDArray[np.int32] = np.zeros(0, np.int32)
-        """How often each frame is held, by id."""
-        self._free: list[int] = []
-        """Ids for the next frames, the next one last."""
-        self._latest: dict[int, dict[bytes, int]] = {}
-        """The frames of the latest observation of each stream."""
+        self._uses: NDArray[np.int32] = np.zeros(0, np.int32)  # how often each frame is held, by id
+        self._free: list[int] = []  # ids for the next frames, the next one last
+        self._latest: dict[int, dict[bytes, int]] = {}  # the frames of the latest observation of each stream
         self._append(self._zeros)  # held for ever
 
     def __len__(self) -> int:
@@ -107,9 +92,8 @@ class FrameStore:
         """
         shape, dtype = observations.shape, observations.dtype
         if (shape, dtype) != ((*shape[:1], *self.shape), self.dtype):
-            raise ValueError(
-                f"observations must have shape (n, *{self.shape}) and dtype {self.dtype}, got {shape} and {dtype}"
-            )
+            expected = f"shape (n, *{self.shape}) and dtype {self.dtype}"
+            raise ValueError(f"observations must have {expected}, got {shape} and {dtype}")
         ids = np.empty((len(observations), self.n_stack), np.int32)
         streams = range(len(observations)) if streams is None else streams
         for row, (stack, stream) in enumerate(zip(self._split(observations), streams, strict=True)):
@@ -196,9 +180,7 @@ class FrameStore:
         self._first, self._uses, self._free = state["first"].tobytes(), state["uses"].copy(), state["free"].tolist()
         self._blocks = {number: block.copy() for number, block in state["blocks"].items()}
         packed = np.split(state["packed"], state["packed_ends"])
-        self._blocks.update(
-            (place, frame.tobytes()) for place, frame in zip(state["packed_ids"].tolist(), packed, strict=False)
-        )
+        self._blocks.update(zip(state["packed_ids"].tolist(), map(np.ndarray.tobytes, packed), strict=False))
         self._latest = {
             stream: {frame.tobytes(): place for frame, place in zip(self._frames(ids), ids.tolist(), strict=True)}
             for stream, ids in state["latest"].items()
@@ -259,8 +241,8 @@ class FrameStore:
 
 class FrameArray:
     """
-    An array of observations, shape (rows, n_envs, *shape), whose frames are in a store: what replay memories use of an array.
-    An index gives copies; a row is set to what the environments show next, shape (n_envs, *shape).
+    An array of observations, shape (rows, n_envs, *shape), whose frames are in a store. An index gives copies; a row is set to
+    what the environments show next, shape (n_envs, *shape).
 
     :param store: of the frames; those of each environment are a stream
     :param rows: the length of the array
@@ -268,9 +250,8 @@ class FrameArray:
     """
 
     def __init__(self, store: FrameStore, rows: int, n_envs: int) -> None:
-        self.store = store
+        self.store, self.dtype = store, store.dtype
         self.shape = (rows, n_envs, *store.shape)
-        self.dtype = store.dtype
         self.ids = np.full((rows, n_envs, store.n_stack), _BLANK, np.int32)
         store.hold(self.ids)
 
@@ -291,8 +272,8 @@ def frame_bytes(rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, n_st
     :param shape: of an observation
     :param dtype: of its elements
     :param n_stack: frames in an observation
-    :return: bytes of the observations and next observations of a replay memory, if no episode starts in it. Each start adds
-        a frame, or up to ``n_stack`` if it shares none
+    :return: bytes of the observations and next observations of a replay memory, if no episode starts in it. A start adds a
+        frame, or up to ``n_stack``
     """
     frame: int = math.prod(shape) * np.dtype(dtype).itemsize // n_stack
     return (1 + n_envs * n_stack + rows) * frame + 2 * rows * n_stack * 4  # and the ids of the frames

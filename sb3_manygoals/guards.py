@@ -22,8 +22,7 @@ _GOODBYE_S = 5.0
 
 class Fault(Exception):
     """
-    What an environment did wrong. Who notices knows neither the step nor, of one environment among others, its index: the
-    learner adds both.
+    What an environment did wrong. The learner adds the step and, for one environment among others, its index.
 
     :param what: it did
     :param source: ``id`` of the object that noticed
@@ -75,8 +74,7 @@ def own_observation(
     :param what: it is
     :param source: the object that asks
     :param index: of the environment
-    :return: a copy, since environments may write into what they returned; in the dtype of the space, as SB3's VecEnvs store
-        it. Only dtypes of the same kind are converted, float64 to float32 for example
+    :return: a copy in the dtype of the space. Only dtypes of the same kind are converted, float64 to float32 for example
     :raises EnvironmentFault: (a ValueError) if it has another shape, a dtype of another kind, or is not finite
     """
     try:
@@ -94,15 +92,14 @@ def own_observation(
 @contextmanager
 def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
     """
-    Around calls of a SubprocVecEnv, which would wait forever for a dead worker where workers are forked: these hold each
-    other's ends of the pipes, so that no end of file comes. With other VecEnvs it does nothing.
+    Around calls of a SubprocVecEnv, which would wait forever for a dead worker: forked ones hold each other's ends of the
+    pipes, so that no end of file comes. With other VecEnvs it does nothing.
 
     :param venv: around a SubprocVecEnv or not
     :param answering: whether its workers are about to answer
     :raises WorkerDied: (a RuntimeError) if one is dead before the call or, with ``answering``, dies before its answer. Where
         workers are not forked, also if one dies during the call
-    :raises EnvironmentFault: (a ValueError) if observations cannot be stacked or are not of their space; the SubprocVecEnv
-        keeps to itself whose they were
+    :raises EnvironmentFault: (a ValueError) if observations cannot be stacked or are not of their space
     """
     base = venv.unwrapped
     if not isinstance(base, SubprocVecEnv):
@@ -144,8 +141,8 @@ def _end_workers(venv: SubprocVecEnv) -> WorkerDied:
 
 def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timesteps: int) -> None:
     """
-    A CUDA device looks at the loss itself, without being waited for: it stops, prints which update it was, and can be used
-    again only by a new process.
+    A CUDA device looks at the loss itself, without being waited for: it prints which update it was, and the process must start
+    anew.
 
     :param loss: of one update, before the optimizer's step
     :param networks: whose parameters and buffers are looked at if it is not finite

@@ -11,15 +11,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-_LARGEST_THRESHOLD = 32 * 2**20
-"""Bytes up to which glibc adapts its threshold by itself (DEFAULT_MMAP_THRESHOLD_MAX, on machines of 64 bits)."""
+_LARGEST_THRESHOLD = 32 * 2**20  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX on machines of 64 bits
 
+# by the controller's name, of version 2 and 1: a folder, files, and a prefix of names in memory.stat
 _GROUPS = {
     "": ("sys/fs/cgroup", "memory.max", "memory.current", ""),
-    # with what is below, as the usage is
     "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 }
-"""By the controller's name, of version 2 and 1: a folder, files, and a prefix of names in memory.stat."""
 
 
 def check_memory(what: str, needed: Mapping[str, int], advice: str) -> None:
@@ -27,8 +25,7 @@ def check_memory(what: str, needed: Mapping[str, int], advice: str) -> None:
     :param what: needs the memory
     :param needed: bytes still to be taken, by what they are for
     :param advice: what to do if it does not fit
-    :raises MemoryError: if it does not fit into what is available now, as it would be raised by NumPy, were it to ask for the
-        memory at once
+    :raises MemoryError: if it does not fit into what is available now
     """
     total, available = sum(needed.values()), available_memory()
     if total > available:
@@ -39,11 +36,8 @@ def check_memory(what: str, needed: Mapping[str, int], advice: str) -> None:
 def keep_freed_memory() -> None:
     """
     Let the process keep memory that was freed, up to some 64 MiB, for the next update. Else glibc gives it back, and hundreds
-    of page faults an update fetch it again.
-
-    glibc takes blocks up to the size of the largest one freed so far from memory that it keeps, and gives back only what is
-    beyond twice that (M_MMAP_THRESHOLD in mallopt(3)). So one such block is asked for, and freed untouched. Other allocators
-    do not mind.
+    of page faults an update fetch it again. glibc keeps up to twice the largest block that was freed so far
+    (M_MMAP_THRESHOLD in mallopt(3)): so a large one is asked for, and freed untouched. Other allocators do not mind.
     """
     np.empty(_LARGEST_THRESHOLD - 2**16, np.uint8)
 
@@ -51,18 +45,14 @@ def keep_freed_memory() -> None:
 def available_memory(root: Path = Path("/")) -> int:
     """
     :param root: folder that has ``proc`` and ``sys``
-    :return: bytes that this process can still take of the machine's and its control groups' memory. Swap is not counted: a
-        replay memory is read at random
+    :return: bytes that this process can still take of the machine's and its control groups' memory, without swap
     """
     of_machine: int = psutil.virtual_memory().available
     return max(0, min([of_machine, *_left_by_control_groups(root)]))
 
 
 def readable(size: int) -> str:
-    """
-    :param size: bytes
-    :return: in a unit that makes it a small number
-    """
+    """:return: a number of bytes in a unit that makes it small"""
     power = min(max(size.bit_length() - 1, 0) // 10, 5)
     return f"{size / 1024**power:.1f} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}" if power else f"{size} B"
 

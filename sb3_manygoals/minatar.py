@@ -30,22 +30,17 @@ except ImportError as error:
     raise ImportError('MinAtar games need minatar: pip install "sb3-manygoals[minatar]"') from error
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
-"""The names of the games."""
-
-MAX_STEPS = 5_000
-"""Steps after which a game is cut short, by default. MinAtar itself has no limit."""
+"""MinAtar's names of the games."""
 
 
 class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]]):
     """
     N copies of a MinAtar game in one process, as a Gymnasium vector environment that resets a game in the step in which it
-    ends (``AutoresetMode.SAME_STEP``). The actions are those that do something in the game (MinAtar's minimal set).
-
-    Exact checkpoints work.
+    ends (``AutoresetMode.SAME_STEP``). The actions are MinAtar's minimal set. Exact checkpoints work.
 
     :param game: one of :data:`GAMES`, in any spelling: ``"SpaceInvaders"``, ``"space_invaders"``
     :param num_envs: N
-    :param max_episode_steps: steps after which a game is truncated
+    :param max_episode_steps: steps after which a game is truncated; MinAtar itself has no limit
     :param sticky_action_prob: the chance that a game repeats the action before
     :param difficulty_ramping: whether games become harder as they go on
     :raises ValueError: if there is no such game, or a number is out of range
@@ -57,14 +52,14 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         self,
         game: str,
         num_envs: int = 1,
-        max_episode_steps: int = MAX_STEPS,
+        max_episode_steps: int = 5_000,
         sticky_action_prob: float = 0.1,
         difficulty_ramping: bool = True,
     ) -> None:
         self.num_envs = check_count("num_envs", num_envs)
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
         check_number("sticky_action_prob", sticky_action_prob, "[0, 1]")
-        self.game = game_id(game)
+        self.game = check_game(game, GAMES)
         self.games = [Environment(self.game, sticky_action_prob, difficulty_ramping) for _ in range(num_envs)]
         self.action_set = self.games[0].minimal_action_set()
         height, width, channels = self.games[0].state_shape()
@@ -100,7 +95,6 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         """
         :param actions: (N,) numbers below ``single_action_space.n``
         :return: observations (N, channels, 10, 10) uint8; rewards, terminated, truncated (N,); infos, with ``final_obs``
-            where a game has ended
         """
         obs: NDArray[np.uint8] = np.empty((self.num_envs, *self._shape), dtype=np.uint8)
         rewards, terminated = np.empty(self.num_envs), np.empty(self.num_envs, dtype=np.bool_)
@@ -190,12 +184,3 @@ def make_minatar_vec_env(game: str, n_envs: int = 16, seed: int | None = None, *
     if seed is not None:
         env.seed(seed)
     return VecMonitor(env)
-
-
-def game_id(game: str) -> str:
-    """
-    :param game: a game's name, as ``"SpaceInvaders"`` or ``"space_invaders"``
-    :return: MinAtar's name of it, as ``"space_invaders"``
-    :raises ValueError: if there is no such game; with the names that are near
-    """
-    return check_game(game, GAMES)

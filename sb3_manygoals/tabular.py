@@ -20,6 +20,7 @@ from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
+from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.memory import check_memory
 
 _LEARNER_STREAM = 4
@@ -29,8 +30,8 @@ class AllGoalsTable:
     """
     Q(s, a, g) for all states, actions and goals, every state being a goal ("Learning to Achieve Goals", Kaelbling 1993).
 
-    ``values[s, a]`` are the values for all goals, next to each other in memory, since a transition changes them all at once.
-    They start at zero, which is more than any goal a step away is worth: what was not tried yet looks best.
+    ``values[s, a]`` are the values for all goals, which a transition changes at once. They start at zero, which is more than
+    any goal a step away is worth: what was not tried yet looks best.
 
     :param n_states: number of states, S
     :param n_actions: number of actions, A
@@ -61,8 +62,7 @@ class AllGoalsTable:
         .. math:: Q(s, a, g) \leftarrow Q(s, a, g) + \alpha \,(r_g + \gamma_g \max_{a'} Q(s', a', g) - Q(s, a, g))
 
         with ``goal_reward`` and 0 for :math:`r_g, \gamma_g` where :math:`s' = g`, else ``step_reward`` and ``gamma``. Where
-        the environment itself ended elsewhere, the goal will never be reached, and the target is that of paying
-        ``step_reward`` for ever, as in :func:`~sb3_manygoals.losses.pairwise_td_targets`.
+        the environment itself ended elsewhere, the goal will never be reached: the target is ``step_reward`` paid for ever.
 
         :param states: s, shape (N,)
         :param actions: a, shape (N,)
@@ -76,11 +76,12 @@ class AllGoalsTable:
         """
         _check_numbers(self.n_states, states=states, next_states=next_states)
         _check_numbers(self.n_actions, actions=actions)
-        ended = np.zeros(len(states), dtype=np.bool_) if terminated is None else terminated
+        terminated = np.zeros(len(states), dtype=np.bool_) if terminated is None else terminated
         change = np.empty(self.n_states, dtype=np.float32)
         # one by one, as a later transition builds on the values of an earlier one
-        for s, a, after, is_end in zip(states.tolist(), actions.tolist(), next_states.tolist(), ended.tolist(), strict=True):
-            if is_end:
+        columns = (column.tolist() for column in (states, actions, next_states, terminated))
+        for s, a, after, ended in zip(*columns, strict=True):
+            if ended:
                 change[:] = step_reward / (1.0 - gamma)
             else:
                 np.maximum.reduce(self.values[after], axis=0, out=change)
@@ -105,7 +106,7 @@ class AllGoalsTable:
 
 class TablePolicy(BasePolicy):
     """
-    Greedy in an :class:`AllGoalsTable`, which it keeps as a buffer named ``q``, for SB3 to save it.
+    Greedy in an :class:`AllGoalsTable`. SB3 saves it as a buffer named ``q``.
 
     :param observation_space: Dict with "observation" and "desired_goal", both Discrete
     :param action_space: Discrete
@@ -130,15 +131,14 @@ class TablePolicy(BasePolicy):
 class TabularAllGoals(OffPolicyAlgorithm):
     """
     The paper's tabular baseline: all-goals Q-learning in a lookup table, on the numbers of states instead of pictures. Every
-    transition updates the values for all goals, once, when it is made; there is no replay memory.
+    transition updates the values for all goals, once, when it is made; there is no replay memory. The table grows with the
+    square of the states.
 
-    Goals are pursued as by :class:`~sb3_manygoals.ManyGoalsDQN`: chosen among the states met so far, for as many steps as the
-    goal wrapper gives, epsilon-greedily. A selector is told of episodes, not of losses.
-    The table grows with the square of the states.
+    Goals are pursued as by :class:`~sb3_manygoals.ManyGoalsDQN`, epsilon-greedily. A selector is told of episodes, not of
+    losses.
 
     :param policy: "TablePolicy"
-    :param env: an environment or its id, or a VecEnv, whose observations and actions are Discrete: without goals, or wrapped
-        to pursue them
+    :param env: an environment, its id or a VecEnv, with Discrete observations and actions; with goals or without
     :param learning_rate: step size, or a function of the remaining progress from 1 to 0
     :param gamma: discount factor
     :param exploration_initial_eps: probability of a random action at the start
@@ -212,10 +212,15 @@ class TabularAllGoals(OffPolicyAlgorithm):
         progress = min(1.0, self.num_timesteps / self.exploration_steps)
         return self.exploration_initial_eps + progress * (self.exploration_final_eps - self.exploration_initial_eps)
 
+    @property
+    def _tracker(self) -> GoalTracker:
+        assert self.env is not None, "the model has no environment"
+        return goal_trackers(self.env)[0]
+
     def set_random_seed(self, seed: int | None = None) -> None:
         """:param seed: of python, numpy, torch, the action space, the environments, and exploration"""
         super().set_random_seed(seed)
-        # tagged: environments draw their own numbers with default_rng(seed)
+        # tagged, as environments use default_rng(seed)
         self.rng = np.random.default_rng(None if seed is None else (seed, _LEARNER_STREAM))
 
     def _setup_learn(self, total_timesteps: float, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
@@ -226,37 +231,28 @@ class TabularAllGoals(OffPolicyAlgorithm):
         self, replay_buffer: Any, buffer_action: Any, new_obs: Any, reward: Any, dones: Any, infos: list[dict[str, Any]]
     ) -> None:
         """Learn from the transition, in place of storing it."""
-        assert self.env is not None
         last_obs: Any = self._last_obs
         next_states = new_obs["observation"].copy()
         for row in np.flatnonzero(dones).tolist():
             next_states[row] = infos[row]["terminal_observation"]["observation"]
         self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-        tracker = goal_trackers(self.env)[0]
-        self.table.update(
-            last_obs["observation"],
-            buffer_action,
-            next_states,
-            self.lr_schedule(self._current_progress_remaining),
-            self.gamma,
-            tracker.goal_reward,
-            tracker.step_reward,
-            np.array([info["env_terminated"] for info in infos]),
-        )
+        rate, tracker = self.lr_schedule(self._current_progress_remaining), self._tracker
+        terminated = np.array([info["env_terminated"] for info in infos])
+        rewards = tracker.goal_reward, tracker.step_reward
+        self.table.update(last_obs["observation"], buffer_action, next_states, rate, self.gamma, *rewards, terminated)
         self._last_obs = new_obs
 
     def dump_logs(self) -> None:
         """Write log data."""
-        assert self.env is not None
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
-        self.logger.record("goals/known", len(goal_trackers(self.env)[0].goal_buffer))
+        self.logger.record("goals/known", len(self._tracker.goal_buffer))
         super().dump_logs()
 
     def predict(self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False) -> Any:
         """
         :param observation: dict with "observation" and "desired_goal", the numbers of states, of shape () or (n,)
         :param state: returned as it is; ``episode_start`` is not used
-        :param deterministic: True for greedy actions, else epsilon-greedy ones, drawn for each environment by itself
+        :param deterministic: True for greedy actions, else epsilon-greedy ones
         :return: actions, int64, of the same shape, and ``state``
         :raises ValueError: if ``observation`` is not such a dict, or there is no such state
         """
@@ -270,8 +266,7 @@ class TabularAllGoals(OffPolicyAlgorithm):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree, most of which is the table itself: to be written before training goes on"""
-        assert self.env is not None, "the model has no environment"
-        goals = goal_trackers(self.env)[0].goal_buffer.get_checkpoint_state()
+        goals = self._tracker.goal_buffer.get_checkpoint_state()
         return {"algorithm": get_algorithm_state(self), "goal_buffer": goals, "rng": self.rng}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -279,10 +274,9 @@ class TabularAllGoals(OffPolicyAlgorithm):
         :param state: of :meth:`get_checkpoint_state`, of a model that was built in the same way
         :raises CheckpointError: if it was built in another way; this one may then be in part what the other was
         """
-        assert self.env is not None, "the model has no environment: give it one before"
         set_algorithm_state(self, state["algorithm"])
         try:
-            goal_trackers(self.env)[0].goal_buffer.set_checkpoint_state(state["goal_buffer"])
+            self._tracker.goal_buffer.set_checkpoint_state(state["goal_buffer"])
         except ValueError as error:
             raise CheckpointError(str(error)) from error
         self.rng = state["rng"]

@@ -27,8 +27,8 @@ class GymnasiumVecEnv(VecEnv):
     - ``DISABLED``: this class resets what has ended, with a ``reset_mask``. Only here can single environments be reset from
       outside, by ``env_method("reset", indices=...)``, with ``seed`` and ``options`` by name.
 
-    ``NEXT_STEP``, Gymnasium's default, is refused: it spends a step on each reset, for which SB3 would learn from a transition
-    that never happened. Make the environment with another mode::
+    ``NEXT_STEP``, Gymnasium's default, is refused: SB3 would learn from the step that it spends on each reset. Make the
+    environment with another mode::
 
         gym.make_vec("CartPole-v1", 8, "sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
         gym.make_vec("TwoRoomsSwitch-v0", 8, autoreset_mode=AutoresetMode.DISABLED)  # a native one that has the argument
@@ -67,18 +67,14 @@ class GymnasiumVecEnv(VecEnv):
 
     def reset(self) -> VecEnvObs:
         """
-        Reset all environments, with what was given to ``seed`` and ``set_options`` since the last time.
-
-        :return: the first observations, (N, ...)
-        :raises ValueError: if there are not the same options for all of them
+        :return: the first observations of all environments, (N, ...)
+        :raises ValueError: if ``set_options`` was not given the same options for all of them
         """
         first, n = (self._options or [{}])[0], self.num_envs
         if len(self._options) != n or not all(data_equivalence(first, other) for other in self._options):
-            raise ValueError(
-                f"options must be one dict, or the same for each of the {n} environments: give other ones to "
-                'env_method("reset", indices=..., options=...)'
-            )
-        # seed() counts up from the first, and so does an integer given to a VectorEnv; not all take a list.
+            advice = 'give other ones to env_method("reset", indices=..., options=...)'
+            raise ValueError(f"options must be one dict, or the same for each of the {n} environments: {advice}")
+        # an integer is counted up from, as seed() does; not all take a list
         obs, infos = self.vector_env.reset(seed=self._seeds[0], options=first or None)
         self.reset_infos = info_list(infos, n)
         self._reset_seeds()
@@ -97,7 +93,6 @@ class GymnasiumVecEnv(VecEnv):
         vector_infos = {**vector_infos, "TimeLimit.truncated": np.logical_and(truncated, np.logical_not(terminated))}
         vector_infos.pop("_TimeLimit.truncated", None)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            obs = self._owned(obs)
             infos = self._split_same_step(vector_infos, ended)
         else:
             infos = info_list(vector_infos, self.num_envs)
@@ -107,9 +102,7 @@ class GymnasiumVecEnv(VecEnv):
                 obs, reset_infos = self._reset(ended)
                 for row in ended.tolist():
                     self.reset_infos[row] = reset_infos[row]
-            else:
-                obs = self._owned(obs)
-        return obs, np.array(rewards, dtype=np.float32), dones, infos
+        return self._owned(obs), np.array(rewards, dtype=np.float32), dones, infos
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -200,7 +193,7 @@ class GymnasiumVecEnv(VecEnv):
         mask[rows] = True
         seeds: Any = None if seed is None else [seed] * self.num_envs  # only those of the mask are used
         obs, infos = self.vector_env.reset(seed=seeds, options={**(options or {}), "reset_mask": mask})
-        return self._owned(obs), info_list(infos, self.num_envs)
+        return obs, info_list(infos, self.num_envs)
 
     def _owned(self, obs: Any) -> Any:
         return deepcopy(obs) if self._must_copy else obs
@@ -212,9 +205,8 @@ class GymnasiumVecEnv(VecEnv):
 
     def _check_all(self, rows: list[int], what: str) -> None:
         if sorted(rows) != list(range(self.num_envs)):
-            raise ValueError(
-                f"{what} is for all environments of {type(self.vector_env.unwrapped).__name__} at once, got indices {rows}"
-            )
+            name = type(self.vector_env.unwrapped).__name__
+            raise ValueError(f"{what} is for all environments of {name} at once, got indices {rows}")
 
 
 def _row(batch: Any, row: int) -> Any:
@@ -228,8 +220,8 @@ def _row(batch: Any, row: int) -> Any:
 
 def info_list(infos: dict[str, Any], n: int, rows: NDArray[np.intp] | None = None) -> list[dict[str, Any]]:
     """
-    The infos of each environment. Inverts what Gymnasium's VectorEnv does: for each ``key`` an array of N values, or again
-    such a dict, and under ``_key`` a mask of the environments that gave one. Values without a mask are taken to be of all
+    The infos of each environment, which Gymnasium's VectorEnv joins: for each ``key`` an array of N values, or again such a
+    dict, and under ``_key`` a mask of the environments that gave one. Values without a mask are taken to be of all
     environments, and those that are not N in number to be common to them.
 
     :param infos: of a vector environment
@@ -239,8 +231,7 @@ def info_list(infos: dict[str, Any], n: int, rows: NDArray[np.intp] | None = Non
     """
     if rows is None:
         rows = np.arange(n)
-    names: list[str] = []
-    columns: list[list[Any]] = []
+    whole: dict[str, list[Any]] = {}
     partial: list[tuple[str, list[Any], NDArray[np.bool_]]] = []
     for key, values in infos.items():
         if key.startswith("_") and key[1:] in infos:
@@ -248,12 +239,12 @@ def info_list(infos: dict[str, Any], n: int, rows: NDArray[np.intp] | None = Non
         column = _column(values, n, rows)
         mask = np.asarray(infos[f"_{key}"])[rows] if f"_{key}" in infos else None
         if mask is None or mask.all():
-            names.append(key)
-            columns.append(column)
+            whole[key] = column
         else:
             partial.append((key, column, mask))
-    # whole columns without a Python loop over keys, which would take the time with thousands of environments
-    listed = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)] if names else [{} for _ in rows]
+    # without a Python loop over keys, which would take the time with thousands of environments
+    values_of_rows = zip(*whole.values(), strict=True)
+    listed = [dict(zip(whole, values, strict=True)) for values in values_of_rows] if whole else [{} for _ in rows]
     for key, column, mask in partial:
         for row in np.flatnonzero(mask).tolist():
             listed[row][key] = column[row]
@@ -275,7 +266,7 @@ def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:
     """
     :param venv: vectorized environment
     :return: what came with the first observation of each environment's episode: the ``reset_infos`` of the outermost that
-        fills them, as SB3's own VecEnvWrappers leave theirs empty
+        fills them. SB3's own VecEnvWrappers leave theirs empty
     """
     while isinstance(venv, VecEnvWrapper) and not any(venv.reset_infos):
         venv = venv.venv
@@ -288,6 +279,5 @@ def can_reset_single_envs(venv: VecEnv) -> bool:
     :return: whether ``venv.env_method("reset", indices=...)`` can be relied upon. SB3's own VecEnvs can do that, others say so
         in an attribute ``can_reset_single_envs``. Wrappers cannot: a stack of frames would not notice the reset
     """
-    if isinstance(venv, VecEnvWrapper):  # which would answer with the attribute of what it wraps
-        return False
-    return isinstance(venv, (DummyVecEnv, SubprocVecEnv)) or bool(getattr(venv, "can_reset_single_envs", False))
+    able = isinstance(venv, (DummyVecEnv, SubprocVecEnv)) or bool(getattr(venv, "can_reset_single_envs", False))
+    return able and not isinstance(venv, VecEnvWrapper)  # which gives the attribute of what it wraps

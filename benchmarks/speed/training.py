@@ -14,9 +14,10 @@ from gymnasium import spaces
 from stable_baselines3 import A2C
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.utils import ConstantSchedule
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
 from benchmarks import auxiliary, pretraining
 from benchmarks.agents import a2c
@@ -30,7 +31,7 @@ from sb3_manygoals.pretraining import RewardPredictor
 Part = Literal["goals", "atari", "auxiliary", "pretraining"]
 
 SB3_BACKENDS = {"dummy": "A2C, SB3's DummyVecEnv", "subproc": "A2C, SB3's SubprocVecEnv"}
-"""Whole set-ups of SB3's, games included, by backend of :func:`sb3_manygoals.atari.make_atari_vec_env`."""
+"""Whole set-ups of SB3's, games included, by how its games are stepped."""
 
 SB3_POLICY: dict[str, Any] = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5}}
 """SB3's own network and the optimizer of the paper's sources."""
@@ -109,10 +110,17 @@ def learners(config: TrainingConfig) -> Iterator[tuple[str, BaseAlgorithm, int, 
     if set(config.parts) - {"goals"}:
         yield "A2C", auxiliary.make(base)[0], config.a2c_steps, []
     if "atari" in config.parts:
-        from sb3_manygoals.atari import make_atari_vec_env  # here, as the command line works without ale-py
+        from sb3_manygoals.atari import make_atari_vec_env, rom_id  # here, as the command line works without ale-py
 
+        classes: dict[str, Any] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
+        # names the module, which worker processes have not imported
+        game_id = f"ale_py:{rom_id(config.game).title().replace('_', '')}NoFrameskip-v4"
         for backend, name in {"native": "A2C, SB3's network", **SB3_BACKENDS}.items():
-            env = make_atari_vec_env(config.game, config.n_envs, 0, backend=backend)  # type: ignore[arg-type]
+            env: VecEnv
+            if backend == "native":
+                env = make_atari_vec_env(config.game, config.n_envs, 0)
+            else:
+                env = VecFrameStack(make_atari_env(game_id, config.n_envs, 0, vec_env_cls=classes[backend]), 4)
             settings = a2c.settings(base) | {"policy_kwargs": SB3_POLICY}
             yield name, A2C("CnnPolicy", env, device="cpu", **settings), config.a2c_steps, []
     if "auxiliary" in config.parts:

@@ -20,16 +20,17 @@ from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.checkpoint.folder import checkpoints, read_newest, write_checkpoint
 from sb3_manygoals.checkpoint.learner import get_generators, get_learner_state, set_generators, set_learner_state
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree
+from sb3_manygoals.checks import check_number, check_whole
 
 _LOG = ("name_to_value", "name_to_count", "name_to_excluded")  # what a logger has not written yet
 
 
 @runtime_checkable
 class Checkpointable(Protocol):
-    """Whatever can say what state it is in, as a tree of plain data and arrays, and be put into that state again."""
+    """What has a state that can be saved and restored."""
 
     def get_checkpoint_state(self) -> Any:
-        """:return: a plain tree; its arrays may be the object's own, as they are written at once"""
+        """:return: a tree of plain data and arrays; these may be the object's own, as they are written at once"""
 
     def set_checkpoint_state(self, state: Any) -> None:
         """:param state: of :meth:`get_checkpoint_state`, of an object built in the same way"""
@@ -39,9 +40,7 @@ class ExactCheckpointCallback(BaseCallback):
     """
     Writes checkpoints from which training goes on as if it had never stopped: learner, optimizer, replay memory, goals,
     environments, all random generators, and what was not yet logged. On a CPU, with the same number of threads, the result is
-    equal to the last bit.
-
-    ::
+    equal to the last bit::
 
         model = ManyGoalsDQN("CnnPolicy", env, seed=0)                    # built in the same way each time
         checkpoints = ExactCheckpointCallback("run/checkpoints", every_seconds=300)
@@ -50,24 +49,22 @@ class ExactCheckpointCallback(BaseCallback):
         if steps > 0:
             model.learn(steps, checkpoints, reset_num_timesteps=not resumed)
 
-    The environments are part of it: see :mod:`sb3_manygoals.checkpoint.envs` for which can be saved. A checkpoint is written
-    where a rollout starts, after all updates; it is a folder of its own, in place only once it is whole, see
-    :func:`~sb3_manygoals.checkpoint.folder.write_checkpoint`. One more is written after training, but not where a callback
-    has ended it within a rollout, which cannot be gone on from exactly. When the process is told to end by SIGTERM or SIGINT
-    (Ctrl-C), a last one is written first; a second signal ends it at once. What cannot be written is an error, unless
-    ``go_on`` is set, and then a warning; what can never be saved is refused before the first step.
+    :mod:`sb3_manygoals.checkpoint.envs` says which environments can be saved. A checkpoint is written where a rollout starts,
+    after all updates, by :func:`~sb3_manygoals.checkpoint.folder.write_checkpoint`. One more is written after training, but
+    not where a callback has ended it within a rollout. When SIGTERM or SIGINT (Ctrl-C) tells the process to end, a last one
+    is written first; a second signal ends it at once. What can never be saved is refused before the first step.
 
-    It must be given to ``learn()`` itself or in a list of callbacks, after those whose state it saves.
+    Give it to ``learn()`` itself or in a list of callbacks, after those whose state it saves.
 
     :param root: folder of the checkpoints, of one run only
     :param every_steps: environment steps between two, or None
     :param every_seconds: time between two, or None; if both are given, whichever comes first
     :param keep: the newest of them that are kept; None for all
     :param extras: by name, further objects whose state belongs to the run: callbacks, logs
-    :param go_on: whether training goes on where a checkpoint cannot be written (the disk is full, say)
+    :param go_on: whether training goes on, with a warning, where a checkpoint cannot be written (the disk is full, say)
     :param handle_signals: whether to write one when told to end; only where ``learn()`` is called in the main thread
     :param verbose: 1 to print each
-    :raises ValueError: if an interval or ``keep`` is not positive, or ``keep`` is no whole number
+    :raises ValueError: if an interval is not positive, or ``keep`` no positive whole number
     :raises TypeError: if an extra has no checkpoint state
     """
 
@@ -83,23 +80,17 @@ class ExactCheckpointCallback(BaseCallback):
         verbose: int = 0,
     ) -> None:
         super().__init__(verbose)
-        for name, value in (("every_steps", every_steps), ("every_seconds", every_seconds), ("keep", keep)):
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive or None, got {value!r}")
-        if keep is not None and keep != int(keep):
-            raise ValueError(f"keep must be a whole number or None, got {keep!r}")
+        for name, value in (("every_steps", every_steps), ("every_seconds", every_seconds)):
+            if value is not None:
+                check_number(name, value, "(0, inf]")
         for name, extra in (extras or {}).items():
             if not isinstance(extra, Checkpointable):
                 raise TypeError(f"extras[{name!r}] must have get_checkpoint_state and set_checkpoint_state, got {extra!r}")
-        self.root = Path(root)
-        self.every_steps = every_steps
-        self.every_seconds = every_seconds
-        self.keep = None if keep is None else int(keep)
-        self.extras = dict(extras or {})
-        self.go_on = go_on
-        self.handle_signals = handle_signals
-        self._saved_step = 0
-        self._saved_time = time.monotonic()
+        self.root, self.extras = Path(root), dict(extras or {})
+        self.every_steps, self.every_seconds = every_steps, every_seconds
+        self.keep = None if keep is None else check_whole("keep", keep)
+        self.go_on, self.handle_signals = go_on, handle_signals
+        self._saved_step, self._saved_time = 0, time.monotonic()
         self._start_time = 0.0  # of this call of learn()
         self._within_rollout = False
         self._signal: int | None = None
@@ -109,15 +100,14 @@ class ExactCheckpointCallback(BaseCallback):
 
     def resume(self, model: BaseAlgorithm, fallback: bool = False) -> bool:
         """
-        Put a model, its environments and the extras into the state of the newest checkpoint, if there is one. What all of the
-        process shares, its random generators, follows when training begins. A warning says if torch has another number of
-        threads, as the last bits depend on it.
+        Put a model, its environments and the extras into the state of the newest checkpoint, if there is one. The random
+        generators of the process follow when training begins. Another number of torch's threads is a warning.
 
         :param model: built as the one that was saved, with its environment
         :param fallback: whether to take an older checkpoint if the newest is damaged, with a warning
         :return: whether there was one
-        :raises CheckpointError: if a checkpoint is damaged, of another format, or of a model that was built otherwise.
-            Model, environments and extras may then be in part what was saved: build them anew
+        :raises CheckpointError: if a checkpoint is damaged, of another format, or of a model that was built otherwise. Build
+            model, environments and extras anew then: some of them may have been restored
         """
         found = read_newest(self.root, fallback=fallback)
         if found is None:
@@ -134,11 +124,8 @@ class ExactCheckpointCallback(BaseCallback):
             except (TypeError, ValueError, KeyError) as error:
                 raise CheckpointError(f"{path}: the state does not fit extras[{name!r}]: {error!r}") from error
         if state["threads"] != th.get_num_threads():
-            warnings.warn(
-                f"{path} was written with {state['threads']} threads of torch, this process has {th.get_num_threads()}: the "
-                "results will not be equal to the last bit",
-                stacklevel=2,
-            )
+            threads = f"{state['threads']} threads of torch, this process has {th.get_num_threads()}"
+            warnings.warn(f"{path} was written with {threads}: results will not be equal to the last bit", stacklevel=2)
         self._resumed = {name: state[name] for name in ("generators", "log")}
         self._damaged = checkpoints(self.root).index(path)
         self._saved_step = model.num_timesteps
@@ -151,9 +138,12 @@ class ExactCheckpointCallback(BaseCallback):
         Write a checkpoint now; only where a rollout starts, or after training, is the model in a state to go on from.
 
         :return: its folder
+        :raises RuntimeError: if ``learn()`` has not begun
         :raises OSError: if it cannot be written
         :raises CheckpointError: if something has a state that cannot be saved
         """
+        if not hasattr(self, "model") or self._resumed is not None:
+            raise RuntimeError("save() must be called after learn() has begun: before, this callback knows no state to write")
         keep = None if self.keep is None else self.keep + self._damaged
         path = write_checkpoint(self.root, self._state(), step=self.model.num_timesteps, keep=keep)
         self._note_save()
@@ -182,17 +172,14 @@ class ExactCheckpointCallback(BaseCallback):
         if self._resumed is not None and (self.locals["reset_num_timesteps"] or self.model.num_timesteps != self._saved_step):
             raise ValueError("learn() has set the model back to the start: after resume(), pass reset_num_timesteps=False")
         self._note_save()
-        self._start_time = self.model.start_time
-        self._within_rollout = False
-        self._signal = None
+        self._start_time, self._within_rollout, self._signal = self.model.start_time, False, None
         check_tree(self._state())  # what cannot be saved is an error now, not after hours
         self._install_handlers()
 
     def _on_rollout_start(self) -> None:
         told = self._signal  # one that comes from here on is obeyed where the next rollout starts, after a checkpoint
         if self._resumed is not None:
-            # Only now, as anything may have drawn random numbers or logged since resume().
-            set_generators(self._resumed["generators"])
+            set_generators(self._resumed["generators"])  # only now: since resume(), random numbers may have been drawn
             for name in _LOG:
                 getattr(self.logger, name).clear()
                 getattr(self.logger, name).update(self._resumed["log"][name])
@@ -213,10 +200,8 @@ class ExactCheckpointCallback(BaseCallback):
     def _on_training_end(self) -> None:
         try:
             if self._within_rollout:
-                warnings.warn(
-                    f"no checkpoint at step {self.model.num_timesteps}: a callback has ended training within a rollout",
-                    stacklevel=2,
-                )
+                reason = "a callback has ended training within a rollout"
+                warnings.warn(f"no checkpoint at step {self.model.num_timesteps}: {reason}", stacklevel=2)
             elif self.model.num_timesteps > self._saved_step:
                 self._save_or_warn()
         finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import operator
 import os
 import platform
 import re
@@ -22,6 +21,7 @@ import stable_baselines3
 import torch as th
 
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, load_tree, save_tree
+from sb3_manygoals.checks import check_count
 
 MANIFEST, STATE = "manifest.json", "state.pt"
 FORMAT = "sb3-manygoals checkpoint"
@@ -38,23 +38,21 @@ def write_checkpoint(root: str | os.PathLike[str], tree: Any, *, step: int, keep
 
     After the return the checkpoint survives a loss of power. If the process ends before, the older checkpoints are as they
     were, and the new one is there whole or not at all. Only one process may write to ``root`` at a time: the next call removes
-    what a killed one has left behind. Others may read meanwhile, but not a checkpoint that is being removed.
+    what a killed one has left behind.
 
     :param root: the folder of the checkpoints, made if it is missing
     :param tree: what to store, see ``checkpoint.tree``; it must not change meanwhile
     :param step: how far the training is, for the name of the checkpoint
     :param keep: how many of the newest checkpoints remain, this one included, or None for all
-    :return: the new checkpoint, ``root/<sequence>-step<step>``, whose sequence number is one above the highest there
+    :return: the new checkpoint, ``root/<number>-step<step>``, its number one above the highest there
     :raises CheckpointError: if a part of the tree cannot be stored; then nothing is written
     :raises ValueError: if ``step`` is negative, or ``keep`` less than 1
-    :raises OSError: if the disk is full, writing is not permitted and so on; then nothing has changed. Only if the error
-        comes after all is written, of the last sync or of removing older checkpoints, the new one is there.
+    :raises OSError: if the disk is full, writing is not permitted and so on. Then nothing has changed, unless the error comes
+        after all is written: the new checkpoint is there, and older ones may have remained
     """
-    step = operator.index(step)
-    if step < 0:
-        raise ValueError(f"step must be at least 0, got {step}")
-    if keep is not None and keep < 1:
-        raise ValueError(f"keep must be at least 1 or None, got {keep}")
+    check_count("step", step, least=0)
+    if keep is not None:
+        check_count("keep", keep)
     check_tree(tree)
     root = Path(root)
     staging = root / _STAGING
@@ -89,13 +87,12 @@ def write_checkpoint(root: str | os.PathLike[str], tree: Any, *, step: int, keep
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Any:
     """
-    Read a checkpoint after a check of all of it: which files there are, their sizes and the sha256 of each.
-
-    Nothing from a file is executed. The hashes tell accidents from what was written; they do not tell who wrote it.
+    Read a checkpoint after a check of its files, their sizes and the sha256 of each. Nothing from a file is executed. The
+    hashes guard against accidents; they do not tell who wrote it.
 
     :param path: the checkpoint's folder
     :return: the tree it was written from
-    :raises CheckpointError: if the checkpoint is incomplete, damaged or of another format; names the file and the reason
+    :raises CheckpointError: if it is incomplete, damaged or of another format; names the file and the reason
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -134,11 +131,9 @@ def checkpoints(root: str | os.PathLike[str]) -> list[Path]:
 
 def read_newest(root: str | os.PathLike[str], *, fallback: bool = False) -> tuple[Path, Any] | None:
     """
-    Read the newest checkpoint of a folder of checkpoints.
-
-    :param root: the folder of the checkpoints
+    :param root: a folder of checkpoints
     :param fallback: whether to go on to the next older one, with a warning, where one is damaged
-    :return: the checkpoint that was read and its tree, or None if there is no checkpoint at all
+    :return: the newest checkpoint and its tree, or None if there is no checkpoint at all
     :raises CheckpointError: if the newest checkpoint, with ``fallback`` every checkpoint, is damaged
     """
     found = checkpoints(root)

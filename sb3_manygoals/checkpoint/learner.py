@@ -14,16 +14,8 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from sb3_manygoals.checkpoint.tree import CheckpointError
 
 _COUNTERS = (
-    "num_timesteps",
-    "_total_timesteps",
-    "_episode_num",
-    "_n_updates",
-    "_current_progress_remaining",
-    "ep_info_buffer",
-    "ep_success_buffer",
-    "_last_obs",
-    "_last_episode_starts",
-    "_last_original_obs",
+    *("num_timesteps", "_total_timesteps", "_episode_num", "_n_updates", "_current_progress_remaining"),
+    *("ep_info_buffer", "ep_success_buffer", "_last_obs", "_last_episode_starts", "_last_original_obs"),
 )
 
 
@@ -46,12 +38,10 @@ def get_algorithm_state(model: BaseAlgorithm) -> dict[str, Any]:
 
 def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
     """
-    Put an algorithm, built in the same way, into a state.
-
-    :param model: the algorithm
+    :param model: the algorithm to put into a state
     :param state: of :func:`get_algorithm_state`
-    :raises CheckpointError: if the algorithm was built in another way: class, spaces, number of environments, shapes of the
-        network, kind of optimizer, discount or targets with their arguments. Then nothing was changed
+    :raises CheckpointError: if it was built in another way: class, spaces, number of environments, shapes of the network, kind
+        of optimizer, discount or targets with their arguments. Then nothing was changed
     """
     ours, theirs = _built(model), state["built"]
     for name in {**theirs, **ours}:
@@ -68,9 +58,9 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
 
 def get_learner_state(model: BaseAlgorithm) -> Any:
     """
-    :param model: has a checkpoint state, or is one of SB3's own on-policy algorithms (A2C, PPO), which have no memory where a
+    :param model: has a checkpoint state, or is one of SB3's own on-policy algorithms (A2C, PPO), whose memory is empty where a
         rollout starts
-    :return: a plain tree, some of whose arrays are the algorithm's own: to be written before training goes on
+    :return: as :func:`get_algorithm_state`
     :raises TypeError: if it is another one of SB3's algorithms
     :raises CheckpointError: if it explores by gSDE, whose noise was drawn before a checkpoint can be written
     """
@@ -97,8 +87,8 @@ def set_learner_state(model: BaseAlgorithm, state: Any) -> None:
 
 def get_generators(model: BaseAlgorithm) -> dict[str, Any]:
     """
-    :param model: which says whether there is a GPU to think of
-    :return: the states of the generators that all of a process shares: Python's, NumPy's and torch's
+    :param model: may be on a GPU, whose generators come too then
+    :return: the states of the generators of the process: Python's, NumPy's and torch's
     """
     return {
         "python": random.getstate(),

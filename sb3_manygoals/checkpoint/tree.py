@@ -7,8 +7,8 @@ OrderedDict, set, frozenset or deque of trees. Keys and elements of sets are pla
 A tree comes back with the same types and bits. Two references to one object refer to one object again; arrays that overlap
 share their memory again; arrays without gaps and tensors keep their strides. Tensors come back on the CPU.
 
-Subclasses (namedtuple, defaultdict, ``nn.Parameter``) are refused: restoring what they add may need their code. The exception
-is objects of MiniGrid, which are made anew with their attributes.
+Subclasses (namedtuple, defaultdict, ``nn.Parameter``) are refused: what they add may need their code. But objects of MiniGrid
+are made anew with their attributes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch as th
 from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -21,6 +20,7 @@ from sb3_manygoals.atari import AtariVecEnv, make_atari_vec_env, rom_id
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.goals import VecGoalBufferWrapper
+from tests.sb3_manygoals.checkpoint.trees import assert_same
 
 NOOP, FIRE, NEXT = 0, 1, 2
 """The first actions of Breakout, Pong and Assault; SB3's FireResetEnv plays the last two."""
@@ -35,10 +35,12 @@ class GreyFirst(gym.ObservationWrapper):
 
 def theirs_of(game, grey_first):
     """One game as SB3 makes it, without random no-ops."""
-    if not grey_first:
-        return make_atari_vec_env(game, 1, seed=0, backend="dummy", noop_max=0)
-    env = make_atari_env(lambda: GreyFirst(gym.make(f"{game}NoFrameskip-v4")), 1, 0, wrapper_kwargs={"noop_max": 0})
-    return VecTransposeImage(VecFrameStack(env, 4))
+
+    def make():
+        env = gym.make(f"{game}NoFrameskip-v4")
+        return GreyFirst(env) if grey_first else env
+
+    return VecTransposeImage(VecFrameStack(make_atari_env(make, 1, 0, wrapper_kwargs={"noop_max": 0}), 4))
 
 
 class OursAsTheirs:
@@ -90,19 +92,17 @@ def test_equal_to_sb3s_but_for_what_the_module_lists(game, steps, lives, games, 
         differences.append(np.abs(stack[-1].astype(int) - their_stack[-1]))
         np.testing.assert_array_equal(stack.any(axis=(1, 2)), their_stack.any(axis=(1, 2)))
         action = rng.integers(theirs.action_space.n)
-        their_obs, their_rewards, their_dones, (their_info,) = theirs.step(np.array([action]))
+        (their_stack,), their_rewards, their_dones, (their_info,) = theirs.step(np.array([action]))
         stack, rewards, dones, info = ours.step(action)
-        their_stack = their_obs[0]
-        assert (rewards.dtype, dones.dtype) == (their_rewards.dtype, their_dones.dtype)
-        assert (rewards[0], dones[0]) == (their_rewards[0], their_dones[0])
-        assert info["lives"] == their_info["lives"]
-        assert info["TimeLimit.truncated"] == their_info["TimeLimit.truncated"]
+        np.testing.assert_array_equal(rewards, their_rewards, strict=True)
+        np.testing.assert_array_equal(dones, their_dones, strict=True)
+        for key in ("lives", "TimeLimit.truncated"):
+            assert info[key] == their_info[key]
         assert ("episode" in info) == ("episode" in their_info)
         rewarded += rewards[0] != 0
         if "episode" in info:
             over += 1
-            assert info["episode"]["r"] == their_info["episode"]["r"]
-            assert info["episode"]["l"] == their_info["episode"]["l"]
+            assert [info["episode"][key] for key in "rl"] == [their_info["episode"][key] for key in "rl"]
         elif dones[0]:
             lost += 1
             differences.append(np.abs(info["terminal_observation"][-1].astype(int) - their_info["terminal_observation"][-1]))
@@ -122,13 +122,12 @@ def test_each_copy_is_stacked_scored_and_counted_by_itself():
     """Against stacks, scores and lengths put together by loops from single frames and unclipped rewards."""
     n = 3
     env, raw = (AtariVecEnv("assault", n, seed=7, clip_reward=clip) for clip in (True, False))
-    obs, raw_obs = env.reset(), raw.reset()
-    np.testing.assert_array_equal(obs, raw_obs)
+    first = env.reset()
+    np.testing.assert_array_equal(first, raw.reset())
     assert len({frame.tobytes() for frame in env.step(np.zeros(n, int))[0][:, -1]}) > 1  # numbers of no-ops differ
-    raw.step(np.zeros(n, int))
     obs = env.reset()  # the seed is used once
     np.testing.assert_array_equal(obs, raw.reset())
-    assert not np.array_equal(obs, raw_obs)
+    assert not np.array_equal(obs, first)
     stacks = [[frame] for frame in obs[:, -1]]
     scores, steps, games, lives_lost = np.zeros(n), np.zeros(n, int), 0, 0
     rng = np.random.default_rng(0)
@@ -177,26 +176,23 @@ def test_a_game_is_stopped_after_its_frames_and_lives_need_not_end_anything():
         obs, _, dones, infos = env.step(np.array([FIRE, NOOP]))
         lives.append(infos[0]["lives"])
         assert dones.tolist() == [step % 50 == 0] * 2
-        for row in range(2):
-            assert infos[row]["TimeLimit.truncated"] == dones[row]
-            assert ("episode" in infos[row]) == dones[row]
+        assert [info["TimeLimit.truncated"] for info in infos] == ["episode" in info for info in infos] == dones.tolist()
         if dones[0]:
             assert [info["episode"]["l"] for info in infos] == [201, 201]  # that of FIRE before the first observation
-            assert [infos[row]["terminal_observation"].any(axis=(1, 2)).all() for row in range(2)] == [True, True]
+            assert all(info["terminal_observation"].any(axis=(1, 2)).all() for info in infos)
             np.testing.assert_array_equal(obs[:, :-1], 0)
     assert min(lives[:49]) < 5
 
 
-@pytest.mark.parametrize("backend", ["native", "dummy"])
-def test_a_lost_life_ends_no_goal(backend):
+def test_a_lost_life_ends_no_goal():
     """Play goes on, so values of goals go on across it; only where the game is over no goal can be reached any more."""
-    env = VecGoalBufferWrapper(make_atari_vec_env("Breakout", 1, seed=0, backend=backend), max_episode_steps=1000)
+    env = VecGoalBufferWrapper(make_atari_vec_env("Breakout", 1, seed=0), max_episode_steps=1000)
     env.reset()
-    lost, over, before = 0, 0, None
-    while over < 1:
+    lost, over, before = 0, False, None
+    while not over:
         obs, _, dones, (info,) = env.step(np.array([FIRE]))
-        if info["env_terminated"]:
-            over += 1
+        over = info["env_terminated"]
+        if over:
             assert dones[0]
             assert "env_episode" in info
             assert info["TimeLimit.truncated"] is False
@@ -207,43 +203,33 @@ def test_a_lost_life_ends_no_goal(backend):
             np.testing.assert_array_equal(last[:-1], before[1:])  # and leads to what was seen, not to the next one's beginning
         before = obs["observation"][0]
     assert lost == 4
-    env.close()
 
 
 def test_learners_take_the_stacks_as_they_are_and_evaluation_counts_games():
     env = make_atari_vec_env("Breakout", 2, seed=3)
-    model = A2C("CnnPolicy", env, seed=3, device="cpu")
+    model = A2C("CnnPolicy", env, seed=3, device="cpu").learn(30)
     assert not is_vecenv_wrapped(model.env, VecTransposeImage)
-    obs = env.reset()
-    assert th.as_tensor(obs).data_ptr() == obs.ctypes.data
-    model.learn(30)
     assert env.env_is_wrapped(Monitor) == [True, True]
-    model.policy.set_training_mode(False)
     lengths = evaluate_policy(model, env, n_eval_episodes=2, deterministic=False, return_episode_rewards=True)[1]
     assert min(lengths) > 4 * 5 * 10  # frames of five lives, not steps of one
 
 
-def test_processes_of_their_own_play_as_the_others_do():
-    apart, together = (
-        make_atari_vec_env("Pong", 1, seed=0, backend=backend, clip_reward=False) for backend in ("subproc", "dummy")
-    )
-    np.testing.assert_array_equal(apart.reset(), together.reset())
-    for _ in range(5):
-        np.testing.assert_array_equal(apart.step(np.array([2]))[0], together.step(np.array([2]))[0])
-    apart.close()
+def played(*arguments, actions=(1,), **kwargs):
+    env = AtariVecEnv(*arguments, **kwargs)
+    env.reset()
+    return [env.step(np.full(env.num_envs, actions[step % len(actions)]))[0] for step in range(60)]
 
 
-def test_seeds():
-    def first(seed):
-        env = AtariVecEnv("breakout", 1, seed=seed)
-        env.reset()
-        # Once it is served, the ball tells how many no-ops there were.
-        return [env.step(np.ones(1, int))[0].tobytes() for _ in range(20)]
-
-    assert first(4) == first(2**31 + 4)
-    assert first(None) != first(None) or first(None) != first(None)
+def test_seeds_and_sticky_actions():
+    # Once it is served, the ball tells how many no-ops there were.
+    np.testing.assert_array_equal(played("breakout", 1, 4), played("breakout", 1, 2**31 + 4))
+    assert any((played("breakout", 1)[19] != played("breakout", 1)[19]).any() for _ in range(2))
     many, few = AtariVecEnv("pong", 3, seed=1), AtariVecEnv("pong", 2, seed=2)
     np.testing.assert_array_equal(many.reset()[1:], few.reset())  # copies count up
+    for probability in (0.0, 0.5):
+        kwargs = {"actions": (2, 3), "noop_max": 0, "repeat_action_probability": probability}
+        frames = [played("pong", 1, seed, **kwargs)[-1] for seed in (1, 2)]
+        assert np.array_equal(*frames) == (probability == 0.0)
 
 
 @pytest.mark.parametrize("steps", [0, 200])
@@ -263,20 +249,12 @@ def test_games_go_on_where_they_were_saved(steps):
     games = 0
     for _ in range(150):
         actions = rng.integers(4, size=3)
-        *outcome, infos = env.step(actions)
-        *outcome_2, infos_2 = other.step(actions)
-        for array, array_2 in zip(outcome, outcome_2, strict=True):
-            np.testing.assert_array_equal(array, array_2)
-        for info, info_2 in zip(infos, infos_2, strict=True):
-            assert info.keys() == info_2.keys()
-            if "episode" in info:
-                games += 1
-                assert [info["episode"][key] for key in "rl"] == [info_2["episode"][key] for key in "rl"]
+        outcome = env.step(actions)
+        assert_same(other.step(actions), outcome)
+        games += sum("episode" in info for info in outcome[3])
         assert env.reset_infos == other.reset_infos
     assert games >= 2
-    later, later_2 = (one.vector_env.get_checkpoint_state() for one in (env, other))
-    np.testing.assert_array_equal(later["resets"], later_2["resets"])
-    assert [played.tolist() for played in later["actions"]] == [played.tolist() for played in later_2["actions"]]
+    assert_same(other.vector_env.get_checkpoint_state(), env.vector_env.get_checkpoint_state())
     np.testing.assert_array_equal(env.reset(), other.reset())
     set_env_state(other, untouched)
     np.testing.assert_array_equal(AtariVecEnv("breakout", 3, seed=5).reset(), other.reset())
@@ -296,16 +274,6 @@ def test_what_cannot_be_saved_or_restored():
     sticky.reset()
     with pytest.raises(CheckpointError, match="sticky"):
         get_env_state(sticky)
-
-
-def test_sticky_actions_repeat_the_last_one():
-    def frames(probability, seed):
-        env = make_atari_vec_env("pong", 1, seed, noop_max=0, repeat_action_probability=probability)
-        env.reset()
-        return [env.step(np.array([2 + step % 2]))[0].tobytes() for step in range(60)]
-
-    assert frames(0.0, 1) == frames(0.0, 2)
-    assert frames(0.5, 1) != frames(0.5, 2)
 
 
 def test_bad_input_is_refused():
@@ -328,7 +296,6 @@ def test_bad_input_is_refused():
         ({"game": "Asault"}, r"no game 'Asault'; did you mean assault"),
         ({"game": "chess3000"}, r"no game 'chess3000'$"),
         ({"n_envs": 0}, "n_envs must be a whole number, at least 1, got 0"),
-        ({"backend": "fast"}, 'backend must be "native", "dummy" or "subproc", got \'fast\''),
     ):
         with pytest.raises(ValueError, match=message):
             make_atari_vec_env(**{"game": "pong", **arguments})

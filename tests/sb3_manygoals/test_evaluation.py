@@ -5,6 +5,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -50,7 +51,6 @@ def test_agrees_exactly_with_a_slow_loop(epsilon, n_envs):
     fast = evaluate_mastery(model, env, goals, max_steps=60, epsilon=epsilon, episodes_per_goal=2, seed=3)
     slow = slow_loop(model, SMALL, goals, 60, epsilon, 2, n_envs, seed=3)
     np.testing.assert_array_equal(fast.steps, slow)
-    np.testing.assert_array_equal(fast.reached, slow >= 0)
     assert fast.rate == (slow >= 0).mean()
     assert epsilon == 0.0 or 0.0 < fast.rate < 1.0
 
@@ -74,12 +74,6 @@ def test_the_ceiling_belongs_to_the_very_episodes():
     assert evaluate_mastery(model, env, goals[:1], 3).ceiling is None
 
 
-def test_a_ceiling_that_does_not_fit_is_refused():
-    for values in (np.full(6, 1.5), np.ones(4), np.full(6, np.nan)):
-        with pytest.raises(ValueError, match="ceiling must give 6 probabilities, one for each episode, got"):
-            evaluate_mastery(Pilgrim(), corridors(2), corridor_goals(), 2, ceiling=lambda starts, goals, values=values: values)
-
-
 class Pilgrim:
     """Walks the corridor straight to the goal, but never to the last cell."""
 
@@ -98,11 +92,9 @@ def corridor_goals():
 
 
 def test_outcomes_by_hand():
-    result = evaluate_mastery(Pilgrim(), corridors(6, start=0), corridor_goals(), max_steps=4)
-    np.testing.assert_array_equal(result.steps[:, 0], [0, 1, 2, 3, 4, -1])
-    assert result.rate == pytest.approx(5 / 6)
-    # too little time for the fifth cell
-    assert evaluate_mastery(Pilgrim(), corridors(6, start=0), corridor_goals(), max_steps=3).rate == pytest.approx(4 / 6)
+    for max_steps, steps in ((4, [0, 1, 2, 3, 4, -1]), (3, [0, 1, 2, 3, -1, -1])):
+        result = evaluate_mastery(Pilgrim(), corridors(6, start=0), corridor_goals(), max_steps)
+        np.testing.assert_array_equal(result.steps[:, 0], steps)
 
 
 class Reckless:
@@ -122,6 +114,8 @@ def test_an_environment_that_ends_has_failed_unless_it_ends_at_the_goal(mode):
     result = evaluate_mastery(Reckless(), corridors(60, mode, deadly=True), goals, max_steps=50, episodes_per_goal=10)
     assert 0.2 < result.rate < 0.9
     assert result.steps.max() <= 5
+    ends_at_5 = SyncVectorEnv([lambda: TimeLimit(Corridor(length=6, start=3), 2)] * 6, autoreset_mode=mode)
+    np.testing.assert_array_equal(evaluate_mastery(Reckless(), ends_at_5, goals, 2).steps[:, 0], [-1, -1, -1, 0, 1, 2])
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
@@ -168,23 +162,6 @@ def test_neighbouring_seeds_and_rounds_share_no_worlds():
             assert (first[:n] == second[shift : shift + n]).all(axis=(1, 2, 3)).mean() < 0.3
 
 
-def test_minus_zero_is_not_zero():
-    class Zero(gym.Env):
-        observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
-        action_space = gym.spaces.Discrete(2)
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            return np.array([-0.0], np.float32), {}
-
-        def step(self, action):
-            return np.array([-0.0], np.float32), 0.0, False, False, {}
-
-    goals = np.array([[0.0], [-0.0]], np.float32)
-    result = evaluate_mastery(Reckless(), SyncVectorEnv([Zero, Zero]), goals, max_steps=3)
-    np.testing.assert_array_equal(result.steps[:, 0], [-1, 0])
-
-
 def test_the_callback_measures_before_during_and_after(tmp_path):
     model = ManyGoalsDQN("MlpPolicy", Corridor(length=6), learning_starts=1_000, policy_kwargs={"net_arch": [8]}, seed=0)
     model.set_logger(configure(str(tmp_path), ["csv"]))
@@ -215,6 +192,9 @@ def test_the_callback_measures_before_during_and_after(tmp_path):
         ({"seed": None}, "seed must be a whole number, at least 0, got None"),
         ({"epsilon": 1.5}, r"epsilon must be a number in \[0, 1\], got 1.5"),
         ({"confidence": 1.0}, r"confidence must be a number in \(0, 1\), got 1.0"),
+        ({"ceiling": lambda starts, goals: np.full(6, 1.5)}, "ceiling must give 6 probabilities, one for each episode, got"),
+        ({"ceiling": lambda starts, goals: np.ones(4)}, "ceiling must give 6 probabilities"),
+        ({"ceiling": lambda starts, goals: np.full(6, np.nan)}, "ceiling must give 6 probabilities"),
     ],
 )
 def test_bad_input_is_refused(settings, message):
@@ -223,14 +203,15 @@ def test_bad_input_is_refused(settings, message):
 
 
 def test_other_environments_are_refused():
-    unknown = corridors(2)
+    unknown, pendulum = corridors(2), SyncVectorEnv([lambda: gym.make("Pendulum-v1")])
     unknown.metadata = {}
-    with pytest.raises(ValueError, match=r"env\.metadata must say its autoreset_mode, got None"):
-        evaluate_mastery(Pilgrim(), unknown, corridor_goals())
-    with pytest.raises(TypeError, match=r"env must be a gymnasium.vector.VectorEnv.*got DummyVecEnv"):
-        evaluate_mastery(Pilgrim(), DummyVecEnv([Corridor]), corridor_goals())
-    with pytest.raises(ValueError, match="env must have discrete actions that start at 0, got Box"):
-        evaluate_mastery(Pilgrim(), SyncVectorEnv([lambda: gym.make("Pendulum-v1")]), np.zeros((1, 3), np.float32))
+    for env, goals, error, message in (
+        (unknown, corridor_goals(), ValueError, r"env\.metadata must say its autoreset_mode, got None"),
+        (DummyVecEnv([Corridor]), corridor_goals(), TypeError, "env must be a gymnasium.vector.VectorEnv.*got DummyVecEnv"),
+        (pendulum, np.zeros((1, 3), np.float32), ValueError, "env must have discrete actions that start at 0, got Box"),
+    ):
+        with pytest.raises(error, match=message):
+            evaluate_mastery(Pilgrim(), env, goals)
     with pytest.raises(ValueError, match="eval_freq must be a whole number, at least 1, got 0"):
         MasteryCallback(corridors(1), corridor_goals(), 0)
 
@@ -244,9 +225,8 @@ def test_mastery_of_some_of_the_goals():
         some = result.subset(goals)
         assert some.rate == 0.75
         assert 0.5 <= some.interval[0] <= 0.75 <= some.interval[1] <= 1.0
-        np.testing.assert_array_equal(some.reached, reached[[0, 3]])
-        np.testing.assert_array_equal(some.steps, steps[[0, 3]])
-        np.testing.assert_array_equal(some.ceiling, ceiling[[0, 3]])
+        for found, expected in ((some.reached, reached), (some.steps, steps), (some.ceiling, ceiling)):
+            np.testing.assert_array_equal(found, expected[[0, 3]])
     assert result.subset([2]).interval == (0.0, 0.0)
     assert MasteryResult(0.5, (0.1, 0.9), reached, steps).subset(mask).ceiling is None
     with pytest.raises(ValueError, match="at least one of the goals"):

@@ -90,16 +90,13 @@ def test_a_transition_costs_a_frame_and_so_does_the_first_of_an_episode():
     np.testing.assert_array_equal(there[:2, 0].reshape(2, 4), [[0, 5, 6, 7], [5, 6, 7, 8]])
 
 
-def test_each_stream_goes_on_with_its_own_frames():
+def test_each_stream_goes_on_with_its_own_frames_and_memory_is_used_again():
     store = FrameStore((2, 1, 1), np.uint8, 2)
     for number in range(1, 4):
         ids = store.put(stacks((number, number + 1), (100 + number, 101 + number)))
         store.hold(ids)
     assert len(store) == 1 + 2 * 4  # zeros, and of each the two first frames and one for each step
     np.testing.assert_array_equal(store.newest(store.get(ids)).reshape(-1), [4, 104])
-
-
-def test_memory_of_dropped_frames_is_used_again():
     store = FrameStore((1000,), np.uint8)
     for number in range(5_000):
         store.put(np.full((1, 1000), number % 255 + 1, np.uint8))

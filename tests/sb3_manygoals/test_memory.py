@@ -1,11 +1,7 @@
-"""What would not fit into memory is refused; what is freed stays with the process."""
+"""What would not fit into memory is refused."""
 
-import platform
-import subprocess
-import sys
 import tracemalloc
 import warnings
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -16,39 +12,6 @@ from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, memory
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, TDTargets
 from tests.sb3_manygoals.test_guards import Hostile, make_model
 from tests.sb3_manygoals.worlds import Corridor
-
-ROOT = Path(__file__).parents[2]
-HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-FAULTS = """
-import resource, sys
-import torch as th
-from sb3_manygoals.memory import keep_freed_memory
-th.set_num_threads(1)
-if sys.argv[1] == "kept":
-    keep_freed_memory()
-def rounds(pages):
-    for size in pages:
-        # always a page more: what is larger than all that was freed is never taken from the heap
-        held = [th.ones(size, 1024) for _ in range(4)]
-        del held
-rounds(range(512, 515))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-rounds(range(515, 535))
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 20)
-"""
-
-
-def faults(mode):
-    # in processes of their own: the allocator adapts once and for all; the least of them, as whatever else faults only adds
-    command = [sys.executable, "-c", FAULTS, mode]
-    return min(float(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout) for _ in range(3))
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other rules")
-def test_freed_memory_is_kept_for_the_next_time():
-    assert faults("kept") < 20
-    if not (HUGE_PAGES.exists() and "[always]" in HUGE_PAGES.read_text()):  # of which these 8 MiB would be four
-        assert faults("given back") > 300
 
 
 @pytest.mark.parametrize("action_masks", [False, True])
@@ -149,8 +112,3 @@ def test_limits_of_control_groups(files, left, tmp_path, monkeypatch):
     host = 10**6
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": host}))
     assert memory.available_memory(tmp_path) == (host if left is None else left)
-
-
-def test_sizes_are_readable():
-    sizes = {0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 2**30: "1.0 GiB", 3 * 2**60: "3072.0 PiB"}
-    assert {size: memory.readable(size) for size in sizes} == sizes

@@ -5,8 +5,9 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecMonitor
 
-from sb3_manygoals.checkpoint.callback import ExactCheckpointCallback
-from sb3_manygoals.minatar import GAMES, MinAtarCNN, MinAtarVectorEnv, game_id, make_minatar_vec_env
+from sb3_manygoals.checkpoint import copy_tree
+from sb3_manygoals.minatar import GAMES, MinAtarCNN, MinAtarVectorEnv, make_minatar_vec_env
+from tests.sb3_manygoals.checkpoint.trees import assert_same
 
 POLICY = {"features_extractor_class": MinAtarCNN, "net_arch": []}
 
@@ -42,12 +43,14 @@ def play(env, n, seed=0):
 
 
 def test_equal_seeds_give_equal_games_and_copies_differ():
-    env, again, other = (MinAtarVectorEnv("asterix", 4) for _ in range(3))
-    for each, seed in ((env, 1), (again, 1), (other, 2)):
-        each.reset(seed=seed)
-    one, two, three = (np.stack([step[0] for step in play(each, 60)]) for each in (env, again, other))
-    np.testing.assert_array_equal(one, two)
-    assert (one != three).any()
+    def pictures(seed):
+        env = MinAtarVectorEnv("asterix", 4)
+        env.reset(seed=seed)
+        return np.stack([step[0] for step in play(env, 60)])
+
+    one = pictures(1)
+    np.testing.assert_array_equal(one, pictures(1))
+    assert (one != pictures(2)).any()
     assert (one[:, 0] != one[:, 1]).any()
 
 
@@ -64,12 +67,10 @@ def test_games_go_on_as_they_were_saved(game):
     env, again = MinAtarVectorEnv(game, 3), MinAtarVectorEnv(game, 3)
     env.reset(seed=5)
     play(env, 70)
-    state = env.get_checkpoint_state()
+    state = copy_tree(env.get_checkpoint_state())
     expected = play(env, 70, 1)
-    again.set_checkpoint_state(state)  # which was a copy
-    for left, right in zip(expected, play(again, 70, 1), strict=True):
-        for a, b in zip(left, right, strict=True):
-            np.testing.assert_array_equal(a, b)
+    again.set_checkpoint_state(state)
+    assert_same(play(again, 70, 1), expected)
 
 
 def test_a2c_learns_breakout_and_scores_are_those_of_whole_games():
@@ -80,21 +81,6 @@ def test_a2c_learns_breakout_and_scores_are_those_of_whole_games():
     model.learn(25_000)
     after = evaluate_policy(model, make_minatar_vec_env("Breakout", 16, seed=9), 64)[0]
     assert after > before + 0.5, (before, after)
-
-
-def test_a2c_resumes_to_the_last_bit(tmp_path):
-    def model():
-        return A2C("CnnPolicy", make_minatar_vec_env("seaquest", 4, seed=0), policy_kwargs=POLICY, seed=0)
-
-    whole = model()  # which seeds torch's own random numbers
-    whole.learn(800)
-    model().learn(400, ExactCheckpointCallback(tmp_path, every_steps=400))
-    rest = model()
-    callback = ExactCheckpointCallback(tmp_path, every_steps=10_000)
-    assert callback.resume(rest)
-    rest.learn(800 - rest.num_timesteps, callback, reset_num_timesteps=False)
-    for left, right in zip(whole.policy.parameters(), rest.policy.parameters(), strict=True):
-        assert left.equal(right)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +98,5 @@ def test_bad_arguments_are_named(arguments, message):
 
 
 def test_the_state_of_another_game_is_refused():
-    with pytest.raises(ValueError, match="1 games of asterix, not of 1 of freeway"):
-        MinAtarVectorEnv("freeway").set_checkpoint_state(MinAtarVectorEnv("asterix").get_checkpoint_state())
-
-
-def test_names_of_games():
-    for name in ("SpaceInvaders", "space invaders", "SPACE_INVADERS"):
-        assert game_id(name) == "space_invaders"
+    with pytest.raises(ValueError, match="1 games of asterix, not of 1 of space_invaders"):
+        MinAtarVectorEnv("Space Invaders").set_checkpoint_state(MinAtarVectorEnv("asterix").get_checkpoint_state())

@@ -7,8 +7,7 @@ from collections import deque
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.toy_text import TaxiEnv
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import (
     DelayObservation,
     FrameStackObservation,
@@ -28,7 +27,6 @@ from stable_baselines3.common.vec_env import (
     SubprocVecEnv,
     VecCheckNan,
     VecEnv,
-    VecExtractDictObs,
     VecFrameStack,
     VecMonitor,
     VecNormalize,
@@ -113,31 +111,20 @@ def stateful():
     return StatefulEnv(Monitor(corridor()))
 
 
-def image_corridor():
-    return corridor(image=True)
+def vector(make_env, n=3, **kwargs):
+    return SyncVectorEnv([make_env] * n, **kwargs)
 
 
-def reward_normalized():
-    return NormalizeReward(NormalizeObservation(cartpole()))
-
-
-def vector(make_env, kind=SyncVectorEnv, n=3, **kwargs):
-    return kind([make_env] * n, **kwargs)
-
-
-def goals(make_env=small):
-    return GoalBufferWrapper(make_env(), selector=Recent(), max_episode_steps=6)
+def goals():
+    return GoalBufferWrapper(small(), selector=Recent(), max_episode_steps=6)
 
 
 ENVIRONMENTS = {
     "CartPole": cartpole,
-    "MountainCar": lambda: gym.make("MountainCar-v0", max_episode_steps=30),
-    "Pendulum": lambda: gym.make("Pendulum-v1", max_episode_steps=30),
-    "Acrobot": lambda: gym.make("Acrobot-v1", max_episode_steps=30),
-    "FrozenLake": lambda: gym.make("FrozenLake-v1"),
-    "CliffWalking": lambda: gym.make("CliffWalking-v1", is_slippery=True, max_episode_steps=30),
-    "Taxi": lambda: TimeLimit(TaxiEnv(), 30),
-    "Blackjack": lambda: gym.make("Blackjack-v1"),
+    **{
+        name: functools.partial(gym.make, name, max_episode_steps=30)
+        for name in ("MountainCar-v0", "Pendulum-v1", "Acrobot-v1", "FrozenLake-v1", "Taxi-v4", "Blackjack-v1")
+    },
     "TwoRooms": small,
     "Corridor": corridor,
     "Tangle": Tangle,
@@ -146,7 +133,7 @@ ENVIRONMENTS = {
     "FrameStack": lambda: FrameStackObservation(small(), 3),
     "statistics": lambda: RecordEpisodeStatistics(ReshapeObservation(cartpole(), (2, 2)), buffer_length=5),
     "TimeAware, Delay": lambda: TimeAwareObservation(DelayObservation(cartpole(), 2)),
-    "Normalize": reward_normalized,
+    "Normalize": lambda: NormalizeReward(NormalizeObservation(cartpole())),
     "StickyAction": lambda: StickyAction(cartpole(), 0.4, (1, 3)),
     "Monitor": monitored,
     "drawn": lambda: gym.make("CartPole-v1", render_mode="rgb_array"),
@@ -155,20 +142,16 @@ ENVIRONMENTS = {
         for name in ("DoorKey-5x5", "Dynamic-Obstacles-5x5", "KeyCorridorS3R2", "MultiRoom-N2-S4", "ObstructedMaze-1Dlhb")
     },
     "Dummy": lambda: DummyVecEnv([monitored] * 3),
-    "Dummy dict": lambda: VecExtractDictObs(DummyVecEnv([lambda: DictObs(small())] * 2), "image"),
     "Dummy goals": lambda: DummyVecEnv([goals] * 2),
     "VecMonitor": lambda: VecMonitor(DummyVecEnv([small] * 3)),
-    "VecFrameStack": lambda: VecFrameStack(VecTransposeImage(DummyVecEnv([image_corridor] * 3)), 2),
-    "VecFrameStack dict": lambda: VecFrameStack(DummyVecEnv([lambda: DictObs(image_corridor())] * 2), 3),
+    "VecFrameStack": lambda: VecFrameStack(VecTransposeImage(DummyVecEnv([lambda: corridor(image=True)] * 3)), 2),
+    "VecFrameStack dict": lambda: VecFrameStack(DummyVecEnv([lambda: DictObs(corridor(image=True))] * 2), 3),
     "VecNormalize": lambda: VecCheckNan(VecNormalize(DummyVecEnv([cartpole] * 3))),
     "VecGoal": lambda: VecGoalBufferWrapper(DummyVecEnv([small] * 3), max_episode_steps=6),
     "VecGoal worlds go on": lambda: VecGoalBufferWrapper(VecFrameStack(DummyVecEnv([small] * 2), 2), max_episode_steps=6),
     "Subproc": lambda: SubprocVecEnv([stateful] * 2, start_method="fork"),
     "Subproc goals": lambda: VecGoalBufferWrapper(SubprocVecEnv([stateful] * 2, start_method="fork"), max_episode_steps=6),
     **{f"Sync {mode.name}": functools.partial(vector, cartpole, autoreset_mode=mode) for mode in MODES},
-    **{
-        f"Async {mode.name}": functools.partial(vector, stateful, AsyncVectorEnv, 2, autoreset_mode=mode) for mode in MODES[1:]
-    },
     "vector wrappers": lambda: VectorRecordEpisodeStatistics(VectorNormalizeObservation(vector(cartpole))),
     "CartPole native": lambda: gym.make_vec("CartPole-v1", 3, "vector_entry_point"),
     **{
@@ -176,7 +159,6 @@ ENVIRONMENTS = {
         for mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
         for name, make in {
             "Sync": lambda mode: vector(corridor, autoreset_mode=mode),
-            "Async": lambda mode: vector(stateful, AsyncVectorEnv, 2, autoreset_mode=mode),
             "native": lambda mode: gym.make_vec(SMALL, 3, max_episode_steps=6, autoreset_mode=mode),
         }.items()
     },

@@ -10,9 +10,11 @@ import gymnasium as gym
 import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
+from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
 from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
+from sb3_manygoals.checkpoint.envs import StatefulEnv
 from tests.sb3_manygoals.checkpoint.test_resume import SMALL, Stop, build, same
 
 pytestmark = pytest.mark.usefixtures("no_sync")
@@ -126,15 +128,19 @@ def test_signals_that_do_not_end_it(tmp_path, told):
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
-def test_inside_of_a_callback_that_does_not_tell_it_of_rollouts_it_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="is inside of EveryNTimesteps, which does not tell it where rollouts start"):
-        build("one environment").learn(20, EveryNTimesteps(10, ExactCheckpointCallback(tmp_path)))
-
-
-def test_starting_over_by_mistake_is_noticed(tmp_path):
-    build("one environment").learn(20, ExactCheckpointCallback(tmp_path))
+def test_mistakes_are_noticed(tmp_path):
     model, callback = build("one environment"), ExactCheckpointCallback(tmp_path)
+    with pytest.raises(ValueError, match="is inside of EveryNTimesteps, which does not tell it where rollouts start"):
+        model.learn(20, EveryNTimesteps(10, callback))
+    callback = ExactCheckpointCallback(tmp_path)
+    with pytest.raises(RuntimeError, match=r"save\(\) must be called after learn\(\) has begun"):
+        callback.save()
+    build("one environment").learn(20, callback)
+    callback.save()
+    model = build("one environment")
     assert callback.resume(model)
+    with pytest.raises(RuntimeError, match=r"save\(\) must be called after learn\(\) has begun"):
+        callback.save()
     with pytest.raises(ValueError, match="pass reset_num_timesteps=False"):
         model.learn(20, callback)
 
@@ -190,42 +196,46 @@ def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(tmp_path):
     assert steps(tmp_path) == [40, 50, 60]
 
 
+def alone():
+    return build("one environment")
+
+
+def forked():
+    env = SubprocVecEnv([lambda: StatefulEnv(gym.make(SMALL))] * 2, start_method="fork")
+    return build("one environment", env=env)
+
+
 SCRIPT = """
     import signal, sys
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
     sys.path[:0] = {path!r}
-    import multiprocessing
-    import gymnasium as gym
-    from stable_baselines3.common.vec_env import SubprocVecEnv
-    from sb3_manygoals import ExactCheckpointCallback, GymnasiumVecEnv, ManyGoalsDQN
-    from sb3_manygoals.checkpoint.envs import StatefulEnv
-    from tests.sb3_manygoals.checkpoint.test_callback import SMALL, Do
-
-    def make():
-        return StatefulEnv(gym.make(SMALL))
-
-    if __name__ == "__main__":
-        if {kind!r} == "SubprocVecEnv":
-            multiprocessing.set_forkserver_preload(["sb3_manygoals"])  # imported once
-            env = SubprocVecEnv([make] * 2)
-        else:
-            env = GymnasiumVecEnv(gym.vector.AsyncVectorEnv([make] * 2, autoreset_mode="Disabled"))
-        model = ManyGoalsDQN("CnnPolicy", env, learning_starts=10**6, policy_kwargs={{"embedding_dim": 8}}, device="cpu")
-        try:
-            model.learn(10**9, [Do(20, lambda: print("ready", flush=True)), ExactCheckpointCallback({root!r})])
-        except KeyboardInterrupt:
-            print("interrupted", flush=True)
+    import torch
+    torch.set_num_threads(1)  # as the tests have
+    from tests.sb3_manygoals.checkpoint.test_callback import Do, ExactCheckpointCallback, alone, forked
+    try:
+        {make}().learn(10**9, [Do(70, lambda: print("ready", flush=True)), ExactCheckpointCallback({root!r})])
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
 """
 
 
-@pytest.mark.parametrize("kind", ["SubprocVecEnv", "AsyncVectorEnv"])
-def test_ctrl_c_leaves_the_workers_to_the_last_checkpoint(kind, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT.format(path=sys.path, root=str(tmp_path / "checkpoints"), kind=kind)))
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+@pytest.mark.parametrize(
+    ("number", "make", "end"),
+    [(signal.SIGINT, forked, ("interrupted\n", 0)), (signal.SIGTERM, alone, ("", -signal.SIGTERM))],
+)
+def test_told_to_end_it_saves_first(number, make, end, tmp_path):
+    script = textwrap.dedent(SCRIPT.format(path=sys.path, root=str(tmp_path), make=make.__name__))
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout.readline() == "ready\n"
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        rest, _ = process.communicate(timeout=60)
-    assert (rest, process.returncode) == ("interrupted\n", 0)
-    (step,) = steps(tmp_path / "checkpoints")
-    assert step >= 20
+        os.killpg(process.pid, number)  # as a terminal tells the workers too
+        try:
+            rest, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()  # if it has not ended, the test must
+    assert (rest, process.returncode) == end
+    model = make()
+    assert ExactCheckpointCallback(tmp_path).resume(model)
+    assert steps(tmp_path) == [model.num_timesteps]
+    assert model.num_timesteps >= 70
+    model.env.close()

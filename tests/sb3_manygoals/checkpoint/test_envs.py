@@ -3,19 +3,16 @@
 import copy
 
 import gymnasium as gym
-import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv, MaxAndSkipEnv, NoopResetEnv, StickyActionEnv
 from stable_baselines3.common.monitor import Monitor
 
 from gym_twoRooms import TwoRoomsSwitchVectorEnv
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from tests.sb3_manygoals.checkpoint.kinds import ENVIRONMENTS, MODES, Driver, Recent, corridor, stateful
+from tests.sb3_manygoals.checkpoint.kinds import ENVIRONMENTS, MODES, Driver, Recent, corridor
 from tests.sb3_manygoals.checkpoint.trees import assert_same
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -55,7 +52,7 @@ def test_goes_on_as_the_first(build, name, steps):
     set_env_state(again.env, state)
     if name != "drawn":  # what is not drawn yet has attributes that a picture has not
         assert_same(get_env_state(again.env), get_env_state(first.env))
-    for _ in range(60 if "Subproc" in name or "Async" in name else 300):
+    for _ in range(60 if "Subproc" in name else 300):
         assert_same(again.step(), first.step())
     assert_same(again.reset(8), first.reset(8))
     assert_same(state, kept)  # stepping changed nothing in it
@@ -64,7 +61,7 @@ def test_goes_on_as_the_first(build, name, steps):
 SOME = ("Tangle", "goals", "MiniGrid DoorKey-5x5", "Dummy", "VecGoal", "VecFrameStack", "Sync NEXT_STEP", "VecGoal native")
 
 
-@pytest.mark.parametrize("name", [*SOME, "Subproc", "Async SAME_STEP"])
+@pytest.mark.parametrize("name", [*SOME, "Subproc"])
 def test_to_be_asked_disturbs_nothing(build, name):
     first, other = build(name, 0), build(name, 0)
     for _ in range(30):
@@ -93,29 +90,9 @@ def test_vectors_of_two_rooms(mode, steps, seed, reset, n):
     assert_same(again.step(), first.step())
 
 
-def test_an_async_vector_env_that_is_reset_in_part():
-    first, again = [AsyncVectorEnv([stateful] * 2, autoreset_mode=AutoresetMode.DISABLED) for _ in range(2)]
-    first.reset(seed=1)
-    again.reset()
-    first.step_async(np.array([2, 1]))
-    with pytest.raises(CheckpointError, match="AsyncVectorEnv is in the middle of a step"):
-        get_env_state(first)
-    first.step_wait()
-    set_env_state(again, get_env_state(first))
-    assert_same(*[env.reset(options={"reset_mask": np.array([True, False])}) for env in (again, first)])
-    first.close()
-    again.close()
-
-
-def test_what_the_first_did_not_have_goes():
-    again = corridor()
-    again.unwrapped.later = 1
-    set_env_state(again, get_env_state(corridor()))
-    assert not hasattr(again.unwrapped, "later")
-
-
-def test_rows_go_to_the_file_of_the_new_monitor(tmp_path):
+def test_what_the_first_did_not_have_goes_and_rows_go_to_the_file_of_the_new_monitor(tmp_path):
     first, again = (Monitor(corridor(), str(tmp_path / name)) for name in ("first", "again"))
+    again.unwrapped.later = 1
     for env in (first, again):
         env.reset(seed=0)
         for _ in range(7):
@@ -123,6 +100,7 @@ def test_rows_go_to_the_file_of_the_new_monitor(tmp_path):
         if env is first:
             set_env_state(again, get_env_state(first))
         env.close()
+    assert not hasattr(again.unwrapped, "later")
     assert again.get_episode_lengths() == [7, 7]
     assert len((tmp_path / "again.monitor.csv").read_text().splitlines()) == 3
 
@@ -132,7 +110,7 @@ class Counting(gym.Wrapper):
 
     def __init__(self, env, start=0):
         super().__init__(env)
-        self.base, self.start, self.n, self.hidden = env.unwrapped, start, start, open
+        self.base, self.start, self.n = env.unwrapped, start, start
 
     def step(self, action):
         self.n += 1
@@ -181,24 +159,3 @@ def test_own_methods_are_used_and_not_those_of_what_is_inside():
         assert_same(again.step(1), first.step(1))
     with pytest.raises(CheckpointError, match="the state does not fit Counting: it counts from 0, not 3"):
         set_env_state(Outer(TimeLimit(Counting(Corridor(), 3), 9)), state)
-
-
-@pytest.mark.parametrize("game", ["Breakout", "Qbert"])
-@pytest.mark.parametrize("steps", [0, 1, 40])
-def test_atari_games(game, steps):
-    gym.register_envs(pytest.importorskip("ale_py"))
-
-    def make(**kwargs):
-        env = StickyActionEnv(Monitor(gym.make(f"ALE/{game}-v5", frameskip=(2, 5), **kwargs)), 0.25)
-        return Driver(EpisodicLifeEnv(MaxAndSkipEnv(NoopResetEnv(env), 2)))
-
-    first, again = make(repeat_action_probability=0), make(repeat_action_probability=0)
-    first.reset(5)
-    for _ in range(steps):
-        first.step()
-    state = get_env_state(first.env)
-    set_env_state(again.env, state)
-    for _ in range(100):
-        assert_same(again.step(), first.step())
-    with pytest.raises(CheckpointError, match="make the game with repeat_action_probability=0"):
-        get_env_state(make().env)
