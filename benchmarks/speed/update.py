@@ -75,17 +75,16 @@ class UpdateConfig(TorchSpeedConfig):
 
 def table(scenarios: Sequence[Scenario], measured: pd.DataFrame, threads: int) -> pd.DataFrame:
     """Medians over rounds, a row an update; "goal_updates_per_second" counts the pairs that are taught."""
-    rows = []
-    for scenario in scenarios:
-        speed = measured[scenario.name].median()
-        rows.append(
-            {
-                "threads": threads,
-                "update": scenario.name,
-                "transitions": scenario.transitions,
-                "goals": scenario.goals,
-                "updates_per_second": speed,
-                "goal_updates_per_second": speed * scenario.transitions * scenario.goals,
-            }
-        )
+    speeds = [measured[scenario.name].median() for scenario in scenarios]
+    rows = [
+        {
+            "threads": threads,
+            "update": scenario.name,
+            "transitions": scenario.transitions,
+            "goals": scenario.goals,
+            "updates_per_second": speed,
+            "goal_updates_per_second": speed * scenario.transitions * scenario.goals,
+        }
+        for scenario, speed in zip(scenarios, speeds, strict=True)
+    ]
     return pd.DataFrame(rows)

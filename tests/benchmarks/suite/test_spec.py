@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.suite import Spec, SuiteError, pending, read_result, results, shard
-from benchmarks.suite.attempt import attempt
+from benchmarks.suite import Spec, SuiteError, read_result, results
 from benchmarks.suite.spec import Result
-from tests.benchmarks.suite.suite_agent import make, quick
+from tests.benchmarks.suite.suite_agent import make
 
 
 def test_names_are_what_is_run_and_a_hash():
@@ -68,19 +67,6 @@ def test_a_spec_that_cannot_be_is_refused(change, message):
         Spec(**fields | change)
 
 
-def test_a_result_comes_back(tmp_path):
-    spec = make()
-    folder = spec.folder(tmp_path)
-    folder.mkdir()
-    result = Result(spec, {"score": 0.1}, 2.5, 3)
-    result.write(folder)
-    assert read_result(folder) == result
-    assert [path.name for path in folder.iterdir()] == ["result.json"]
-    with pytest.raises(SuiteError, match=r"walk must return plain JSON, got .*inf"):
-        Result(spec, {"score": float("inf")}, 2.5, 3).write(folder)
-    assert read_result(folder) == result
-
-
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"spec": {}}', "\xff", '{"spec": 1, "values": {}, "seconds": 1, "attempts": 1}']
 )
@@ -90,45 +76,27 @@ def test_a_damaged_result_is_an_error_that_names_it(tmp_path, text):
     folder.mkdir()
     (folder / "result.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(SuiteError, match=rf"{folder / 'result.json'} is damaged: .*Remove it"):
-        pending([spec], tmp_path)
+        results([spec], tmp_path)
     Result(make(seed=1), {}, 1.0, 1).write(folder)
     with pytest.raises(SuiteError, match=f"is of another run, {make(seed=1).name}"):
         results([spec], tmp_path)
 
 
-def test_a_result_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_result_comes_back_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     spec = make()
-    folder = spec.folder(tmp_path)
+    folder, result = spec.folder(tmp_path), Result(spec, {"score": 0.1}, 2.5, 3)
     folder.mkdir()
 
     def no_space(descriptor):
         raise OSError("no space left on device")
 
-    for before in (None, {"score": 0.1}):
+    for before in ({}, {spec: result}):
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", no_space)
             with pytest.raises(OSError, match="no space left"):
                 Result(spec, {"score": 0.2}, 2.5, 3).write(folder)
-        assert [result.values for result in results([spec], tmp_path).values()] == ([] if before is None else [before])
-        Result(spec, {"score": 0.1}, 2.5, 3).write(folder)
-
-
-def test_pending_are_those_without_a_result_each_once(tmp_path):
-    specs = quick()
-    attempt(specs[2], specs[2].folder(tmp_path))
-    assert pending([*specs, *specs], tmp_path) == [spec for spec in specs if spec != specs[2]]
-    assert list(results(specs, tmp_path)) == [specs[2]]
-
-
-@given(st.integers(1, 20), st.integers(1, 6))
-def test_each_spec_is_in_one_shard(n_specs, n_shards):
-    specs = [make(seed=seed) for seed in range(n_specs)]
-    parts = [shard(specs, f"{i + 1}/{n_shards}") for i in range(n_shards)]
-    assert sorted((spec for part in parts for spec in part), key=specs.index) == specs
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])
-def test_a_shard_that_is_none_is_refused(part):
-    with pytest.raises(ValueError, match=f"shard must be i/n with 1 <= i <= n, got '{part}'"):
-        shard([], part)
+        with pytest.raises(SuiteError, match=r"walk must return plain JSON, got .*inf"):
+            Result(spec, {"score": float("inf")}, 2.5, 3).write(folder)
+        assert results([spec], tmp_path) == before
+        result.write(folder)
+    assert read_result(folder) == result
