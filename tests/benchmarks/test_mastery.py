@@ -82,12 +82,7 @@ def test_the_run_folder_holds_everything(folder):
     model = ManyGoalsDQN.load(folder / "model.zip", env=SMALL.make())
     model.load_goal_buffer(folder / "goals.npz")
     assert (model.num_timesteps, len(model.goal_buffer)) == (2400, int(read(folder / "summary.csv")[0]["known"]))
-    html = (folder / "report.html").read_text()  # which needs no network
-    assert not re.findall(r'(?:src|href)="(?!data:|#|[\w./-]+")[^"]*"', html)
-    assert "http" not in html.replace("http-equiv", "")
-    assert html.count("data:image/gif") == 1
-    for name in re.findall(r'href="([\w./-]+)"', html):
-        assert (folder / name).is_file()
+    assert (folder / "report.html").read_text().count("data:image/gif") == 1
 
 
 def test_the_tables_agree_with_each_other(folder):
@@ -114,27 +109,13 @@ def test_the_tables_agree_with_each_other(folder):
     assert f"knows {summary['known']} of the 220 observations" in page
 
 
-class Numbered:
-    """An agent that is asked about state numbers, as a table is."""
-
-    def __init__(self, policy):
-        self.policy = policy
-
-    def predict(self, observation, *, deterministic=False):
-        pictures = {name: self.policy.mdp.observations[states] for name, states in observation.items()}
-        return self.policy.predict(pictures)
-
-
 def test_the_film_ends_in_green_where_goals_are_reached(tmp_path):
     mdp = compile_layout(Layout.named("small"))
     states = np.arange(mdp.n_states)[::-1]
     reached = np.ones((mdp.n_states, 1), dtype=np.bool_)
-    result, oracle = MasteryResult(1.0, (1.0, 1.0), reached, reached.astype(np.int64)), OraclePolicy(mdp, states)
-    paths = [tmp_path / "pictures.gif", tmp_path / "numbers.gif"]
-    for path, model, numbered in zip(paths, (oracle, Numbered(oracle)), (False, True), strict=True):
-        film.reaching(model, SMALL, result, states, path, 0, 0.1, numbered)
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-    with Image.open(paths[0]) as animation:
+    result = MasteryResult(1.0, (1.0, 1.0), reached, reached.astype(np.int64))
+    film.reaching(OraclePolicy(mdp, states), SMALL, result, states, tmp_path / "film.gif", 0, 0.1)
+    with Image.open(tmp_path / "film.gif") as animation:
         first = np.asarray(animation.convert("RGB"))
         animation.seek(animation.n_frames - 1)
         last = np.asarray(animation.convert("RGB"))
@@ -144,17 +125,20 @@ def test_the_film_ends_in_green_where_goals_are_reached(tmp_path):
             assert abs(first[row, column].astype(int) - film.UNDER_WAY).max() < 12
 
 
-@pytest.mark.parametrize("world", [SMALL.id, "FrozenLake8x8-v1"])
-@pytest.mark.parametrize("agent", get_args(Agent))
-def test_every_agent_by_the_same_command_and_clock(agent, world, tmp_path):
-    starts = {"learning_starts": 200} if agent not in ("table", "hindsight") else {}
+@pytest.mark.parametrize(
+    ("agent", "world", "steps"),
+    [*((agent, "FrozenLake8x8-v1", 800) for agent in get_args(Agent)), *((a, SMALL.id, 480) for a in ("paper", "table"))],
+)
+def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path):
+    starts = {} if agent == "table" else {"learning_starts": 210}
     given = json.dumps(merged(KWARGS[agent], starts))
-    folder = config(agent=agent, env_id=world, agent_kwargs=given, output=tmp_path).run()
+    sizes = {"total_steps": steps, "eval_freq": steps, "output": tmp_path}
+    folder = config(agent=agent, env_id=world, agent_kwargs=given, **sizes).run()
     (summary,) = read(folder / "summary.csv")
     n_states = 220 if world == SMALL.id else 64
     assert (summary["agent"], summary["reachable"], summary["measured"]) == (agent, str(n_states), str(n_states))
-    assert (summary["world"], summary["steps"]) == (world.removesuffix("-v0"), "1200")
-    assert 20 < int(summary["known"]) <= n_states
+    assert (summary["world"], summary["steps"]) == (world.removesuffix("-v0"), str(steps))
+    assert 10 < int(summary["known"]) <= n_states
     assert 0.0 <= float(summary["greedy_low"]) <= float(summary["greedy"]) <= float(summary["greedy_high"]) <= 1.0
     assert 0.3 < float(summary["ceiling"]) <= 1.0
     targets = {"default": "PlannedTargets", "td": "TDTargets", "paper": "TDTargets", "head-per-goal": "AllGoalsTargets"}
@@ -171,7 +155,7 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, tmp_path):
 
 
 def test_a_world_that_cannot_be_written_out_is_measured_by_what_is_known(tmp_path, capsys):
-    folder = config(env_id="CartPole-v1", n_envs=2, total_steps=1_200, most_goals=50, output=tmp_path).run()
+    folder = config(env_id="CartPole-v1", n_envs=2, most_goals=50, output=tmp_path).run()
     said = capsys.readouterr().out
     assert "begins at random, and has no model in P. The goals that are measured are those known in the end" in said
     assert "how many can be reached is not known" in said
@@ -212,26 +196,19 @@ def build(**options):
     return make(config(**options), SMALL, SMALL.tables)[0]
 
 
-def same_settings(model, plain):
-    for name in ("buffer_size", "learning_starts", "batch_size", "goal_batch_size", "gamma", "updates_per_step"):
-        assert getattr(model, name) == getattr(plain, name), name
-    assert str(model.policy) == str(plain.policy)
-    assert str(model.policy.optimizer) == str(plain.policy.optimizer)
-    assert type(model.targets) is type(plain.targets)
-
-
 def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
-    env = SMALL.make()
-    same_settings(build(n_envs=1), ManyGoalsDQN("CnnPolicy", env))
-    same_settings(build(agent="td", n_envs=1), ManyGoalsDQN("CnnPolicy", env, target_class=TDTargets))
-    paper = build(agent="paper", n_envs=None)
-    same_settings(paper, ManyGoalsDQN("CnnPolicy", env, **PAPER))
-    assert paper.n_envs == 1
-    assert paper.env.get_attr("goal_tracker")[0].reset_worlds is True
-    assert build(n_envs=None).n_envs == 64
-    hindsight, heads, table = build(agent="hindsight", n_envs=None), build(agent="head-per-goal"), build(agent="table")
-    assert [type(each) for each in (hindsight, heads, table)] == [HindsightDQN, AllGoalsDQN, TabularAllGoals]
-    assert (hindsight.n_envs, table.exploration_steps) == (8, 400)
+    for agent, own in (("default", {}), ("td", {"target_class": TDTargets}), ("paper", PAPER)):
+        model, plain = build(agent=agent, n_envs=1), ManyGoalsDQN("CnnPolicy", SMALL.make(), **own)
+        for name in ("buffer_size", "learning_starts", "batch_size", "goal_batch_size", "gamma", "updates_per_step"):
+            assert getattr(model, name) == getattr(plain, name), name
+        assert (str(model.policy), str(model.policy.optimizer)) == (str(plain.policy), str(plain.policy.optimizer))
+        assert type(model.targets) is type(plain.targets)
+    usual = {agent: build(agent=agent, n_envs=None) for agent in ("default", "paper", "hindsight")}
+    assert {agent: model.n_envs for agent, model in usual.items()} == {"default": 64, "paper": 1, "hindsight": 8}
+    assert usual["paper"].env.get_attr("goal_tracker")[0].reset_worlds is True
+    heads, table = build(agent="head-per-goal"), build(agent="table")
+    assert [type(each) for each in (usual["hindsight"], heads, table)] == [HindsightDQN, AllGoalsDQN, TabularAllGoals]
+    assert table.exploration_steps == 400
 
 
 def test_arguments_reach_the_class():
@@ -243,17 +220,12 @@ def test_arguments_reach_the_class():
     on_policy = build(agent="paper", agent_kwargs='{"target_kwargs": {"goal_sampling": "behavior"}}')
     assert (on_policy.targets.goal_sampling, on_policy.targets.update_interval) == ("behavior", 250)
     assert on_policy.policy.embedding_dim == 1024
-
-
-@pytest.mark.parametrize("selection", SELECTORS)
-def test_every_rule_of_choosing_goals_can_be_asked_for(selection):
-    assert type(build(selection=selection).env.goal_tracker.selector) is SELECTORS[selection]
-    single = build(selection=selection, n_envs=1, agent="paper")
-    assert type(single.env.get_attr("goal_tracker")[0].selector) is SELECTORS[selection]
+    for selection, selector in SELECTORS.items():
+        assert type(build(selection=selection).env.goal_tracker.selector) is selector
 
 
 def test_held_out_goals_are_measured_and_nothing_else(tmp_path):
-    folder = config(held_out=0.2, selection="learning_progress", agent="td", output=tmp_path, total_steps=2_000).run()
+    folder = config(held_out=0.2, selection="learning_progress", agent="td", output=tmp_path).run()
     goals = read(folder / "goals.csv")
     held_out = [row for row in goals if row["held_out"] == "1"]
     assert len(held_out) == 44
@@ -336,12 +308,11 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
     assert read(made / "summary.csv")[0]["steps"] == "2400"  # taken, of no more than 2000 wanted
     settings = json.loads((made / "config.json").read_text())["settings"]
     assert (settings["total_steps"], settings["final_episodes"]) == (2000, 2)  # those that hold now
-    assert "2.00" not in (made / "goals.csv").read_text()
 
 
 @pytest.mark.parametrize(
     ("agent", "world"),
-    [("td", SMALL.id), ("table", SMALL.id), ("hindsight", SMALL.id), ("default", GRID), ("table", GRID)],
+    [*((agent, "FrozenLake8x8-v1") for agent in ("td", "table", "hindsight")), ("default", GRID)],
 )
 def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path):
     if world == GRID:

@@ -83,6 +83,7 @@ def test_single_runs_are_told_apart_by_what_differs(tmp_path, capsys):
     (tmp_path / "two" / "other" / "config.json").write_text('{"settings": {}}')
     expected = [["default, learning_rate=0.1", 0, "unfinished"], ["default, learning_rate=0.2", 1, "unfinished"]]
     expected += [["td", 0, "unfinished"], ["td", 1, "finished"]]
+    assert reader.read([tmp_path / "one" / "second"])[["agent", "seed", "status"]].values.tolist() == expected[3:]
     found = reader.read([tmp_path, tmp_path / "one" / "first"])  # given twice, it counts once
     assert found[["agent", "seed", "status"]].values.tolist() == expected
     assert f"left out: {tmp_path / 'two' / 'other'}, which has no measurement" in capsys.readouterr().out
