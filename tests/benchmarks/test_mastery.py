@@ -243,9 +243,7 @@ def test_held_out_goals_are_measured_and_nothing_else(tmp_path):
     ("options", "message"),
     [
         ("--sed 3", "--sed"),
-        ("--world Nowhere-v0", "error: world must be the id of an environment with goals to learn, got 'Nowhere-v0'"),
         ("--map nofile", "error: map must be one of paper, small, locks, warehouse, mansion, or a file, got 'nofile'"),
-        ("--map small --world FrozenLake8x8-v1", "error: map is for TwoRoomsSwitch worlds only, got 'small'"),
     ],
 )
 def test_a_mistyped_option_is_an_error(options, message):
