@@ -10,11 +10,11 @@ import torch as th
 from stable_baselines3 import A2C
 
 from benchmarks import auxiliary, pretraining
-from benchmarks.__main__ import main
 from benchmarks.agents.a2c import LAST, ScoreCallback
 from benchmarks.auxiliary import CALLBACKS, WORLDS, AuxiliaryConfig, paper_score
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
 from sb3_manygoals.optim import FusedRMSprop
+from tests.benchmarks.command_line import command
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.conftest import no_sync
 from tests.sb3_manygoals.checkpoint.test_resume import same
@@ -122,17 +122,14 @@ def test_the_recipe_is_the_papers():
     assert (paper_score(AuxiliaryConfig(agent="a2c")), paper_score(AuxiliaryConfig(game="Adventure"))) == (1507.7, None)
 
 
-@pytest.mark.parametrize("command", [auxiliary, pretraining])
-def test_the_world_gives_the_defaults_on_the_command_line(command, monkeypatch):
-    name, seen, worlds = command.__name__.split(".")[1], [], command.WORLDS
+@pytest.mark.parametrize("module", [auxiliary, pretraining])
+def test_the_world_gives_the_defaults_on_the_command_line(module, monkeypatch):
+    name, seen, worlds = module.__name__.split(".")[1], [], module.WORLDS
     monkeypatch.setattr(type(worlds["atari"]), "run", lambda self: seen.append(self))
-    for arguments in (["--world", "minigrid", "--agent", "many_goals", "--seed", "7"], ["--game", "Pong"]):
-        monkeypatch.setattr("sys.argv", ["benchmarks", name, *arguments])
-        main()
+    command(name, "--world", "minigrid", "--agent", "many_goals", "--seed", "7")
+    command(name, "--game", "Pong")
     assert seen == [replace(worlds["minigrid"], agent="many_goals", seed=7), replace(worlds["atari"], game="Pong")]
-    monkeypatch.setattr("sys.argv", ["benchmarks", name, "--world", "mars"])
-    with pytest.raises(SystemExit):
-        main()
+    assert command(name, "--world", "mars").returncode == 2
 
 
 def test_what_makes_no_sense_is_refused():

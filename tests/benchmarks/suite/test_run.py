@@ -155,14 +155,6 @@ def test_a_killed_worker_goes_on(tmp_path, undisturbed):
     assert attempts == dict.fromkeys(slow(), 1) | {first: 2}
 
 
-def test_two_drivers_do_not_run_the_same_at_once(tmp_path, undisturbed):
-    """The walk itself fails where it is not alone in its folder; a driver that comes upon a run waits for its end."""
-    both = [driver("slow", tmp_path, "--engine", "processes", "--workers", "3", "--retries", "0") for _ in range(2)]
-    assert [ended(process)[0] for process in both] == [0, 0]
-    assert places(slow(), tmp_path) == undisturbed
-    assert all(result.attempts == 1 for result in results(slow(), tmp_path).values())
-
-
 def test_a_run_in_other_hands_is_left_to_them(tmp_path, capsys):
     spec = make(steps=5)
     folder = spec.folder(tmp_path)
