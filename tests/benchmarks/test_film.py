@@ -1,11 +1,19 @@
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from benchmarks import film
 from benchmarks.film import FilmConfig
+from benchmarks.worlds import World
 from gym_twoRooms.mdp import COLOURS
+from gym_twoRooms.oracle import OraclePolicy
+from sb3_manygoals import MasteryResult
 from tests.benchmarks.command_line import command
+
+
+def frames(path):
+    with Image.open(path) as animation:
+        return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(animation)]
 
 
 def test_the_command_films_the_way_from_goal_to_goal(tmp_path):
@@ -13,11 +21,7 @@ def test_the_command_films_the_way_from_goal_to_goal(tmp_path):
     done = command("film", "--layout", "small", "--goals", "6", "--output", str(output))
     assert done.returncode == 0, done.stderr
     assert "6 goals reached" in done.stdout
-    with Image.open(output) as animation:
-        pictures = []
-        for number in range(animation.n_frames):
-            animation.seek(number)
-            pictures.append(np.asarray(animation.convert("RGB")))
+    pictures = frames(output)
     worlds, goals = ([picture[gap:-gap, left : left + width] for picture in pictures] for left in (gap, 2 * gap + width))
     for picture, world, goal in zip(pictures, worlds, goals, strict=True):
         assert np.array_equal(world, goal) == (picture[0, 0] == film.SUCCESS).all()  # green where the goal is reached
@@ -36,3 +40,15 @@ def test_the_command_films_the_way_from_goal_to_goal(tmp_path):
         with pytest.raises(ValueError, match=r"goals must be in \[1, 220\]"):
             FilmConfig("small", goals=number, output=tmp_path / "none.gif").run()
     assert not (tmp_path / "none.gif").exists()
+
+
+def test_an_agents_film_ends_in_green_where_goals_are_reached(tmp_path):
+    world = World("TwoRoomsSwitchSmall-v0")
+    mdp, reached = world.make().unwrapped.mdp, np.ones((220, 1), dtype=np.bool_)
+    states = np.arange(220)[::-1]
+    result = MasteryResult(1.0, (1.0, 1.0), reached, reached.astype(np.int64))
+    film.reaching(OraclePolicy(mdp, states), world, result, states, tmp_path / "film.gif", 0, 0.1)
+    first, *_, last = frames(tmp_path / "film.gif")
+    for row in (14, -14):
+        for column in (14, first.shape[1] // 2, -14):  # of the six panels' frames
+            assert (first[row, column].tolist(), last[row, column].tolist()) == ([*film.UNDER_WAY], [*film.SUCCESS])

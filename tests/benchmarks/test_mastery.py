@@ -12,18 +12,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from PIL import Image
 
-from benchmarks import film
 from benchmarks.agents.head_per_goal import AllGoalsDQN
 from benchmarks.agents.hindsight import HindsightDQN
 from benchmarks.agents.mastery import SELECTORS, Agent, make, merged
 from benchmarks.mastery import MasteryConfig, choose_held_out
 from benchmarks.worlds import SettingError, World
 from gym_twoRooms.layout import Layout
-from gym_twoRooms.mdp import compile_layout
-from gym_twoRooms.oracle import OraclePolicy
-from sb3_manygoals import PAPER, ManyGoalsDQN, MasteryResult, PlannedTargets, TabularAllGoals, TDTargets, evaluation
+from sb3_manygoals import PAPER, ManyGoalsDQN, PlannedTargets, TabularAllGoals, TDTargets, evaluation
 from tests.benchmarks.command_line import command
 
 ROOT = Path(__file__).parents[2]
@@ -105,22 +101,6 @@ def test_the_tables_agree_with_each_other(folder):
     assert 0.3 < float(summary["plan"]) <= 1.0  # random actions: .05
     assert float(summary["ceiling"]) == pytest.approx(1.0, abs=0.05)
     assert f"knows {summary['known']} of the 220 observations" in page
-
-
-def test_the_film_ends_in_green_where_goals_are_reached(tmp_path):
-    mdp = compile_layout(Layout.named("small"))
-    states = np.arange(mdp.n_states)[::-1]
-    reached = np.ones((mdp.n_states, 1), dtype=np.bool_)
-    result = MasteryResult(1.0, (1.0, 1.0), reached, reached.astype(np.int64))
-    film.reaching(OraclePolicy(mdp, states), SMALL, result, states, tmp_path / "film.gif", 0, 0.1)
-    with Image.open(tmp_path / "film.gif") as animation:
-        first = np.asarray(animation.convert("RGB"))
-        animation.seek(animation.n_frames - 1)
-        last = np.asarray(animation.convert("RGB"))
-    for row in (14, first.shape[0] - 14):
-        for column in (14, first.shape[1] // 2, first.shape[1] - 14):  # of the six panels' frames
-            assert abs(last[row, column].astype(int) - film.SUCCESS).max() < 12
-            assert abs(first[row, column].astype(int) - film.UNDER_WAY).max() < 12
 
 
 @pytest.mark.parametrize(

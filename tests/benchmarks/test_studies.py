@@ -175,14 +175,12 @@ def test_agents_are_compared_with_mastery():
     assert predicted == {"game": "MiniGrid-DoorKey-5x5-v0"} | expected
 
 
-def test_betas_are_compared_on_games_that_all_have(tmp_path, capsys):
+def test_betas_are_compared_on_games_that_all_have(capsys):
     values = {"Boxing": (1.0, 7.0), "Qbert": (200.0, 9000.0), "UpNDown": (600.0, 900.0)}
-    config = BetaStudyConfig(SuiteConfig(root=tmp_path), seeds=2, steps=100, games=tuple(values), betas=(0.01, 0.02))
+    config = BetaStudyConfig(seeds=2, steps=100, games=tuple(values), betas=(0.01, 0.02))
     done = []
     for spec in config.specs():
         done.append(Result(spec, {"score": values[spec.game][spec.settings["weight"] == 0.02] + spec.seed}, 1.0, 1))
-        spec.write(tmp_path)
-        done[-1].write(spec.folder(tmp_path))
     rows = config.compare(done[:-1])  # without one of UpNDown
     assert [(row["beta"], row["games"], row["seeds"]) for row in rows] == [("0.01", 2, 2), ("0.02", 2, 2)]
     for column, row in enumerate(rows):
@@ -190,7 +188,4 @@ def test_betas_are_compared_on_games_that_all_have(tmp_path, capsys):
         assert row["median"] == pytest.approx(normalized(raw, ["Boxing", "Qbert"]).mean(axis=0).mean())  # of two
         assert row["median_low"] <= row["median"] <= row["median_high"]
     assert config.compare([Result(done[0].spec, {"score": None}, 1.0, 1)]) == config.compare([]) == []
-    config.run()
-    with (tmp_path / "beta.csv").open(newline="") as file:
-        assert [(row["beta"], row["games"]) for row in csv.DictReader(file)] == [("0.01", "3"), ("0.02", "3")]
     assert "is that of 0.02" in capsys.readouterr().out

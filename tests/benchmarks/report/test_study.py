@@ -255,9 +255,7 @@ def test_worlds_and_lengths_are_compared_apart(tmp_path):
     make_run(tmp_path / "patient", goals=share(0.5), eval_steps=400)
     for steps, score in ((1000, 5.0), (2000, 7.0)):
         play(tmp_path / "runs", "a2c", "Pong", 0, score, steps=steps)
-    found = reader.read([tmp_path])
-    assert found["group"].nunique() == 3
-    assert set(found["agent"]) == {"a2c", "default"}  # nothing that differs within a group
+    assert reader.read([tmp_path])["group"].nunique() == 3
     page = ReportConfig((tmp_path / "runs",), tmp_path / "page.html").run()
     each = [rows_of(tmp_path / "page-data" / f"games{number}-scores.csv")[0]["score"] for number in (1, 2)]
     assert each == ["5", "7"]
@@ -270,7 +268,6 @@ def test_runs_none_of_which_has_finished(tmp_path):
     assert trouble(page) == []
     assert "Runs: 0 finished, 1 unfinished, 0 not begun." in text_of(page)
     assert 'aria-label="Mastery against steps, greedy"' in page.read_text()
-    assert "Films" not in page.read_text()
     run = make_run(tmp_path / "unknown", goals=share(0.5), env_id="CartPole-v1")  # a world without tables has no curve
     (run / "mastery.csv").unlink()
     page = ReportConfig((run,), run / "report.html").run()

@@ -241,36 +241,30 @@ def test_ray_that_is_not_there_is_a_message(tmp_path, monkeypatch):
         SuiteConfig(tmp_path, engine="ray").run(quick())
 
 
-@pytest.mark.parametrize("what", ["worker", "child"])
-def test_ray_goes_on_where_a_worker_is_killed(tmp_path, undisturbed, monkeypatch, what):
+@pytest.mark.parametrize("what", ["worker", "child", "driver", "driver killed"])
+def test_ray_goes_on_where_something_ends(tmp_path, undisturbed, monkeypatch, what):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     first = slow()[0]
-    process = driver("slow", tmp_path, "--engine", "ray", "--workers", "2")
-    until(lambda: steps_in(first.folder(tmp_path)) > 5, seconds=60)
-    child = psutil.Process(json.loads((first.folder(tmp_path) / "attempts.jsonl").read_text())["pid"])
-    worker = child.parent()
-    assert worker.name().startswith("ray::")
-    (worker if what == "worker" else child).kill()
-    status, output = ended(process)
-    assert status == 0, output
-    assert f"again: {first.name}: " in output
-    assert places(slow(), tmp_path) == undisturbed
-    assert starts(first.folder(tmp_path))[1] > 5
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_runs_on_ray_go_on_where_the_driver_ends(tmp_path, undisturbed, monkeypatch, number):
-    pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    folder = slow()[0].folder(tmp_path)
+    folder = first.folder(tmp_path)
     process = driver("slow", tmp_path, "--engine", "ray", "--workers", "2")
     until(lambda: steps_in(folder) > 5, seconds=60)
     child = psutil.Process(json.loads((folder / "attempts.jsonl").read_text())["pid"])
-    process.send_signal(number)
-    assert ended(process)[0] == (-9 if number == signal.SIGKILL else 128 + number)
-    assert psutil.wait_procs([child], timeout=30)[1] == []
-    if number == signal.SIGTERM:  # otherwise Ray notices after seconds, and then kills
-        assert (folder / "told to end").exists()
-        assert 5 < steps_in(folder) < 50
-    finish(tmp_path, undisturbed)
+    if what in ("worker", "child"):
+        worker = child.parent()
+        assert worker.name().startswith("ray::")
+        (worker if what == "worker" else child).kill()
+        status, output = ended(process)
+        assert status == 0, output
+        assert f"again: {first.name}: " in output
+        assert places(slow(), tmp_path) == undisturbed
+    else:
+        number = signal.SIGTERM if what == "driver" else signal.SIGKILL
+        process.send_signal(number)
+        assert ended(process)[0] == (-9 if number == signal.SIGKILL else 128 + number)
+        assert psutil.wait_procs([child], timeout=30)[1] == []
+        if number == signal.SIGTERM:  # otherwise Ray notices after seconds, and then kills
+            assert (folder / "told to end").exists()
+            assert 5 < steps_in(folder) < 50
+        finish(tmp_path, undisturbed)
+    assert starts(folder)[1] > 5
