@@ -96,11 +96,8 @@ def test_going_on_is_as_if_it_had_not_stopped(world, agent, steps, stop, n_envs,
     same(*states)
     untimed = [[{**row, "training_seconds": None} for row in rows(folder)] for folder in (whole, stopped)]
     assert untimed[0] == untimed[1]
-    records = [read(folder / "config.json") for folder in (whole, stopped)]
-    assert len(records[1]["resumed"]) == 1
-    assert records[1]["settings"]["steps"] == steps  # those that it was resumed with
-    seconds = [float(row["training_seconds"]) for row in rows(stopped)]
-    assert sorted(seconds) == seconds
+    record = read(stopped / "config.json")
+    assert (len(record["resumed"]), record["settings"]["steps"]) == (1, steps)  # those that it was resumed with
 
 
 def test_the_recipe_is_the_papers():
@@ -110,10 +107,8 @@ def test_the_recipe_is_the_papers():
             assert tasks[agent].weight == pytest.approx(given or expected)
             assert (tasks[agent].batch_size, tasks[agent].reduction, tasks[agent].episodes.capacity) == (80, "mean", 2000)
             assert (model.n_envs * model.n_steps, model.gamma, model.max_grad_norm) == (80, 0.99, 0.5)
+            assert model.vf_coef == 0.25  # the paper's value loss: 0.5 of half the squared error
             model.env.close()
-    returns, values = th.randn(2, 9)
-    theirs = 0.5 * (0.5 * (returns - values).square()).mean()  # the paper's value loss: 0.5 of half the squared error
-    th.testing.assert_close(model.vf_coef * th.nn.functional.mse_loss(returns, values), theirs)
     for name, expected in (("baselines", FusedRMSprop), ("sb3", th.optim.RMSprop)):
         optimizer = auxiliary.make(tiny("two_rooms", "a2c", None, optimizer=name))[0].policy.optimizer
         assert type(optimizer) is expected

@@ -148,9 +148,7 @@ def test_a_run_of_mastery_gives_the_numbers_of_its_summary(tmp_path):
 def test_the_mean_return_counts_what_was_before_the_first_row_as_nothing(tmp_path):
     path = tmp_path / "curve.csv"
     assert mean_return(path) == 0.0
-    path.write_text("step,episodes,episode_return\n")
-    assert mean_return(path) == 0.0
-    path.write_text("step,episodes,episode_return\n100,3,5.0\n150,4,1.0\n250,9,2.0\n")
+    path.write_text("step,episode_return\n100,5.0\n150,1.0\n250,2.0\n")
     assert mean_return(path) == (50 * 1.0 + 100 * 2.0) / 250
 
 
