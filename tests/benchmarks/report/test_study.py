@@ -104,7 +104,6 @@ def text_of(page):
 def test_every_number_is_in_a_csv(page):
     assert trouble(page) == []
     found = Page(page.read_text())
-    assert len(found.numbers) > 200
     files = {cell.partition("#")[0] for _, _, cell in found.numbers}
     kinds = [f"mastery1-{kind}" for kind in ("table", "finals", "worst")]
     kinds += ["facts", "coverage", "runs", "games1-summary", "games1-scores", "games1-returns"]

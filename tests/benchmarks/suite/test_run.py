@@ -165,7 +165,8 @@ def test_a_run_in_other_hands_is_left_to_them(tmp_path, capsys):
             attempt(spec, folder, wait=0.1)
         assert in_child(spec, folder, wait=0.1) == 75
     assert not (folder / "starts.txt").exists()
-    assert in_child(spec, folder, wait=0.1) == 0
+    assert [in_child(spec, folder, wait=0.1) for _ in range(2)] == [0, 0]
+    assert len((folder / "attempts.jsonl").read_text().splitlines()) == 2  # the last one found it finished
 
 
 @pytest.mark.parametrize("run", [attempt, in_child])
