@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,6 @@ from sb3_manygoals.auxiliary import (
     PixelControlCallback,
     RewardPredictionCallback,
 )
-from sb3_manygoals.checkpoint import checkpoints
 
 Agent = Literal["many_goals", "a2c", "pixel_control", "reward_prediction"]
 
@@ -46,32 +44,17 @@ class AuxiliaryConfig(A2CConfig):
     goal: int = 0
     """Number of the state to reach, of two_rooms."""
 
-    @property
-    def packages(self) -> tuple[str, ...]:
-        return (*super().packages, *(["lz4"] if self.kind.compress else []))
-
     def run(self) -> Path:
-        """Train, and write ``config.json``, ``curve.csv``, ``curve.png``, ``score.json``, ``model.zip``, logs, checkpoints."""
+        """Train, and write ``config.json``, ``curve.csv``, ``score.json``, ``model.zip``, logs, checkpoints."""
         th.set_num_threads(self.threads)
         model, tasks = make(self)
         folder = recording.open_folder(self, f"auxiliary-{self.game}-{self.agent}-seed{self.seed}")
         print(f"{self.agent} in {self.game}: {self.steps} steps; writing to {folder}")
-        record = a2c.train(self, model, folder, tasks, lambda: _kept(tasks))
-        files = checkpoints(folder / "checkpoints")[0].rglob("*")
         paper = paper_score(self)
-        record |= {
-            "paper": paper,
-            **_kept(tasks),
-            "kept_transitions": sum(task.episodes.n_transitions for task in tasks.values() if task.episodes is not None),
-            "checkpoint_bytes": sum(path.stat().st_size for path in files if path.is_file()),
-        }
-        if record["score"] is not None:
-            from benchmarks.report import figures  # here, as matplotlib and pandas take seconds to import
-
-            figures.return_curve(folder / "curve.csv", folder / "curve.png", f"{self.game}, {self.agent}", paper)
+        a2c.train(self, model, folder, tasks, paper=paper)
         if paper is not None:
             print(f"the paper has {paper:g} after 10M steps")
-        return a2c.conclude(folder, record)
+        return folder
 
 
 WORLDS: dict[WorldName, AuxiliaryConfig] = {
@@ -110,9 +93,3 @@ def paper_score(config: AuxiliaryConfig) -> float | None:
     if config.world != "atari" or config.game not in table.index:
         return None
     return float(table.loc[config.game, config.agent])
-
-
-def _kept(tasks: Mapping[str, AuxiliaryCallback]) -> dict[str, int]:
-    """How full the episode buffers are."""
-    buffers = [task.episodes for task in tasks.values() if task.episodes is not None]
-    return {"kept_episodes": sum(map(len, buffers)), "kept_bytes": sum(buffer.nbytes for buffer in buffers)}

@@ -75,10 +75,9 @@ def reaching(
     """
     Write a GIF of the agent in a TwoRoomsSwitch world on its way to six goals, in a panel each.
 
-    Goals are drawn from those that the agent reached in every episode of ``result`` (from all, if those are too few), starts
-    from the world's resets. Nothing else is selected: failures are seen. ``epsilon`` is the probability of a random action: a
-    greedy policy stands still for ever where it is wrong. ``states`` are those of the goals of ``result``; an agent that is
-    ``numbered`` observes state numbers, others pictures.
+    Goals are drawn from ``states``, those of the goals of ``result``, that the agent reached in every episode (from all, if
+    those are too few). Nothing else is selected: failures are seen. Some actions are random: a greedy policy stands still for
+    ever where it is wrong. An agent that is ``numbered`` observes state numbers, others pictures.
     """
     mastered = np.flatnonzero(result.reached.all(axis=1))
     candidates = mastered if len(mastered) >= PANELS else np.arange(len(states))

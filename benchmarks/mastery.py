@@ -20,7 +20,7 @@ from benchmarks.recording import Clock, CurveLog
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import SettingError, World
 from sb3_manygoals import ManyGoalsDQN, MasteryCallback, MasteryResult, PlannedTargets, evaluate_mastery
-from sb3_manygoals.evaluation import GoalReacher, MasteryPoint
+from sb3_manygoals.evaluation import MasteryPoint
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.goals.environments import goal_trackers
 
@@ -29,6 +29,9 @@ MOST_KNOWN = 1_000
 
 CURVE = ["step", "training_seconds", "greedy", "greedy_low", "greedy_high", "epsilon", "epsilon_low", "epsilon_high"]
 """Columns of ``mastery.csv``: mastery of all goals. Those of the held-out goals follow, if there are any."""
+
+MEASURES = ("greedy", "epsilon", "plan", "held_out_greedy", "held_out_epsilon", "held_out_plan")
+"""Of mastery after training, in ``summary.csv``: by the greedy policy, with random actions, by the plan itself."""
 
 
 @dataclass(frozen=True)
@@ -218,16 +221,12 @@ def _measure(config: MasteryConfig, evaluated: EvaluatedAgent) -> dict[str, Mast
         goals, ceiling = tables.observations[evaluated.states], tables.ceiling(config.eval_steps)
         env = TabularVectorEnv(tables, len(goals))
     episodes = config.final_episodes or (2 if len(goals) > 2_000 else 10)
-
-    def mastery(reacher: GoalReacher, epsilon: float = 0.0, **options: Any) -> MasteryResult:
-        seed = config.seed + 1_000
-        return evaluate_mastery(
-            reacher, env, goals, config.eval_steps, epsilon, episodes_per_goal=episodes, seed=seed, **options
-        )
-
-    results = {"greedy": mastery(model, ceiling=ceiling), "epsilon": mastery(model, config.eval_epsilon)}
+    task: dict[str, Any] = {"env": env, "goals": goals, "max_steps": config.eval_steps}
+    task |= {"episodes_per_goal": episodes, "seed": config.seed + 1_000}
+    results = {"greedy": evaluate_mastery(model, ceiling=ceiling, **task)}
+    results["epsilon"] = evaluate_mastery(model, epsilon=config.eval_epsilon, **task)
     if isinstance(getattr(model, "targets", None), PlannedTargets):
-        results["plan"] = mastery(ByPlan(model, config.seed))
+        results["plan"] = evaluate_mastery(ByPlan(model, config.seed), **task)
     if evaluated.held_out.any():
         results |= {f"held_out_{name}": result.subset(evaluated.held_out) for name, result in results.items()}
     return results
@@ -246,7 +245,7 @@ def _summary(
         "reachable": "" if evaluated.tables is None else len(evaluated.tables),
         "measured": len(greedy.reached),
     }
-    for name in ("greedy", "epsilon", "plan", "held_out_greedy", "held_out_epsilon", "held_out_plan"):
+    for name in MEASURES:
         result = results.get(name)
         values = [""] * 3 if result is None else [round(value, 4) for value in (result.rate, *result.interval)]
         row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
@@ -264,17 +263,14 @@ def _say(summary: dict[str, Any]) -> None:
     reachable = summary["reachable"]
     of = f"of {reachable} reachable observations" if reachable else "observations; how many can be reached is not known"
     print(f"known: {summary['known']} {of}")
-    names = {"greedy": "greedy", "epsilon": "with random actions", "plan": "by the plan itself"}
-    for held, where in (("", ""), ("held_out_", ", goals held out")):
-        for name, words in names.items():
-            rate, low, high = (summary[f"{held}{name}{end}"] for end in ("", "_low", "_high"))
-            if rate != "":
-                print(f"mastered: {rate:.4f} [{low:.4f}, {high:.4f}] {words}{where}")
+    for name in MEASURES:
+        rate, low, high = (summary[f"{name}{end}"] for end in ("", "_low", "_high"))
+        if rate != "":
+            print(f"mastered: {rate:.4f} [{low:.4f}, {high:.4f}] {name.replace('_', ' ')}")
     if summary["ceiling"] != "":
         print(f"the best possible policy, from the same starts: {summary['ceiling']:.4f}")
-    updates = "" if summary["updates"] == "" else f", {summary['updates']} updates"
-    targets = f", {summary['targets']}" if summary["targets"] else ""
-    print(f"{summary['training_seconds']:.0f} s of training, {summary['steps']} steps{updates}{targets}")
+    updates = f", {summary['updates']} updates" if summary["updates"] else ""
+    print(f"{summary['training_seconds']:.0f} s of training, {summary['steps']} steps{updates}")
 
 
 def _goals(evaluated: EvaluatedAgent, results: dict[str, MasteryResult]) -> list[dict[str, Any]]:

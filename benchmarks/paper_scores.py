@@ -23,8 +23,8 @@ PRINTED = (
 
 def summaries() -> pd.DataFrame:
     """
-    :return: the lines of the paper's summaries: human-normalized "median" and games "above_half" of a human, each as
-        "_printed", as it follows from the paper's table, and whether that is the same to the digits printed ("_follows")
+    The lines of the paper's summaries: the human-normalized "median" and the games "above_half" of a human, as printed
+    ("_printed"), as they follow from its table, and whether both agree to the digits printed ("_follows").
     """
     rows = []
     for file, column, title, printed, above in PRINTED:
@@ -40,7 +40,7 @@ def summaries() -> pd.DataFrame:
 
 
 def improvements() -> dict[str, dict[str, float]]:
-    """:return: the paper's five figures of bars: by title, the relative improvement of each game, from its tables"""
+    """The paper's five figures of bars: by title, the relative improvement of each game, from its tables."""
     found = {}
     for file, column, *_ in PRINTED:
         ours, table = {AUXILIARY: "many_goals", PRETRAINING: "many_goals_pretraining"}[file], read_table(file)

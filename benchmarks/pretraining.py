@@ -71,8 +71,7 @@ class PretrainingConfig(A2CConfig):
         print(f"{self.agent} in {self.game}: {self.steps} steps; writing to {folder}")
         if self.agent != "none" and not checkpoints(folder / "checkpoints"):
             _pretrain(self, folder, model)
-        record = a2c.train(self, model, folder)
-        return a2c.conclude(folder, record | {"pretrain_steps": 0 if self.agent == "none" else self.pretrain_steps})
+        return a2c.train(self, model, folder, pretrain_steps=0 if self.agent == "none" else self.pretrain_steps)
 
 
 WORLDS: dict[WorldName, PretrainingConfig] = {

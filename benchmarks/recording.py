@@ -30,8 +30,8 @@ from benchmarks.suite.spec import write_whole
 from sb3_manygoals import ExactCheckpointCallback
 from sb3_manygoals.checkpoint.callback import Checkpointable
 
-PACKAGES = ("sb3-manygoals", "stable-baselines3", "gymnasium", "torch", "numpy", "scipy")
-"""Those whose versions matter to all runs."""
+PACKAGES = ("sb3-manygoals", "stable-baselines3", "gymnasium", "torch", "numpy", "scipy", "ale-py", "minatar", "minigrid")
+"""Those whose versions matter, if they are installed."""
 
 Config = TypeVar("Config", bound="RunConfig")
 
@@ -61,11 +61,6 @@ class RunConfig(ABC):
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
         return cls(**settings | {"output": Path(settings["output"]), "resume": folder})
 
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """Packages whose versions matter."""
-        return PACKAGES
-
     @abstractmethod
     def run(self) -> Path:
         """Carry out the run, or go on with it; returns its folder."""
@@ -87,13 +82,13 @@ def open_folder(config: RunConfig, name: str) -> Path:
     if config.resume is not None:
         return config.resume
     folder = create(config.output, name)
-    write_config(folder, config, config.packages)
+    write_config(folder, config)
     return folder
 
 
-def write_config(folder: Path, config: Any, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
+def write_config(folder: Path, config: Any) -> dict[str, Any]:
     """Write ``config.json``: every setting, the versions, the machine, and the git revision. Returns what was written."""
-    record = {"settings": dataclasses.asdict(config), **_provenance(packages)}
+    record = {"settings": dataclasses.asdict(config), **_provenance()}
     _write_json(folder / "config.json", record)
     return record
 
@@ -107,7 +102,7 @@ def carry_out(config: RunConfig, folder: Path) -> None:
     config = dataclasses.replace(config, output=folder.parent)
     if not (folder / "config.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        write_config(folder, config, config.packages)
+        write_config(folder, config)
     dataclasses.replace(config, resume=folder).run()
 
 
@@ -157,11 +152,15 @@ def _note_resumption(folder: Path, config: RunConfig, resumed: bool) -> None:
     record = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     record["settings"] = dataclasses.asdict(dataclasses.replace(config, resume=None))
     if resumed:
-        record.setdefault("resumed", []).append(_provenance(config.packages))
+        record.setdefault("resumed", []).append(_provenance())
     _write_json(folder / "config.json", record)
 
 
-def _provenance(packages: Sequence[str]) -> dict[str, Any]:
+def _provenance() -> dict[str, Any]:
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     processor, cpuinfo = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
     if cpuinfo.exists():
         names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
@@ -169,7 +168,7 @@ def _provenance(packages: Sequence[str]) -> dict[str, Any]:
     return {
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in packages},
+        "versions": versions,
         "machine": {
             "processor": processor,
             "system": platform.platform(),

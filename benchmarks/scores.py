@@ -1,15 +1,16 @@
 """
 Scores of many games made comparable, summarized, and with the intervals that a few seeds allow.
 
-Scores are arrays of shape (..., n_runs, n_games): a row a seed, a column a game. A published table is one row. What is said
-about several runs follows Agarwal et al. (2021), Deep Reinforcement Learning at the Edge of the Statistical Precipice.
+Scores are arrays of shape (..., n_runs, n_games): a row a seed, a column a game. A published table is one row. A statistic
+has the shape (...). What is said about several runs follows Agarwal et al. (2021), Deep Reinforcement Learning at the Edge of
+the Statistical Precipice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -25,19 +26,12 @@ REFERENCES = ("atari_human_random_49",)
 
 
 def read_table(name: str) -> pd.DataFrame:
-    """
-    :param name: of a CSV file in ``data``, without its ending
-    :return: its scores, a row a game
-    """
+    """Scores of a CSV file in ``data``, named without its ending: a row a game."""
     return pd.read_csv(DATA / f"{name}.csv", index_col="game", float_precision="round_trip")
 
 
 def references(games: Sequence[str]) -> pd.DataFrame:
-    """
-    :param games: names of games, all in one of :data:`REFERENCES`
-    :return: a row for each: the scores that count as 0 and as 1, of Atari those of random play and of a human
-    :raises ValueError: if a game is not there
-    """
+    """A row a game: the scores that count as 0 and as 1, of Atari those of random play and of a human."""
     tables = [read_table(name) for name in REFERENCES]
     table = next((each for each in tables if each.index.isin(games).any()), tables[0])
     missing = [game for game in games if game not in table.index]
@@ -47,14 +41,7 @@ def references(games: Sequence[str]) -> pd.DataFrame:
 
 
 def normalized(scores: ArrayLike, games: Sequence[str]) -> Scores:
-    """
-    Mnih et al. (2015): 0 is random play, 1 a human; of other games the references of their table.
-
-    :param scores: raw, shape (..., n_games)
-    :param games: their names
-    :return: (score - random) / (human - random), of the same shape
-    :raises ValueError: if a game has no references, or there are not as many scores
-    """
+    """Raw scores, shape (..., n_games), so that 0 is random play and 1 a human (Mnih et al. 2015)."""
     raw = np.asarray(scores, dtype=np.float64)
     if raw.shape[-1:] != (len(games),):
         raise ValueError(f"scores must be of shape (..., {len(games)}), one for each game, got {raw.shape}")
@@ -63,57 +50,38 @@ def normalized(scores: ArrayLike, games: Sequence[str]) -> Scores:
 
 
 def mean(scores: Scores) -> Scores:
-    """
-    :param scores: shape (..., n_runs, n_games)
-    :return: the mean over all, shape (...)
-    """
+    """Over all runs of all games."""
     return np.asarray(scores.mean(axis=(-2, -1)))
 
 
 def median(scores: Scores) -> Scores:
-    """
-    :param scores: shape (..., n_runs, n_games)
-    :return: the median over games of their means over runs, shape (...)
-    """
+    """Over games, of their means over runs."""
     return np.asarray(np.median(scores.mean(axis=-2), axis=-1))
 
 
 def count_above(scores: Scores, threshold: float = 0.5) -> Scores:
-    """
-    :param scores: shape (..., n_runs, n_games)
-    :param threshold: which a game must exceed
-    :return: number of games whose mean over runs does, shape (...)
-    """
+    """The number of games whose mean over runs exceeds the threshold."""
     means = np.round(scores.mean(axis=-2), 12)  # one that is 0.5 by its digits must not be above it by its last bit
     return np.asarray((means > threshold).sum(axis=-1), dtype=np.float64)
 
 
 def interquartile_mean(scores: Scores) -> Scores:
-    """
-    :param scores: shape (..., n_runs, n_games)
-    :return: the mean of all runs of all games without the lowest and the highest quarter, shape (...)
-    """
+    """The mean of all runs of all games without the lowest and the highest quarter."""
     from scipy import stats  # importing it takes a second
 
     pooled = scores.reshape(*scores.shape[:-2], -1)
     return np.asarray(stats.trim_mean(pooled, 0.25, axis=-1))
 
 
-def optimality_gap(scores: Scores, target: float = 1.0) -> Scores:
-    """
-    :param scores: shape (..., n_runs, n_games)
-    :param target: beyond which nothing is gained, 1 for as good as a human
-    :return: by how much they fall short of it on average, shape (...); less is better
-    """
-    return np.asarray(target - np.minimum(scores, target).mean(axis=(-2, -1)))
+def optimality_gap(scores: Scores) -> Scores:
+    """By how much scores fall short of a human's on average; beyond them nothing is gained."""
+    return np.asarray(1.0 - np.minimum(scores, 1.0).mean(axis=(-2, -1)))
 
 
 def probability_of_improvement(scores: Scores, others: Scores) -> Scores:
     """
-    :param scores: shape (..., n_runs, n_games)
-    :param others: of another agent, in the same games, shape (..., n_other_runs, n_games)
-    :return: the mean over games of the probability that a run is better than one of the other agent's, where a tie is half of
-        it (the statistic of Mann and Whitney by its largest value), shape (...)
+    The mean over games of the probability that a run is better than one of another agent, whose scores have the shape
+    (..., n_other_runs, n_games). A tie counts half.
     """
     difference = np.sign(scores[..., :, None, :] - others[..., None, :, :])
     return np.asarray((0.5 + difference / 2).mean(axis=(-3, -2, -1)))
@@ -121,41 +89,21 @@ def probability_of_improvement(scores: Scores, others: Scores) -> Scores:
 
 def relative_improvement(scores: ArrayLike, others: ArrayLike, games: Sequence[str]) -> Scores:
     """
-    A bar for each game, as in Wang et al. (2016), Dueling Network Architectures: what is gained, by what the better of a human
-    and the other agent has over random play. The paper has such bars and does not give their formula. This one was in use for
-    these games; it stays finite where the other agent plays no better than random.
-
-    :param scores: raw, shape (n_runs, n_games) or (n_games,); means over runs are compared
-    :param others: raw, of another agent, likewise
-    :param games: their names
-    :return: (score - other) / (max(human, other) - random), shape (n_games,)
-    :raises ValueError: if a game has no references
+    A bar for each game: (score - other) / (max(human, other) - random), of means over runs, as in Wang et al. (2016), Dueling
+    Network Architectures. The paper has such bars and does not give their formula. This one stays finite where the other agent
+    plays no better than random. Scores are raw, shape ([n_runs,] n_games).
     """
     ours, theirs = (np.atleast_2d(np.asarray(each, dtype=np.float64)).mean(axis=0) for each in (scores, others))
     random, human = references(games).to_numpy().T
     return np.asarray((ours - theirs) / (np.maximum(human, theirs) - random))
 
 
-class Estimate(NamedTuple):
-    """A statistic, and the ends of its interval."""
-
-    value: Any
-    low: Any
-    high: Any
-
-
-def interval(statistic: Statistic, *scores: Scores, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Estimate:
+def interval(statistic: Statistic, *scores: Scores, resamples: int = 2000) -> tuple[Any, Any, Any]:
     """
-    A percentile bootstrap, stratified: runs are drawn with replacement within each game of each agent by itself. It speaks of
-    other seeds in the same games, and not of other games.
+    A statistic of scores, and the low and the high end of its 95% interval, each of shape (...).
 
-    :param statistic: a function of this module, or one that takes arrays as they do
-    :param scores: its arguments, each of shape (..., n_runs, n_games)
-    :param level: of confidence
-    :param resamples: how many
-    :param seed: of the draws
-    :return: the estimate, each part of shape (...)
-    :raises ValueError: if there are fewer than two runs: then nothing can be said
+    The interval is a percentile bootstrap, stratified: runs are drawn with replacement within each game of each agent by
+    itself. It speaks of other seeds in the same games, and not of other games.
     """
     for each in scores:
         if each.ndim < 2 or each.shape[-2] < 2 or not np.isfinite(each).all():
@@ -176,20 +124,14 @@ def interval(statistic: Statistic, *scores: Scores, level: float = 0.95, resampl
         vectorized=True,
         n_resamples=resamples,
         batch=500,
-        confidence_level=level,
         method="percentile",
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(0),
     )
-    return Estimate(statistic(*scores)[()], found.confidence_interval.low[()], found.confidence_interval.high[()])
+    return statistic(*scores)[()], found.confidence_interval.low[()], found.confidence_interval.high[()]
 
 
 def estimated(name: str, statistic: Statistic, *scores: Scores) -> dict[str, float]:
-    """
-    :param name: of a column
-    :param statistic: as of :func:`interval`
-    :param scores: its arguments, each of shape (n_runs, n_games)
-    :return: the value, and if each has at least two runs the ends of its interval, as columns ``name``, ``_low``, ``_high``
-    """
+    """Columns ``name``, and if each agent has two runs or more ``name_low`` and ``name_high``: see :func:`interval`."""
     if min(len(each) for each in scores) < 2:
         return {name: float(statistic(*scores))}
     return dict(zip((name, f"{name}_low", f"{name}_high"), map(float, interval(statistic, *scores)), strict=True))

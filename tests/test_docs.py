@@ -46,23 +46,14 @@ def test_links_to_files_lead_somewhere(page):
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
-def test_the_page_has_all_colours():
-    table = {tuple(map(int, rgb.split(","))): thing for thing, rgb, _ in cells(WORLD, "thing")}
-    for thing, rgb in COLOURS.items():
-        assert table[rgb].startswith(thing)
-
-
-def test_the_page_has_the_arguments_and_their_defaults():
+def test_the_page_of_the_world_has_its_colours_arguments_and_maps():
+    colours = {tuple(map(int, rgb.split(","))): thing for thing, rgb, _ in cells(WORLD, "thing")}
+    assert all(colours[rgb].startswith(thing) for thing, rgb in COLOURS.items())
     parameters = inspect.signature(TwoRoomsSwitchEnv).parameters.values()
-    assert [(row[0], row[2]) for row in cells(WORLD, "name | type")] == [
-        (parameter.name, repr(parameter.default)) for parameter in parameters
-    ]
-
-
-def test_the_page_has_the_named_maps_and_their_states():
-    table = {row[0].strip('"'): row[1] for row in cells(WORLD, "name | states")}
+    assert [(row[0], row[2]) for row in cells(WORLD, "name | type")] == [(p.name, repr(p.default)) for p in parameters]
+    maps = {row[0].strip('"'): row[1] for row in cells(WORLD, "name | states")}
     for layout in NAMED_LAYOUTS.values():
-        assert table[layout.name] == f"{compile_layout(layout).n_states:,}"
+        assert maps[layout.name] == f"{compile_layout(layout).n_states:,}"
 
 
 def commands():

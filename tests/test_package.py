@@ -43,8 +43,7 @@ def test_the_wheel_works_from_another_folder(wheel, tmp_path):
         "assert sb3_manygoals.__file__.startswith(__import__('sys').argv[1]); "
         "gym.make('TwoRoomsSwitch-v0').reset(seed=0); print(sb3_manygoals.__version__)"
     )
-    environment = {"PYTHONPATH": str(tmp_path / "site"), "PATH": ""}
-    run = [sys.executable, "-c", code, str(tmp_path / "site")]
+    run, environment = [sys.executable, "-c", code, str(tmp_path / "site")], {"PYTHONPATH": str(tmp_path / "site"), "PATH": ""}
     done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "0.1.0"
@@ -54,14 +53,10 @@ def test_the_wheel_requires_what_the_packages_import(wheel):
     archive = zipfile.ZipFile(wheel)
     (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
     lines = archive.read(name).decode().splitlines()
-    required = {
-        re.match(r"[\w.-]+", line.split(": ")[1])[0]
-        for line in lines
-        if line.startswith("Requires-Dist") and "extra" not in line
-    }
-    imported = {module for folder in ("gym_twoRooms", "sb3_manygoals") for _, module in _imports(folder)}
+    wanted = [line.split(": ")[1] for line in lines if line.startswith("Requires-Dist") and "extra" not in line]
+    required = {re.match(r"[\w.-]+", line)[0] for line in wanted}
     own = {"gym_twoRooms", "sb3_manygoals"}
-    foreign = {module for module in imported - own if module not in sys.stdlib_module_names}
+    foreign = {module for folder in own for _, module in _imports(folder)} - own - sys.stdlib_module_names
     extras = {"pygame", "ale-py", "lz4", "minatar", "huggingface-sb3", "yaml"}  # of "render", "atari", "minatar" and "hub"
     assert {module.replace("_", "-") for module in foreign} - extras == required
 

@@ -1,8 +1,7 @@
 """
 A2C, alone or with an auxiliary task or a pre-trained trunk: options, worlds, settings, scores.
 
-Sources of the defaults: the paper; OpenAI's baselines, whose A2C on Atari the paper takes its step size from; SB3 where both
-are silent. The defaults of auxiliary tasks are those of their callbacks, which name their sources.
+Defaults are the paper's; where it is silent, those of OpenAI's baselines, whose step size it takes; else SB3's.
 """
 
 from __future__ import annotations
@@ -88,10 +87,6 @@ class A2CConfig(RunConfig):
     def kind(self) -> Kind:
         return KINDS[self.world]
 
-    @property
-    def packages(self) -> tuple[str, ...]:
-        return (*recording.PACKAGES, *self.kind.packages)
-
 
 @dataclass(frozen=True)
 class Kind:
@@ -99,8 +94,6 @@ class Kind:
 
     make: Callable[[Any, int], VecEnv]
     """From the config of a run and a number of environments to these, with Monitors."""
-    packages: tuple[str, ...] = ()
-    """Whose versions matter."""
     n_stack: int = 1
     """Frames of an observation."""
     compress: bool = False
@@ -125,9 +118,9 @@ def _minigrid(config: A2CConfig, n_envs: int) -> VecEnv:
 
 
 KINDS: dict[WorldName, Kind] = {
-    "atari": Kind(_atari, ("ale-py",), n_stack=4, compress=True),
+    "atari": Kind(_atari, n_stack=4, compress=True),
     "two_rooms": Kind(_two_rooms, cell=1),
-    "minigrid": Kind(_minigrid, ("minigrid",), compress=True, cell=worlds.TILE),
+    "minigrid": Kind(_minigrid, compress=True, cell=worlds.TILE),
 }
 """One more needs a name, an entry here, and its defaults in ``WORLDS`` of the commands that it is for."""
 
@@ -207,42 +200,26 @@ class ScoreCallback(Clock):
 
 
 def train(
-    config: A2CConfig,
-    model: A2C,
-    folder: Path,
-    callbacks: Mapping[str, BaseCallback] | None = None,
-    measure: Callable[[], Mapping[str, int]] = dict,
-) -> dict[str, Any]:
+    config: A2CConfig, model: A2C, folder: Path, callbacks: Mapping[str, BaseCallback] | None = None, **result: Any
+) -> Path:
     """
-    Train, or go on, and write ``curve.csv`` and what :func:`~benchmarks.recording.train` writes. Checkpoints save the
-    callbacks under their names; ``measure`` gives further columns of ``curve.csv``. Returns what came out.
+    Train, or go on. Write ``curve.csv``, what :func:`~benchmarks.recording.train` writes, and ``score.json`` with what came
+    out and ``result``. Checkpoints save the callbacks under their names. Returns the folder.
     """
-    curve = CurveLog(folder / "curve.csv", [*CURVE, *measure()])
+    curve = CurveLog(folder / "curve.csv", CURVE)
 
     def note(point: dict[str, float]) -> None:
-        seconds, further = point.pop("training_seconds"), measure()
-        values = [value if isinstance(value, int) else f"{value:.6g}" for value in point.values()]
-        curve.add([*values, f"{seconds:.1f}", *further.values()])
+        seconds = point.pop("training_seconds")
+        curve.add([*(value if isinstance(value, int) else f"{value:.6g}" for value in point.values()), f"{seconds:.1f}"])
         model.logger.record("score/last_100_episodes", point["episode_return"])
-        for name, value in further.items():
-            model.logger.record(f"auxiliary/{name}", value)
 
-    score, own = ScoreCallback(config.eval_freq, note), dict(callbacks or {})
-    extras: dict[str, Any] = {**own, "score": score, "curve.csv": curve}
+    scores, own = ScoreCallback(config.eval_freq, note), dict(callbacks or {})
+    extras: dict[str, Any] = {**own, "score": scores, "curve.csv": curve}
     interval = max(1, config.eval_freq // (model.n_envs * model.n_steps))
-    recording.train(config, model, config.steps, folder, [*own.values(), score], extras, interval)
-    return {
-        "score": score.score,
-        "step": model.num_timesteps,
-        "episodes": score.episodes,
-        "training_seconds": round(score.training_seconds, 1),
-    }
-
-
-def conclude(folder: Path, record: Mapping[str, Any]) -> Path:
-    """Write ``score.json``, what came of :func:`train` and more, and print the score."""
+    recording.train(config, model, config.steps, folder, [*own.values(), scores], extras, interval)
+    score, seconds = scores.score, round(scores.training_seconds, 1)
+    record = {"score": score, "step": model.num_timesteps, "episodes": scores.episodes, "training_seconds": seconds, **result}
     (folder / "score.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    score = record["score"]
     said = "no episode has ended" if score is None else f"score {score:.3f}, mean of the last {LAST} episodes"
-    print(f"{said}; training took {record['training_seconds']:.0f} s")
+    print(f"{said}; training took {seconds:.0f} s")
     return folder

@@ -104,10 +104,8 @@ class AllGoalsTargets(TDTargets):
 class AllGoalsDQN(ManyGoalsDQN):
     """
     ManyGoalsDQN with outputs for each goal and action, in the style of LEO ("Goal-Conditioned Agents that Learn Everything All
-    at Once", 2026): every transition teaches all known goals for one pass of the trunk.
-
-    There are outputs for as many goals as the goal buffer can hold, so give the wrapper one of just the right capacity.
-    Goals that are not known yet are pursued at random.
+    at Once", 2026): every transition teaches all known goals for one pass of the trunk. There are outputs for as many goals as
+    the goal buffer can hold. Goals that are not known yet are pursued at random.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": AllGoalsCnnPolicy, "MlpPolicy": AllGoalsMlpPolicy}

@@ -40,9 +40,9 @@ _ARRAYS = ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length")
 
 class GoalProduct(BaseFeaturesExtractor):
     """
-    The paper's network up to its head, as a features extractor for SB3's algorithms: one trunk for observation and goal, an
-    embedding for each, and their product. The trunk may end with layer normalization, and begin with standardizing images,
-    element by element, by those given to ``trunk[0].fit``.
+    The paper's network up to its head, for SB3's algorithms: one trunk for observation and goal, an embedding for each, and
+    their product. The trunk may end with layer normalization, and begin with standardizing images by those given to
+    ``trunk[0].fit``.
     """
 
     def __init__(
@@ -142,9 +142,8 @@ class KnownGoalsHerReplayBuffer(HerReplayBuffer):
 
 class HindsightDQN(DQN):
     """
-    SB3's DQN with a :class:`KnownGoalsHerReplayBuffer`. Added are exact checkpoints, and images standardized by the goals that
-    are known at the first update, as ManyGoalsDQN's are. VecTransposeImage is left out, as it would turn the goals of the
-    wrapper; the network must permute images itself.
+    SB3's DQN with a :class:`KnownGoalsHerReplayBuffer`, exact checkpoints, and images standardized by the goals that are known
+    at the first update, as ManyGoalsDQN's are. It needs no VecTransposeImage: the network permutes images itself.
 
     SB3 does not relabel ``done``. A transition that reaches the goal it is relabelled with has that goal's reward, but its
     target goes on beyond it; a transition that ended an episode is an end for any goal that it is relabelled with.

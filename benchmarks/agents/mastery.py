@@ -9,13 +9,15 @@ from pydoc import locate
 from typing import Any, Literal
 
 import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers.vector import TransformObservation
 from numpy.typing import NDArray
 
-from benchmarks.agents import head_per_goal, hindsight, tabular
+from benchmarks.agents import head_per_goal, hindsight
 from benchmarks.recording import RunConfig
 from benchmarks.tables import Tables
 from benchmarks.worlds import SettingError, World
-from sb3_manygoals import PAPER, GoalBuffer, ManyGoalsDQN, TDTargets
+from sb3_manygoals import PAPER, GoalBuffer, GymnasiumVecEnv, ManyGoalsDQN, TabularAllGoals, TDTargets
 from sb3_manygoals.goals import GoalSelector, LearningProgressSelector, UniformSelector
 
 Agent = Literal["default", "td", "paper", "table", "hindsight", "head-per-goal"]
@@ -60,7 +62,10 @@ def make(
                 raise ValueError("there are no tables of the world, so that its states have no numbers")
             if never is not None or config.selection != "uniform":
                 raise ValueError("a table knows of a goal what it was taught of it: held_out and selection are for others")
-            return tabular.make(world, tables, n_envs, config.total_steps, config.seed, given), True
+            numbers = spaces.Discrete(len(tables))
+            env: Any = TransformObservation(world.vector(n_envs), tables.states_of, single_observation_space=numbers)
+            settings = {"exploration_steps": max(1, config.total_steps // 3), **given}
+            return TabularAllGoals("TablePolicy", GymnasiumVecEnv(env), seed=config.seed, **settings), True
         pursuit: dict[str, Any] = {}
         if config.selection != "uniform":
             pursuit["selector"] = SELECTORS[config.selection]()
@@ -70,10 +75,8 @@ def make(
             return hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given), False
         own: dict[str, Any] = {"td": {"target_class": TDTargets}, "paper": PAPER}.get(config.agent, {})
         if config.agent == "paper" and not world.is_seen:  # without pictures, no convolutions
-            policy_kwargs = dict(own["policy_kwargs"])
-            for name in ("features_extractor_class", "net_arch"):
-                policy_kwargs.pop(name, None)
-            own = own | {"policy_kwargs": policy_kwargs}
+            convolutions = ("features_extractor_class", "net_arch")
+            own = own | {"policy_kwargs": {k: v for k, v in own["policy_kwargs"].items() if k not in convolutions}}
         own = merged(own, {"goal_wrapper_kwargs": pursuit} if pursuit else {})
         algorithm = head_per_goal.AllGoalsDQN if config.agent == "head-per-goal" else ManyGoalsDQN
         env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)

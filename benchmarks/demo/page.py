@@ -90,7 +90,7 @@ def render(model: ManyGoalsDQN, mdp: TwoRoomsMDP) -> str:
     :raises SettingError: if the model is of another world, or the page cannot show this world or network
     """
     layout = mdp.layout
-    seen, shown = model.observation_space["observation"].shape, (layout.height, layout.width, 3)  # type: ignore[index]
+    seen, shown = model.observation_space["observation"].shape, (layout.height, layout.width, 3)
     if seen != shown:
         raise SettingError(f"the model must observe pictures of shape {shown}, as the map of the run has, got {seen}")
     if layout.height * layout.width > MOST_CELLS or mdp.n_states > MOST_STATES:

@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Sequence
 from itertools import count
-from pathlib import Path
 
 import matplotlib as mpl
 
@@ -113,18 +112,3 @@ def svg(figure: Figure, alt: str) -> tuple[str, Markup]:
     for colour, variable in ON_PAGE.items():
         body = body.replace(colour, f"var({variable})")
     return text, Markup('<svg role="img" aria-label="{}" {}>{}').format(alt, Markup(size), Markup(body))
-
-
-@mpl.rc_context(LOOK | {"figure.facecolor": "white", "savefig.facecolor": "white", "font.size": 10})  # type: ignore[arg-type]
-def return_curve(table: Path, picture: Path, title: str, paper: float | None) -> None:
-    """Draw ``curve.csv`` of one run as a PNG file: returns against environment steps, and the paper's final score."""
-    rows = pd.read_csv(table)
-    figure, axes = _chart(7, 4)
-    axes.plot(rows["step"], rows["episode_return"], color=COLOURS[0], linewidth=2, label="mean of the last 100 episodes")
-    if paper is not None:
-        axes.axhline(paper, color=COLOURS[1], linewidth=1.2, linestyle=(0, (6, 4)), label="the paper's, after 10M steps")
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set(title=title, xlabel="environment steps", ylabel="return of an episode", xlim=(0, None))
-    axes.legend()
-    figure.savefig(picture, dpi=150)
-    plt.close(figure)

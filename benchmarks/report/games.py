@@ -125,13 +125,12 @@ def _improvements(runs: pd.DataFrame) -> pd.DataFrame:
 
 def rivals(agents: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs of one of ours and who it is compared with: the baseline, and others of its kind."""
+    theirs = [agent for agent in agents if not agent.startswith(OURS)]
     return [
         (ours, other)
         for ours in agents
-        for other in agents
-        if ours.startswith(OURS)
-        and not other.startswith(OURS)
-        and (other == BASELINE or other.endswith(PRETRAINED) == ours.endswith(PRETRAINED))
+        for other in theirs
+        if ours.startswith(OURS) and (other == BASELINE or other.endswith(PRETRAINED) == ours.endswith(PRETRAINED))
     ]
 
 

@@ -32,11 +32,9 @@ class Sheet:
 
     def cell(self, row: int, column: str, form: str = "") -> Markup:
         """
-        :param row: counted from 0
-        :param column: its name; the ends of an interval are in the columns named so and ``_low``, ``_high``
-        :param form: format of a number; empty: the cell is words, in which digits are no numbers
-        :return: an element with the number or the words. It says in ``data-cell`` which file, row (counted from 1, below the
-            names) and column it is. Nothing, of an empty cell
+        An element with a number in this format, or without a format with words, in which digits are no numbers. It says in
+        ``data-cell`` which file, row (counted from 1, below the names) and column it is; columns ``_low`` and ``_high`` give
+        an interval.
         """
         text = self.frame[column][row]
         if not form or text in ("", "inf"):

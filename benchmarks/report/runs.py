@@ -24,15 +24,12 @@ INCIDENTAL = {"seed", "output", "resume", "progress_bar", "checkpoint_minutes"}
 
 def read(folders: Iterable[Path]) -> pd.DataFrame:
     """
-    Read runs: those of suites, and single ones. Single runs of one agent that differ in settings are told apart by them.
+    A row a run, of all runs and suites in or below the folders. Single runs of one agent are told apart by their settings.
 
-    :param folders: of runs or suites, or folders somewhere below which they are
-    :return: a row a run: :data:`KEY` ("study" is the import path of what carries it out, empty for single runs), "status"
-        ("finished", "unfinished" or "not begun"), "step" of the newest measurement, "attempts", "training_seconds",
-        "wall_seconds" of the last attempt, "score", "group" (the same for runs of mastery that can be compared, None for
-        others), "path" of its folder, "own" folder with its files, its "settings", and its "record" in ``config.json``
-    :raises PastRunError: if a folder does not exist, no run is in any, or two are the same
-    :raises SuiteError: if a spec or a result is damaged
+    Columns: :data:`KEY` ("study" is the import path of what carries it out, empty for single runs), "status" ("finished",
+    "unfinished" or "not begun"), "step" of the newest measurement, "attempts", "training_seconds", "wall_seconds" of the last
+    attempt, "score", "group" (the same for runs of mastery that can be compared, None for others), "path" of its folder, "own"
+    folder with its files, its "settings", and its "record" in ``config.json``.
     """
     folders = list(map(Path, folders))
     for folder in folders:
@@ -55,16 +52,10 @@ def read(folders: Iterable[Path]) -> pd.DataFrame:
 
 
 def gather(runs: pd.DataFrame, file: str) -> pd.DataFrame:
-    """
-    :param runs: of :func:`read`
-    :param file: name of a CSV file in folders of runs
-    :return: the rows of all runs that have it, with "agent", "game" and "seed" of the run first
-    """
-    found = []
-    for run in runs.itertuples():
-        if (run.own / file).is_file():
-            found.append(pd.read_csv(run.own / file).assign(agent=run.agent, game=run.game, seed=run.seed))
+    """The rows of a CSV file in the folders of all runs that have it, with "agent", "game" and "seed" of the run first."""
     key = ["agent", "game", "seed"]
+    having = [run for run in runs.itertuples() if (run.own / file).is_file()]
+    found = [pd.read_csv(run.own / file).assign(**{name: getattr(run, name) for name in key}) for run in having]
     table = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=key)
     return table[[*key, *table.columns.difference(key, sort=False)]]
 

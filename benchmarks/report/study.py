@@ -29,14 +29,7 @@ class ReportConfig:
     """Of the page."""
 
     def run(self) -> Path:
-        """
-        Write the page.
-
-        :return: the page
-        :raises PastRunError: if there are no runs, or runs that do not go together
-        :raises SuiteError: if a result is damaged
-        :raises ValueError: if the page would not be a page
-        """
+        """Write the page, and return it."""
         if self.output.suffix != ".html":
             raise ValueError(f"output must end in .html, got {self.output}")
         print(f"written to {write(self.runs, self.output, self.title)}")
@@ -44,14 +37,7 @@ class ReportConfig:
 
 
 def write(folders: Iterable[Path], output: Path, title: str) -> Path:
-    """
-    Write a page, and its numbers and figures beside it.
-
-    :param folders: of runs or suites, or folders below which they are
-    :param output: the HTML file
-    :param title: of the page
-    :return: the page
-    """
+    """Write a page, and its numbers and figures beside it."""
     runs = reader.read(folders)
     book, begun = Book(output), runs[runs["status"] != "not begun"]
     columns = [*reader.KEY, "status", "step", "attempts", "training_seconds", "wall_seconds"]

@@ -57,14 +57,12 @@ def coverage(runs: pd.DataFrame) -> pd.DataFrame:
 
 def mastery(runs: pd.DataFrame, curves: pd.DataFrame, finals: pd.DataFrame, goals: pd.DataFrame) -> pd.DataFrame:
     """
-    :param runs: comparable runs, finished or not
-    :param curves: their rows of ``mastery.csv``
-    :param finals: their rows of ``summary.csv``, of finished ones
-    :param goals: their rows of ``goals.csv``, of finished ones
-    :return: a row an agent: numbers of "runs" begun and "finished", of finished ones the means of :data:`MEASURES` with
-        Student t intervals over seeds, and of the "ceiling"; how many goals were reached greedily from every start with every
-        seed ("always") and from none ("never"); for each of :data:`LEVELS` the median step at which so much was first measured
-        (infinity: it was not); the median of "training_seconds"; and what the paper has of the same agent
+    A row an agent, from comparable runs and their rows of ``mastery.csv``, ``summary.csv`` and ``goals.csv``.
+
+    It has the numbers of "runs" begun and "finished"; of finished ones the means of :data:`MEASURES` with Student t intervals
+    over seeds, and of the "ceiling"; how many goals were reached greedily from every start with every seed ("always") and from
+    none ("never"); for each of :data:`LEVELS` the median step at which so much was first measured (infinity: it was not); the
+    median of "training_seconds"; and what the paper has of the same agent.
     """
     paper = pd.read_csv(DATA / "paper_mastery.csv")
     of_paper = pd.concat([paper.assign(agent=part + paper["agent"]) for part in ("paper-", "generalization-")])
@@ -101,9 +99,8 @@ def updates(goals: pd.DataFrame) -> pd.DataFrame:
 
 def bands(curves: pd.DataFrame) -> pd.DataFrame:
     """
-    :param curves: "panel", "agent", "seed", "step", "value"
-    :return: lines, a row for each panel, agent, and step that all of its seeds have: the number of "seeds", the interquartile
-        mean over them ("value"), and the ends of its bootstrap interval of several seeds ("low", "high")
+    A row for each panel, agent, and step that all of its seeds have: the number of "seeds", the interquartile mean over them
+    ("value"), and the ends of its bootstrap interval of several seeds ("low", "high").
     """
     found = [pd.DataFrame(columns=["panel", "agent", "step", "seeds", "value", "low", "high"])]
     for (panel, agent), alike in curves.groupby(["panel", "agent"], sort=False):
@@ -117,12 +114,12 @@ def bands(curves: pd.DataFrame) -> pd.DataFrame:
 
 def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
-    :param curves: "game", "agent", "seed", "step", "episode_return"
-    :param runs: those runs
-    :return: by game and agent, at the steps that all runs of the game have: numbers of seeds, the last of these steps, the
-        interquartile mean over seeds of the return there ("final") and of each run's mean over all these steps ("area"), with
-        bootstrap intervals of several seeds; the step at which the interquartile mean has come half of its way to its end
-        ("half"); the median of "training_seconds", and the median time of a step by a2c's
+    A row for each game and agent, at the steps that all runs of the game have.
+
+    It has the number of "seeds"; the last of these steps; the interquartile mean over seeds of the return there ("final") and
+    of each run's mean over all these steps ("area"), with bootstrap intervals of several seeds; the step at which the
+    interquartile mean has come half of its way to its end ("half"); the median of "training_seconds", and the median time of a
+    step by a2c's.
     """
     rows = []
     for game, here in curves.groupby("game"):

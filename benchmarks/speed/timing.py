@@ -69,10 +69,10 @@ class TorchSpeedConfig(SpeedConfig):
     """Numbers of torch threads to measure with, one after the other."""
 
 
-def open_folder(config: SpeedConfig, name: str, packages: Sequence[str] = ()) -> Path:
-    """A new folder with ``config.json``, which has the versions of these packages too."""
+def open_folder(config: SpeedConfig, name: str) -> Path:
+    """A new folder with ``config.json``."""
     folder = recording.create(config.output, name)
-    record = recording.write_config(folder, config, (*recording.PACKAGES, *packages))
+    record = recording.write_config(folder, config)
     print(", ".join([record["machine"]["processor"], *(f"{name} {version}" for name, version in record["versions"].items())]))
     return folder
 

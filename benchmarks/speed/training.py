@@ -73,7 +73,7 @@ class TrainingConfig(TorchSpeedConfig):
 
     def run(self) -> Path:
         """Measure, print, and write ``training-<n>-threads.csv`` and ``config.json``."""
-        folder = timing.open_folder(self, "speed-training", [] if self.parts == ("goals",) else ["ale-py", "lz4"])
+        folder = timing.open_folder(self, "speed-training")
         found = list(learners(self))
         entrants = [Contender(name, "steps/s", training(model, steps, each)) for name, model, steps, each in found]
         for threads in self.threads:

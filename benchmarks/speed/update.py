@@ -75,17 +75,7 @@ class UpdateConfig(TorchSpeedConfig):
 
 def table(scenarios: Sequence[Scenario], measured: pd.DataFrame, threads: int) -> pd.DataFrame:
     """Medians over rounds, a row an update; "goal_updates_per_second" counts the pairs that are taught."""
-    rows = []
-    for scenario in scenarios:
-        speed = measured[scenario.name].median()
-        rows.append(
-            {
-                "threads": threads,
-                "update": scenario.name,
-                "transitions": scenario.transitions,
-                "goals": scenario.goals,
-                "updates_per_second": speed,
-                "goal_updates_per_second": speed * scenario.transitions * scenario.goals,
-            }
-        )
-    return pd.DataFrame(rows)
+    found = pd.DataFrame([[threads, each.name, each.transitions, each.goals] for each in scenarios])
+    found.columns = pd.Index(["threads", "update", "transitions", "goals"])
+    found["updates_per_second"] = measured.median()[found["update"]].to_numpy()
+    return found.assign(goal_updates_per_second=found["updates_per_second"] * found["transitions"] * found["goals"])

@@ -48,7 +48,7 @@ class WorldConfig(SpeedConfig):
         """Measure, print, and write ``world.csv`` and ``config.json``."""
         th.set_num_threads(1)
         has_minigrid = importlib.util.find_spec("minigrid") is not None
-        folder = timing.open_folder(self, "speed-world", ["minigrid"] if has_minigrid else [])
+        folder = timing.open_folder(self, "speed-world")
         if not has_minigrid:
             print("MiniGrid is not installed: left out")
         timing.compare(folder / "world.csv", contenders(self, has_minigrid), RATIOS, self.rounds)

@@ -86,9 +86,8 @@ class BetaStudyConfig(StudyConfig):
         if not self.betas or min(self.betas) <= 0:
             raise ValueError(f"betas must be positive numbers, got {' '.join(map(str, self.betas)) or 'none'}")
         agents: dict[str, Options] = {f"beta-{beta:g}": {"agent": "many_goals", "weight": beta} for beta in self.betas}
-        return Study("games", "auxiliary", agents, BETA_GAMES, STEPS, ROWS).specs(
-            self.seeds, self.steps, self.games, self.only
-        )
+        study = Study("games", "auxiliary", agents, BETA_GAMES, STEPS, ROWS)
+        return study.specs(self.seeds, self.steps, self.games, self.only)
 
     def compare(self, finished: Iterable[Result]) -> list[dict[str, Any]]:
         """A row for each beta over the games that all betas have with all seeds; none if there is no such game."""

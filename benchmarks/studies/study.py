@@ -24,34 +24,25 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Study:
-    """
-    Agents in worlds.
-
-    :ivar module: of the study, below this package
-    :ivar command: the one that makes a run: mastery, auxiliary or pretraining
-    :ivar agents: options of that command, by the names of agents; "game" and "steps" override those of the study
-    :ivar games: games, or ids of environments
-    :ivar steps: environment steps of a run
-    :ivar rows: measurements of a run
-    :ivar prefix: of the names of agents in specs
-    :ivar any_game: whether other games may be asked for
-    """
+    """Agents in worlds."""
 
     module: str
+    """Of the study, below this package."""
     command: str
+    """The one that makes a run: mastery, auxiliary or pretraining."""
     agents: Mapping[str, Options]
+    """Options of that command, by the names of agents; "game" and "steps" override those of the study."""
     games: Sequence[str]
     steps: int
     rows: int = 40
+    """Measurements of a run."""
     prefix: str = ""
+    """Of the names of agents in specs."""
     any_game: bool = False
+    """Whether other games may be asked for."""
 
     def specs(self, seeds: int, steps: int | None = None, games: Sequence[str] = (), only: Sequence[str] = ()) -> list[Spec]:
-        """
-        The runs, all agents in all games with one seed before the next seed. By default steps and games are the study's.
-
-        :raises ValueError: if there are no seeds, or no such agent or game
-        """
+        """The runs, all agents in all games with one seed before the next seed. By default steps and games are the study's."""
         if seeds < 1:
             raise ValueError(f"seeds must be at least 1, got {seeds}")
         for name, chosen, known in (("only", only, list(self.agents)), ("games", games, self.games)):
@@ -86,11 +77,8 @@ def configuration(spec: Spec) -> RunConfig:
 
 def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
     """
-    Do a run, or go on with it, in a folder whose parent has the agent's name, by which summaries know it.
-
-    :param spec: of a run of any study
-    :param folder: of the run
-    :return: the numbers in ``summary.csv``; or what is in ``score.json``, and "mean_return", see :func:`mean_return`
+    Do a run of any study, or go on with it. Returns the numbers in ``summary.csv``; or what is in ``score.json``, and
+    "mean_return", see :func:`mean_return`.
     """
     own = folder / spec.agent / "run"
     recording.carry_out(configuration(spec), own)
@@ -103,9 +91,8 @@ def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
 
 def mean_return(curve: Path) -> float:
     """
-    :param curve: ``curve.csv`` of a run
-    :return: the mean return over all steps: each row counts for the steps since the one before, and steps before the first
-        row, those of pre-training among them, count 0
+    Of ``curve.csv``, over all steps: each row counts for the steps since the one before, and steps before the first row, those
+    of pre-training among them, count 0.
     """
     rows = pd.read_csv(curve, float_precision="round_trip") if curve.exists() else pd.DataFrame()
     if rows.empty:  # no episode has ended

@@ -41,12 +41,8 @@ def attempt(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0) -> R
     """
     Carry out a run, or go on with it, unless it has finished, and write its result.
 
-    A lock of the operating system (``flock``) is held meanwhile. A killed process releases it, so a lock is never stale; on a
-    shared disk it holds between machines.
-
-    :raises Busy: if another process holds the run and did not release it within ``wait`` seconds
-    :raises SuiteError: if there is no such function, or it does not return plain JSON
-    :raises Exception: whatever the function raises
+    A lock of the operating system (``flock``) is held meanwhile, or Busy raised if another process does not release it within
+    ``wait`` seconds. A killed process releases it, so a lock is never stale; on a shared disk it holds between machines.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log, lock = folder / "attempts.jsonl", FileLock(folder / "lock")
@@ -91,9 +87,8 @@ def _function(path: str) -> Callable[[Spec, Path], Mapping[str, Any]]:
 def in_child(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0, stop: threading.Event | None = None) -> int:
     """
     Make an attempt in a child process, which logs to ``log.txt``. The child is told to end (SIGTERM) when ``stop`` is set or
-    this function is left by an exception, and ends by itself when this process has died.
-
-    :return: exit status: 0 if the run has finished, :data:`BUSY`, or minus the number of a signal
+    this function is left by an exception, and ends by itself when this process has died. Returns its exit status: 0 if the run
+    has finished, :data:`BUSY`, or minus the number of a signal.
     """
     spec.write(folder.parent)  # where the child reads it
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # the child imports what this process can

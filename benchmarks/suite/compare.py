@@ -30,12 +30,10 @@ class CompareConfig:
     roots: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of suites: ROOT of the studies."""
 
-    def __post_init__(self) -> None:
-        if len(self.roots) < 2:
-            raise ValueError(f"roots must be at least two folders, got {len(self.roots)}")
-
     def run(self) -> None:
         """Print what differs, and exit with an error if anything does."""
+        if len(self.roots) < 2:
+            raise SuiteError(f"roots must be at least two folders, got {len(self.roots)}")
         first, *others = self.roots
         found = [line for other in others for line in differences(first, other)]
         for line in found:

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks.suite.attempt import BUSY, SIGNALS, leave
 from benchmarks.suite.engines import InProcess, Processes, Ray
-from benchmarks.suite.spec import Result, Spec, pending, results, shard
+from benchmarks.suite.spec import Result, Spec, results
 
 
 @dataclass
@@ -57,8 +57,6 @@ class SuiteConfig:
     """Cores that Ray gives to a run."""
     gpus: float = 0.0
     """GPUs that Ray gives to a run, 0.25 for a quarter of one."""
-    shard: str = "1/1"
-    """Only the i-th of n parts of the suite, as i/n: for machines that share nothing."""
     dry_run: bool = False
     """Only say what would be run, and how long it would take."""
     steps_per_second: dict[str, float] = field(default_factory=dict)
@@ -78,20 +76,15 @@ class SuiteConfig:
 
     def run(self, specs: Iterable[Spec]) -> Outcome | None:
         """
-        A run that fails does not stop the others. If this process is told to end (SIGTERM, SIGINT), all runs are, and it waits
-        for them; another call goes on with them.
-
-        :return: what became of the runs; None with ``dry_run``
-        :raises ValueError: if an option is invalid
-        :raises ImportError: if Ray is needed and not installed
-        :raises SuiteError: if a result is damaged
+        Say what became of the runs, None with ``dry_run``. A run that fails does not stop the others. If this process is told
+        to end (SIGTERM, SIGINT), all runs are, and it waits for them; another call goes on with them.
         """
         suite = list(dict.fromkeys(specs))
-        ours = shard(suite, self.shard)
-        todo = pending(ours, self.root)
-        print(f"{len(ours)} runs, {len(ours) - len(todo)} have finished, in {self.root}", flush=True)
+        done = results(suite, self.root)
+        todo = [spec for spec in suite if spec not in done]
+        print(f"{len(suite)} runs, {len(done)} have finished, in {self.root}", flush=True)
         if self.dry_run:
-            self._show(todo, measured_rates(results(suite, self.root).values()) | self.steps_per_second)
+            self._show(todo, measured_rates(done.values()) | self.steps_per_second)
             return None
         outcome = Outcome()
         for spec in todo:

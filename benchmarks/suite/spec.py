@@ -72,18 +72,11 @@ class Spec:
         return f"{agent}-{game}-{self.steps}-seed{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
     def folder(self, root: Path) -> Path:
-        """
-        :param root: of all runs
-        :return: the folder of this one
-        """
+        """That of this run, below that of all runs."""
         return root / self.name
 
     def write(self, root: Path) -> None:
-        """
-        Make the folder of this run, with ``spec.json`` in it.
-
-        :param root: of all runs
-        """
+        """Make the folder of this run, with ``spec.json`` in it."""
         folder = self.folder(root)
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "spec.json").exists():
@@ -107,12 +100,7 @@ class Result:
     attempts: int
 
     def write(self, folder: Path) -> None:
-        """
-        Write ``result.json`` atomically.
-
-        :param folder: of the run
-        :raises SuiteError: if the values are not plain JSON
-        """
+        """Write ``result.json`` atomically into the folder of the run."""
         try:
             text = json.dumps(asdict(self), indent=2, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -150,38 +138,8 @@ def results(specs: Iterable[Spec], root: Path) -> dict[Spec, Result]:
     return {spec: read_result(folder) for spec, folder in folders.items() if (folder / "result.json").exists()}
 
 
-def pending(specs: Iterable[Spec], root: Path) -> list[Spec]:
-    """
-    :param specs: of a suite
-    :param root: of all runs
-    :return: the runs that have not finished, each once, in the order of ``specs``
-    :raises SuiteError: if a result is damaged
-    """
-    suite = dict.fromkeys(specs)
-    finished = results(suite, root)
-    return [spec for spec in suite if spec not in finished]
-
-
-def shard(specs: Iterable[Spec], part: str) -> list[Spec]:
-    """
-    :param specs: of a suite
-    :param part: "i/n": the i-th of n parts, counted from 1
-    :return: every n-th spec from the i-th on; each spec is in exactly one part
-    :raises ValueError: if there is no such part
-    """
-    match = re.fullmatch(r"(\d+)/(\d+)", part)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise ValueError(f"shard must be i/n with 1 <= i <= n, got {part!r}")
-    return list(dict.fromkeys(specs))[int(match[1]) - 1 :: int(match[2])]
-
-
 def write_whole(path: Path, text: str) -> None:
-    """
-    Write a file atomically and durably: after a power failure it is the old one or the new one.
-
-    :param path: the file; one already there is replaced
-    :param text: for it
-    """
+    """Write a file atomically and durably: after a power failure it is the old one or the new one."""
     staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with staged.open("w", encoding="utf-8") as file:
         file.write(text)

@@ -9,11 +9,7 @@ from numpy.typing import NDArray
 
 
 class ChannelsFirst(gym.ObservationWrapper[NDArray[np.uint8], Any, NDArray[np.uint8]]):
-    """
-    Images with channels first. The zoo transposes all others itself, around the goal wrapper, where goals would not follow.
-
-    :param env: its observations are images, shape (H, W, C)
-    """
+    """Images with channels first. The zoo transposes others itself, around the goal wrapper, where goals would not follow."""
 
     def __init__(self, env: gym.Env[NDArray[np.uint8], Any]) -> None:
         super().__init__(env)
@@ -21,8 +17,4 @@ class ChannelsFirst(gym.ObservationWrapper[NDArray[np.uint8], Any, NDArray[np.ui
         self.observation_space = spaces.Box(0, 255, (channels, height, width), np.uint8)
 
     def observation(self, observation: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """
-        :param observation: shape (H, W, C)
-        :return: shape (C, H, W)
-        """
         return observation.transpose(2, 0, 1)

@@ -120,7 +120,6 @@ def test_what_is_carried_can_be_seen(door_key):
     before, _ = env.reset(seed=1)
     np.testing.assert_array_equal(before, env.reset(seed=2)[0])  # one layout
     assert env.observation_space.contains(before)
-    assert before.shape == (6, 5, 3)
     assert not before[-1].any()
     place = next((x, y) for x in range(5) for y in range(5) if (cell := grid.grid.get(x, y)) and cell.type == "key")
     np.testing.assert_array_equal(before[place], np.array(grid.grid.get(*place).encode()) * [25, 51, 85])
@@ -181,8 +180,8 @@ def test_worlds_by_name_and_by_file(tmp_path):
     for map_, message in (("nofile", "map must be one of paper, small, .* got 'nofile'"), (str(broken), "broken")):
         with pytest.raises(LayoutError, match=message):
             World("TwoRoomsSwitch-v0", map_).make()
-    native, others = SMALL.make_many(3, 0), LAKE.make_many(3, 0)
-    assert (native.num_envs, others.num_envs) == (3, 3)
+    native = SMALL.make_many(3, 0)
+    assert (native.num_envs, LAKE.make_many(3, 0).num_envs) == (3, 3)
     assert type(native.vector_env).__name__ == "TwoRoomsSwitchVectorEnv"
 
 
@@ -214,7 +213,7 @@ def test_the_goal_is_worth_one_and_ends_the_episode_as_time_does():
     np.testing.assert_array_equal(observation[:, :4], world.observation_of(goal))
     assert not observation[:, 4:].any()
     env.reset(options={"state": 219})
-    assert [env.step(DOWN)[1:4] for _ in range(3)] == [(0.0, False, False), (0.0, False, False), (0.0, False, True)]
+    assert [env.step(DOWN)[1:4] for _ in range(3)] == [(0.0, False, False)] * 2 + [(0.0, False, True)]
     with pytest.raises(ValueError, match="220"):
         two_rooms(SMALL.id, 220, 3)
 
@@ -224,8 +223,8 @@ def test_episodes_begin_wherever_the_block_is_as_at_the_goal(goal):
     """The map has 55 states for each of the four cells of its block, which is the only thing of its colour."""
     env, again = (FixedGoal(gym.make(SMALL.id), goal) for _ in range(2))
     colour = env.unwrapped.observation_of(0)[5, 1]
-    assert env.reset(seed=0)[1]["state"] == again.reset(seed=0)[1]["state"]
-    begun = [env.reset() for _ in range(1000)]
+    begun = [env.reset(seed=0), *(env.reset() for _ in range(1000))]
+    assert begun[0][1]["state"] == again.reset(seed=0)[1]["state"]
     states = {info["state"] for _, info in begun}
     assert len(states - {goal}) == len(states) == 54
     for observation, _ in begun:
@@ -239,10 +238,8 @@ def test_minigrid_is_seen_whole():
     assert env.observation_space.shape == observation.shape == (20, 20, 3)
     assert env.unwrapped.max_steps == 40
     grid = env.unwrapped.grid
-    for column in range(5):
-        for row in range(5):
-            cell = observation[4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
-            is_wall = grid.get(column, row) is not None and grid.get(column, row).type == "wall"
-            assert np.array_equal(cell, observation[:4, :4]) == is_wall
+    is_wall = [[(cell := grid.get(x, y)) is not None and cell.type == "wall" for x in range(5)] for y in range(5)]
+    cells = observation.reshape(5, 4, 5, 4, 3)
+    assert (cells == cells[:1, :, :1]).all(axis=(1, 3, 4)).tolist() == is_wall
     pictures = [env.step(action)[0] for action in (0, 0, 0, 0)]  # the agent turns around
     assert len({picture.tobytes() for picture in pictures}) == 4

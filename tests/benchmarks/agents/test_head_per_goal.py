@@ -72,16 +72,18 @@ def test_goals_that_are_not_known_are_pursued_at_random(model):
     actions, _ = model.predict({"observation": here, "desired_goal": goal}, deterministic=True)
     counts = np.bincount(actions, minlength=5)
     assert counts.min() > 60  # 100 each expected
-    forbidden = np.tile([True, False, True, False, True], (500, 1))
-    masked, _ = model.predict({"observation": here, "desired_goal": goal}, deterministic=True, action_masks=forbidden)
-    assert set(masked) == {0, 2, 4}
 
 
-def test_it_learns_and_the_average_acts_where_there_is_one():
+def test_it_learns_with_manygoalsdqns_settings_and_the_average_acts():
     env = make_vec_env(WORLD, 4, seed=0)
-    goals = {"goal_buffer": GoalBuffer(env.observation_space, 220)}
     settings = {"policy_kwargs": {"net_arch": [8]}, "learning_starts": 20, "updates_per_step": 0.25, "seed": 0}
+    ours = ManyGoalsDQN("CnnPolicy", env, target_class=TDTargets, **settings)
+    goals = {"goal_buffer": GoalBuffer(env.observation_space, 220)}
     model = AllGoalsDQN("CnnPolicy", env, goal_wrapper_kwargs=goals, **settings)
+    assert str(model.q_net.trunk) == str(ours.q_net.trunk)
+    assert str(model.policy.optimizer) == str(ours.policy.optimizer)
+    for name in ("gamma", "batch_size", "buffer_size", "exploration_fraction"):
+        assert getattr(model, name) == getattr(ours, name)
     before = [parameter.clone() for parameter in model.q_net.parameters()]
     model.learn(60)
     assert not any(th.equal(a, b) for a, b in zip(before, model.q_net.parameters(), strict=True))
@@ -90,15 +92,3 @@ def test_it_learns_and_the_average_acts_where_there_is_one():
     with th.no_grad():
         q = model.policy.q_net_ema.of_goals(th.as_tensor(state.copy()), th.as_tensor(ids))
     assert actions.tolist() == q.argmax(dim=1).tolist()
-
-
-def test_all_but_the_head_is_manygoalsdqns():
-    env = make_vec_env(WORLD, 2, seed=0)
-    ours = ManyGoalsDQN("CnnPolicy", env, target_class=TDTargets)
-    heads = AllGoalsDQN("CnnPolicy", env, goal_wrapper_kwargs={"goal_buffer": GoalBuffer(env.observation_space, 220)})
-    assert heads.q_net.head.weight.shape == (1100, 512)
-    assert str(heads.q_net.trunk) == str(ours.q_net.trunk)
-    assert str(heads.policy.optimizer) == str(ours.policy.optimizer)
-    assert heads.targets.initial_value == ours.targets.initial_value
-    for name in ("gamma", "batch_size", "updates_per_step", "buffer_size", "learning_starts", "exploration_fraction"):
-        assert getattr(heads, name) == getattr(ours, name)

@@ -18,12 +18,7 @@ def rows_of(path):
 
 
 class Page(HTMLParser):
-    """
-    :ivar numbers: what is shown and the attributes of its element, of all that say which cell they are
-    :ivar loose: words with digits that say nothing of that kind
-    :ivar links: addresses of links
-    :ivar loaded: addresses of what the page itself needs
-    """
+    """Of a page the ``numbers`` with their cells, ``loose`` words with digits, ``links``, and what is ``loaded``."""
 
     def __init__(self, html):
         super().__init__()

@@ -50,8 +50,5 @@ def test_what_is_printed_is_what_is_written(tmp_path, capsys):
     assert rows["theirs"] == ["3 [2, 4]", "s"]
     assert rows["both"] == ["25,000 [20,000, 30,000]"]
     assert "not measured" not in rows
-
-
-def test_numbers_below_one_are_refused():
     with pytest.raises(ValueError, match="rounds must be at least 1, got 0"):
         SpeedConfig(rounds=0)

@@ -27,7 +27,7 @@ def test_everything_is_measured(tmp_path, monkeypatch):
     ]
     assert (raw["value"] > 0).all()
     assert "time of a step: A2C + many goals / A2C" in done.stdout
-    assert {"ale-py", "lz4"} <= set(json.loads((folder / "config.json").read_text())["versions"])
+    assert "ale-py" in set(json.loads((folder / "config.json").read_text())["versions"])
     known = pd.DataFrame(columns=[*raw["contender"], "A2C, SB3's SubprocVecEnv"])
     assert [ratio.title for ratio in RATIOS if not ratio.is_measured(known)] == []
 

@@ -1,17 +1,13 @@
 """Runs of a suite as they are named, and their results as they are written."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from benchmarks.suite import Spec, SuiteError, pending, read_result, results, shard
-from benchmarks.suite.attempt import attempt
+from benchmarks.suite import Spec, SuiteError, read_result, results
 from benchmarks.suite.spec import Result
-from tests.benchmarks.suite.suite_agent import make, quick
+from tests.benchmarks.suite.suite_agent import make
 
 
 def test_names_are_what_is_run_and_a_hash():
@@ -25,27 +21,18 @@ def test_names_are_what_is_run_and_a_hash():
     assert spec.settings == {"list": [1]}
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-3, 3) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
-)
-SPECS = st.builds(
-    Spec,
-    st.sampled_from(["a:b", "a.c:b"]),
-    st.sampled_from(["x", "x-1", "x/1", "../x", "é"]),
-    st.sampled_from(["y", "1-y", "..", "y_1"]),
-    st.integers(0, 2),
-    st.integers(1, 2),
-    st.dictionaries(st.text(max_size=2), JSON, max_size=2),
-)
+FIELDS = {"carry_out": "a:b", "agent": "x", "game": "y", "seed": 0, "steps": 1}
+OTHER = [{"carry_out": "a.c:b"}, {"seed": 1}, {"steps": 2}, {"game": ".."}, {"game": "1-y"}]
+OTHER += [{"agent": agent} for agent in ("x-1", "x/1", "x_1", "../x", "é")]
+OTHER += [{"settings": {"a": value}} for value in (1, 1.0, True, "1", None, [1], {"a": 1})]
 
 
-@given(SPECS, SPECS)
-def test_specs_share_a_folder_exactly_if_they_are_equal(one, other):
-    texts = [json.dumps([s.carry_out, s.agent, s.game, s.seed, s.steps, s.settings], sort_keys=True) for s in (one, other)]
-    assert (one.name == other.name) == (one == other) == (texts[0] == texts[1])
-    assert hash(one) == hash(other) or one != other
-    assert one.folder(Path("root")).resolve().parent == Path("root").resolve()
+def test_specs_share_a_folder_exactly_if_they_are_equal():
+    specs = [Spec(**FIELDS | change) for change in [{}, *OTHER]]
+    assert len({spec.name for spec in specs}) == len(set(specs)) == len(specs)
+    for change, spec in zip([{}, *OTHER], specs, strict=True):
+        assert (Spec(**FIELDS | change), Spec(**FIELDS | change).name) == (spec, spec.name)
+        assert spec.folder(Path("root")).resolve().parent == Path("root").resolve()
 
 
 @pytest.mark.parametrize(
@@ -63,22 +50,8 @@ def test_specs_share_a_folder_exactly_if_they_are_equal(one, other):
     ],
 )
 def test_a_spec_that_cannot_be_is_refused(change, message):
-    fields = {"carry_out": "a:b", "agent": "x", "game": "y", "seed": 0, "steps": 1}
     with pytest.raises(ValueError, match=message):
-        Spec(**fields | change)
-
-
-def test_a_result_comes_back(tmp_path):
-    spec = make()
-    folder = spec.folder(tmp_path)
-    folder.mkdir()
-    result = Result(spec, {"score": 0.1}, 2.5, 3)
-    result.write(folder)
-    assert read_result(folder) == result
-    assert [path.name for path in folder.iterdir()] == ["result.json"]
-    with pytest.raises(SuiteError, match=r"walk must return plain JSON, got .*inf"):
-        Result(spec, {"score": float("inf")}, 2.5, 3).write(folder)
-    assert read_result(folder) == result
+        Spec(**FIELDS | change)
 
 
 @pytest.mark.parametrize(
@@ -90,45 +63,27 @@ def test_a_damaged_result_is_an_error_that_names_it(tmp_path, text):
     folder.mkdir()
     (folder / "result.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(SuiteError, match=rf"{folder / 'result.json'} is damaged: .*Remove it"):
-        pending([spec], tmp_path)
+        results([spec], tmp_path)
     Result(make(seed=1), {}, 1.0, 1).write(folder)
     with pytest.raises(SuiteError, match=f"is of another run, {make(seed=1).name}"):
         results([spec], tmp_path)
 
 
-def test_a_result_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_result_comes_back_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     spec = make()
-    folder = spec.folder(tmp_path)
+    folder, result = spec.folder(tmp_path), Result(spec, {"score": 0.1}, 2.5, 3)
     folder.mkdir()
 
     def no_space(descriptor):
         raise OSError("no space left on device")
 
-    for before in (None, {"score": 0.1}):
+    for before in ({}, {spec: result}):
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", no_space)
             with pytest.raises(OSError, match="no space left"):
                 Result(spec, {"score": 0.2}, 2.5, 3).write(folder)
-        assert [result.values for result in results([spec], tmp_path).values()] == ([] if before is None else [before])
-        Result(spec, {"score": 0.1}, 2.5, 3).write(folder)
-
-
-def test_pending_are_those_without_a_result_each_once(tmp_path):
-    specs = quick()
-    attempt(specs[2], specs[2].folder(tmp_path))
-    assert pending([*specs, *specs], tmp_path) == [spec for spec in specs if spec != specs[2]]
-    assert list(results(specs, tmp_path)) == [specs[2]]
-
-
-@given(st.integers(1, 20), st.integers(1, 6))
-def test_each_spec_is_in_one_shard(n_specs, n_shards):
-    specs = [make(seed=seed) for seed in range(n_specs)]
-    parts = [shard(specs, f"{i + 1}/{n_shards}") for i in range(n_shards)]
-    assert sorted((spec for part in parts for spec in part), key=specs.index) == specs
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])
-def test_a_shard_that_is_none_is_refused(part):
-    with pytest.raises(ValueError, match=f"shard must be i/n with 1 <= i <= n, got '{part}'"):
-        shard([], part)
+        with pytest.raises(SuiteError, match=r"walk must return plain JSON, got .*inf"):
+            Result(spec, {"score": float("inf")}, 2.5, 3).write(folder)
+        assert results([spec], tmp_path) == before
+        result.write(folder)
+    assert read_result(folder) == result
