@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 import torch as th
 from stable_baselines3 import A2C
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from benchmarks import recording
 from benchmarks.pretraining import WORLDS, Agent, PretrainingConfig, make_a2c, make_learner
