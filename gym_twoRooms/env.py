@@ -163,11 +163,11 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
             number = -1
         if not 0 <= number < 5:
             raise InvalidAction(f"An action must be an integer in [0, {mdp.n_actions}), got {action!r}.")
-        uniforms = self.np_random.random
-        self._state = state = int(mdp.step(np.array([state]), np.array([number]), lambda rows: uniforms(len(rows)))[0])
+        self._state = state = mdp.step_one(state, number, self.np_random.random)
         return mdp.observe(state), 0.0, False, False, {"state": state, "action_mask": mdp.action_masks(state)}
 
     def render(self) -> NDArray[np.uint8] | str | None:
+        """The current state as the render mode says, None without a mode."""
         if self.render_mode is None:
             warn_about_rendering()
             return None

@@ -1,5 +1,6 @@
 """A layout compiled into a finite Markov decision process: numbered states, dynamics as tables, states as pictures."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -181,6 +182,24 @@ class TwoRoomsMDP:
             arrived[rows[closing]] = self.closed_state[arrived[rows[closing]], doors]
         return arrived
 
+    def step_one(self, state: int, action: int, draw: Callable[[], float]) -> int:
+        """:meth:`step` for a single state, without the cost of arrays; ``draw`` is called only if the step is random."""
+        if not self._chance_at(state):
+            return self._next_state_at(state * 5 + action)
+        uniform = draw()
+        if self.slips.item(state):
+            slip = self.slip_probability
+            if uniform < slip:
+                scaled = uniform / slip * 4
+                action = int(scaled)
+                uniform = scaled - action
+            else:
+                uniform = (uniform - slip) / (1.0 - slip)
+        arrived: int = self._next_state_at(state * 5 + action)
+        if uniform < self._closing_bounds_list[-1]:
+            arrived = self.closed_state.item(arrived, bisect_right(self._closing_bounds_list, uniform))
+        return arrived
+
     @cached_property
     def observations(self) -> NDArray[np.uint8]:
         """
@@ -292,6 +311,8 @@ class TwoRoomsMDP:
         self.closing_probability = close**n_closing * (1.0 - close) ** (len(numbering.doors) - n_closing)
         # A draw closes the doors of the first set whose bound is above it; above the last bound, none.
         self._closing_bounds = np.append(0.0, np.cumsum(self.closing_probability[1:]))
+        self._closing_bounds_list = self._closing_bounds.tolist()
+        self._chance_at, self._next_state_at = self.chance.item, self.next_state.item  # bound once, for single steps
 
     def _check_connected(self) -> None:
         # Slipping adds nothing: it makes moves that the agent could choose there, and toggling is a no-op on slippery floor.
