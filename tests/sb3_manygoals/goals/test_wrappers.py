@@ -260,6 +260,8 @@ def test_bad_goals_are_refused_and_a_tracker_stays_as_it_was():
         with pytest.raises(ValueError, match=rf"goal must be uint8 of shape \(4,\), got {got}"):
             tracker.start(np.array([0]), np.array([0]), goal)
     np.testing.assert_equal(tracker.get_checkpoint_state() | {"rng": None}, before | {"rng": None})
+    with pytest.raises(ValueError, match=r"options\['goal'\] must be uint8 of shape \(4,\), got uint8 of \(1, 4\)"):
+        env.reset(options={"goal": np.zeros((1, 4), np.uint8)})
     with pytest.raises(ValueError, match="must have one shape"):
         env.compute_reward(np.zeros((2, 4), np.uint8), np.zeros(4, np.uint8), {})
     tracker.goal_buffer = GoalBuffer(env.env.observation_space)
