@@ -102,6 +102,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         return _goal_obs(observation, tracker.desired_goals[0]), {**info, "desired_goal_id": int(tracker.desired_ids[0])}
 
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
+        """As the environment's, with the reward and the ends of the goal episode."""
         tracker = self.goal_tracker
         world_obs, env_reward, *env_ends, info = self.env.step(action)
         observation = tracker.own(world_obs, "a terminal observation" if any(env_ends) else "an observation")
