@@ -10,32 +10,19 @@ import numpy as np
 
 
 def check_count(name: str, value: Any, least: int = 1, of: str = "") -> int:
-    """
-    :param name: of the argument
-    :param value: what was given for it
-    :param least: the smallest number allowed
-    :param of: what is counted, for the message
-    :return: ``value``
-    :raises ValueError: if it is not a whole number, or smaller than ``least``
-    """
+    """The value of the argument ``name``, a count ``of`` something. A ValueError if it is not whole, or below ``least``."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number{of and f' of {of}'}, at least {least}, got {value!r}")
     return int(value)
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """As :func:`check_count`, but a float such as ``1e6`` will do. :return: the value as an int"""
+    """As :func:`check_count`, but a float such as ``1e6`` will do."""
     return check_count(name, int(value) if isinstance(value, float) and value.is_integer() else value, least)
 
 
 def check_number(name: str, value: Any, interval: str) -> float:
-    """
-    :param name: of the argument
-    :param value: what was given for it
-    :param interval: the numbers allowed, for example "[0, 1)" or "(0, inf)"
-    :return: the value
-    :raises ValueError: if it is not a number in ``interval``
-    """
+    """The value of the argument ``name``. A ValueError if it is not in an interval such as "[0, 1)" or "(0, inf)"."""
     low, high = (float(end) for end in interval[1:-1].split(","))
     if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
         above = value >= low if interval[0] == "[" else value > low
@@ -45,12 +32,7 @@ def check_number(name: str, value: Any, interval: str) -> float:
 
 
 def check_game(value: str, games: Iterable[str]) -> str:
-    """
-    :param value: a game's name in any spelling, as ``"MsPacman"``, ``"ms_pacman"`` or ``"ms pacman"``
-    :param games: the names of the games, as ``"ms_pacman"``
-    :return: that of them which is meant
-    :raises ValueError: if there is no such game; with the names that are near
-    """
+    """That of ``games`` which is meant by "MsPacman", "ms_pacman" or "ms pacman". A ValueError names those near."""
     known = {name.replace("_", ""): name for name in games}
     wanted = value.lower().replace("_", "").replace(" ", "")
     if wanted not in known:

@@ -31,9 +31,8 @@ class FrameStore:
     The store counts who holds a frame: :meth:`hold` what is to stay, and :meth:`release` it afterwards. A frame that nobody
     holds is dropped. The store itself holds the latest observation of each stream.
 
-    With ``compress``, each frame is compressed by LZ4 without loss, with the first frame as its dictionary: 11 to 22 times
-    smaller for Atari's Breakout, MsPacman, Seaquest and MontezumaRevenge (16 games, 300 random steps), at 50 microseconds a
-    frame. The memory of a dropped frame is freed then, and else used again.
+    With ``compress``, each frame is compressed by LZ4 without loss, with the first frame as its dictionary, so that frames of
+    a game that differ little take little. The memory of a dropped frame is freed then, and else used again.
 
     :param shape: of an observation
     :param dtype: of its elements

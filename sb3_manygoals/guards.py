@@ -50,13 +50,7 @@ class WorkerDied(Fault, RuntimeError):
 
 
 def check_finite(values: NDArray[Any], what: str, source: object, first: int = 0) -> None:
-    """
-    :param values: one row an environment; integers are not looked at
-    :param what: they are
-    :param source: the object that asks
-    :param first: index of the first of the environments
-    :raises EnvironmentFault: (a ValueError) if one is NaN or infinite
-    """
+    """An EnvironmentFault if one of the values, a row an environment from ``first`` on, is not finite. ``source`` asks."""
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return
     row, *place = np.argwhere(~np.isfinite(values))[0].tolist()
@@ -68,14 +62,8 @@ def own_observation(
     observation: Any, shape: tuple[int, ...], dtype: np.dtype[Any], what: str, source: object, index: int = 0
 ) -> NDArray[Any]:
     """
-    :param observation: of one environment
-    :param shape: that it must have
-    :param dtype: of the space
-    :param what: it is
-    :param source: the object that asks
-    :param index: of the environment
-    :return: a copy in the dtype of the space. Only dtypes of the same kind are converted, float64 to float32 for example
-    :raises EnvironmentFault: (a ValueError) if it has another shape, a dtype of another kind, or is not finite
+    A copy of an environment's observation in the dtype of its space; only dtypes of the same kind are converted, float64 to
+    float32 for example. An EnvironmentFault if it has another shape or kind of dtype, or is not finite. ``source`` asks.
     """
     try:
         array: NDArray[Any] = np.asarray(observation)

@@ -73,33 +73,20 @@ def load_from_hub(repo_id: str, env: GymEnv | None = None, **kwargs: Any) -> Man
 
 
 def model_card(model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping[str, float] | None = None) -> str:
-    """
-    :param model: a trained model that knows goals
-    :param repo_id: repository on the Hub
-    :param env_id: id of the environment
-    :param metrics: results by name
-    :return: the card, Markdown with the Hub's metadata in YAML
-    """
+    """The model card: Markdown, with the Hub's metadata in YAML. Arguments as of :func:`push_to_hub`."""
     assert model.goal_buffer is not None
-    results = [{"type": name, "name": name, "value": float(value)} for name, value in (metrics or {}).items()]
-    entry = {
-        "name": "ManyGoalsDQN",
-        "results": [
-            {
-                "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
-                "dataset": {"name": env_id, "type": env_id},
-                "metrics": results,
-            }
-        ],
-    }
-    metadata: dict[str, Any] = {
-        "library_name": "stable-baselines3",
-        "tags": [env_id, "reinforcement-learning", "deep-reinforcement-learning", "stable-baselines3", "goal-conditioned"],
-    }
-    if results:
-        metadata["model-index"] = [entry]
-    table = "\n".join(f"| {name} | {value:.4f} |" for name, value in (metrics or {}).items())
-    measured = f"\n| result | |\n|---|---|\n{table}\n" if table else ""
+    tags = [env_id, "reinforcement-learning", "deep-reinforcement-learning", "stable-baselines3", "goal-conditioned"]
+    metadata: dict[str, Any] = {"library_name": "stable-baselines3", "tags": tags}
+    measured = ""
+    if metrics:
+        result = {
+            "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+            "dataset": {"name": env_id, "type": env_id},
+            "metrics": [{"type": name, "name": name, "value": float(value)} for name, value in metrics.items()],
+        }
+        metadata["model-index"] = [{"name": "ManyGoalsDQN", "results": [result]}]
+        rows = [f"| {name} | {value:.4f} |" for name, value in metrics.items()]
+        measured = "\n".join(["", "| result | |", "|---|---|", *rows, ""])
     return f"""---
 {yaml.safe_dump(metadata, sort_keys=False).strip()}
 ---

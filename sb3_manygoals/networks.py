@@ -27,10 +27,7 @@ ONEDNN_FROM = 2**23
 
 
 def mkl_is_slow(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """
-    :param cpuinfo: the file in which Linux describes the processors
-    :return: whether oneDNN multiplies float32 matrices faster than MKL: on AMD processors with AVX-512, which MKL does not use
-    """
+    """Whether oneDNN multiplies float32 matrices faster than MKL: on AMD processors with AVX-512, which MKL does not use."""
     described = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else platform.processor()
     has_both = th.backends.mkl.is_available() and th.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return has_both and "AuthenticAMD" in described and th.backends.cpu.get_cpu_capability() == "AVX512"
@@ -40,14 +37,7 @@ USE_ONEDNN = mkl_is_slow()
 
 
 def linear(inputs: th.Tensor, weight: th.Tensor, bias: th.Tensor | None = None) -> th.Tensor:
-    """
-    torch.nn.functional.linear, by oneDNN where that is faster. Results are equal up to rounding.
-
-    :param inputs: shape (B, n)
-    :param weight: shape (m, n)
-    :param bias: shape (m,), None for none
-    :return: shape (B, m)
-    """
+    """torch.nn.functional.linear, by oneDNN where that is faster. Results are equal up to rounding."""
     large = len(inputs) * weight.numel() >= ONEDNN_FROM
     if USE_ONEDNN and large and inputs.device.type == "cpu" and inputs.dtype == th.float32:
         return functional.linear(inputs.to_mkldnn(), weight.contiguous(), bias).to_dense()

@@ -234,7 +234,6 @@ class GoalTracker:
         return bool(self.reset_worlds)
 
     def own(self, observation: Any, what: str, row: int = 0) -> NDArray[Any]:
-        """See :func:`~sb3_manygoals.guards.own_observation`, for environment ``row``."""
         return guards.own_observation(observation, self.goal_buffer.shape, self.goal_buffer.dtype, what, self, row)
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
