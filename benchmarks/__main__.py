@@ -28,6 +28,7 @@ OTHERS = {
     "auxiliary-study": ("studies.auxiliary:AuxiliaryStudyConfig", "Many runs of auxiliary: carry out what has not finished."),
     "pretraining-study": ("studies.pretraining:PretrainingStudyConfig", "Many runs of pretraining: carry out, and compare."),
     "games-study": ("studies.games:GamesStudyConfig", "Six agents in 49 Atari games: carry out what has not finished."),
+    "minatar-study": ("studies.minatar:MinAtarStudyConfig", "Seven agents in MinAtar's five games: carry out, and compare."),
     "beta-study": ("studies.games:BetaStudyConfig", "The search for beta on seven games: carry it out, and compare."),
     "compare": ("suite.compare:CompareConfig", "Say whether suites that were carried out more than once came to the same."),
     "report": ("report.study:ReportConfig", "Sum up many runs and suites, finished or not, on one page."),

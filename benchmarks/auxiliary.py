@@ -1,4 +1,4 @@
-"""Section 5 of the paper: A2C with an auxiliary task, in an Atari game or in a small world with a rare reward."""
+"""Section 5 of the paper: A2C with an auxiliary task, in an Atari or MinAtar game or in a small world with a rare reward."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stable_baselines3 import A2C
 
 from benchmarks import recording, scores
 from benchmarks.agents import a2c
-from benchmarks.agents.a2c import SMALL, A2CConfig, WorldName
+from benchmarks.agents.a2c import MINATAR, SMALL, A2CConfig, WorldName
 from sb3_manygoals.auxiliary import (
     AuxiliaryActorCriticPolicy,
     AuxiliaryCallback,
@@ -65,6 +65,7 @@ WORLDS: dict[WorldName, AuxiliaryConfig] = {
     "minigrid": AuxiliaryConfig(
         world="minigrid", game="MiniGrid-Empty-Random-6x6-v0", steps=100_000, eval_freq=2_500, **SMALL
     ),
+    "minatar": AuxiliaryConfig(**MINATAR),
 }
 """The defaults of each world."""
 
@@ -83,7 +84,8 @@ def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
     callbacks: dict[str, AuxiliaryCallback] = {}
     for task in tasks:
         episodes = EpisodeBuffer(model.observation_space, config.capacity, kind.n_stack, compress=kind.compress)
-        callbacks[task] = CALLBACKS[task](*weight, episodes=episodes)
+        transitions = model.n_envs * model.n_steps  # as many as of A2C's own loss, which are the paper's 80
+        callbacks[task] = CALLBACKS[task](*weight, episodes=episodes, batch_size=transitions)
     return model, callbacks
 
 

@@ -13,14 +13,14 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 
 from benchmarks import recording
 from benchmarks.agents import a2c
-from benchmarks.agents.a2c import OPTIMIZER, SMALL, A2CConfig
+from benchmarks.agents.a2c import MINATAR, OPTIMIZER, SMALL, A2CConfig
 from sb3_manygoals import PAPER, ManyGoalsDQN, TDTargets
 from sb3_manygoals.checkpoint import checkpoints
 from sb3_manygoals.checkpoint.learner import get_generators, set_generators
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 from sb3_manygoals.vec_env import can_reset_single_envs
 
-WorldName = Literal["atari", "minigrid"]
+WorldName = Literal["atari", "minigrid", "minatar"]
 Agent = Literal["many_goals", "reward_prediction", "none"]
 
 
@@ -29,12 +29,14 @@ class PretrainingConfig(A2CConfig):
     """Pre-train a trunk, then let A2C begin with it; or A2C from scratch. The defaults are the paper's."""
 
     world: WorldName = "atari"
-    """Atari games or MiniGrid; it gives the defaults of all other options."""
+    """Atari games, MiniGrid or MinAtar; it gives the defaults of all other options."""
     agent: Agent = "many_goals"
     """How the trunk is pre-trained: by mastery of many goals, by predicting the sign of rewards of random actions, or not at
     all."""
     pretrain_steps: int = 1_000_000
     """Environment steps of pre-training, over which epsilon falls from 1 to 0.1; without it, A2C has them too."""
+    pretraining_learning_rate: float | None = None
+    """Step size of RMSProp in pre-training; by default that of A2C."""
     buffer_size: int = 10_000
     """Transitions in the replay memory of pre-training."""
     learning_starts: int = 1_000
@@ -79,15 +81,21 @@ WORLDS: dict[WorldName, PretrainingConfig] = {
     "minigrid": PretrainingConfig(
         world="minigrid", game="MiniGrid-DoorKey-5x5-v0", pretrain_steps=20_000, steps=200_000, eval_freq=5_000, **SMALL
     ),
+    "minatar": PretrainingConfig(pretrain_steps=100_000, pretraining_learning_rate=7e-4, **MINATAR),
 }
 """The defaults of each world."""
 
 
 def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
     """What pre-trains, in one copy of the world, untrained."""
-    policy = {**OPTIMIZER, "ortho_init": config.ortho_init, "features_extractor_kwargs": {"features_dim": config.features_dim}}
+    policy = {
+        **OPTIMIZER,
+        "ortho_init": config.ortho_init,
+        "features_extractor_class": config.kind.extractor(),
+        "features_extractor_kwargs": {"features_dim": config.features_dim},
+    }
     common: dict[str, Any] = {
-        "learning_rate": config.learning_rate,
+        "learning_rate": config.pretraining_learning_rate or config.learning_rate,
         "buffer_size": config.buffer_size,
         "learning_starts": config.learning_starts,
         "seed": config.seed,

@@ -21,7 +21,7 @@ Statistic: TypeAlias = Callable[..., Scores]
 
 DATA = Path(__file__).parent / "data"
 
-REFERENCES = ("atari_human_random_49",)
+REFERENCES = ("atari_human_random_49", "minatar")
 """Tables in ``data`` of the scores that count as 0 and as 1, in this order of columns. Other games need one more table."""
 
 
@@ -31,7 +31,7 @@ def read_table(name: str) -> pd.DataFrame:
 
 
 def references(games: Sequence[str]) -> pd.DataFrame:
-    """A row a game: the scores that count as 0 and as 1, of Atari those of random play and of a human."""
+    """A row a game: the scores that count as 0 and as 1: of random play, and of a human or a published agent."""
     tables = [read_table(name) for name in REFERENCES]
     table = next((each for each in tables if each.index.isin(games).any()), tables[0])
     missing = [game for game in games if game not in table.index]

@@ -19,13 +19,14 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import recording, worlds
 from benchmarks.recording import Clock, CurveLog, RunConfig
 from sb3_manygoals.networks import PaddedCNN
 
-WorldName = Literal["atari", "two_rooms", "minigrid"]
+WorldName = Literal["atari", "two_rooms", "minigrid", "minatar"]
 
 OPTIMIZER: dict[str, Any] = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5}}
 """Arguments of the policy. The paper has RMSProp; in baselines it is TensorFlow's, with epsilon inside the root."""
@@ -34,6 +35,15 @@ SMALL: dict[str, Any] = {"optimizer": "sb3", "features_dim": 128, "embedding_dim
 """
 Options in small worlds. Layers are narrower, and the optimizer is SB3's: that of baselines begins with second moments of 1 and
 has an epsilon of 1e-5 inside the root, so gradients of rare rewards hardly count for the first thousand updates.
+"""
+
+MINATAR: dict[str, Any] = {
+    **{"world": "minatar", "game": "breakout", "steps": 2_000_000, "eval_freq": 20_000},
+    **{"n_envs": 64, "learning_rate": 8e-3, "ent_coef": 0.02, **SMALL},
+}
+"""
+Options in MinAtar. The step size, the entropy and the number of copies are the best of a search on Breakout and Asterix for
+A2C alone, see docs/results/minatar.md; all agents have them.
 """
 
 LAST = 100
@@ -48,7 +58,7 @@ class A2CConfig(RunConfig):
     """The options of every run of A2C. The defaults are the paper's."""
 
     world: WorldName = "atari"
-    """Atari games, TwoRoomsSwitch with one state to reach, or MiniGrid; it gives the defaults of all other options."""
+    """Atari games, TwoRoomsSwitch with one state to reach, MiniGrid, MinAtar; it gives the defaults of all other options."""
     game: str = "Assault"
     """Which game, or id of an environment."""
     steps: int = 10_000_000
@@ -100,6 +110,8 @@ class Kind:
     """Whether episodes are kept compressed, as large pictures should be."""
     cell: int | None = None
     """Pixels a side of the cells of pixel control, which sees all of the picture; None: its own for games."""
+    extractor: Callable[[], type[BaseFeaturesExtractor]] = lambda: PaddedCNN
+    """Class of the layers that see; by default those of SB3's own for games, with faster products."""
 
 
 def _atari(config: A2CConfig, n_envs: int) -> VecEnv:
@@ -117,10 +129,23 @@ def _minigrid(config: A2CConfig, n_envs: int) -> VecEnv:
     return make_vec_env(partial(worlds.minigrid, config.game, config.max_episode_steps), n_envs, seed=config.seed)
 
 
+def _minatar(config: A2CConfig, n_envs: int) -> VecEnv:
+    from sb3_manygoals.minatar import make_minatar_vec_env  # here, as the other worlds work without minatar
+
+    return make_minatar_vec_env(config.game, n_envs, config.seed)
+
+
+def _minatar_extractor() -> type[BaseFeaturesExtractor]:
+    from sb3_manygoals.minatar import MinAtarCNN
+
+    return MinAtarCNN
+
+
 KINDS: dict[WorldName, Kind] = {
     "atari": Kind(_atari, n_stack=4, compress=True),
     "two_rooms": Kind(_two_rooms, cell=1),
     "minigrid": Kind(_minigrid, compress=True, cell=worlds.TILE),
+    "minatar": Kind(_minatar, compress=True, cell=1, extractor=_minatar_extractor),
 }
 """One more needs a name, an entry here, and its defaults in ``WORLDS`` of the commands that it is for."""
 
@@ -139,7 +164,7 @@ def settings(config: A2CConfig) -> dict[str, Any]:
         "seed": config.seed,
         "policy_kwargs": {
             **(OPTIMIZER if config.optimizer == "baselines" else {}),
-            "features_extractor_class": PaddedCNN,  # the layers of SB3's own for games, with faster products
+            "features_extractor_class": config.kind.extractor(),
             "ortho_init": config.ortho_init,
             "net_arch": [],  # no more layers, as SB3 has it after its own
             "features_extractor_kwargs": {"features_dim": config.features_dim},

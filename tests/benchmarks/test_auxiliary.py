@@ -21,7 +21,9 @@ from tests.sb3_manygoals.checkpoint.test_resume import same
 
 __all__ = ["no_sync"]
 
-NEEDED = {"atari": ("ale_py", "lz4"), "two_rooms": (), "minigrid": ("minigrid", "lz4")}
+NEEDED = {"atari": ("ale_py", "lz4"), "two_rooms": (), "minigrid": ("minigrid", "lz4"), "minatar": ("minatar", "lz4")}
+CELLS = {"two_rooms": (8, 1), "minigrid": (24, 4), "minatar": (10, 1)}
+"""The square that pixel control looks at, and its cells."""
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
@@ -43,10 +45,11 @@ def read(path):
 
 
 @pytest.mark.parametrize(
-    ("world", "agent"), [*(("two_rooms", agent) for agent in ("a2c", *CALLBACKS)), ("minigrid", "pixel_control")]
+    ("world", "agent"),
+    [*(("two_rooms", agent) for agent in ("a2c", *CALLBACKS)), ("minigrid", "pixel_control"), ("minatar", "pixel_control")],
 )
 def test_a_run(world, agent, tmp_path):
-    folder = tiny(world, agent, tmp_path).run()
+    folder = tiny(world, agent, tmp_path, n_envs=16).run()
     assert folder.name.startswith(f"auxiliary-{WORLDS[world].game}-{agent}-seed4-")
     files = {path.name for path in folder.iterdir()}
     assert files >= {"config.json", "curve.csv", "score.json", "progress.csv", "model.zip", "checkpoints"}
@@ -62,7 +65,7 @@ def test_a_run(world, agent, tmp_path):
             assert any(row[f"auxiliary/{agent}_loss"] for row in csv.DictReader(file))
     policy = A2C.load(folder / "model.zip").policy
     assert (policy.tasks, policy.features_dim) == (() if agent == "a2c" else (agent,), 16)
-    assert (policy.crop, policy.cell) == ((8, 1) if world == "two_rooms" else (24, 4))
+    assert (policy.crop, policy.cell) == CELLS[world]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +133,7 @@ def test_the_world_gives_the_defaults_on_the_command_line(module, monkeypatch):
 def test_what_makes_no_sense_is_refused():
     for options, message in (
         ({"agent": "ppo"}, "agent must be one of many_goals, a2c, .* got 'ppo'"),
-        ({"world": "mars"}, "world must be one of atari, two_rooms, minigrid, got 'mars'"),
+        ({"world": "mars"}, "world must be one of atari, two_rooms, minigrid, minatar, got 'mars'"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=message):
