@@ -100,7 +100,9 @@ class MinAtarStudyConfig(StudyConfig):
             row: dict[str, Any] = {"agent": agent, "games": len(games), "seeds": fewest}
             for measure in ("score", "mean_return"):
                 raw = [
-                    np.array([[runs[game, seed][measure] for game in games] for seed in range(fewest)], dtype=np.float64)
+                    np.array(
+                        [[runs[game, seeds[game][n]][measure] for game in games] for n in range(fewest)], dtype=np.float64
+                    )
                     for runs in (ours, base)
                 ]
                 scored = [normalized(each, games) for each in raw]

@@ -14,8 +14,9 @@ from benchmarks.mastery import MasteryConfig
 from benchmarks.pretraining import PretrainingConfig
 from benchmarks.report.runs import read
 from benchmarks.scores import normalized, read_table
-from benchmarks.studies import auxiliary, games, mastery, pretraining
+from benchmarks.studies import auxiliary, games, mastery, minatar, pretraining
 from benchmarks.studies.games import BetaStudyConfig, GamesStudyConfig
+from benchmarks.studies.minatar import MinAtarStudyConfig
 from benchmarks.studies.pretraining import PretrainingStudyConfig
 from benchmarks.studies.study import carry_out, configuration, mean_return
 from benchmarks.suite import Result, Spec, results
@@ -37,6 +38,8 @@ PARTS = {
     "pretraining": pretraining.study().specs,
     "pretraining, torch's weights": pretraining.study(100, ortho_init=False).specs,
     "games": lambda seeds: GamesStudyConfig(seeds=seeds).specs(),
+    "minatar": lambda seeds: MinAtarStudyConfig(seeds=seeds).specs(),
+    "minatar, search": lambda seeds: MinAtarStudyConfig(seeds=seeds, part="search").specs(),
     "games, beta": lambda seeds: BetaStudyConfig(seeds=seeds).specs(),
 }
 """The specs of every part by the number of seeds."""
@@ -51,7 +54,7 @@ def test_the_runs_of_every_part_are_valid_and_told_apart(part):
         config = configuration(spec)
         is_mastery = isinstance(config, MasteryConfig)
         world, steps = (config.env_id, config.total_steps) if is_mastery else (config.game, config.steps)
-        assert world in gym.registry or world.startswith("MiniGrid") or world in games.GAMES
+        assert world in gym.registry or world.startswith("MiniGrid") or world in (*games.GAMES, *minatar.GAMES)
         assert (steps, config.seed) == (spec.steps, 0)
         assert spec.carry_out == f"benchmarks.studies.{part.partition(',')[0]}:carry_out"
 
@@ -95,6 +98,26 @@ def test_games_agents_and_steps_can_be_chosen():
     assert {spec.settings["agent"] for spec in scratch & other} == {"none"}
 
 
+def test_the_study_in_minatar_compares_equal_seeds_with_a2c():
+    runs, search = MinAtarStudyConfig().specs(), MinAtarStudyConfig(part="search", seeds=1).specs()
+    assert (len(runs), {spec.game for spec in search}, len(search)) == (7 * 5 * 5, {"asterix", "breakout"}, 13 * 2)
+    assert {configuration(spec).learning_rate for spec in (*runs, *search)} == {8e-3}
+    assert {configuration(spec).kind.cell for spec in runs} == {1}
+    finished = []
+    for spec in MinAtarStudyConfig(seeds=3, games=("freeway", "asterix"), only=("a2c", "many-goals")).specs():
+        ours = spec.agent == "many-goals"
+        if (ours, spec.game, spec.seed) == (True, "freeway", 2):
+            continue  # not finished: its seed does not count in any game
+        score = {"asterix": 0.57 + 18.43 * (0.5 + 0.25 * ours), "freeway": 0.37 + 46.63 * 0.5}[spec.game]
+        finished.append(Result(spec, {"score": score, "mean_return": score}, 1, 1.0))
+    first, second = MinAtarStudyConfig().compare(finished)
+    assert (first["agent"], first["games"], first["seeds"], second["agent"]) == ("many-goals", 2, 2, "a2c")
+    assert (first["score"], second["score"]) == (pytest.approx(0.625), pytest.approx(0.5))
+    assert first["score_better"] == pytest.approx(0.75)  # always in one game, a tie in the other
+    assert first["mean_return_freeway"] == pytest.approx(0.37 + 46.63 * 0.5)
+    assert MinAtarStudyConfig().compare(finished[:2]) == []
+
+
 @pytest.mark.parametrize(
     ("make_specs", "message"),
     [
@@ -102,6 +125,10 @@ def test_games_agents_and_steps_can_be_chosen():
         (lambda: mastery.PARTS["paper"].specs(1, only=("table", "dqn")), "only must be of uniform, .*, table, got dqn"),
         (lambda: GamesStudyConfig(steps=9).specs(), "steps must be at least 10, of which one is pre-training's, got 9"),
         (lambda: GamesStudyConfig(games=("Hero",)).specs(), "games must be of Alien, .*, got Hero"),
+        (
+            lambda: MinAtarStudyConfig(steps=100_000).specs(),
+            "steps must be more than those of pre-training, 100000, got 100000",
+        ),
         (lambda: BetaStudyConfig(betas=()).specs(), "betas must be positive numbers, got none"),
         (lambda: BetaStudyConfig(betas=(0.0, 0.1)).specs(), "betas must be positive numbers, got 0.0 0.1"),
     ],
