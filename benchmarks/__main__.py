@@ -35,6 +35,7 @@ OTHERS = {
     "speed-update": ("speed.update:UpdateConfig", "Time updates, ours and others, against the number of goals."),
     "speed-world": ("speed.world:WorldConfig", "Time the world against its peers."),
     "speed-training": ("speed.training:TrainingConfig", "Time whole training, ours and SB3's."),
+    "gpu": ("gpu:GPUConfig", "What a GPU is worth: tests, speed, mastery, the paper's recipe, within some minutes."),
     "film": ("film:FilmConfig", "Film the exact policy of a map pursuing goals."),
     "demo": ("demo.page:DemoConfig", "Write a page on which a visitor sets goals for the agent of a run of mastery."),
 }

@@ -1,0 +1,52 @@
+"""The steps that a GPU is to take, rehearsed."""
+
+import csv
+import time
+
+import pytest
+import torch as th
+
+from benchmarks import gpu
+from benchmarks.gpu import GPUConfig, steps
+from benchmarks.mastery import MasteryConfig
+from tests.benchmarks.command_line import command
+
+
+def test_every_step_is_a_command_that_exists(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(MasteryConfig, "run", lambda config: seen.append(config))
+    found = steps(GPUConfig(device="cpu", scale=0.01), tmp_path)
+    assert list(found) == ["tests", "update", "default", "recipe", "mansion"]
+    for line in [*found["default"], *found["recipe"], *found["mansion"]]:
+        assert command(*line[1:]).returncode == 0
+    assert {config.device for config in seen} == {"cpu"}
+    assert [config.total_steps for config in seen] == [2_000] + [30_000] * 8 + [20_000]
+    assert len({config.agent_kwargs for config in seen[1:-1]}) == 8
+    assert seen[-1].map == "mansion"
+
+
+def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        gpu, "steps", lambda config, runs: {"quick": [("this",)], "slow": [("timeit", "-n1", "-r1", LONG)] * 2}
+    )
+    began = time.monotonic()
+    folder = GPUConfig(minutes=0.05, device="cpu", output=tmp_path).run()
+    assert time.monotonic() - began < 20
+    with (folder / "gpu.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["step"], row["status"].split(",")[0]) for row in rows] == [("quick", "exit 0")] + [
+        ("slow", "out of time")
+    ] * 2
+    assert "Beautiful is better than ugly." in (folder / "quick-0.txt").read_text()
+    assert (folder / "config.json").exists()
+
+
+LONG = "import time; time.sleep(60)"
+
+
+@pytest.mark.skipif(th.cuda.is_available(), reason="asks for a machine without a CUDA device")
+def test_no_device_and_no_time_are_refused(tmp_path):
+    assert "no CUDA device; --device cpu rehearses" in command("gpu", "--output", str(tmp_path)).stderr
+    with pytest.raises(ValueError, match="minutes and scale must be positive, got 0 and 1"):
+        GPUConfig(minutes=0, scale=1, device="cpu", output=tmp_path).run()
+    assert not list(tmp_path.iterdir())
