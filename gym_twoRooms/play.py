@@ -54,11 +54,8 @@ class Game:
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> None:
         """
-        Set a goal with the mouse: what the picture shows in which it was pressed, with one change. A block moves to where the
-        mouse was released. A door that was clicked opens or shuts. Pressed elsewhere, the mouse moves the agent.
-
-        :param start: where it was pressed, in pixels from the left and the top of the window
-        :param end: where it was released
+        Set a goal with the mouse, pressed and released at these pixels (x, y): the picture under it with one change. A block
+        moves along, a door that is clicked opens or shuts, and from any other cell the mouse takes the agent along.
         """
         (picture, pressed), (_, released) = self._locate(start), self._locate(end)
         mdp, state = self.world.mdp, (self.world.state, self.goal)[picture]
@@ -75,7 +72,7 @@ class Game:
 
     def render(self) -> NDArray[np.uint8]:
         """The world and, beside it, the goal if there is one, each in a frame: (height, width, 3) uint8."""
-        states, border = ([self.world.state] if self.goal < 0 else [self.world.state, self.goal]), self._border
+        states, border = [self.world.state, self.goal][: 1 + (self.goal >= 0)], self._border
         pictures = np.stack([draw(self.world.mdp, state, self.world.cell_size) for state in states])
         framed = np.pad(pictures, ((0, 0), (border, border), (border, border), (0, 0)))
         framed[:] = REACHED_COLOUR if self.reached else PURSUED_COLOUR
