@@ -109,18 +109,17 @@ def mastery_ceiling(mdp: TwoRoomsMDP, horizon: int) -> Callable[[NDArray[np.uint
     return ceiling
 
 
-def expected_steps(mdp: TwoRoomsMDP, goals: ArrayLike, tolerance: float = 1e-6) -> NDArray[np.float64]:
+def expected_steps(mdp: TwoRoomsMDP, goals: ArrayLike) -> NDArray[np.float64]:
     """
-    The steps that the best policy without a deadline takes to a goal on average, by value iteration.
+    The steps that the best policy without a deadline takes to a goal on average, by value iteration to 1e-6.
 
     :param mdp: The world
     :param goals: State numbers, (G,)
-    :param tolerance: Iteration ends when no value changes by more, in steps
     :return: For each start and goal, (S, G) float64; 0 where the start is the goal
     :raises TypeError: If goals are not integers
-    :raises ValueError: If there is no such state, or ``tolerance`` is not positive
+    :raises ValueError: If there is no such state
     """
-    return _plan(mdp, goals, tolerance)[1]
+    return _plan(mdp, goals)[1]
 
 
 class OraclePolicy:
@@ -157,17 +156,15 @@ class OraclePolicy:
         return self.actions[states, columns], None
 
 
-def _plan(mdp: TwoRoomsMDP, goals: ArrayLike, tolerance: float = 1e-6) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _plan(mdp: TwoRoomsMDP, goals: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The steps left after each action, (A, S, G), and from each state on, (S, G)."""
-    if not tolerance > 0:
-        raise ValueError(f"tolerance must be positive, got {tolerance}.")
     goals, columns, matrices = _problem(mdp, goals)
     steps = np.zeros((mdp.n_states, len(goals)))
     while True:
         after = np.stack([matrix @ steps for matrix in matrices])
         before, steps = steps, 1.0 + after.min(axis=0)
         steps[goals, columns] = 0.0
-        if np.abs(steps - before).max() <= tolerance:
+        if np.abs(steps - before).max() <= 1e-6:
             return after, steps
 
 

@@ -1,84 +1,116 @@
-"""The world on the keyboard: ``python -m gym_twoRooms.play``."""
+"""The world in a window: ``python -m gym_twoRooms.play``."""
 
 import argparse
+import importlib
 import sys
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from gym_twoRooms.env import TwoRoomsSwitchEnv
 from gym_twoRooms.layout import NAMED_LAYOUTS, Layout
 from gym_twoRooms.mdp import Action
+from gym_twoRooms.rendering import draw
+from gym_twoRooms.states import flat
 
-FPS = 30
-WAIT = len(Action)
-"""The action of a player who presses no key, or several at once."""
+FPS, FRAMES_PER_STEP = 30, 4
+"""Frames a second, and how many of them a step of the trained agent takes."""
 REACHED_COLOUR, PURSUED_COLOUR = (46, 160, 67), (238, 238, 238)
+KEYS = {Action.UP: "up w", Action.DOWN: "down s", Action.LEFT: "left a", Action.RIGHT: "right d", Action.TOGGLE: "space"}
+Agent = Callable[[NDArray[np.uint8], NDArray[np.uint8]], int]
+"""Gives the action for an observation and a goal."""
 
 
-class Player(gym.Wrapper[NDArray[np.uint8], np.int64, NDArray[np.uint8], np.int64]):
+class Game:
     """
-    A world for the keyboard, with one more action, to wait, in which no time passes. A key acts once each time it is pressed.
-
-    A goal is the observation of a random state, shown beside the world. When it is reached, its frame turns green, a message
-    is printed, and the next key brings the next goal.
+    A world, with a goal beside it if asked for. A goal is a state. When it is reached, the frames turn green and a message is
+    printed. The player's next key then brings the next goal; a trained agent keeps its goal until the mouse sets another.
     """
 
-    def __init__(self, env: TwoRoomsSwitchEnv, goals: bool) -> None:
-        super().__init__(env)
-        self.world = env
-        self.action_space = spaces.Discrete(WAIT + 1)
-        self.goals = goals
-        self.goal: NDArray[np.uint8] | None = None
-        self._rng = np.random.default_rng()
-        self.reached, self._pressed, self._steps = False, WAIT, 0
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        if seed is not None:
-            self._rng = np.random.default_rng(seed)
-        observation, info = self.world.reset(seed=seed, options=options)
-        self._pressed = WAIT
-        if self.goals:
+    def __init__(self, world: TwoRoomsSwitchEnv, goals: bool, agent: Agent | None = None, seed: int | None = None) -> None:
+        self.world, self.agent, self.goal = world, agent, -1
+        self._rng, self._steps, self._border = np.random.default_rng(seed), 0, world.cell_size // 4 + 1
+        world.reset(seed=seed)
+        if goals or agent is not None:
             self._next_goal()
-        return observation, info
 
-    def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        held, self._pressed = action == self._pressed, int(action)
-        if action == WAIT or held:
-            return self.world.observation_of(self.world.state), 0.0, False, False, {}
-        if self.reached:
+    @property
+    def reached(self) -> bool:
+        return self.world.state == self.goal
+
+    def press(self, action: int) -> None:
+        """Act for the player."""
+        if self.reached and self.agent is None:
             self._next_goal()
-        result = self.world.step(action)
-        self._steps += 1
-        if self.goal is not None and np.array_equal(result[0], self.goal):
-            self.reached = True
-            print(f"Goal reached in {self._steps} step{'s' * (self._steps != 1)}.", flush=True)
-        return result
+        self._step(action)
 
-    def render(self) -> Any:
-        world = self.world.render()
-        if self.goal is None:
-            return world
-        border = self.world.cell_size // 4 + 1
-        pictures = np.stack([np.asarray(world), self.world.render_observation(self.goal)])
+    def follow(self) -> None:
+        """Let the agent act, if there is one and its goal is not reached."""
+        if self.agent is not None and not self.reached:
+            self._step(self.agent(*self.world.mdp.observe(np.array([self.world.state, self.goal]))))
+
+    def drag(self, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """
+        Set a goal with the mouse, pressed and released at these pixels (x, y): the picture under it with one change. A block
+        moves along, a door that is clicked opens or shuts, and from any other cell the mouse takes the agent along.
+        """
+        (picture, pressed), (_, released) = self._locate(start), self._locate(end)
+        mdp, state = self.world.mdp, (self.world.state, self.goal)[picture]
+        agent, blocks, doors = int(mdp.agent[state]), mdp.blocks[state], mdp.doors_open[state]
+        clicked = np.array([pressed == released and pressed in flat(mdp.layout, door) for door in mdp.layout.doors], np.bool_)
+        if pressed in blocks:
+            blocks = np.where(blocks == pressed, released, blocks)
+        elif not clicked.any():
+            agent = released
+        try:
+            self.goal, self._steps = int(mdp.encode(agent, blocks, doors ^ clicked)), 0
+        except ValueError as error:
+            print(error, flush=True)
+
+    def render(self) -> NDArray[np.uint8]:
+        """The world and, beside it, the goal if there is one, each in a frame: (height, width, 3) uint8."""
+        states, border = [self.world.state, self.goal][: 1 + (self.goal >= 0)], self._border
+        pictures = np.stack([draw(self.world.mdp, state, self.world.cell_size) for state in states])
         framed = np.pad(pictures, ((0, 0), (border, border), (border, border), (0, 0)))
         framed[:] = REACHED_COLOUR if self.reached else PURSUED_COLOUR
         framed[:, border:-border, border:-border] = pictures
         return np.hstack(list(framed))
 
+    def _step(self, action: int) -> None:
+        self.world.step(action)
+        self._steps += 1
+        if self.reached:
+            print(f"Goal reached in {self._steps} step{'s' * (self._steps != 1)}.", flush=True)
+            self._steps = 0
+
     def _next_goal(self) -> None:
         # any state but the current one
         state = int(self._rng.integers(self.world.mdp.n_states - 1))
-        self.goal = self.world.observation_of(state + (state >= self.world.state))
-        self.reached, self._steps = False, 0
+        self.goal, self._steps = state + (state >= self.world.state), 0
+
+    def _locate(self, position: tuple[int, int]) -> tuple[int, int]:
+        """The picture (0 world, 1 goal) and the nearest cell of it."""
+        size, layout = self.world.cell_size, self.world.mdp.layout
+        picture, x = divmod(position[0], layout.width * size + 2 * self._border)
+        row, column = ((along - self._border) // size for along in (position[1], x))
+        return picture, min(max(row, 0), layout.height - 1) * layout.width + min(max(column, 0), layout.width - 1)
+
+
+def trained_agent() -> Agent:
+    """The agent that comes with ``sb3_manygoals``, which this package does without otherwise."""
+    try:
+        model = importlib.import_module("sb3_manygoals.pretrained").load_pretrained("TwoRoomsSwitch-v0")
+    except ImportError as error:
+        sys.exit(f"--agent needs sb3_manygoals, stable-baselines3 and torch: run `pip install sb3-manygoals` ({error}).")
+
+    def act(observation: NDArray[np.uint8], goal: NDArray[np.uint8]) -> int:
+        pair = {"observation": observation, "achieved_goal": observation, "desired_goal": goal}
+        return int(model.predict(pair, deterministic=True)[0])
+
+    return act
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -90,28 +122,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
     maps = parser.add_mutually_exclusive_group()
     maps.add_argument("--layout", choices=NAMED_LAYOUTS, default="paper", help="a map that comes with the package")
     maps.add_argument("--map", type=Path, metavar="FILE", help="a file with an ASCII map")
+    maps.add_argument("--agent", action="store_true", help="a trained agent walks to the goal that clicks and drags set")
     parser.add_argument("--goal", action="store_true", help="show a random goal beside the world, and say when it is reached")
     parser.add_argument("--seed", type=int, help="of the world and the goals")
     parser.add_argument("--cell-size", type=int, default=48, metavar="N", help="pixels per cell (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
         layout = Layout.named(options.layout) if options.map is None else Layout.read(options.map)
-        world = TwoRoomsSwitchEnv(layout, render_mode="rgb_array", cell_size=options.cell_size)
+        world = TwoRoomsSwitchEnv(layout, cell_size=options.cell_size)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     try:
         import pygame
     except ImportError:
         sys.exit('Playing needs pygame: run `pip install "sb3-manygoals[render]"` or `pip install pygame-ce`.')
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it cannot plot without matplotlib
-        from gymnasium.utils.play import play
+    game = Game(world, options.goal, trained_agent() if options.agent else None, options.seed)
 
     pygame.display.init()
     pygame.display.set_caption(f"TwoRoomsSwitch: {layout.name}")
-    names = {Action.UP: "up w", Action.DOWN: "down s", Action.LEFT: "left a", Action.RIGHT: "right d", Action.TOGGLE: "space"}
-    keys = {(pygame.key.key_code(key),): np.int64(action) for action, pair in names.items() for key in pair.split()}
-    play(Player(world, options.goal), fps=FPS, keys_to_action=keys, seed=options.seed, noop=WAIT)
+    height, width, _ = game.render().shape
+    screen = pygame.display.set_mode((width, height), pygame.SCALED | pygame.RESIZABLE)  # the mouse is scaled back
+    keys = {pygame.key.key_code(key): action for action, names in KEYS.items() for key in names.split()}
+    clock, pressed = pygame.time.Clock(), (0, 0)
+    for frame in count():
+        for event in pygame.event.get():
+            if event.type == pygame.QUIT or (event.type == pygame.KEYDOWN and event.key == pygame.K_ESCAPE):
+                return pygame.quit()
+            if event.type == pygame.KEYDOWN and event.key in keys:
+                game.press(keys[event.key])
+            elif event.type == pygame.MOUSEBUTTONDOWN:
+                pressed = event.pos
+            elif event.type == pygame.MOUSEBUTTONUP and options.agent:
+                game.drag(pressed, event.pos)
+        if frame % FRAMES_PER_STEP == 0:
+            game.follow()
+        pygame.surfarray.blit_array(screen, game.render().swapaxes(0, 1))
+        pygame.display.flip()
+        clock.tick(FPS)
 
 
 if __name__ == "__main__":

@@ -75,10 +75,8 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
         self.mdp: TwoRoomsMDP = compile_layout(as_layout(layout), slip_probability, close_probability)
-        self.num_envs = num_envs
-        self.render_mode = render_mode
-        self.cell_size = cell_size
-        self.max_episode_steps = max_episode_steps
+        self.num_envs, self.max_episode_steps = num_envs, max_episode_steps
+        self.render_mode, self.cell_size = render_mode, cell_size
         self.single_observation_space = observation_space(self.mdp)
         self.single_action_space = spaces.Discrete(self.mdp.n_actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)

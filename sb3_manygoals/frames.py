@@ -32,7 +32,7 @@ class FrameStore:
     holds is dropped. The store itself holds the latest observation of each stream.
 
     With ``compress``, each frame is compressed by LZ4 without loss, with the first frame as its dictionary, so that frames of
-    a game that differ little take little. The memory of a dropped frame is freed then, and else used again.
+    a game that differ little take little. The memory of dropped frames is then freed; without it, it is used for new ones.
 
     :param shape: of an observation
     :param dtype: of its elements

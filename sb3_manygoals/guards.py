@@ -50,7 +50,7 @@ class WorkerDied(Fault, RuntimeError):
 
 
 def check_finite(values: NDArray[Any], what: str, source: object, first: int = 0) -> None:
-    """An EnvironmentFault if one of the values, a row an environment from ``first`` on, is not finite. ``source`` asks."""
+    """Raise an EnvironmentFault, noticed by ``source``, if a value is not finite; row i is of environment ``first`` + i."""
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return
     row, *place = np.argwhere(~np.isfinite(values))[0].tolist()
@@ -63,7 +63,7 @@ def own_observation(
 ) -> NDArray[Any]:
     """
     A copy of an environment's observation in the dtype of its space; only dtypes of the same kind are converted, float64 to
-    float32 for example. An EnvironmentFault if it has another shape or kind of dtype, or is not finite. ``source`` asks.
+    float32 for example. An EnvironmentFault, noticed by ``source``, if it has another shape or dtype, or is not finite.
     """
     try:
         array: NDArray[Any] = np.asarray(observation)
@@ -80,8 +80,8 @@ def own_observation(
 @contextmanager
 def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
     """
-    Around calls of a SubprocVecEnv, which would wait forever for a dead worker: forked ones hold each other's ends of the
-    pipes, so that no end of file comes. With other VecEnvs it does nothing.
+    Put around calls of a SubprocVecEnv, which would wait forever for a dead worker: forked workers hold each other's ends of
+    the pipes, so no end of file comes. It does nothing with other VecEnvs.
 
     :param venv: around a SubprocVecEnv or not
     :param answering: whether its workers are about to answer
@@ -129,8 +129,8 @@ def _end_workers(venv: SubprocVecEnv) -> WorkerDied:
 
 def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timesteps: int) -> None:
     """
-    A CUDA device looks at the loss itself, without being waited for: it prints which update it was, and the process must start
-    anew.
+    Stop at a loss that is not finite. A CUDA device checks it without being waited for: it prints the update, and the process
+    must start anew.
 
     :param loss: of one update, before the optimizer's step
     :param networks: whose parameters and buffers are looked at if it is not finite

@@ -1,6 +1,6 @@
 """
-Memory: arrays that cannot fit are refused when they are made (NumPy's zeros take memory only as they are filled, hours later),
-and what an update frees is kept for the next.
+Memory: arrays that cannot fit are refused when they are made, since NumPy's zeros take memory only as they are filled, hours
+later. Memory that an update frees is kept for the next one.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def check_memory(what: str, needed: Mapping[str, int], advice: str) -> None:
 
 def keep_freed_memory() -> None:
     """
-    Let the process keep memory that was freed, up to some 64 MiB, for the next update. Else glibc gives it back, and hundreds
-    of page faults an update fetch it again. glibc keeps up to twice the largest block that was freed so far
+    Let the process keep up to some 64 MiB of freed memory for the next update. Otherwise glibc returns it, and each update
+    fetches it again by hundreds of page faults. glibc keeps up to twice the largest block that was freed so far
     (M_MMAP_THRESHOLD in mallopt(3)): so a large one is asked for, and freed untouched. Other allocators do not mind.
     """
     np.empty(_LARGEST_THRESHOLD - 2**16, np.uint8)

@@ -158,10 +158,7 @@ class PaddedCNN(BaseFeaturesExtractor):
     """
 
     def __init__(
-        self,
-        observation_space: spaces.Box,
-        features_dim: int = 512,
-        layers: Sequence[tuple[int, int, int]] | None = None,
+        self, observation_space: spaces.Box, features_dim: int = 512, layers: Sequence[tuple[int, int, int]] | None = None
     ) -> None:
         check_image_space(observation_space)
         super().__init__(observation_space, features_dim)

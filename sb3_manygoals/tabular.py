@@ -30,8 +30,8 @@ class AllGoalsTable:
     """
     Q(s, a, g) for all states, actions and goals, every state being a goal ("Learning to Achieve Goals", Kaelbling 1993).
 
-    ``values[s, a]`` are the values for all goals, which a transition changes at once. They start at zero, which is more than
-    any goal a step away is worth: what was not tried yet looks best.
+    ``values[s, a]`` are the values for all goals, which a transition changes at once. They start at zero, more than any goal a
+    step away is worth, so untried actions look best.
 
     :param n_states: number of states, S
     :param n_actions: number of actions, A

@@ -1,4 +1,5 @@
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,16 @@ SHORTER = {
     "docs/checkpoints.md": {"2_000": "200"},
     "docs/guide.md": {
         "learn(50_000": "learn(200",
+        "learn(20_000": "learn(200",
         "learn(60_000": "learn(200",
         "learn(2_000": "learn(200",
         "30_000 - model": "200 - model",
     },
 }
+
+
+def blocks(page):
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
 
 
 @pytest.mark.parametrize("page", SHORTER)
@@ -26,7 +32,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     if page == "docs/guide.md":
         pytest.importorskip("minigrid")  # from Python 3.11
         pytest.importorskip("ale_py")
-    code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S))
+    code = "\n".join(blocks(page))
     for long, short in SHORTER[page].items():
         assert long in code
         code = code.replace(long, short)
@@ -37,3 +43,13 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
         rate = float(capsys.readouterr().out.split()[0])
         assert 0.0 <= rate <= 1.0
         assert (tmp_path / "model.zip").is_file()
+
+
+def test_fifteen_lines_of_the_guide_make_an_agent_that_masters_a_world_of_minigrid(capsys):
+    pytest.importorskip("minigrid")  # from Python 3.11
+    (code,) = [block for block in blocks("docs/guide.md") if "MiniGrid-Empty-8x8-v0" in block]
+    assert len([line for line in code.splitlines() if line]) <= 15
+    began = time.process_time()
+    exec(compile(code, "docs/guide.md", "exec"), {})
+    assert float(capsys.readouterr().out) > 0.99
+    assert time.process_time() - began < 5 * 60

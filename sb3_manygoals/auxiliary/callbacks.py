@@ -201,8 +201,8 @@ class ManyGoalsCallback(AuxiliaryCallback):
     Many goals as an auxiliary task (section 5 and Algorithm 2 of Veeriah et al. 2018). Trajectories are drawn from the best
     episodes. The last observation of each is the goal of all its transitions.
 
-    The paper gives beta, K and 80 transitions. Not given, and chosen here: trajectories as long as its actor-critic's rollouts
-    (5 steps of 16 environments are 80), and the target network's interval of its gridworld.
+    The paper gives beta, K and 80 transitions. Chosen here: trajectories as long as the actor-critic's rollouts (5 steps of 16
+    environments are 80), and the gridworld's interval of the target network.
 
     :param beta: weight of the loss
     :param n_steps: n, transitions in a trajectory

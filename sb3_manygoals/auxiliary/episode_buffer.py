@@ -67,8 +67,8 @@ class EpisodeBuffer:
     The K episodes with the highest returns (of equal ones the later), complete. Trajectories are drawn uniformly, as Veeriah
     et al. (2018) do with K = 2000.
 
-    Returns are those of a Monitor (``infos[i]["episode"]``), before rewards are clipped. With a Monitor, what ends without a
-    return, as at a lost life, is part of the episode that has one. Without, the return is the sum of the rewards.
+    A Monitor tells the return of an episode (``infos[i]["episode"]``), before rewards are clipped. What ends without a return,
+    as at a lost life, is part of the next episode that has one. Without a Monitor, the return is the sum of the rewards.
 
     A frame that several observations share is kept once. Consecutive observations must be stacks of ``n_stack`` frames that
     overlap, which is checked.

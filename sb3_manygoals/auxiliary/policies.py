@@ -118,12 +118,7 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
                 features_extractor_class = NatureCNN if min(observation_space.shape[1:]) >= CNN_FROM else PaddedCNN
                 net_arch = [] if net_arch is None else net_arch  # as SB3 has it after NatureCNN
         super().__init__(
-            observation_space,
-            action_space,
-            lr_schedule,
-            net_arch,
-            features_extractor_class=features_extractor_class,
-            **kwargs,
+            observation_space, action_space, lr_schedule, net_arch, features_extractor_class=features_extractor_class, **kwargs
         )
         self.tasks = tuple(tasks)
         self.embedding_dim, self.crop, self.cell = embedding_dim, crop, cell

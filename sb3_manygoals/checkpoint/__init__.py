@@ -3,11 +3,4 @@
 from sb3_manygoals.checkpoint.folder import checkpoints, read_checkpoint, read_newest, write_checkpoint
 from sb3_manygoals.checkpoint.tree import CheckpointError, copy_tree
 
-__all__ = [
-    "CheckpointError",
-    "checkpoints",
-    "copy_tree",
-    "read_checkpoint",
-    "read_newest",
-    "write_checkpoint",
-]
+__all__ = ["CheckpointError", "checkpoints", "copy_tree", "read_checkpoint", "read_newest", "write_checkpoint"]

@@ -50,9 +50,9 @@ class ExactCheckpointCallback(BaseCallback):
             model.learn(steps, checkpoints, reset_num_timesteps=not resumed)
 
     :mod:`sb3_manygoals.checkpoint.envs` says which environments can be saved. A checkpoint is written where a rollout starts,
-    after all updates, by :func:`~sb3_manygoals.checkpoint.folder.write_checkpoint`. One more is written after training, but
-    not where a callback has ended it within a rollout. When SIGTERM or SIGINT (Ctrl-C) tells the process to end, a last one
-    is written first; a second signal ends it at once. What can never be saved is refused before the first step.
+    after all updates, by :func:`~sb3_manygoals.checkpoint.folder.write_checkpoint`. One more is written after training, unless
+    a callback ended it within a rollout. When SIGTERM or SIGINT (Ctrl-C) tells the process to end, a last one is written
+    first; a second signal ends it at once. What can never be saved is refused before the first step.
 
     Give it to ``learn()`` itself or in a list of callbacks, after those whose state it saves.
 

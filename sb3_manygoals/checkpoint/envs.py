@@ -7,9 +7,9 @@ The state of environments: captured, and restored into others that are built in 
     set_env_state(env, state)
 
 From then on ``env`` does what the first would have: the same actions lead to the same observations, rewards, ends and infos,
-bit for bit, through all later resets and random draws. It need not have been reset.
+bit for bit, through all later resets and random draws. ``env`` need not have been reset before.
 
-Each wrapper, and the environment in them, is asked by itself, in one of two ways.
+The states of each wrapper and of the environment in them are taken one by one, in one of two ways.
 
 1. By its own methods ``get_checkpoint_state()`` and ``set_checkpoint_state(state)``, where it has them. The state is a tree of
    plain data and random number generators, without that of inner environments and spaces, which are asked by themselves. The
@@ -25,7 +25,7 @@ Known to be special:
   the new wrapper was built with, which Monitor overwrites unless it is given ``override_existing=False``, and VecMonitor
   always does. Times, there and in RecordEpisodeStatistics, include the pause.
 - DummyVecEnv and SyncVectorEnv are captured whole. Around each environment of a SubprocVecEnv there must be a
-  :class:`StatefulEnv`, outermost; its ``reset_infos`` are those of the first only for episodes that begin after the capture.
+  :class:`StatefulEnv`, outermost; the ``reset_infos`` are restored only for episodes that begin after the capture.
   AsyncVectorEnv is refused.
 - AtariEnv is refused, as ALE does not save the screen. Games of AtariVecEnv are played again, if actions are not sticky.
 - Worlds of MiniGrid are captured with the objects in them; those of BabyAI are refused.

@@ -1,4 +1,4 @@
-"""What every Stable-Baselines3 algorithm has in common of what a checkpoint must hold."""
+"""The part of a checkpoint that every Stable-Baselines3 algorithm has."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class GoalStep(NamedTuple):
 
 
 class Starts:
-    """Counts first observations, to tell broad starts from narrow ones: a reset to one of a few only takes an agent back."""
+    """Counts first observations, to tell broad starts from a few, to which resets only take an agent back."""
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}

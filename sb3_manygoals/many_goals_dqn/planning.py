@@ -32,8 +32,8 @@ class ReplayModel:
     """
     Transition frequencies of all (state, action) pairs that were ever in a replay memory that numbers states. Row
     ``state * A + action`` of ``on`` has the probability of each next state, of ``ends`` of each in which the environment ends;
-    both of shape (S A, S). All outcomes of a pair but the most frequent count one less than they were seen: a plan must not
-    rely on what was seen once, by luck.
+    both of shape (S A, S). Each outcome of a pair, except the most frequent, counts one less than it was seen: a plan must not
+    rely on luck seen once.
     """
 
     def __init__(self, on: csr_array, ends: csr_array) -> None:

@@ -136,7 +136,7 @@ class TDTargets(Targets):
     :param update_interval: environment steps between updates of the target network
     :param tau: step of these updates: 1.0 copies the weights
     :param initial_value: the value to which all pairs are initialized; None: that of a goal never reached,
-        ``step_reward / (1 - gamma)``. If values begin at 0 and few goals are reached in an update, they all first sink to it
+        ``step_reward / (1 - gamma)``. If values begin at 0 and few goals are reached in an update, all values sink there first
     :raises ValueError: if an argument is out of its range
     """
 

@@ -119,7 +119,6 @@ def test_the_oracle_takes_the_expected_steps():
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: expected_steps(SMALL, [0], 0), "tolerance must be positive, got 0"),
         (lambda: expected_steps(SMALL, np.array([], dtype=int)), r"goals must be .* at least one .*, got shape \(0,\)"),
         (lambda: reach_probabilities(SMALL, [0], -1), "horizon must not be negative, got -1"),
         (lambda: reach_probabilities(SMALL, [SMALL.n_states], 1), r"A state must be in \[0,"),

@@ -1,48 +1,50 @@
-import os
-import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from gym_twoRooms import TwoRoomsSwitchEnv
+from gym_twoRooms import TwoRoomsSwitchEnv, play
 from gym_twoRooms.mdp import Action
-from gym_twoRooms.play import REACHED_COLOUR, WAIT, Player, main
+from gym_twoRooms.play import PURSUED_COLOUR, REACHED_COLOUR, Game, main
 
-DRIVER = """
-import pygame
-from gym_twoRooms.env import TwoRoomsSwitchEnv
-from gym_twoRooms.play import main
-
-def frames():
-    for key in {keys!r}:
-        for kind in (pygame.KEYDOWN, pygame.KEYUP):
-            yield [pygame.event.Event(kind, key=pygame.key.key_code(key))]
-    yield [pygame.event.Event(pygame.KEYDOWN, key=pygame.K_ESCAPE)]
-
-def step(self, action, real=TwoRoomsSwitchEnv.step):
-    print("action", int(action), flush=True)
-    return real(self, action)
-
-events = frames()
-pygame.event.get, TwoRoomsSwitchEnv.step = lambda: next(events), step
-main({arguments!r})
-assert not pygame.display.get_init()
-"""
+CELL, BORDER = 8, 3
 
 
-def test_each_key_does_what_it_says(tmp_path):
+def run(monkeypatch, frames, arguments):
+    """Play with the events of each frame, then Escape; what was done by `TwoRoomsSwitchEnv.step`."""
+    pygame = pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    events, actions, step = iter([*frames, [(pygame.KEYDOWN, {"key": pygame.K_ESCAPE})]]), [], TwoRoomsSwitchEnv.step
+    monkeypatch.setattr(pygame.event, "get", lambda: [pygame.event.Event(kind, values) for kind, values in next(events)])
+    monkeypatch.setattr(play, "FPS", 0)  # as fast as can be
+    monkeypatch.setattr(TwoRoomsSwitchEnv, "step", lambda self, action: actions.append(int(action)) or step(self, action))
+    main(arguments)
+    assert not pygame.display.get_init()
+    return actions
+
+
+@pytest.mark.filterwarnings("ignore:no fast renderer")
+def test_each_key_does_what_it_says(monkeypatch, tmp_path):
+    pygame = pytest.importorskip("pygame")
     (tmp_path / "map.txt").write_text("S..W\n....\n##D#\n...S")
-    keys = ["up", "w", "down", "s", "left", "a", "right", "d", "space"]
+    keys = ["UP", "w", "DOWN", "s", "LEFT", "a", "RIGHT", "d", "SPACE"]
+    frames = [[(kind, {"key": getattr(pygame, f"K_{key}")}) for kind in (pygame.KEYDOWN, pygame.KEYUP)] for key in keys]
     arguments = ["--map", str(tmp_path / "map.txt"), "--goal", "--seed", "3", "--cell-size", "4"]
-    code = DRIVER.format(keys=keys, arguments=arguments)
-    # Another process, since gymnasium.utils.play changes the backend of matplotlib.
-    environment = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
-    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
-    assert "Warning" not in result.stderr
-    assert re.findall("action (.)", result.stdout) == list("001122334")
+    assert run(monkeypatch, frames, arguments) == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+
+
+@pytest.mark.filterwarnings("ignore:no fast renderer")
+def test_the_trained_agent_reaches_the_goal_that_is_clicked(monkeypatch, capsys):
+    pygame = pytest.importorskip("pygame")
+    games = []
+    monkeypatch.setattr(play, "Game", lambda *arguments: games.append(Game(*arguments)) or games[0])
+    corner = {"pos": (BORDER + CELL // 2, BORDER + CELL // 2)}
+    click = [(pygame.MOUSEBUTTONDOWN, corner), (pygame.MOUSEBUTTONUP, corner)]
+    run(monkeypatch, [[], click, *[[]] * 400], ["--agent", "--seed", "0", "--cell-size", str(CELL)])
+    (game,) = games
+    assert int(game.world.mdp.agent[game.goal]) == 0
+    assert game.reached
+    assert "Goal reached in " in capsys.readouterr().out
 
 
 def test_what_cannot_be_played_is_refused(capsys, tmp_path, monkeypatch):
@@ -52,46 +54,67 @@ def test_what_cannot_be_played_is_refused(capsys, tmp_path, monkeypatch):
         (["--map", "none.txt"], "No such file"),
         (["--map", "bad.txt"], "bad.txt: Unknown symbol 'x' at row 1, column 1"),
         (["--cell-size", "0"], "cell_size must be"),
+        (["--agent", "--layout", "small"], "not allowed with argument --agent"),
     ):
         with pytest.raises(SystemExit):
             main(arguments)
         assert message in capsys.readouterr().err
-    monkeypatch.setitem(sys.modules, "pygame", None)
-    with pytest.raises(SystemExit, match="pip install"):
-        main(["--layout", "small"])
+    for missing, arguments in (("sb3_manygoals.pretrained", ["--agent"]), ("pygame", ["--layout", "small"])):
+        monkeypatch.setitem(sys.modules, missing, None)
+        with pytest.raises(SystemExit, match="pip install"):
+            main(arguments)
 
 
 @pytest.fixture
-def player():
-    player = Player(TwoRoomsSwitchEnv("small", render_mode="rgb_array", cell_size=8, slip_probability=0.0), goals=False)
-    player.reset(seed=0)
-    return player
+def game():
+    return Game(TwoRoomsSwitchEnv("small", cell_size=CELL, slip_probability=0.0), goals=True, seed=0)
 
 
-def test_waiting_takes_no_time_and_a_key_held_down_acts_once(player):
-    player.world.set_state(int(player.world.mdp.encode(31, [21], [False])))
-    numbers, cells = player.world.np_random.bit_generator.state, []
-    player.step(WAIT)
-    assert player.world.np_random.bit_generator.state == numbers
-    for action in (WAIT, Action.UP, Action.UP, Action.LEFT, WAIT, Action.LEFT, Action.LEFT):
-        player.step(action)
-        cells.append(int(player.world.mdp.agent[player.world.state]))
-    assert cells == [31, 27, 27, 26, 26, 25, 25]
+def state(game, agent, block=21, is_open=False):
+    return int(game.world.mdp.encode(agent, [block], [is_open]))
 
 
-def test_the_frame_turns_green_at_the_goal_and_the_next_key_brings_the_next(player, capsys):
-    world = player.world
-    player.goals, shape = True, (8 * 8 + 6, 2 * (4 * 8 + 6), 3)
-    assert np.array_equal(player.render(), world.render())
-    player.reset(seed=0)
-    assert player.render().shape == shape
-    np.testing.assert_array_equal(player.render()[3:-3, -35:-3], world.render_observation(player.goal))
-    player.goal = world.observation_of(int(world.mdp.encode(5, [21], [False])))
-    world.set_state(int(world.mdp.encode(4, [21], [False])))
-    assert tuple(player.render()[0, 0]) != REACHED_COLOUR
-    player.step(Action.RIGHT)
+def test_the_frames_turn_green_at_the_goal_and_the_next_key_brings_the_next(game, capsys):
+    game.goal = state(game, 5)
+    game.world.set_state(state(game, 4))
+    shown = game.render()
+    assert shown.shape == (8 * CELL + 2 * BORDER, 2 * (4 * CELL + 2 * BORDER), 3)
+    assert tuple(shown[0, 0]) == PURSUED_COLOUR
+    goal = game.world.render_observation(game.world.observation_of(game.goal))
+    np.testing.assert_array_equal(shown[BORDER:-BORDER, -BORDER - 4 * CELL : -BORDER], goal)
+    game.press(Action.RIGHT)
     assert capsys.readouterr().out == "Goal reached in 1 step.\n"
-    player.step(WAIT)
-    assert tuple(player.render()[0, 0]) == REACHED_COLOUR
-    player.step(Action.UP)
-    assert tuple(player.render()[0, 0]) != REACHED_COLOUR
+    assert tuple(game.render()[0, 0]) == REACHED_COLOUR
+    game.press(Action.UP)
+    assert tuple(game.render()[0, 0]) == PURSUED_COLOUR
+
+
+def test_an_agent_keeps_its_goal_and_returns_to_it(game):
+    game.agent, game.goal = lambda observation, goal: Action.RIGHT, state(game, 5)
+    game.world.set_state(state(game, 4))
+    game.follow()
+    game.follow()  # stays
+    assert game.reached
+    game.press(Action.LEFT)
+    assert not game.reached
+    game.follow()
+    assert game.reached
+
+
+def test_the_mouse_moves_one_thing_of_either_picture(game, capsys):
+    def drag(picture, start, end):
+        left = picture * (4 * CELL + 2 * BORDER) + BORDER
+        places = [(left + CELL * (cell % 4), BORDER + CELL * (cell // 4)) for cell in (start, end)]
+        game.drag(*places)
+        return game.goal
+
+    game.world.set_state(state(game, 4))
+    door = 14
+    assert drag(0, 6, 6) == state(game, 6)
+    assert drag(1, door, door) == state(game, 6, is_open=True)
+    assert drag(1, 5, door) == state(game, door, is_open=True)
+    assert drag(1, 21, 22) == state(game, door, 22, True)
+    assert drag(0, 21, 25) == state(game, 4, 25)
+    assert drag(1, 9, 12) == state(game, 4, 25)  # a wall
+    assert "There is no state with the agent in cell 12" in capsys.readouterr().out
+    assert drag(0, 4, 4) == game.world.state
