@@ -20,6 +20,7 @@ RUNS = {
     "mastery": ("mastery:MasteryConfig", "Train an agent in a world, measure its mastery, report."),
     "auxiliary": ("auxiliary:AuxiliaryConfig", "Train A2C with an auxiliary task, or without, in a game or a small world."),
     "pretraining": ("pretraining:PretrainingConfig", "Train A2C in a game or in MiniGrid, its trunk pre-trained or not."),
+    "tasks": ("tasks:TasksConfig", "Learn the task of a world from nothing; when is its rare reward met, when is it solved?"),
 }
 """Commands that make one run: where their settings are, and what they do. One that was begun can go on: --resume FOLDER."""
 
@@ -30,6 +31,8 @@ OTHERS = {
     "games-study": ("studies.games:GamesStudyConfig", "Six agents in 49 Atari games: carry out what has not finished."),
     "minatar-study": ("studies.minatar:MinAtarStudyConfig", "Seven agents in MinAtar's five games: carry out, and compare."),
     "beta-study": ("studies.games:BetaStudyConfig", "The search for beta on seven games: carry it out, and compare."),
+    "tasks-study": ("studies.tasks:TasksStudyConfig", "Many runs of tasks: carry out what has not finished, and compare."),
+    "told-tasks": ("told_tasks:ToldTasksConfig", "Tell a trained agent twenty tasks, and compare it with the best policies."),
     "compare": ("suite.compare:CompareConfig", "Say whether suites that were carried out more than once came to the same."),
     "report": ("report.study:ReportConfig", "Sum up many runs and suites, finished or not, on one page."),
     "speed-update": ("speed.update:UpdateConfig", "Time updates, ours and others, against the number of goals."),

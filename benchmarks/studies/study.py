@@ -67,9 +67,10 @@ def configuration(spec: Spec) -> RunConfig:
     settings = dict(spec.settings)
     command = importlib.import_module(f"benchmarks.{settings.pop('command')}")
     settings |= {"seed": spec.seed, "progress_bar": False, "threads": th.get_num_threads()}
-    if hasattr(command, "MasteryConfig"):
+    kind = getattr(command, "MasteryConfig", getattr(command, "TasksConfig", None))
+    if kind is not None:
         given = json.dumps(settings.pop("agent_kwargs", {}))
-        config: RunConfig = command.MasteryConfig(env_id=spec.game, total_steps=spec.steps, agent_kwargs=given, **settings)
+        config: RunConfig = kind(env_id=spec.game, total_steps=spec.steps, agent_kwargs=given, **settings)
         return config
     config = command.WORLDS[settings.get("world", "atari")]
     return replace(config, game=spec.game, steps=spec.steps, **settings)  # type: ignore[call-arg]

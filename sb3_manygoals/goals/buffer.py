@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from sb3_manygoals.checks import check_count
+from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.memory import check_memory
 
 GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -23,7 +23,7 @@ UNKNOWN = -1
 """The id of an observation that is not in the buffer."""
 
 _DIGEST_SIZE = 16  # bytes: among a billion goals two share a digest with probability 1e-21
-_INDEX_SIZE = 160  # bytes of a digest, an id and their place in a dict, just after the dict has grown: the most it takes
+_INDEX_SIZE = 184  # bytes of a digest, an id and their place in a dict, just after it has grown: the most; and of labels
 
 
 class GoalBuffer:
@@ -45,7 +45,9 @@ class GoalBuffer:
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
 
     ``n_added`` counts observations given to :meth:`add`, and ``n_recurred`` those that were known by then: where hardly any
-    are, observations do not recur.
+    are, observations do not recur. ``labels``, shape ``(capacity + 1, 3)`` once :meth:`record` was called, has for each goal
+    the number of arrivals, the sum of the environment's rewards on arriving, and the number of arrivals at which the
+    environment ended; the last row is for all observations that are no goals.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class GoalBuffer:
         self.shape: tuple[int, ...] = observation_space.shape
         self.dtype = np.dtype(observation_space.dtype)
         self.n_added, self.n_recurred = 0, 0
+        self.labels: NDArray[np.float64] = np.zeros((0, 3))
+        self.rewarded_share = 0.0
         self._what, self._limit, self._warned = what, limit, False
         self._ids: dict[bytes, int] = {}
         check_memory(f"a goal buffer of capacity {self.capacity}", self.memory_to_come, "choose a smaller capacity")
@@ -141,9 +145,48 @@ class GoalBuffer:
         digests = self._digests(self.check(observations, "observations"))
         return np.array([self._ids.get(digest, UNKNOWN) for digest in digests], dtype=np.int64)
 
+    def record(self, ids: NDArray[np.int64], rewards: NDArray[Any], ended: NDArray[np.bool_]) -> None:
+        """
+        Count arrivals.
+
+        :param ids: of the observations, ``UNKNOWN`` for those that are no goals, shape ``(n,)``
+        :param rewards: the environment's on arriving there, shape ``(n,)``
+        :param ended: whether its episode ended by that, time limits aside, shape ``(n,)``
+        """
+        if len(self.labels) == 0:
+            self.labels = np.zeros((self.capacity + 1, 3))
+        np.add.at(self.labels, ids, np.stack([np.ones(len(ids)), rewards, ended], axis=1))
+
+    @property
+    def rewards(self) -> NDArray[np.float64]:
+        """The mean reward on arriving at each goal, NaN where no arrival was recorded, shape ``(len(self),)``."""
+        if len(self.labels) == 0:
+            return np.full(len(self), np.nan)
+        arrivals, sums, _ = self.labels[: len(self)].T
+        means: NDArray[np.float64] = np.divide(sums, arrivals, out=np.full(len(self), np.nan), where=arrivals > 0)
+        return means
+
+    def favor_rewarded(self, share: float) -> None:
+        """
+        From now on, draw a share of all goals, of updates and of behavior, among those whose mean reward is positive. The
+        ``UniformSelector`` heeds it; other rules choose behavior goals as before.
+
+        :param share: in [0, 1); 0: all known goals are equal, as without this call
+        :raises ValueError: if it is not
+        """
+        self.rewarded_share = check_number("share", share, "[0, 1)")
+
+    def _favored(self, ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """Uniform draws, some of the last ones replaced."""
+        rewarded = np.flatnonzero(self.rewards > 0.0) if self.rewarded_share else ids[:0]
+        if len(rewarded):
+            n = rng.binomial(len(ids), self.rewarded_share)
+            ids[len(ids) - n :] = rng.choice(rewarded, n)
+        return ids
+
     def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """
-        Draw goals uniformly, with replacement.
+        Draw goals uniformly, with replacement, see :meth:`favor_rewarded`.
 
         :param n: how many, at least 1
         :return: ids, shape ``(n,)`` int64
@@ -151,14 +194,15 @@ class GoalBuffer:
         """
         if len(self) == 0:
             raise ValueError("cannot sample from an empty goal buffer: add observations first")
-        return rng.integers(len(self), size=check_count("n", n))
+        return self._favored(rng.integers(len(self), size=check_count("n", n)), rng)
 
     def sample_others(self, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """A goal for each environment, uniformly. The current one is drawn only if it is the only known goal."""
+        """As :meth:`sample_ids`, one for each environment. The current one is drawn only if no other goal can be."""
         avoid = (current_ids != UNKNOWN) & (len(self) > 1)
         ids: NDArray[np.int64] = rng.integers(len(self) - avoid, size=len(current_ids))
         ids += avoid & (ids >= current_ids)  # a draw from one goal fewer, moved up past the current one
-        return ids
+        others = self._favored(ids.copy(), rng)
+        return np.where(others == current_ids, ids, others)
 
     def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether each observation of a batch may never become a goal, shape ``(n,)``."""
@@ -176,20 +220,21 @@ class GoalBuffer:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """Capacity and digests of held-out observations, for :meth:`from_rules`."""
-        return {"capacity": self.capacity, "held_out": sorted(self._held_out)}
+        """Capacity, digests of held-out observations and share of rewarded goals, for :meth:`from_rules`."""
+        return {"capacity": self.capacity, "held_out": sorted(self._held_out), "rewarded_share": self.rewarded_share}
 
     @classmethod
     def from_rules(cls, observation_space: spaces.Space[Any], rules: dict[str, Any]) -> GoalBuffer:
         """:return: an empty buffer with the ``rules`` of another one for this space"""
         buffer = cls(observation_space, rules["capacity"])
         buffer._held_out = frozenset(rules["held_out"])
+        buffer.rewarded_share = rules.get("rewarded_share", 0.0)
         return buffer
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """
-        Write goals and held-out digests to an ``.npz`` file (no pickle). A file already there is replaced only once the new
-        one is whole.
+        Write goals, their labels and held-out digests to an ``.npz`` file (no pickle). A file already there is replaced only
+        once the new one is whole.
 
         :param path: where; ``.npz`` is appended if it is missing
         """
@@ -197,7 +242,14 @@ class GoalBuffer:
         target.parent.mkdir(parents=True, exist_ok=True)
         staged = target.with_name(target.name + ".tmp.npz")
         held_out = np.frombuffer(b"".join(sorted(self._held_out)), dtype=np.uint8)
-        np.savez_compressed(staged, observations=self.observations, held_out=held_out, capacity=np.int64(self.capacity))
+        np.savez_compressed(
+            staged,
+            observations=self.observations,
+            held_out=held_out,
+            capacity=np.int64(self.capacity),
+            labels=self._labels_kept,
+            rewarded_share=self.rewarded_share,
+        )
         staged.replace(target)
 
     @classmethod
@@ -205,14 +257,27 @@ class GoalBuffer:
         """
         :param path: a file written by :meth:`save`
         :param observation_space: the space of the observations in it
-        :return: a buffer with the same goals, ids, held-out observations and capacity
+        :return: a buffer with the same goals, ids, labels, held-out observations and capacity
         :raises ValueError: if the stored observations do not fit the space
         """
         with np.load(_npz(path), allow_pickle=False) as stored:
             rules = {"capacity": int(stored["capacity"]), "held_out": _split(stored["held_out"].tobytes())}
             buffer = cls.from_rules(observation_space, rules)
             buffer.add(stored["observations"])
+            if "labels" in stored:  # files of the first versions have none
+                buffer.rewarded_share = float(stored["rewarded_share"])
+                buffer._keep_labels(stored["labels"])
         return buffer
+
+    @property
+    def _labels_kept(self) -> NDArray[np.float64]:
+        """Of the known goals, and the last row, if there are any."""
+        return self.labels[np.r_[: len(self), -1]] if len(self.labels) else self.labels
+
+    def _keep_labels(self, kept: NDArray[np.float64]) -> None:
+        self.labels = np.zeros((self.capacity + 1 if len(kept) else 0, 3))
+        if len(kept):
+            self.labels[np.r_[: len(kept) - 1, -1]] = kept
 
     def _kind(self) -> dict[str, Any]:
         return {"capacity": self.capacity, "shape": self.shape, "dtype": self.dtype.str}
@@ -225,6 +290,8 @@ class GoalBuffer:
             "held_out": b"".join(sorted(self._held_out)),
             "n_added": self.n_added,
             "n_recurred": self.n_recurred,
+            "rewarded_share": self.rewarded_share,
+            "labels": self._labels_kept,
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -238,6 +305,8 @@ class GoalBuffer:
         self._ids = ids
         self._held_out = _split(state["held_out"])
         self.n_added, self.n_recurred = state["n_added"], state["n_recurred"]
+        self.rewarded_share = state["rewarded_share"]
+        self._keep_labels(state["labels"])
 
     def _digests(self, observations: NDArray[Any]) -> list[bytes]:
         rows = np.ascontiguousarray(observations)

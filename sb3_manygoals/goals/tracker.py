@@ -201,6 +201,7 @@ class GoalTracker:
         self.steps += 1
         self.world_steps += 1
         ids = self.goal_buffer.add(observations)
+        self.goal_buffer.record(ids, env_rewards, env_terminated)
         reached = ids == self.desired_ids
         # held-out observations have no id, nor do goals set by hand before they were met
         nameless = (ids == UNKNOWN) | (self.desired_ids == UNKNOWN)

@@ -5,6 +5,7 @@ from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, Ml
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.targets import PlannedTargets, Targets, TDTargets
+from sb3_manygoals.many_goals_dqn.task_policy import TaskPolicy
 
 __all__ = [
     "PAPER",
@@ -18,4 +19,5 @@ __all__ = [
     "ReplayGoals",
     "TDTargets",
     "Targets",
+    "TaskPolicy",
 ]

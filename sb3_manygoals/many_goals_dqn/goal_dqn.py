@@ -28,6 +28,7 @@ from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals, replay_goals
 from sb3_manygoals.many_goals_dqn.targets import Learner, PlannedTargets, Targets, TDTargets
+from sb3_manygoals.many_goals_dqn.task_policy import Reward, TaskPolicy, make_task_policy
 from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import UniversalQNetwork
 
@@ -271,6 +272,33 @@ class GoalDQN(DQN):
             if not isinstance(self.targets, PlannedTargets):
                 self.replay_buffer.forget_states()
             self._adopt_goals(self.env)
+
+    def task_policy(self, reward: Reward | None = None, *, gamma: float | None = None, max_goals: int = 10_000) -> TaskPolicy:
+        """
+        A policy for a task, made of the network as it is now. Give it to SB3's ``evaluate_policy``, or ask its ``predict``;
+        observations are those of the environment without goals.
+
+        It goes for the highest discounted reward. That is exact, up to errors of the network, for tasks that end at their
+        first reward in worlds without chance. An end without reward counts as a failure. A reward that ends nothing is gone
+        for and stayed at, with a warning: the sum of rewards is not maximized. Remembered rewards are means. If each step
+        costs the same, as in MountainCar, that is accounted for; other negative rewards are refused.
+
+        :param reward: None for the rewards that the environment gave while the model learned; else a function of a batch of
+            observations, or an array, that gives a number of at least 0 for each of ``model.goal_buffer.observations``
+        :param gamma: discount of the task, in (0, 1]; None: the model's. Another one is exact without chance only
+        :param max_goals: if more observations are rewarded, so many are drawn, with a warning
+        :return: an SB3 policy, independent of what the model learns from now on
+        :raises TypeError: if the goals are in the replay memory
+        :raises ValueError: if no known observation is rewarded, or rewards are negative, not finite or of another shape, or a
+            number is out of its range
+        """
+        if self.goals_in_replay:
+            raise TypeError("the goals of this model are in its replay memory, and are forgotten: their rewards are not known")
+        if self.goal_buffer is None:
+            raise ValueError("no reward is known: the model has no goals. Call set_env and load_goal_buffer")
+        net = self.q_net if self.policy.q_net_ema is None else self.policy.q_net_ema
+        values = self.gamma, self.goal_reward, self.step_reward
+        return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, max_goals)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """

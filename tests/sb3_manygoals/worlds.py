@@ -51,3 +51,15 @@ class NumberedCorridor(Corridor):
 
     def observation_of(self, cell: int) -> Any:
         return np.int64(cell)
+
+
+class Paid(Corridor):
+    """A corridor that pays rewards on arriving in some cells, and ``cost`` in the others; some cells end the episode."""
+
+    def __init__(self, rewards: dict[int, float], ends: tuple[int, ...], cost: float = 0.0, length: int = 9, start: int = 4):
+        super().__init__(length, start=start)
+        self.rewards, self.ends, self.cost = rewards, ends, cost
+
+    def step(self, action: Any) -> Any:
+        observation, _, _, truncated, info = super().step(action)
+        return observation, self.rewards.get(self.cell, self.cost), self.cell in self.ends, truncated, info

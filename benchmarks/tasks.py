@@ -1,0 +1,237 @@
+"""Learn one task from nothing where its reward is rare: when is it first met, and when solved?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+import tyro
+from gymnasium.wrappers import TimeLimit
+from numpy.typing import NDArray
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv
+
+from benchmarks import recording
+from benchmarks.agents import hindsight, rivals
+from benchmarks.recording import CurveLog, RunConfig
+from benchmarks.told_tasks import TASKS, rewarded_states
+from benchmarks.told_tasks import WORLD as TOLD_WORLD
+from benchmarks.worlds import SettingError, World
+from sb3_manygoals import GoalBuffer, ManyGoalsDQN
+
+Agent = Literal["many_goals", "ppo", "a2c", "dqn", "hindsight"]
+
+CURVE = ("step", "first_reward", "greedy", "greedy_return", "sampled", "sampled_return")
+"""Columns of ``curve.csv``: steps; the step of the first reward; shares of episodes with a reward, mean discounted returns."""
+
+SOLVED = 0.95
+"""Success of a solved task."""
+
+_TASK_STEPS = 200  # of an episode of a task in TwoRoomsSwitch, as in the measurement of mastery
+
+
+class Policy(Protocol):
+    """Whatever acts on plain observations."""
+
+    def predict(self, observation: NDArray[Any], *, deterministic: bool = True) -> tuple[NDArray[Any], Any]:
+        """Takes n observations. Returns actions, shape (n,), and anything."""
+
+
+@dataclass(frozen=True)
+class TasksConfig(RunConfig):
+    """Learn the task of a world from nothing, and measure its policy on the way."""
+
+    env_id: Annotated[str, tyro.conf.arg(name="world")] = "MiniGrid-DoorKey-8x8-v0"
+    """The world: the id of a Gymnasium environment. Those of MiniGrid have one layout, all of which is seen."""
+    task: str | None = None
+    """Of a TwoRoomsSwitch world, one of those of told-tasks, such as "agent above, door shut"."""
+    agent: Agent = "many_goals"
+    """ManyGoalsDQN's task_policy(); SB3's PPO, A2C or DQN; SB3's DQN with HerReplayBuffer, towards what was rewarded."""
+    favored: float = 0.0
+    """Share of all goals that are drawn among rewarded ones, for many_goals and hindsight."""
+    agent_kwargs: str = "{}"
+    """Further arguments of the agent's class, as JSON."""
+    total_steps: int = 500_000
+    """Environment steps to train for."""
+    n_envs: int | None = None
+    """Environments side by side; by default 1, but 8 for ppo and a2c."""
+    eval_freq: int = 10_000
+    """Environment steps between measurements."""
+    eval_episodes: int = 100
+    """Episodes of each, which do not count as steps; of greedy actions in one layout only 1, as all are alike."""
+    eval_epsilon: float = 0.05
+    """Random actions of agents that have no random policy, in the measurement of sampled actions."""
+    gamma: float = 0.99
+    """Discount of returns that are measured."""
+    device: str = "cpu"
+    """Where the networks live: cpu, cuda, auto."""
+
+    def run(self) -> Path:
+        """Train, or go on; writes ``config.json``, ``curve.csv``, ``summary.csv``, ``model.zip``, logs and checkpoints."""
+        for name in ("total_steps", "eval_freq", "eval_episodes"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name} must be at least 1, got {getattr(self, name)}")
+        th.set_num_threads(self.threads)
+        world = TaskWorld(self.env_id, None, self.task)
+        model = make(self, world)
+        folder = recording.open_folder(self, f"tasks-{self.agent}-{world.name}-seed{self.seed}")
+        print(f"{self.agent} in {world.name}: {self.total_steps} steps; writing to {folder}")
+        curve = CurveLog(folder / "curve.csv", CURVE)
+        measure = Measure(self, world, curve)
+        recording.train(self, model, self.total_steps, folder, [measure], {"measure": measure, "curve.csv": curve})
+        if hasattr(model, "goal_buffer"):
+            model.goal_buffer.save(folder / "goals.npz")
+        targets = type(model.targets).__name__ if hasattr(model, "targets") else ""
+        about = {"world": world.name, "agent": self.agent, "seed": self.seed, "targets": targets}
+        score = about | {name: "" if value is None else value for name, value in scores(measure).items()}
+        CurveLog(folder / "summary.csv", list(score)).add(list(score.values()))
+        print(", ".join(f"{name} {value}" for name, value in score.items() if value != ""))
+        return folder
+
+
+@dataclass(frozen=True)
+class TaskWorld(World):
+    """A world, with a reward of 1 for the states of a task of TwoRoomsSwitch, which end the episode."""
+
+    task: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.is_two_rooms != (self.task is not None) or self.task not in (None, *TASKS):
+            raise SettingError(
+                f"task must be one of {'; '.join(TASKS)} in {TOLD_WORLD}, and none elsewhere, got {self.task!r}"
+            )
+
+    def make(self, **options: Any) -> gym.Env[Any, Any]:
+        env = super().make(**options)
+        return env if self.task is None else TimeLimit(TaskReward(env, self.task), _TASK_STEPS)
+
+    def make_many(self, n_envs: int, seed: int) -> VecEnv:
+        return make_vec_env(self.make, n_envs, seed)
+
+
+class TaskReward(gym.Wrapper[Any, Any, Any, Any]):
+    """Episodes begin where the task is not done, in states drawn uniformly."""
+
+    def __init__(self, env: gym.Env[Any, Any], task: str) -> None:
+        super().__init__(env)
+        self.mdp: Any = env.unwrapped.mdp  # type: ignore[attr-defined]
+        self.rewarded = rewarded_states(self.mdp, task)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:
+            self.env.reset(seed=seed)
+        return self.env.reset(options=options or {"state": int(self.np_random.choice(np.flatnonzero(~self.rewarded)))})
+
+    def step(self, action: Any) -> Any:
+        observation, _, _, truncated, info = self.env.step(action)
+        done = bool(self.rewarded[self.mdp.states_of(observation)])
+        return observation, float(done), done, truncated, info
+
+
+def make(config: TasksConfig, world: World) -> Any:
+    """An untrained agent."""
+    given = json.loads(config.agent_kwargs)
+    if config.agent in rivals.CLASSES:
+        given |= {} if config.n_envs is None else {"n_envs": config.n_envs}
+        return rivals.make(config.agent, world.make, config.seed, config.device, given)
+    n_envs = config.n_envs or 1
+    model: Any
+    if config.agent == "hindsight":
+        pursuit = {"goal_buffer": GoalBuffer(world.space), "reset_worlds": "auto"}
+        model = hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given)
+    else:
+        env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
+        policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
+        model = ManyGoalsDQN(policy, env, seed=config.seed, device=config.device, **given)
+    model.goal_buffer.favor_rewarded(config.favored)
+    return model
+
+
+def policy_of(model: Any) -> Policy | None:
+    """How the agent solves its task as far as it knows; None while it knows no reward."""
+    if not hasattr(model, "goal_buffer"):
+        return rivals.RivalPolicy(model)
+    if not (model.goal_buffer.rewards > 0.0).any():
+        return None
+    return model.task_policy() if isinstance(model, ManyGoalsDQN) else rivals.HindsightPolicy(model)
+
+
+def evaluate(
+    policy: Policy, world: World, episodes: int, seed: int, gamma: float, greedy: bool, epsilon: float = 0.0
+) -> tuple[float, float]:
+    """The share of episodes with a positive sum of rewards, and the mean discounted return."""
+    rng = np.random.default_rng((seed, 7))  # tagged: worlds draw with default_rng(seed)
+    worlds = [world.make() for _ in range(episodes)]
+    seen = np.stack([env.reset(seed=seed + row)[0] for row, env in enumerate(worlds)])
+    sums, returns, discount, left = np.zeros(episodes), np.zeros(episodes), 1.0, np.arange(episodes)
+    while len(left):
+        actions = np.array(policy.predict(seen[left], deterministic=greedy)[0])
+        random = rng.random(len(left)) < epsilon
+        actions[random] = rng.integers(int(worlds[0].action_space.n), size=random.sum())  # type: ignore[attr-defined]
+        steps = [worlds[row].step(action) for row, action in zip(left.tolist(), actions, strict=True)]
+        for row, (observation, reward, *_) in zip(left.tolist(), steps, strict=True):
+            seen[row] = observation
+            sums[row] += float(reward)
+            returns[row] += discount * float(reward)
+        left = left[[not (ended or truncated) for _, _, ended, truncated, _ in steps]]
+        discount *= gamma
+    return float(np.mean(sums > 0.0)), float(returns.mean())
+
+
+class Measure(BaseCallback):
+    """Notes the first reward, and measures the policy every so many steps."""
+
+    def __init__(self, config: TasksConfig, world: World, curve: CurveLog) -> None:
+        super().__init__()
+        self.config, self.world, self.curve = config, world, curve
+        self.first_reward: int | None = None
+        self.rows: list[list[Any]] = []
+
+    def _on_step(self) -> bool:
+        normalized = self.model.get_vec_normalize_env()
+        infos = self.locals["infos"]
+        rewards = [info["env_reward"] for info in infos] if normalized is None else normalized.get_original_reward()
+        if self.first_reward is None and max(rewards) > 0.0:
+            self.first_reward = self.num_timesteps
+        if self.num_timesteps // self.config.eval_freq > len(self.rows):
+            self._measure()
+        return True
+
+    def _measure(self) -> None:
+        config, policy = self.config, policy_of(self.model)
+        row: list[Any] = [self.num_timesteps, "" if self.first_reward is None else self.first_reward]
+        for greedy in (True, False):
+            episodes = 1 if greedy and config.env_id.startswith("MiniGrid-") else config.eval_episodes
+            epsilon = 0.0 if greedy or config.agent in ("ppo", "a2c") else config.eval_epsilon
+            seed = 10_000 * (config.seed + 1)
+            found = (0.0, 0.0)
+            if policy is not None:
+                found = evaluate(policy, self.world, episodes, seed, config.gamma, greedy or epsilon > 0.0, epsilon)
+            row += [f"{value:.4f}" for value in found]
+        self.rows.append(row)
+        self.curve.add(row)
+
+    def get_checkpoint_state(self) -> Any:
+        return {"first_reward": self.first_reward, "rows": self.rows}
+
+    def set_checkpoint_state(self, state: Any) -> None:
+        self.first_reward, self.rows = state["first_reward"], state["rows"]
+
+
+def scores(measure: Measure) -> dict[str, Any]:
+    """For each policy the first measurement from which it is solved, and the share of later ones at which it was, too."""
+    score: dict[str, Any] = {"first_reward": measure.first_reward}
+    for column in ("greedy", "sampled"):
+        place = CURVE.index(column)
+        solved = [float(row[place]) >= SOLVED for row in measure.rows]
+        first = solved.index(True) if any(solved) else None
+        score[f"{column}_solved"] = None if first is None else measure.rows[first][0]
+        score[f"{column}_kept"] = None if first is None else round(float(np.mean(solved[first:])), 3)
+        score[f"{column}_final"] = float(measure.rows[-1][place]) if measure.rows else None
+    return score

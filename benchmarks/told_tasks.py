@@ -1,0 +1,138 @@
+"""Twenty tasks of TwoRoomsSwitch, told to one agent after it has learned, beside the best possible policy of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from numpy.typing import NDArray
+
+import gym_twoRooms  # noqa: F401 - registers its worlds
+from benchmarks.worlds import SettingError
+from gym_twoRooms.mdp import TwoRoomsMDP
+from gym_twoRooms.oracle import transition_matrices
+from sb3_manygoals import ManyGoalsDQN
+from sb3_manygoals.pretrained import load_pretrained
+
+WORLD = "TwoRoomsSwitch-v0"
+
+Mask = NDArray[np.bool_]
+
+_UPPER, _LOWER = (1, 1), (8, 8)  # switches
+
+
+def _at(cells: NDArray[Any], *places: tuple[int, int]) -> Mask:
+    return np.isin(cells, [10 * row + column for row, column in places])
+
+
+PREDICATES: dict[str, Callable[[TwoRoomsMDP, NDArray[Any], NDArray[Any]], Mask]] = {
+    "agent above": lambda mdp, agent, block: agent < 30,
+    "agent below": lambda mdp, agent, block: agent >= 40,
+    "agent in the door": lambda mdp, agent, block: _at(agent, (3, 7)),
+    "agent at the upper switch": lambda mdp, agent, block: _at(agent, _UPPER),
+    "agent in a corner": lambda mdp, agent, block: _at(agent, (0, 0), (0, 9), (9, 0), (9, 9)),
+    "agent slipping": lambda mdp, agent, block: mdp.slips,
+    "agent beside the block": lambda mdp, agent, block: np.isin(np.abs(agent - block), (1, 10)),
+    "block at the lower switch": lambda mdp, agent, block: _at(block, _LOWER),
+    "block left": lambda mdp, agent, block: block % 10 == 1,
+    "block right": lambda mdp, agent, block: block % 10 == 8,
+    "block up": lambda mdp, agent, block: block // 10 == 5,
+    "block down": lambda mdp, agent, block: block // 10 == 8,
+    "block in a corner": lambda mdp, agent, block: _at(block, (5, 1), (5, 8), (8, 1), (8, 8)),
+    "block on slippery floor": lambda mdp, agent, block: _at(block, (6, 4), (6, 5), (7, 4), (7, 5)),
+    "door open": lambda mdp, agent, block: mdp.doors_open[:, 0],
+    "door shut": lambda mdp, agent, block: ~mdp.doors_open[:, 0],
+}
+"""Of the states of the paper's map: its cells are numbered row by row, ten in a row."""
+
+TASKS = (
+    "agent above",
+    "agent at the upper switch",
+    "agent in the door",
+    "agent at the upper switch, door shut",
+    "agent above, door shut",
+    "agent below, door open",
+    "block at the lower switch",
+    "block at the lower switch, agent above",
+    "block at the lower switch, agent at the upper switch",
+    "block left, agent above",
+    "block right, agent in the door",
+    "block up, agent in a corner",
+    "block down, door open",
+    "block on slippery floor",
+    "block on slippery floor, agent above, door shut",
+    "block in a corner, agent beside the block",
+    "block in a corner, agent at the upper switch",
+    "agent slipping, door open",
+    "agent in a corner, agent above, door shut",
+    "agent beside the block, door shut, block right",
+)
+"""What must hold together for a reward of 1, at which the task ends."""
+
+
+def rewarded_states(mdp: TwoRoomsMDP, task: str) -> Mask:
+    """Which states are rewarded, shape (S,)."""
+    parts = [PREDICATES[name](mdp, mdp.agent, mdp.blocks[:, 0]) for name in task.split(", ")]
+    return np.asarray(np.logical_and.reduce(parts))
+
+
+def returns(
+    matrices: list[Any], rewarded: Mask, gamma: float, actions: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
+    """The expected discounted return from each state, of the best policy or of one that takes these actions, shape (S,)."""
+    values = np.zeros(len(rewarded))
+    while True:
+        worth = np.where(rewarded, 1.0, gamma * values)
+        after = np.stack([matrix @ worth for matrix in matrices])
+        found = after.max(axis=0) if actions is None else after[actions, np.arange(len(actions))]
+        if np.abs(found - values).max() <= 1e-9:
+            return found
+        values = found
+
+
+@dataclass(frozen=True)
+class ToldTasksConfig:
+    """Tell one agent of the paper's map twenty tasks, and compare its returns with the best possible ones."""
+
+    agent: Path | None = None
+    """Folder of a run of mastery in TwoRoomsSwitch-v0; by default the agent that comes with the package."""
+    gamma: float = 0.99
+    """Discount of the tasks."""
+    output: Path = Path("runs/told-tasks.csv")
+    """Where the table is written."""
+
+    def run(self) -> Path:
+        """Write a row for each task: the mean discounted return over all states where it is not done, exactly."""
+        import pandas as pd
+
+        th.set_num_threads(1)
+        model = load_pretrained(WORLD) if self.agent is None else _load(self.agent)
+        mdp: TwoRoomsMDP = gym.make(WORLD).unwrapped.mdp  # type: ignore[attr-defined]
+        matrices, rows = transition_matrices(mdp), []
+        for task in TASKS:
+            rewarded = rewarded_states(mdp, task)
+            policy = model.task_policy(lambda seen, rewarded=rewarded: rewarded[mdp.states_of(seen)], gamma=self.gamma)
+            parts = np.array_split(np.arange(mdp.n_states), 20)
+            actions = np.concatenate([policy.predict(mdp.observe(states))[0] for states in parts])
+            best = returns(matrices, rewarded, self.gamma)[~rewarded].mean()
+            ours = returns(matrices, rewarded, self.gamma, actions)[~rewarded].mean()
+            rows.append({"task": task, "rewarded": int(rewarded.sum()), "return": ours, "best": best, "ratio": ours / best})
+            print(f"{task}: {ours:.4f} of {best:.4f}, {ours / best:.4f}")
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        table = pd.DataFrame(rows)
+        table.to_csv(self.output, index=False, float_format="%.4f")
+        print(f"{(table['ratio'] >= 0.95).sum()} of {len(table)} tasks at .95 of the best or more; written to {self.output}")
+        return self.output
+
+
+def _load(folder: Path) -> ManyGoalsDQN:
+    if not (folder / "goals.npz").exists():
+        raise SettingError(f"agent must be the folder of a finished run of mastery, got {folder}")
+    model = ManyGoalsDQN.load(folder / "model.zip", gym.make(WORLD))
+    model.load_goal_buffer(folder / "goals.npz")
+    return model

@@ -1,0 +1,210 @@
+"""A policy for a task: towards rewarded observations, by the values of a universal value function."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import ArrayLike, NDArray
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import PyTorchObs
+
+from sb3_manygoals.action_masks import check_action_masks
+from sb3_manygoals.checks import check_count, check_number
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer
+from sb3_manygoals.networks import UniversalQNetwork
+
+Reward = Callable[[NDArray[Any]], ArrayLike] | ArrayLike
+
+_LEAST = 1e-6  # discount of a goal that the network takes for unreachable
+_ALIKE = 1e-6  # costs of a step that differ by no more are one
+_BATCH = 4_096  # goals embedded at a time
+
+
+class TaskPolicy(BasePolicy):
+    r"""
+    Acts towards the goal with the highest discounted reward, :math:`\max_{a, g} r_g \gamma^{d(s, a, g) - 1}`, at the distance
+    *d*, in steps, that the values of a universal value function tell. The goal is chosen anew at each step. See
+    :meth:`ManyGoalsDQN.task_policy <sb3_manygoals.ManyGoalsDQN.task_policy>`, which makes one from a copy of the network.
+
+    :param observation_space: of the environment, without goals
+    :param action_space: Discrete
+    :param q_net: the universal value function
+    :param goals: rewarded observations, shape (G, *observation_space.shape)
+    :param rewards: of each goal, positive, shape (G,)
+    :param values: discount, value of a goal reached, and reward of a step, with which ``q_net`` was trained
+    :param gamma: discount of the task
+    """
+
+    action_space: spaces.Discrete
+    _embedded: th.Tensor
+    _rewards: th.Tensor
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Discrete,
+        q_net: UniversalQNetwork,
+        goals: NDArray[Any],
+        rewards: NDArray[Any],
+        values: tuple[float, float, float],
+        gamma: float,
+    ) -> None:
+        super().__init__(observation_space, action_space)
+        self.q_net = q_net.requires_grad_(False).eval()
+        self.goals, self.rewards, self.values, self.gamma = goals, rewards, values, gamma
+        device = next(q_net.parameters()).device
+        with th.no_grad():
+            parts = [th.as_tensor(goals[row : row + _BATCH], device=device) for row in range(0, len(goals), _BATCH)]
+            embedded = th.cat([q_net.goal_embedding(q_net.trunk(part)) for part in parts])
+        self.register_buffer("_embedded", embedded, persistent=False)
+        self.register_buffer("_rewards", th.as_tensor(rewards, dtype=th.float32, device=device), persistent=False)
+        # gamma ** steps, as a power of the network's own; with gamma 1 the nearer one of equal rewards is still preferred
+        self._power = 1.0 if gamma == values[0] else max(math.log(gamma) / math.log(values[0]), 1e-3)
+
+    def action_values(self, observations: th.Tensor, masks: th.Tensor | None = None) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param observations: shape (B, *observation_space.shape)
+        :param masks: actions allowed, shape (B, A) bool, None for all
+        :return: the best goal of each observation, as a row of ``goals``, shape (B,); its values of all actions, (B, A)
+        """
+        gamma, goal_reward, step_reward = self.values
+        q = self.q_net.pairwise(self.q_net.state_embedding(self.q_net.trunk(observations)), self._embedded)
+        if masks is not None:
+            q = q.masked_fill(~masks[:, None], -th.inf)
+        unreachable = step_reward / (1.0 - gamma)
+        # a value is unreachable + (goal_reward - unreachable) * gamma ** (steps - 1), and linear in the power, so that its
+        # mean over chance is told too
+        discounts = ((q.amax(dim=2) - unreachable) / (goal_reward - unreachable)).clamp(min=_LEAST)
+        best = (self._rewards * discounts**self._power).argmax(dim=1)
+        return best, q[th.arange(len(q), device=q.device), best]
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
+        assert isinstance(observation, th.Tensor)
+        return self.action_values(observation)[1].argmax(dim=1)
+
+    @th.no_grad()
+    def predict(
+        self,
+        observation: NDArray[Any] | dict[str, NDArray[Any]],
+        state: tuple[NDArray[Any], ...] | None = None,
+        episode_start: NDArray[Any] | None = None,
+        deterministic: bool = False,
+        action_masks: NDArray[Any] | None = None,
+    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+        """
+        Greedy actions.
+
+        :param observation: one of the environment without goals, or a batch
+        :param state: not used, as ``episode_start`` and ``deterministic``
+        :param action_masks: actions allowed, shape (A,) or (n, A), None for all, as in sb3-contrib
+        :return: actions, int64, of shape () or (n,), and ``state``
+        :raises ValueError: if the observation is not of this space, or masks do not fit it or allow no action
+        """
+        if isinstance(observation, dict):
+            raise ValueError(f"observation must be an array, one of {self.observation_space}, got a dict")
+        tensor, vectorized = self.obs_to_tensor(observation)
+        assert isinstance(tensor, th.Tensor)
+        masks = None
+        if action_masks is not None:
+            allowed = check_action_masks(action_masks, len(tensor), int(self.action_space.n))
+            masks = th.as_tensor(allowed, device=self.device)
+        actions = self.action_values(tensor, masks)[1].argmax(dim=1).cpu().numpy()
+        return actions if vectorized else actions.squeeze(axis=0), state
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        names = ("observation_space", "action_space", "q_net", "goals", "rewards", "values", "gamma")
+        return {name: getattr(self, name) for name in names}
+
+
+class Task(NamedTuple):
+    """Rewarded goals by their ids, and what is discounted of each by its distance, both of shape ``(n,)``."""
+
+    ids: NDArray[np.int64]
+    rewards: NDArray[np.float64]
+
+
+def task_of(goals: GoalBuffer, reward: Reward | None, gamma: float) -> Task:
+    """The task that a reward describes, None for the remembered one. Errors as of ``ManyGoalsDQN.task_policy``."""
+    if len(goals) == 0:
+        raise ValueError("no reward is known: the model has met no observation yet")
+    if reward is None:
+        return _remembered(goals, gamma)
+    told = np.asarray(reward(goals.observations) if callable(reward) else reward)
+    if told.shape != (len(goals),) or told.dtype.kind not in "biuf":
+        expected = f"numbers of shape {(len(goals),)}, one for each of model.goal_buffer.observations"
+        raise ValueError(f"reward must {'return' if callable(reward) else 'be'} {expected}, got {told.dtype} of {told.shape}")
+    rewards = told.astype(np.float64)
+    if not np.isfinite(rewards).all() or (rewards < 0.0).any():
+        wrong = rewards[~((rewards >= 0.0) & np.isfinite(rewards))]
+        raise ValueError(f"reward must be finite and not negative, as a policy towards goals avoids nothing, got {wrong[:3]}")
+    ids = np.flatnonzero(rewards)
+    if len(ids) == 0:
+        held_out = ". Held-out observations cannot be goals" if goals.has_held_out else ""
+        raise ValueError(f"reward must be positive for a known observation, it is 0 for all {len(goals)}{held_out}")
+    return Task(ids, rewards[ids])
+
+
+def _remembered(goals: GoalBuffer, gamma: float) -> Task:
+    rewards = np.nan_to_num(goals.rewards)
+    arrivals, _, ended = goals.labels[: len(goals)].T if len(goals.labels) else np.zeros((3, len(goals)))
+    # an end without reward is a failure to the values already, whatever it costs
+    costs = rewards[(rewards <= 0.0) & (arrivals > 0) & (ended < arrivals)]
+    cost = float(costs.min(initial=0.0))
+    if cost < 0.0 and np.ptp(costs) > _ALIKE * -cost:
+        raise ValueError(
+            f"negative rewards differ, from {cost:g} to {costs.max():g} a step: a policy towards goals avoids no observation "
+            "that does not end the episode. To do without them: reward=np.fmax(model.goal_buffer.rewards, 0)"
+        )
+    if cost < 0.0 and gamma == 1.0:
+        raise ValueError(f"gamma must be less than 1 where each step has a reward of {cost:g}, got 1")
+    # to arrive at a goal is worth cost / (1 - gamma) + (reward - cost / (1 - gamma)) * gamma ** (steps - 1)
+    worth = rewards - cost / (1.0 - gamma) if cost else rewards
+    ids = np.flatnonzero((worth > 0.0) & ((rewards > 0.0) | (ended > 0)))
+    elsewhere = goals.labels[UNKNOWN, 1] if len(goals.labels) else 0.0
+    where = "observations that are no goals, as they were held out or the goal buffer was full"
+    if len(ids) == 0:
+        found = f", but a sum of {elsewhere:g} on arriving at {where}" if elsewhere > 0.0 else ""
+        raise ValueError(
+            f"no reward is known: of {len(goals)} known observations none had a positive mean reward{found}. Let the model "
+            "learn until it meets one, or give reward="
+        )
+    if elsewhere > 0.0:
+        warnings.warn(f"rewards with a sum of {elsewhere:g} are not pursued: they were for {where}", stacklevel=4)
+    on_the_way = int((ended[ids] < arrivals[ids]).sum())
+    if on_the_way:
+        warnings.warn(
+            f"{on_the_way} of {len(ids)} rewarded observations did not always end the episode: the policy goes for the next "
+            "reward, and stays there if it can, it does not maximize the sum of rewards",
+            stacklevel=4,
+        )
+    return Task(ids, worth[ids])
+
+
+def make_task_policy(
+    q_net: UniversalQNetwork,
+    goals: GoalBuffer,
+    action_space: spaces.Discrete,
+    values: tuple[float, float, float],
+    reward: Reward | None,
+    gamma: float | None,
+    max_goals: int,
+) -> TaskPolicy:
+    """See ``ManyGoalsDQN.task_policy``; ``values`` as of :class:`TaskPolicy`."""
+    gamma = values[0] if gamma is None else check_number("gamma", gamma, "(0, 1]")
+    if values[0] == 0.0:
+        raise ValueError("a model with gamma=0 knows no distances, so it has no policy for tasks")
+    check_count("max_goals", max_goals)
+    ids, rewards = task_of(goals, reward, gamma)
+    if len(ids) > max_goals:
+        warnings.warn(f"{len(ids)} observations are rewarded, the policy knows {max_goals} of them: max_goals", stacklevel=3)
+        some = np.sort(np.random.default_rng(0).permutation(len(ids))[:max_goals])
+        ids, rewards = ids[some], rewards[some]
+    space = goals.observation_space
+    return TaskPolicy(space, action_space, copy.deepcopy(q_net), goals[ids], rewards, values, gamma)

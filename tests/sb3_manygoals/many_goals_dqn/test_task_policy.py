@@ -1,0 +1,161 @@
+"""A policy for a task: rewards remembered or told, and what is refused."""
+
+import re
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+
+from sb3_manygoals import GoalBuffer, ManyGoalsDQN
+from sb3_manygoals.many_goals_dqn import TaskPolicy, TDTargets
+from tests.sb3_manygoals.many_goals_dqn.models import make_model
+from tests.sb3_manygoals.worlds import Corridor, Paid
+
+ENDS = (0, 8)
+
+
+def taught(world, steps=600, **kwargs):
+    return make_model(world, goal_wrapper_kwargs={"max_episode_steps": 20, **kwargs.pop("pursuit", {})}, **kwargs).learn(steps)
+
+
+@pytest.fixture(scope="module")
+def treasure():
+    """Nine cells from the middle one: the last ends with a reward of 1, the first ends without."""
+    return taught(Paid({8: 1.0}, ENDS), 1_500)
+
+
+def ends_at(policy, world, start):
+    seen, _ = world.reset(options={"cell": start})
+    for _ in range(20):
+        seen, _, ended, *_ = world.step(policy.predict(seen, deterministic=True)[0])
+        if ended:
+            break
+    return world.cell
+
+
+def test_it_goes_to_the_reward_and_past_no_end(treasure):
+    policy, world = treasure.task_policy(), Paid({8: 1.0}, ENDS)
+    assert [ends_at(policy, world, start) for start in range(1, 8)] == [8] * 7
+    np.testing.assert_array_equal(policy.goals, world.observation_of(8)[None])
+    mean, spread = evaluate_policy(policy, Monitor(gym.wrappers.TimeLimit(world, 20)), 3)
+    assert (mean, spread) == (1.0, 0.0)
+    several = make_vec_env(lambda: gym.wrappers.TimeLimit(Paid({8: 1.0}, ENDS), 20), 3)
+    assert evaluate_policy(policy, several, 6) == (1.0, 0.0)
+
+
+def test_the_policy_is_saved_and_does_not_change_with_the_model(treasure, tmp_path):
+    policy = treasure.task_policy(gamma=0.9)
+    policy.save(tmp_path / "task.pt")
+    loaded, cells = TaskPolicy.load(tmp_path / "task.pt"), np.eye(9, dtype=np.uint8)
+    np.testing.assert_array_equal(loaded.predict(cells)[0], policy.predict(cells)[0])
+    assert (loaded.gamma, loaded.rewards.tolist()) == (0.9, [1.0])
+    assert policy.q_net is not treasure.policy.q_net_ema
+
+
+def test_the_best_of_several_rewards_depends_on_distance_and_discount(treasure):
+    """From cell 4, cell 1 (steps 3) is worth .99 ** 2 and cell 7 .99 ** 2 times its reward."""
+    cells = np.eye(9, dtype=np.uint8)
+    order = treasure.goal_buffer.ids(cells)
+    rewards = np.zeros(9)
+    rewards[order[[1, 7]]] = 1.0, 1.03  # at .99 worth a way of three steps more, at .8 not worth one
+    for gamma, expected in ((None, [0, 1, 1, 1]), (1.0, [1, 1, 1, 1]), (0.8, [0, 0, 1, 1])):
+        policy = treasure.task_policy(rewards, gamma=gamma)
+        actions, _ = policy.predict(cells[[2, 3, 5, 6]])
+        assert actions.tolist() == expected, gamma
+    by_function = treasure.task_policy(lambda seen: seen[:, 3] == 1)
+    assert by_function.predict(cells[[2, 4]])[0].tolist() == [1, 0]
+    assert by_function.predict(cells[2], action_masks=np.array([True, False, False]))[0] == 0
+
+
+def test_labels_count_arrivals_rewards_and_ends(treasure, tmp_path):
+    goals, world = treasure.goal_buffer, Paid({8: 1.0}, ENDS)
+    arrivals, sums, ended = goals.labels[goals.ids(np.eye(9, dtype=np.uint8))].T
+    assert arrivals.sum() == 1_500 == goals.labels[:-1, 0].sum()
+    np.testing.assert_array_equal(sums, np.where(np.arange(9) == 8, arrivals, 0))
+    np.testing.assert_array_equal(ended, np.where(np.isin(np.arange(9), ENDS), arrivals, 0))
+    treasure.save(tmp_path / "model")
+    treasure.save_goal_buffer(tmp_path / "goals")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", env=Paid({8: 1.0}, ENDS))
+    with pytest.raises(ValueError, match="no reward is known"):
+        loaded.task_policy()
+    loaded.load_goal_buffer(tmp_path / "goals")
+    np.testing.assert_array_equal(loaded.goal_buffer.labels, goals.labels)
+    assert ends_at(loaded.task_policy(), world, 2) == 8
+    other = make_model(Paid({8: 1.0}, ENDS), goal_wrapper_kwargs={"max_episode_steps": 20})
+    other.set_checkpoint_state(treasure.get_checkpoint_state())
+    np.testing.assert_array_equal(other.goal_buffer.rewards, goals.rewards)
+
+
+def test_steps_that_all_cost_the_same_are_accounted_for():
+    """As in MountainCar: -1 a step, the last one included. An end that costs as much as 100 steps is none to go for."""
+    policy = taught(Paid({0: -100.0, 8: -1.0}, ENDS, cost=-1.0)).task_policy()
+    assert len(policy.goals) == 1
+    assert policy.goals[0, 8] == 1
+    np.testing.assert_allclose(policy.rewards, 99.0)
+
+
+def test_what_is_rewarded_on_the_way_is_said():
+    model = taught(Paid({6: 1.0, 8: 2.0}, ENDS))
+    with pytest.warns(UserWarning, match="1 of 2 rewarded observations did not always end the episode"):
+        model.task_policy()
+    with pytest.warns(UserWarning, match="2 observations are rewarded, the policy knows 1 of them: max_goals"):
+        assert len(model.task_policy(np.fmax(model.goal_buffer.rewards, 0), max_goals=1).goals) == 1
+
+
+def test_what_cannot_be_done_is_refused(treasure):
+    def refused(match, model=treasure, error=ValueError, **kwargs):
+        with pytest.raises(error, match=re.escape(match)):
+            model.task_policy(**kwargs)
+
+    for gamma in (0.0, 1.1, float("nan"), "1"):
+        refused(f"gamma must be a number in (0, 1], got {gamma!r}", gamma=gamma)
+    refused("reward must be numbers of shape (9,), one for each", reward=np.ones(8))
+    refused("reward must return numbers of shape (9,), one for each", reward=lambda seen: seen)
+    refused("reward must be finite and not negative", reward=np.full(9, -1.0))
+    refused("reward must be finite and not negative", reward=np.full(9, np.nan))
+    refused("reward must be positive for a known observation, it is 0 for all 9", reward=np.zeros(9))
+    refused("max_goals must be a whole number, at least 1, got 0", max_goals=0)
+    refused("the model has met no observation yet", make_model())
+    refused("of 9 known observations none had a positive mean reward", taught(Paid({}, ENDS)))
+    refused("negative rewards differ, from -2 to 0", taught(Paid({5: -2.0, 8: 1.0}, ENDS)))
+    refused("gamma must be less than 1 where each step", taught(Paid({8: 1.0}, ENDS, cost=-1.0)), gamma=1.0)
+    refused("their rewards are not known", make_model(target_class=TDTargets, goals_in_replay=True), TypeError)
+    refused("a model with gamma=0", make_model(gamma=0.0, target_class=TDTargets))
+    held_out = GoalBuffer(Corridor(9).observation_space, held_out=np.eye(9, dtype=np.uint8)[8:])
+    model = taught(Paid({8: 1.0}, ENDS), pursuit={"goal_buffer": held_out})
+    refused("on arriving at observations that are no goals, as they were held out", model)
+    refused("Held-out observations cannot be goals", model, reward=lambda seen: seen[:, 8])
+    policy = treasure.task_policy()
+    for wrong in (np.zeros(8, np.uint8), np.zeros((2, 3, 9), np.uint8), {"observation": np.zeros(9, np.uint8)}):
+        with pytest.raises(ValueError, match="observation"):
+            policy.predict(wrong)
+
+
+def test_rewarded_goals_can_be_favored(treasure, tmp_path):
+    goals = treasure.goal_buffer
+    (rewarded,) = np.flatnonzero(goals.rewards > 0)
+    rng = np.random.default_rng(0)
+    assert np.mean(goals.sample_ids(4_000, rng) == rewarded) < 0.15
+    with pytest.raises(ValueError, match=re.escape("share must be a number in [0, 1), got 1.0")):
+        goals.favor_rewarded(1.0)
+    try:
+        goals.favor_rewarded(0.5)
+        assert 0.5 < np.mean(goals.sample_ids(4_000, rng) == rewarded) < 0.6
+        currents = np.full(4_000, rewarded)
+        assert not (goals.sample_others(currents, rng) == rewarded).any()
+        assert np.mean(goals.sample_others(currents * 0 + (rewarded == 0), rng) == rewarded) > 0.5
+        goals.save(tmp_path / "goals")
+        assert GoalBuffer.load(tmp_path / "goals", goals.observation_space).rewarded_share == 0.5
+    finally:
+        goals.favor_rewarded(0.0)
+    bootstrapped = make_model(Paid({8: 1.0}, ENDS), target_class=TDTargets).learn(600)
+    bootstrapped.goal_buffer.favor_rewarded(0.9)
+    drawn = bootstrapped.targets.draw(32, 16, rng).goal_ids.numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (rewarded,) = bootstrapped.goal_buffer.ids(bootstrapped.task_policy().goals)
+    assert np.mean(drawn == rewarded) > 0.5
