@@ -21,10 +21,7 @@ from benchmarks.studies.study import carry_out, configuration, mean_return
 from benchmarks.suite import Result, Spec, results
 from benchmarks.suite.run import SuiteConfig
 from benchmarks.worlds import World
-from tests.sb3_manygoals.checkpoint.conftest import no_sync
-from tests.sb3_manygoals.checkpoint.test_resume import same
-
-__all__ = ["no_sync"]
+from tests.sb3_manygoals.checkpoint.resuming import same
 
 
 def found(part, **options):

@@ -15,7 +15,8 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
 from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
 from sb3_manygoals.checkpoint.envs import StatefulEnv
-from tests.sb3_manygoals.checkpoint.test_resume import SMALL, Stop, build, same
+from tests.sb3_manygoals.checkpoint.resuming import Stop, same
+from tests.sb3_manygoals.checkpoint.test_resume import SMALL, build
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
