@@ -145,24 +145,3 @@ def test_both_ways_give_the_same_up_to_rounding(bias, monkeypatch):
     for ours, theirs in zip(*found, strict=True):
         th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     th.testing.assert_close(found[0][0], functional.linear(*arguments), rtol=1e-4, atol=1e-4)
-
-
-@by_onednn
-@pytest.mark.parametrize(("rows", "dtype"), [(2, th.float32), (0, th.float32), (64, th.float64)])
-def test_what_is_small_or_of_another_dtype_is_left_to_torch(rows, dtype, monkeypatch):
-    monkeypatch.setattr(networks, "USE_ONEDNN", True)
-    inputs, weight = th.randn(rows, 300, dtype=dtype), th.randn(500, 300, dtype=dtype)
-    assert th.equal(networks.linear(inputs, weight), functional.linear(inputs, weight))
-
-
-@pytest.mark.parametrize("cpu", ["AuthenticAMD", "GenuineIntel"])
-@pytest.mark.parametrize("capability", ["AVX512", "AVX2"])
-@pytest.mark.parametrize("libraries", [True, False])
-def test_which_machines_it_is_for(cpu, capability, libraries, tmp_path, monkeypatch):
-    expected = libraries and (cpu, capability) == ("AuthenticAMD", "AVX512")
-    (tmp_path / "cpuinfo").write_text(f"vendor_id\t: {cpu}\n")
-    monkeypatch.setattr(networks.platform, "processor", lambda: f"Family 25 Model 33 Stepping 0, {cpu}")
-    monkeypatch.setattr(th.backends.cpu, "get_cpu_capability", lambda: capability)
-    for library in (th.backends.mkl, th.backends.mkldnn):
-        monkeypatch.setattr(library, "is_available", lambda: libraries)
-    assert [networks.mkl_is_slow(tmp_path / name) for name in ("cpuinfo", "not there")] == [expected] * 2

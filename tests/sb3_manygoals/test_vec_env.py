@@ -18,7 +18,6 @@ from tests.sb3_manygoals.worlds import Corridor
 SAME_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 MODES = pytest.mark.parametrize("mode", [SAME_STEP, DISABLED])
 SMALL = "gym_twoRooms:TwoRoomsSwitchSmall-v0"
-TINY = "SW.\n#D#\n.WS"
 RIGHT = 1
 
 
@@ -264,23 +263,6 @@ def test_a_plain_vector_env_is_understood():
     assert venv.reset_infos[1] == {"lives": 1, "version": "x"}
     with pytest.raises(ValueError, match=r"gave no infos\['final_obs'\]"):
         GymnasiumVecEnv(Plain(with_final=False)).step(np.zeros(2))
-
-
-def test_goal_episodes_reset_worlds_that_can_be_reset():
-    kwargs = {"max_episode_steps": 11, "layout": TINY}
-    ours, theirs = (
-        VecGoalBufferWrapper(venv, max_episode_steps=4, reset_worlds=True)
-        for venv in (
-            GymnasiumVecEnv(gym.make_vec(SMALL, 4, autoreset_mode=DISABLED, **kwargs)),
-            DummyVecEnv([lambda: gym.make(SMALL, **kwargs)] * 4),
-        )
-    )
-    for env in (ours, theirs):
-        env.seed(6)
-    assert_same(ours.reset(), theirs.reset())
-    terminations, truncations = assert_steps_alike(ours, theirs, 200)
-    assert terminations > 0
-    assert truncations > 100
 
 
 @MODES

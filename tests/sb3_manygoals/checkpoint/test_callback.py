@@ -98,26 +98,6 @@ def test_signals_after_a_training_that_was_left_by_an_exception(other, tmp_path,
     assert steps(tmp_path) == [7]
 
 
-@pytest.mark.parametrize(("step", "saved"), [(5, 6), (20, 20)])
-def test_a_signal_while_a_rollout_starts_is_obeyed_at_the_next_one_or_the_end(step, saved, tmp_path, told):
-    class Telling(ExactCheckpointCallback):
-        def _is_due(self):
-            if self.model.num_timesteps == step:
-                told()
-            return super()._is_due()
-
-        def save(self):
-            if self.model.num_timesteps == step:
-                told()
-            return super().save()
-
-    with pytest.raises(Told):
-        build("one environment").learn(20, Telling(tmp_path))
-    assert steps(tmp_path) == [saved]
-    with pytest.raises(Told):  # the handlers are as they were
-        told()
-
-
 def test_signals_that_do_not_end_it(tmp_path, told):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of programs that a shell has put in the background
     noted = []
