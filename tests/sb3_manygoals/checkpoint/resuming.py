@@ -33,7 +33,7 @@ def same(left, right):
     assert_same(left, right, ignore={*TIMES, "_np_random"})
 
 
-def assert_the_end_is_the_same(make, root, stops=(75, 221), steps=300, every_steps=20):
+def assert_the_end_is_the_same(make, root, stops=(75, 185), steps=240, every_steps=20):
     """
     Compare the last checkpoints, and the logs from where training went on.
 

@@ -129,7 +129,7 @@ LEARNERS = {
 @pytest.mark.usefixtures("no_sync")
 @pytest.mark.parametrize("name", LEARNERS)
 def test_the_end_is_the_same(name, tmp_path):
-    few = {} if name in BUILDS else {"stops": (35, 101), "steps": 140}
+    few = {} if name in BUILDS else {"stops": (35, 81), "steps": 110}
     end, extras = assert_the_end_is_the_same(LEARNERS[name], tmp_path / "runs", **few)
     for callback in extras.values():
         assert callback.n_updates > 5
