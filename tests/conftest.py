@@ -1,5 +1,7 @@
 import multiprocessing
+import os
 
+import pytest
 import torch as th
 from hypothesis import settings
 
@@ -12,3 +14,9 @@ multiprocessing.set_forkserver_preload(["sb3_manygoals"])
 # How long an example takes says nothing on a machine that is busy otherwise.
 settings.register_profile("project", deadline=None)
 settings.load_profile("project")
+
+
+@pytest.fixture
+def no_sync(monkeypatch):
+    """Not to wait for the disk hundreds of times, where it does not matter."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)

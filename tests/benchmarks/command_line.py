@@ -1,5 +1,6 @@
-"""The command line of the benchmarks, in this process: a new one takes seconds to import torch."""
+"""The command line of the benchmarks, and its tables."""
 
+import csv
 import io
 import subprocess
 import warnings
@@ -10,7 +11,10 @@ from benchmarks.__main__ import main
 
 
 def command(*arguments):
-    """What ``python -m benchmarks`` does with them. Errors that are not the command line's own are raised."""
+    """
+    What ``python -m benchmarks`` does with them, in this process: a new one takes seconds to import torch. Errors that are not
+    the command line's own are raised.
+    """
     code, out, err = 0, io.StringIO(), io.StringIO()
     argv = mock.patch("sys.argv", ["benchmarks", *arguments])
     with argv, redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():
@@ -22,3 +26,9 @@ def command(*arguments):
             if isinstance(end.code, str):
                 err.write(end.code)
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def rows_of(path, without=()):
+    """The rows of a CSV file, some columns left out."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{name: row[name] for name in sorted(row) if name not in without} for row in csv.DictReader(file)]

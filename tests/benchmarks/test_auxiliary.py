@@ -1,6 +1,5 @@
 """Runs of A2C with auxiliary tasks: each world and agent, and going on with a run."""
 
-import csv
 import json
 from dataclasses import replace
 
@@ -14,12 +13,9 @@ from benchmarks import auxiliary, pretraining
 from benchmarks.agents.a2c import LAST, ScoreCallback
 from benchmarks.auxiliary import CALLBACKS, WORLDS, AuxiliaryConfig, paper_score
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
-from tests.benchmarks.command_line import command
+from tests.benchmarks.command_line import command, rows_of
 from tests.sb3_manygoals.auxiliary.story import stories
-from tests.sb3_manygoals.checkpoint.conftest import no_sync
-from tests.sb3_manygoals.checkpoint.test_resume import same
-
-__all__ = ["no_sync"]
+from tests.sb3_manygoals.checkpoint.resuming import same
 
 NEEDED = {"atari": ("ale_py", "lz4"), "two_rooms": (), "minigrid": ("minigrid", "lz4"), "minatar": ("minatar", "lz4")}
 CELLS = {"two_rooms": (8, 1), "minigrid": (24, 4), "minatar": (10, 1)}
@@ -33,11 +29,6 @@ def tiny(world, agent, output, **options):
         pytest.importorskip(module)
     settings = {"steps": 480, "eval_freq": 160, "max_episode_steps": 10, "seed": 4, "features_dim": 16, "embedding_dim": 8}
     return replace(WORLDS[world], agent=agent, output=output, progress_bar=False, **settings | options)
-
-
-def rows(folder):
-    with (folder / "curve.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def read(path):
@@ -54,15 +45,14 @@ def test_a_run(world, agent, tmp_path):
     files = {path.name for path in folder.iterdir()}
     assert files >= {"config.json", "curve.csv", "score.json", "progress.csv", "model.zip", "checkpoints"}
     assert any(name.startswith("events.out.tfevents") for name in files)
-    score, curve = read(folder / "score.json"), rows(folder)
-    assert list(curve[0]) == ["step", "episodes", "episode_return", "episode_length", "training_seconds"]
+    score, curve = read(folder / "score.json"), rows_of(folder / "curve.csv")
+    assert set(curve[0]) == {"step", "episodes", "episode_return", "episode_length", "training_seconds"}
     assert [int(row["step"]) for row in curve] == [160, 320, 480]
     assert (score["step"], score["paper"]) == (480, None)
     assert score["score"] == pytest.approx(float(curve[-1]["episode_return"]), rel=1e-5)
     assert score["episodes"] >= 48  # 16 worlds, 30 steps of each, 10 at most an episode
     if agent != "a2c":
-        with (folder / "progress.csv").open(newline="") as file:
-            assert any(row[f"auxiliary/{agent}_loss"] for row in csv.DictReader(file))
+        assert any(row[f"auxiliary/{agent}_loss"] for row in rows_of(folder / "progress.csv"))
     policy = A2C.load(folder / "model.zip").policy
     assert (policy.tasks, policy.features_dim) == (() if agent == "a2c" else (agent,), 16)
     assert (policy.crop, policy.cell) == CELLS[world]
@@ -86,19 +76,11 @@ def test_going_on_is_as_if_it_had_not_stopped(world, agent, steps, stop, n_envs,
     if world == "atari":
         policy = A2C.load(stopped / "model.zip").policy
         assert (read(stopped / "score.json")["paper"], policy.crop, policy.cell) == (486.8, 80, 4)
-    states = [read_checkpoint(checkpoints(folder / "checkpoints")[0]) for folder in (whole, stopped)]
-    assert states[1]["learner"]["algorithm"]["counters"]["num_timesteps"] == steps
-    assert states[1]["extras"][agent]["n_updates"] > 2
-    for state in states:
-        for log in ("curve.csv", "progress.csv"):  # they have times; see below
-            del state["extras"][log]
-        state["extras"]["score"].pop("training_seconds")
-        state.pop("log")
-        if world == "atari":
-            state["env"]["state"].pop("seconds")
-    same(*states)
-    untimed = [[{**row, "training_seconds": None} for row in rows(folder)] for folder in (whole, stopped)]
-    assert untimed[0] == untimed[1]
+    ends = [read_checkpoint(checkpoints(folder / "checkpoints")[0])["learner"] for folder in (whole, stopped)]
+    assert ends[0]["algorithm"]["counters"]["num_timesteps"] == steps
+    same(*ends)
+    curves = [rows_of(folder / "curve.csv", without=("training_seconds",)) for folder in (whole, stopped)]
+    assert curves[0] == curves[1]
     record = read(stopped / "config.json")
     assert (len(record["resumed"]), record["settings"]["steps"]) == (1, steps)  # those that it was resumed with
 

@@ -73,10 +73,9 @@ def test_it_needs_no_network_and_draws_within_a_second(browser, run):
     assert processor_seconds(browser) - before < 1.0
     assert requests(browser) == [run.as_uri()]
     assert "the block, click the door. One neural network pursues all 220 goals" in page("return document.body.innerText")
-    for scheme, paper in (("dark", "rgb(20, 24, 30)"), ("light", "rgb(255, 255, 255)")):
-        emulate(browser, scheme, width=360, height=740, deviceScaleFactor=2, mobile=True)
-        assert page("return [document.documentElement.scrollWidth, innerWidth]") == [360, 360]
-        assert page("return getComputedStyle(document.body).backgroundColor") == paper
+    emulate(browser, "dark", width=360, height=740, deviceScaleFactor=2, mobile=True)
+    assert page("return [document.documentElement.scrollWidth, innerWidth]") == [360, 360]
+    assert page("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 30)"
     emulate(browser)
     assert browser.get_log("browser") == []
 
@@ -96,15 +95,6 @@ def test_actions_are_those_of_the_network(name, browser, run, model, tmp_path):
     assert len(set(actions)) > 3
     unrounded = model.predict({"observation": MDP.observe(states), "desired_goal": MDP.observe(goals)}, deterministic=True)[0]
     assert (unrounded == actions).mean() > 0.95
-
-
-def test_numbers_are_those_of_torch(page):
-    halves = np.r_[:0x7C00, 0x8000:0xFC00].astype(np.uint16)  # the finite ones
-    read = "return Array.from(fromHalves(Uint16Array.from(arguments[0])))"
-    assert page(read, halves.tolist()) == halves.view(np.float16).tolist()
-    numbers = th.linspace(-8, 8, 1_001, dtype=th.float64)
-    gelu = page("return arguments[0].map(activate.gelu)", numbers.tolist())
-    np.testing.assert_allclose(gelu, nn.GELU()(numbers).numpy(), atol=1e-12)
 
 
 def test_the_world_moves_as_it_does_in_python(page):

@@ -1,4 +1,3 @@
-import csv
 import dataclasses
 import json
 import re
@@ -20,7 +19,7 @@ from benchmarks.mastery import MasteryConfig, choose_held_out
 from benchmarks.worlds import SettingError, World
 from gym_twoRooms.layout import Layout
 from sb3_manygoals import PAPER, ManyGoalsDQN, PlannedTargets, TabularAllGoals, TDTargets, evaluation
-from tests.benchmarks.command_line import command
+from tests.benchmarks.command_line import command, rows_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,11 +46,6 @@ def text_of(page):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page.read_text()))
 
 
-def read(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     output = tmp_path_factory.mktemp("runs")
@@ -75,21 +69,21 @@ def test_the_run_folder_holds_everything(folder):
     assert MasteryConfig.saved(folder).world == World("TwoRoomsSwitch-v0", "small")
     model = ManyGoalsDQN.load(folder / "model.zip", env=SMALL.make())
     model.load_goal_buffer(folder / "goals.npz")
-    assert (model.num_timesteps, len(model.goal_buffer)) == (2400, int(read(folder / "summary.csv")[0]["known"]))
+    assert (model.num_timesteps, len(model.goal_buffer)) == (2400, int(rows_of(folder / "summary.csv")[0]["known"]))
     html = (folder / "report.html").read_text()
     assert html.count("data:image/gif") == 1
     assert '<a href="demo.html">Set it a goal' in html
 
 
 def test_the_tables_agree_with_each_other(folder):
-    curve = read(folder / "mastery.csv")
+    curve = rows_of(folder / "mastery.csv")
     assert [int(row["step"]) for row in curve] == [0, 1200, 2400]
     assert all(float(row["greedy_low"]) <= float(row["greedy"]) <= float(row["greedy_high"]) for row in curve)
-    progress = [float(row["mastery/greedy"]) for row in read(folder / "progress.csv") if row["mastery/greedy"]]
+    progress = [float(row["mastery/greedy"]) for row in rows_of(folder / "progress.csv") if row["mastery/greedy"]]
     assert progress == pytest.approx([float(row["greedy"]) for row in curve], abs=1e-4)
-    goals = read(folder / "goals.csv")
+    goals = rows_of(folder / "goals.csv")
     assert [int(row["state"]) for row in goals] == list(range(220))
-    (summary,) = read(folder / "summary.csv")
+    (summary,) = rows_of(folder / "summary.csv")
     assert sum(int(row["updates"]) for row in goals) == 24 * int(summary["updates"]) > 0
     page = text_of(folder / "report.html")
     for measure in ("greedy", "epsilon"):
@@ -112,7 +106,7 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
     given = json.dumps(merged(KWARGS[agent], starts))
     sizes = {"total_steps": steps, "eval_freq": steps, "output": tmp_path}
     folder = config(agent=agent, env_id=world, agent_kwargs=given, **sizes).run()
-    (summary,) = read(folder / "summary.csv")
+    (summary,) = rows_of(folder / "summary.csv")
     n_states = 220 if world == SMALL.id else 64
     assert (summary["agent"], summary["reachable"], summary["measured"]) == (agent, str(n_states), str(n_states))
     assert (summary["world"], summary["steps"]) == (world.removesuffix("-v0"), str(steps))
@@ -124,7 +118,7 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
     assert bool(summary["plan"]) == (agent == "default")
     assert (summary["updates"] == "") == (agent == "table")
     assert summary["updates"] != "0"
-    goals = read(folder / "goals.csv")
+    goals = rows_of(folder / "goals.csv")
     if agent == "table":
         assert {row["updates"] for row in goals} == {summary["steps"]}
     assert (folder / "reaching.gif").exists() == (world == SMALL.id)
@@ -136,7 +130,7 @@ def test_a_world_that_cannot_be_written_out_is_measured_by_what_is_known(tmp_pat
     said = capsys.readouterr().out
     assert "begins at random, and has no model in P. The goals that are measured are those known in the end" in said
     assert "how many can be reached is not known" in said
-    (summary,) = read(folder / "summary.csv")
+    (summary,) = rows_of(folder / "summary.csv")
     assert (summary["reachable"], summary["ceiling"], summary["measured"]) == ("", "", "50")
     assert int(summary["known"]) > 500
     assert "how many can be reached is not known" in (folder / "report.html").read_text()
@@ -144,7 +138,7 @@ def test_a_world_that_cannot_be_written_out_is_measured_by_what_is_known(tmp_pat
         config(env_id="CartPole-v1", held_out=0.2, output=tmp_path).run()
 
 
-def test_some_goals_of_a_map_in_a_file_can_be_measured(tmp_path, monkeypatch):
+def test_some_goals_of_a_map_in_a_file_are_measured_and_those_held_out_are_never_taught(tmp_path, monkeypatch):
     measured = []
     evaluate = evaluation.evaluate_mastery
     monkeypatch.setattr(
@@ -153,10 +147,11 @@ def test_some_goals_of_a_map_in_a_file_can_be_measured(tmp_path, monkeypatch):
     file = tmp_path / "mine.txt"
     file.write_text(str(Layout.named("small")))
     options = {"env_id": "TwoRoomsSwitch-v0", "map": str(file), "most_goals": 30, "curve_goals": 20, "held_out": 0.3}
+    options |= {"selection": "learning_progress", "agent": "td"}
     folder = config(output=tmp_path / "runs", **options).run()
-    assert folder.name.startswith("mastery-default-TwoRoomsSwitch-mine-seed1-")
+    assert folder.name.startswith("mastery-td-TwoRoomsSwitch-mine-seed1-")
     assert {len(goals) for goals in measured} == {20}  # while it trained
-    goals = read(folder / "goals.csv")
+    goals = rows_of(folder / "goals.csv")
     states = [int(row["state"]) for row in goals]
     assert states == sorted(set(states))
     assert len(states) == 30
@@ -164,7 +159,14 @@ def test_some_goals_of_a_map_in_a_file_can_be_measured(tmp_path, monkeypatch):
     assert held_out.sum() == 66
     assert (held_out != choose_held_out(220, 0.3, 2)).any()
     assert [int(row["held_out"]) for row in goals] == held_out[states].astype(int).tolist()
-    assert {row["updates"] for row in goals if row["held_out"] == "1"} == {"0"}
+    apart = [row for row in goals if row["held_out"] == "1"]
+    assert {row["updates"] for row in apart} == {"0"}
+    rate = np.mean([float(row["greedy_reached"]) for row in apart])
+    assert f"goals held out, greedy {rate:.4f}" in text_of(folder / "report.html")
+    assert float(rows_of(folder / "summary.csv")[0]["held_out_greedy"]) == pytest.approx(rate, abs=1e-4)
+    assert "held_out_epsilon_high" in rows_of(folder / "mastery.csv")[0]
+    model = ManyGoalsDQN.load(folder / "model.zip", env=gym.make(SMALL.id))
+    np.testing.assert_array_equal(model.goal_buffer.is_held_out(SMALL.tables.observations), held_out)
 
 
 def build(**options):
@@ -198,20 +200,6 @@ def test_arguments_reach_the_class():
     assert on_policy.policy.embedding_dim == 1024
     for selection, selector in SELECTORS.items():
         assert type(build(selection=selection).env.goal_tracker.selector) is selector
-
-
-def test_held_out_goals_are_measured_and_nothing_else(tmp_path):
-    folder = config(held_out=0.2, selection="learning_progress", agent="td", output=tmp_path).run()
-    goals = read(folder / "goals.csv")
-    held_out = [row for row in goals if row["held_out"] == "1"]
-    assert len(held_out) == 44
-    assert {row["updates"] for row in held_out} == {"0"}
-    rate = np.mean([float(row["greedy_reached"]) for row in held_out])
-    assert f"goals held out, greedy {rate:.4f}" in text_of(folder / "report.html")
-    assert float(read(folder / "summary.csv")[0]["held_out_greedy"]) == pytest.approx(rate, abs=1e-4)
-    assert "held_out_epsilon_high" in read(folder / "mastery.csv")[0]
-    model = ManyGoalsDQN.load(folder / "model.zip", env=gym.make(SMALL.id))
-    assert model.goal_buffer.is_held_out(SMALL.tables.observations).tolist() == [row["held_out"] == "1" for row in goals]
 
 
 @pytest.mark.parametrize(
@@ -252,13 +240,6 @@ def test_settings_that_make_no_sense_are_refused(options, message, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def without_times(path):
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
-    times = {"training_seconds", "time/fps", "time/time_elapsed"}
-    return [{name: row[name] for name in sorted(row) if name not in times} for row in rows]
-
-
 def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
     arguments = [sys.executable, "-u", "-m", "benchmarks", "mastery", *QUICK, "--output", str(tmp_path)]
     with subprocess.Popen([*arguments, "--checkpoint-minutes", "0.005"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
@@ -271,14 +252,15 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "going on from" in done.stdout
     assert (made / "goals.csv").read_text() == (folder / "goals.csv").read_text()
+    times = {"training_seconds", "time/fps", "time/time_elapsed"}
     for name in ("mastery.csv", "progress.csv"):
-        assert without_times(made / name) == without_times(folder / name)
+        assert rows_of(made / name, times) == rows_of(folder / name, times)
     config = json.loads((made / "config.json").read_text())
     assert len(config["resumed"]) == 1
     # A run that has ended is measured once more, with the options that are changed.
     again = command("mastery", "--resume", str(made), "--final-episodes", "2", "--total-steps", "2000")
     assert again.returncode == 0, again.stderr
-    assert read(made / "summary.csv")[0]["steps"] == "2400"  # taken, of no more than 2000 wanted
+    assert rows_of(made / "summary.csv")[0]["steps"] == "2400"  # taken, of no more than 2000 wanted
     settings = json.loads((made / "config.json").read_text())["settings"]
     assert (settings["total_steps"], settings["final_episodes"]) == (2000, 2)  # those that hold now
 

@@ -108,14 +108,6 @@ def _mann_whitney(x, y):
     return stats.mannwhitneyu(x, y, method="asymptotic").statistic / (len(x) * len(y))
 
 
-@pytest.mark.parametrize("statistic", [median, count_above, interquartile_mean, optimality_gap])
-def test_statistics_of_many_at_once(statistic):
-    scores = np.random.default_rng(0).normal(size=(4, 5, 3, 7))
-    np.testing.assert_allclose(statistic(scores), [[statistic(each) for each in row] for row in scores])
-    _, low, _ = interval(statistic, scores, resamples=50)  # each as by itself
-    np.testing.assert_allclose(low[1, 2], interval(statistic, scores[1, 2], resamples=50)[1])
-
-
 def three_seeds(seed, n_games=12):
     rng = np.random.default_rng(seed)
     return rng.gamma(1.0, size=n_games) + 0.4 * rng.normal(size=(3, n_games))

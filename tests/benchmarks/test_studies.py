@@ -1,6 +1,5 @@
 """The studies as suites: their runs, and what comes of a few."""
 
-import csv
 import json
 from dataclasses import replace
 
@@ -22,10 +21,8 @@ from benchmarks.studies.study import carry_out, configuration, mean_return
 from benchmarks.suite import Result, Spec, results
 from benchmarks.suite.run import SuiteConfig
 from benchmarks.worlds import World
-from tests.sb3_manygoals.checkpoint.conftest import no_sync
-from tests.sb3_manygoals.checkpoint.test_resume import same
-
-__all__ = ["no_sync"]
+from tests.benchmarks.command_line import rows_of
+from tests.sb3_manygoals.checkpoint.resuming import same
 
 
 def found(part, **options):
@@ -153,8 +150,7 @@ def test_each_engine_gives_the_same_results_which_are_compared(tmp_path, capsys)
             record = json.loads((run / "score.json").read_text())
             assert result.values == record | {"mean_return": mean_return(run / "curve.csv")}
         models.append([A2C.load(run / "model.zip").policy.state_dict() for run in runs])
-        with (root / "comparison.csv").open(newline="") as file:
-            compared = [(row["agent"], row["seeds"]) for row in csv.DictReader(file)]
+        compared = [(row["agent"], row["seeds"]) for row in rows_of(root / "comparison.csv")]
         assert compared == [(agent, "1") for agent in agents]
         known = read([root])[["agent", "seed", "status"]].values.tolist()
         assert known == [[f"pretraining-{agent}", 0, "finished"] for agent in agents]

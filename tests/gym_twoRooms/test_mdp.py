@@ -8,7 +8,6 @@ import gym_twoRooms.mdp as mdp_module
 from gym_twoRooms import states as states_module
 from gym_twoRooms.layout import Layout, LayoutError
 from gym_twoRooms.mdp import COLOURS, TwoRoomsMDP, compile_layout
-from gym_twoRooms.states import stranded_state
 
 PAPER = compile_layout(Layout.named("paper"))
 SMALL = compile_layout(Layout.named("small"))
@@ -145,17 +144,6 @@ def test_too_many_states_are_refused(monkeypatch):
 def test_a_state_that_cannot_be_reached_is_named(rows, close, message):
     with pytest.raises(LayoutError, match=message):
         TwoRoomsMDP(Layout.parse(rows), close_probability=close)
-
-
-def test_stranded_states():
-    settled = np.arange(3)[:, np.newaxis]
-    assert stranded_state(np.array([[1, 1], [0, 0]]), settled[:2]) is None
-    assert stranded_state(np.array([[1, 2], [0, 0], [2, 2]]), settled) == 2  # a trap
-    assert stranded_state(np.array([[1, 1], [2, 2], [1, 1]]), settled) == 0  # a source
-    # No action leads to 2, but the world settles there.
-    assert stranded_state(np.array([[1, 1], [0, 0], [2, 0]]), np.array([[0, 0], [1, 2], [2, 2]])) is None
-    # An action leads to 2, but the world never stays there.
-    assert stranded_state(np.array([[1, 2], [0, 0], [0, 0]]), np.array([[0], [1], [1]])) == 2
 
 
 def test_compiled_layouts_are_shared():

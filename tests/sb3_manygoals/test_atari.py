@@ -79,9 +79,10 @@ class OursAsTheirs:
         return self.stack, rewards, dones, infos[0]
 
 
-@pytest.mark.parametrize("grey_first", [True, False])
-@pytest.mark.parametrize(("game", "steps", "lives", "games"), [("Breakout", 500, 5, 2), ("Pong", 900, 0, 1)])
-def test_equal_to_sb3s_but_for_what_the_module_lists(game, steps, lives, games, grey_first):
+@pytest.mark.parametrize(
+    ("game", "grey_first", "steps", "lives", "games"), [("Breakout", False, 500, 5, 2), ("Pong", True, 900, 0, 1)]
+)
+def test_equal_to_sb3s_but_for_what_the_module_lists(game, grey_first, steps, lives, games):
     theirs, ours = theirs_of(game, grey_first), OursAsTheirs(game)
     assert ours.env.observation_space == theirs.observation_space
     assert ours.env.action_space == theirs.action_space
@@ -106,13 +107,7 @@ def test_equal_to_sb3s_but_for_what_the_module_lists(game, steps, lives, games, 
         elif dones[0]:
             lost += 1
             differences.append(np.abs(info["terminal_observation"][-1].astype(int) - their_info["terminal_observation"][-1]))
-    found = np.array(differences)
-    if game == "Breakout" or grey_first:
-        assert found.max() == 0
-    else:
-        # The larger of two greys is not the grey of the larger reds, greens and blues: seen where something coloured moves.
-        assert found.max() <= 16
-        assert 0 < np.mean(found > 0) < 0.005
+    assert np.max(differences) == 0
     assert rewarded > 3
     assert over >= games
     assert (lost >= 4) == (lives > 0)

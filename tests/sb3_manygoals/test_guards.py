@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, guards
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
-from tests.sb3_manygoals.many_goals_dqn.models import PLAIN
+from tests.sb3_manygoals.many_goals_dqn.models import PLAIN, parameters
 from tests.sb3_manygoals.worlds import Corridor
 
 ROOT = Path(__file__).parents[2]
@@ -60,10 +60,6 @@ def make_model(env, **kwargs):
     settings = {"learning_starts": 8, "policy_kwargs": {"net_arch": [8], "embedding_dim": 8}, "seed": 0, "buffer_size": 500}
     settings |= {"batch_size": 16, "goal_batch_size": 8, "updates_per_step": 1 / getattr(env, "num_envs", 1)}
     return ManyGoalsDQN("MlpPolicy", env, **{**settings, **kwargs})
-
-
-def parameters(model):
-    return th.cat([parameter.detach().flatten() for parameter in model.policy.parameters()])
 
 
 BAD = np.array([1.0, np.nan, 2.0], dtype=np.float32)

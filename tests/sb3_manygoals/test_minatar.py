@@ -2,14 +2,11 @@ import numpy as np
 import pytest
 from minatar import Environment
 from stable_baselines3 import A2C
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import VecMonitor
+from stable_baselines3.common.vec_env import VecMonitor, VecTransposeImage, is_vecenv_wrapped
 
 from sb3_manygoals.checkpoint import copy_tree
 from sb3_manygoals.minatar import GAMES, MinAtarCNN, MinAtarVectorEnv, make_minatar_vec_env
 from tests.sb3_manygoals.checkpoint.trees import assert_same
-
-POLICY = {"features_extractor_class": MinAtarCNN, "net_arch": []}
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -73,14 +70,13 @@ def test_games_go_on_as_they_were_saved(game):
     assert_same(play(again, 70, 1), expected)
 
 
-def test_a2c_learns_breakout_and_scores_are_those_of_whole_games():
-    env = make_minatar_vec_env("Breakout", 16, seed=0)
+def test_a2c_takes_the_pictures_as_they_are_and_scores_are_those_of_whole_games():
+    env = make_minatar_vec_env("Breakout", 4, seed=0)
     assert isinstance(env, VecMonitor)
-    model = A2C("CnnPolicy", env, policy_kwargs=POLICY, seed=0)
-    before = evaluate_policy(model, make_minatar_vec_env("Breakout", 16, seed=9), 64)[0]
-    model.learn(25_000)
-    after = evaluate_policy(model, make_minatar_vec_env("Breakout", 16, seed=9), 64)[0]
-    assert after > before + 0.5, (before, after)
+    model = A2C("CnnPolicy", env, policy_kwargs={"features_extractor_class": MinAtarCNN, "net_arch": []}, seed=0).learn(400)
+    assert not is_vecenv_wrapped(model.env, VecTransposeImage)
+    assert {episode["r"] == int(episode["r"]) for episode in model.ep_info_buffer} == {True}
+    assert np.mean([episode["l"] for episode in model.ep_info_buffer]) > 4  # the ball takes some steps to fall
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,6 @@ def mastery_network(head="bilinear"):
     return CnnPolicy(goal_space(image_space(10, 10)), spaces.Discrete(5), lambda _: 1e-3, head=head, **papers).q_net
 
 
-@pytest.mark.parametrize("head", ["bilinear", "distance"])
-def test_swapping_state_and_goal_changes_the_values(head):
-    """In units of the spread of an action's values."""
-    network, states, goals = mastery_network(head), images(20, seed=1), images(20, seed=2)
-    with th.no_grad():
-        there, back = network(states, goals), network(goals, states)
-    assert (there - back).abs().mean() / there.std(dim=0).mean() > 0.1
-
-
 @pytest.mark.parametrize(
     ("height", "width", "layers"),
     [(10, 10, MASTERY_LAYERS), (7, 5, MASTERY_LAYERS), (9, 11, MASTERY_LAYERS), (40, 41, ATARI_LAYERS), (5, 36, ATARI_LAYERS)],
@@ -53,12 +44,6 @@ def test_every_pixel_is_seen(height, width, layers):
     variants[pixels, :, pixels // width, pixels % width] += 0.5
     with th.no_grad():
         assert ((extractor(variants) - extractor(base)).abs().amax(dim=1) > 1e-6).all()
-
-
-def test_layer_sizes_of_the_paper():
-    network = mastery_network()
-    shapes = {name: tuple(parameter.shape) for name, parameter in network.named_parameters() if name.endswith("weight")}
-    assert list(shapes.values()) == [(16, 3, 2, 2), (32, 16, 2, 2), (512, 32 * 9), (1024, 512), (1024, 512), (5, 1024)]
 
 
 def test_atari_layers_are_exactly_the_nature_cnn():
@@ -160,24 +145,3 @@ def test_both_ways_give_the_same_up_to_rounding(bias, monkeypatch):
     for ours, theirs in zip(*found, strict=True):
         th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     th.testing.assert_close(found[0][0], functional.linear(*arguments), rtol=1e-4, atol=1e-4)
-
-
-@by_onednn
-@pytest.mark.parametrize(("rows", "dtype"), [(2, th.float32), (0, th.float32), (64, th.float64)])
-def test_what_is_small_or_of_another_dtype_is_left_to_torch(rows, dtype, monkeypatch):
-    monkeypatch.setattr(networks, "USE_ONEDNN", True)
-    inputs, weight = th.randn(rows, 300, dtype=dtype), th.randn(500, 300, dtype=dtype)
-    assert th.equal(networks.linear(inputs, weight), functional.linear(inputs, weight))
-
-
-@pytest.mark.parametrize("cpu", ["AuthenticAMD", "GenuineIntel"])
-@pytest.mark.parametrize("capability", ["AVX512", "AVX2"])
-@pytest.mark.parametrize("libraries", [True, False])
-def test_which_machines_it_is_for(cpu, capability, libraries, tmp_path, monkeypatch):
-    expected = libraries and (cpu, capability) == ("AuthenticAMD", "AVX512")
-    (tmp_path / "cpuinfo").write_text(f"vendor_id\t: {cpu}\n")
-    monkeypatch.setattr(networks.platform, "processor", lambda: f"Family 25 Model 33 Stepping 0, {cpu}")
-    monkeypatch.setattr(th.backends.cpu, "get_cpu_capability", lambda: capability)
-    for library in (th.backends.mkl, th.backends.mkldnn):
-        monkeypatch.setattr(library, "is_available", lambda: libraries)
-    assert [networks.mkl_is_slow(tmp_path / name) for name in ("cpuinfo", "not there")] == [expected] * 2

@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import ExactCheckpointCallback, GymnasiumVecEnv, evaluate_mastery, memory
-from sb3_manygoals.checkpoint import CheckpointError
+from sb3_manygoals import GymnasiumVecEnv, evaluate_mastery, memory
 from sb3_manygoals.tabular import AllGoalsTable, TabularAllGoals
-from tests.sb3_manygoals.checkpoint.test_resume import Stop
 from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
 
 
@@ -100,22 +98,6 @@ def test_environments_and_vectors_of_them(make_env):
     assert model.num_timesteps == 240
     assert model.table.values.any()
     assert model.exploration_rate == pytest.approx(1 - 0.9 * 240 / 500)
-
-
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path):
-    undisturbed = make_model().learn(400, ExactCheckpointCallback(tmp_path / "whole", every_steps=100))
-    with pytest.raises(KeyboardInterrupt):
-        make_model().learn(400, [ExactCheckpointCallback(tmp_path / "cut", every_steps=100), Stop(260)])
-    model, checkpoints = make_model(), ExactCheckpointCallback(tmp_path / "cut", every_steps=100)
-    assert checkpoints.resume(model)
-    assert model.num_timesteps == 200
-    model.learn(400 - model.num_timesteps, checkpoints, reset_num_timesteps=False)
-    np.testing.assert_array_equal(model.table.values, undisturbed.table.values)
-    assert model.rng.random() == undisturbed.rng.random()
-    np.testing.assert_array_equal(model._last_obs["desired_goal"], undisturbed._last_obs["desired_goal"])
-    assert (make_model(seed=4).learn(400).table.values != model.table.values).any()
-    with pytest.raises(CheckpointError, match="observation space"):
-        ExactCheckpointCallback(tmp_path / "cut").resume(make_model(corridors(2, length=7)))
 
 
 def test_save_and_load_round_trip(tmp_path):

@@ -12,13 +12,12 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_manygoals import GymnasiumVecEnv, VecGoalBufferWrapper
-from sb3_manygoals.vec_env import can_reset_single_envs, info_list
+from sb3_manygoals.vec_env import can_reset_single_envs
 from tests.sb3_manygoals.worlds import Corridor
 
 SAME_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 MODES = pytest.mark.parametrize("mode", [SAME_STEP, DISABLED])
 SMALL = "gym_twoRooms:TwoRoomsSwitchSmall-v0"
-TINY = "SW.\n#D#\n.WS"
 RIGHT = 1
 
 
@@ -264,39 +263,6 @@ def test_a_plain_vector_env_is_understood():
     assert venv.reset_infos[1] == {"lives": 1, "version": "x"}
     with pytest.raises(ValueError, match=r"gave no infos\['final_obs'\]"):
         GymnasiumVecEnv(Plain(with_final=False)).step(np.zeros(2))
-
-
-def test_info_list():
-    infos = {
-        "a": np.array([1, 2, 3]),
-        "_a": np.array([True, True, True]),
-        "b": np.array([0.5, 0.0, 0.0]),
-        "_b": np.array([True, False, False]),
-        "c": {"d": np.array([None, "x", None], dtype=object), "_d": np.array([False, True, False])},
-        "_c": np.array([False, True, True]),
-        "_hidden": np.array([7, 8, 9]),
-    }
-    expected = [{"a": 1, "b": 0.5, "_hidden": 7}, {"a": 2, "c": {"d": "x"}, "_hidden": 8}, {"a": 3, "c": {}, "_hidden": 9}]
-    assert info_list(infos, 3) == expected
-    assert info_list(infos, 3, np.array([2, 1])) == [expected[2], expected[1]]
-    assert type(info_list(infos, 3)[0]["a"]) is int
-
-
-def test_goal_episodes_reset_worlds_that_can_be_reset():
-    kwargs = {"max_episode_steps": 11, "layout": TINY}
-    ours, theirs = (
-        VecGoalBufferWrapper(venv, max_episode_steps=4, reset_worlds=True)
-        for venv in (
-            GymnasiumVecEnv(gym.make_vec(SMALL, 4, autoreset_mode=DISABLED, **kwargs)),
-            DummyVecEnv([lambda: gym.make(SMALL, **kwargs)] * 4),
-        )
-    )
-    for env in (ours, theirs):
-        env.seed(6)
-    assert_same(ours.reset(), theirs.reset())
-    terminations, truncations = assert_steps_alike(ours, theirs, 200)
-    assert terminations > 0
-    assert truncations > 100
 
 
 @MODES

@@ -1,5 +1,3 @@
-import shutil
-
 import numpy as np
 import pytest
 import torch as th
@@ -10,6 +8,7 @@ from benchmarks.mastery import choose_held_out
 from benchmarks.worlds import World
 from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
 from sb3_manygoals.checkpoint import CheckpointError
+from tests.sb3_manygoals.checkpoint.resuming import assert_the_end_is_the_same
 
 SMALL = World("TwoRoomsSwitchSmall-v0")
 NETWORK = {"features_dim": 16, "trunk_dim": 16, "layer_norm": True, "standardize": True}
@@ -29,31 +28,14 @@ def goals():
 
 
 def test_it_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(goals, tmp_path):
-    held_out = goals[choose_held_out(220, 0.2, 1)]  # at step 400 the memory is not full, and no target update is due
+    def make(buffer_size=600):
+        held_out = goals[choose_held_out(220, 0.2, 1)]
+        return made(held_out, buffer_size=buffer_size, target_update_interval=12), {}
 
-    def run(root):
-        model = made(held_out, buffer_size=600, target_update_interval=12)
-        checkpoints = ExactCheckpointCallback(root, every_steps=400, keep=None)
-        resumed = checkpoints.resume(model)
-        model.learn(1_200 - model.num_timesteps, checkpoints, reset_num_timesteps=not resumed)
-        return model, resumed
-
-    whole, _ = run(tmp_path / "whole")
-    for step in ("400", "800"):
-        (checkpoint,) = (tmp_path / "whole").glob(f"*-step{step}")
-        shutil.copytree(checkpoint, tmp_path / step / checkpoint.name)
-        np.random.seed(5)  # noqa: NPY002 - SB3's draws must come from the checkpoint
-        again, resumed = run(tmp_path / step)
-        assert resumed
-        assert again._n_updates == whole._n_updates > 0
-        for name, tensor in whole.policy.state_dict().items():
-            assert th.equal(tensor, again.policy.state_dict()[name]), name
-        np.testing.assert_array_equal(again.goal_updates, whole.goal_updates)
-        for name in ("ep_start", "ep_length", "rewards", "dones"):
-            np.testing.assert_array_equal(getattr(again.replay_buffer, name), getattr(whole.replay_buffer, name))
-    smaller = made(held_out, buffer_size=500)
+    # at step 400 the memory is not full, and no target update is due
+    assert_the_end_is_the_same(make, tmp_path / "runs", stops=(410,), steps=1_200, every_steps=400)
     with pytest.raises(CheckpointError, match="buffer_size 150, this one has 125"):
-        ExactCheckpointCallback(tmp_path / "whole").resume(smaller)
+        ExactCheckpointCallback(tmp_path / "runs" / "whole").resume(make(500)[0])
 
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])

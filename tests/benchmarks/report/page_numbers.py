@@ -1,9 +1,10 @@
 """Whether every number on a page is a cell of a CSV file: reads the page as a browser would, without one."""
 
-import csv
 import re
 from functools import cache
 from html.parser import HTMLParser
+
+from tests.benchmarks.command_line import rows_of
 
 NUMBER = re.compile(r"[-+\u2212]?\d[\d,]*(?:\.\d+)?")
 VOID = {"meta", "link", "img", "br", "source", "path", "use", "image", "input"}
@@ -12,11 +13,6 @@ NAMES = {"code", "style", "script", "title"}
 
 
 @cache
-def rows_of(path):
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 class Page(HTMLParser):
     """Of a page the ``numbers`` with their cells, ``loose`` words with digits, ``links``, and what is ``loaded``."""
 

@@ -13,13 +13,12 @@ from PIL import Image
 from benchmarks import scores
 from benchmarks.report import PastRunError
 from benchmarks.report import runs as reader
-from benchmarks.report.page import Book
 from benchmarks.report.study import ReportConfig
 from benchmarks.scores import read_table, references
 from benchmarks.studies import mastery as mastery_study
 from benchmarks.suite import Result, Spec, SuiteError
-from tests.benchmarks.command_line import command
-from tests.benchmarks.report.page_numbers import Page, rows_of, trouble
+from tests.benchmarks.command_line import command, rows_of
+from tests.benchmarks.report.page_numbers import Page, trouble
 from tests.benchmarks.report.test_tables import N, make_run, share
 
 AUXILIARY = "benchmarks.auxiliary:carry_out"
@@ -223,17 +222,6 @@ def test_other_games_need_only_a_table_of_references(tmp_path, monkeypatch):
     assert (float(row["interquartile_mean"]), row["paper_median"]) == (0.375, "")  # of 0.5 and 0.25
     assert [row["best"] for row in rows_of(tmp_path / "page-data" / "games1-scores.csv")] == ["10", "3"]
     assert 'aria-label="Episode returns against steps in Maze"' in page.read_text()
-
-
-def test_numbers_as_they_are_shown(tmp_path):
-    book = Book(tmp_path / "page.html")
-    row = {"a": 0.98765, "a_low": 0.5, "a_high": 1.0, "b": float("inf"), "c": None, "d": 1234567.8}
-    sheet = book.add("some", pd.DataFrame([row]))
-    assert sheet.cell(0, "a_low", ".3f") == '<data value="0.5" data-cell="some.csv#1/a_low">0.500</data>'
-    assert re.sub("<[^>]*>", "", sheet.cell(0, "a", ".1%")) == "98.8% [50.0%, 100.0%]"
-    assert ("not reached" in sheet.cell(0, "b", "g"), sheet.cell(0, "c", "g"), sheet.has("c")) == (True, "", False)
-    assert ">1,234,568<" in sheet.cell(0, "d", ",.0f")
-    assert book.fact("things", 12) == '<data value="12" data-cell="facts.csv#1/value">12</data>'
 
 
 def test_names_are_words_and_never_markup(tmp_path):

@@ -91,14 +91,6 @@ def test_each_engine_gives_the_same_and_a_second_call_does_nothing(tmp_path, eng
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
 
 
-def test_a_call_that_finds_nothing_to_do_loads_nothing(tmp_path):
-    SuiteConfig(tmp_path).run(quick())
-    code = "import sys; from benchmarks.suite.__main__ import main; main(); assert not {'torch', 'numpy'} & {*sys.modules}"
-    arguments = [f"{suite_agent.__name__}:quick", "--root", str(tmp_path)]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, f"8 runs, 8 have finished, in {tmp_path}\n"), done.stderr
-
-
 @pytest.mark.parametrize("engine", [(), PROCESSES])
 def test_failures_are_tried_again_and_stop_nobody(tmp_path, engine):
     status, output = ended(driver("one_fails", tmp_path, *engine))

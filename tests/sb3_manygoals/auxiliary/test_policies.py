@@ -92,13 +92,21 @@ def test_advantages_have_no_mean_and_every_cell_learns(cells):
     assert (q.std(dim=0) > 0).all()
 
 
-def test_heads_begin_by_the_seed():
-    def weight(seed):
+def test_heads_begin_by_the_seed_and_the_learners_numbers_are_as_if_there_were_none():
+    def seeded(seed, tasks):
         th.manual_seed(seed)
-        return policy(SMALL, ALL, crop=10, cell=2).heads["pixel_control"].values.weight
+        heads = policy(VECTOR, tasks).heads
+        return heads, th.get_rng_state()
 
-    assert th.equal(weight(0), weight(0))
-    assert not th.equal(weight(0), weight(1))
+    (heads, after), (_, without) = seeded(0, ALL[::2]), seeded(0, ())
+    assert th.equal(after, without)
+    for name, layer in (("many_goals", "state_embedding"), ("reward_prediction", "0")):
+        ours, same, other = (one[name].get_submodule(layer) for one in (heads, seeded(0, ALL[::2])[0], seeded(1, ALL[::2])[0]))
+        assert th.equal(ours.weight, same.weight)
+        assert not th.equal(ours.weight, other.weight)
+        # nor is it made of the numbers that the learner draws next, for its first actions
+        th.set_rng_state(after)
+        assert not th.equal(ours.weight, th.nn.Linear(ours.in_features, ours.out_features).weight)
 
 
 def test_saved_and_loaded(tmp_path):

@@ -148,6 +148,8 @@ ENVIRONMENTS = {
     "VecFrameStack dict": lambda: VecFrameStack(DummyVecEnv([lambda: DictObs(corridor(image=True))] * 2), 3),
     "VecNormalize": lambda: VecCheckNan(VecNormalize(DummyVecEnv([cartpole] * 3))),
     "VecGoal": lambda: VecGoalBufferWrapper(DummyVecEnv([small] * 3), max_episode_steps=6),
+    # which forwards the methods of what it wraps, and has none of its own
+    "VecMonitor of VecGoal": lambda: VecMonitor(VecGoalBufferWrapper(DummyVecEnv([small] * 2), max_episode_steps=6)),
     "VecGoal worlds go on": lambda: VecGoalBufferWrapper(VecFrameStack(DummyVecEnv([small] * 2), 2), max_episode_steps=6),
     "Subproc": lambda: SubprocVecEnv([stateful] * 2, start_method="fork"),
     "Subproc goals": lambda: VecGoalBufferWrapper(SubprocVecEnv([stateful] * 2, start_method="fork"), max_episode_steps=6),
@@ -198,7 +200,7 @@ class Driver:
         return actions, result, self.env.reset() if ended else None
 
     def buffers(self):
-        env = self.env
+        env = self.env.venv if isinstance(self.env, VecMonitor) else self.env
         if isinstance(env, VecGoalBufferWrapper):
             return [env.goal_buffer]
         if isinstance(env, DummyVecEnv) and all(env.env_is_wrapped(GoalBufferWrapper)):

@@ -15,7 +15,8 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
 from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
 from sb3_manygoals.checkpoint.envs import StatefulEnv
-from tests.sb3_manygoals.checkpoint.test_resume import SMALL, Stop, build, same
+from tests.sb3_manygoals.checkpoint.resuming import Stop, same
+from tests.sb3_manygoals.checkpoint.test_resume import SMALL, build
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
@@ -95,26 +96,6 @@ def test_signals_after_a_training_that_was_left_by_an_exception(other, tmp_path,
     with pytest.raises(Told):
         model.learn(20, [callback, Do(7, told)])
     assert steps(tmp_path) == [7]
-
-
-@pytest.mark.parametrize(("step", "saved"), [(5, 6), (20, 20)])
-def test_a_signal_while_a_rollout_starts_is_obeyed_at_the_next_one_or_the_end(step, saved, tmp_path, told):
-    class Telling(ExactCheckpointCallback):
-        def _is_due(self):
-            if self.model.num_timesteps == step:
-                told()
-            return super()._is_due()
-
-        def save(self):
-            if self.model.num_timesteps == step:
-                told()
-            return super().save()
-
-    with pytest.raises(Told):
-        build("one environment").learn(20, Telling(tmp_path))
-    assert steps(tmp_path) == [saved]
-    with pytest.raises(Told):  # the handlers are as they were
-        told()
 
 
 def test_signals_that_do_not_end_it(tmp_path, told):

@@ -2,19 +2,15 @@
 
 import copy
 
-import gymnasium as gym
 import pytest
-from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.monitor import Monitor
 
 from gym_twoRooms import TwoRoomsSwitchVectorEnv
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
-from sb3_manygoals.checkpoint.tree import CheckpointError
-from tests.sb3_manygoals.checkpoint.kinds import ENVIRONMENTS, MODES, Driver, Recent, corridor
+from tests.sb3_manygoals.checkpoint.kinds import ENVIRONMENTS, MODES, Driver, corridor
 from tests.sb3_manygoals.checkpoint.trees import assert_same
-from tests.sb3_manygoals.worlds import Corridor
 
 
 @pytest.fixture
@@ -103,59 +99,3 @@ def test_what_the_first_did_not_have_goes_and_rows_go_to_the_file_of_the_new_mon
     assert not hasattr(again.unwrapped, "later")
     assert again.get_episode_lengths() == [7, 7]
     assert len((tmp_path / "again.monitor.csv").read_text().splitlines()) == 3
-
-
-class Counting(gym.Wrapper):
-    """Has methods of its own, and refers to what is inside."""
-
-    def __init__(self, env, start=0):
-        super().__init__(env)
-        self.base, self.start, self.n = env.unwrapped, start, start
-
-    def step(self, action):
-        self.n += 1
-        *result, info = self.env.step(action)
-        return *result, {**info, "n": self.n}
-
-    def get_checkpoint_state(self):
-        return {"n": self.n, "start": self.start}
-
-    def set_checkpoint_state(self, state):
-        if state["start"] != self.start:
-            raise ValueError(f"it counts from {state['start']}, not {self.start}")
-        self.n = state["n"]
-
-
-class Outer(gym.Wrapper):
-    """Has a part with methods, and forwards all that it has not, as SB3's VecEnvWrapper does."""
-
-    def __init__(self, env):
-        super().__init__(env)
-        self.rules = {"goal": Recent()}
-
-    def __getattr__(self, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self.env.get_wrapper_attr(name)
-
-    def step(self, action):
-        *result, info = self.env.step(action)
-        self.rules["goal"].chosen.append(info["n"])
-        return *result, {**info, "chosen": list(self.rules["goal"].chosen)}
-
-
-def test_own_methods_are_used_and_not_those_of_what_is_inside():
-    first, again = (Outer(TimeLimit(Counting(Corridor()), 9)) for _ in range(2))
-    assert first.get_checkpoint_state  # forwarded
-    first.reset(seed=0)
-    for _ in range(5):
-        first.step(1)
-    state = get_env_state(first)
-    (inner,) = state["inner"]
-    assert state["state"] is inner["state"] is None
-    assert inner["inner"][0]["state"] == {"n": 5, "start": 0}
-    set_env_state(again, state)
-    for _ in range(4):
-        assert_same(again.step(1), first.step(1))
-    with pytest.raises(CheckpointError, match="the state does not fit Counting: it counts from 0, not 3"):
-        set_env_state(Outer(TimeLimit(Counting(Corridor(), 3), 9)), state)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import ExactCheckpointCallback, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
+from sb3_manygoals import GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer, LearningProgressSelector, UniformSelector
-from tests.sb3_manygoals.checkpoint.test_resume import Stop
+from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -127,16 +127,9 @@ def test_wrappers_tell_of_episodes_with_goals_that_are_known(vector):
     assert spy.episodes == episodes
 
 
-def make_model(selector, **kwargs):
-    settings = {"learning_starts": 10, "policy_kwargs": {"net_arch": [8], "embedding_dim": 8}, "seed": 0}
-    settings |= {"updates_per_step": 1.0, "batch_size": 16, "goal_batch_size": 8}
-    wrapper = {"selector": selector, "max_episode_steps": 5}
-    return ManyGoalsDQN("MlpPolicy", Corridor(), goal_wrapper_kwargs=wrapper, **{**settings, **kwargs})
-
-
 def test_the_learner_tells_of_the_losses_it_descends_and_of_other_goals():
     spy = Spy()
-    model = make_model(spy)
+    model = make_model(goal_wrapper_kwargs={"selector": spy}, learning_starts=10)
     computed, descend = [], model.targets.losses
     model.targets.losses = lambda draw: computed.append((draw.goal_ids.clone(), descend(draw))) or computed[-1][1]
     model.learn(30)
@@ -152,17 +145,8 @@ def test_the_learner_tells_of_the_losses_it_descends_and_of_other_goals():
     assert spy.forgot == 1
 
 
-def test_a_run_is_resumed_to_the_last_bit_and_a_saved_model_brings_a_fresh_rule(tmp_path):
-    whole = make_model(LearningProgressSelector()).learn(200, ExactCheckpointCallback(tmp_path / "whole", every_steps=60))
-    cut, checkpoints = make_model(LearningProgressSelector()), ExactCheckpointCallback(tmp_path / "cut", every_steps=60)
-    with pytest.raises(KeyboardInterrupt):
-        cut.learn(200, [checkpoints, Stop(130)])
-    model, checkpoints = make_model(LearningProgressSelector()), ExactCheckpointCallback(tmp_path / "cut", every_steps=60)
-    assert checkpoints.resume(model)
-    model.learn(80, checkpoints, reset_num_timesteps=False)
-    for ours, theirs in zip(model.policy.parameters(), whole.policy.parameters(), strict=True):
-        assert th.equal(ours, theirs)
-    np.testing.assert_array_equal(model._last_obs["desired_goal"], whole._last_obs["desired_goal"])
+def test_a_saved_model_brings_a_fresh_rule(tmp_path):
+    model = make_model(goal_wrapper_kwargs={"selector": LearningProgressSelector()}).learn(200)
     model.save(tmp_path / "model")
     (episodes,) = ManyGoalsDQN.load(tmp_path / "model", Corridor()).env.get_attr("goal_tracker")
     assert np.ptp(model._selectors[0].probabilities(6)) > 0

@@ -59,14 +59,6 @@ def test_the_models_shares_are_those_of_all_transitions_also_of_those_no_longer_
     np.testing.assert_allclose(model.ends.toarray(), expected[1].reshape(-1, model.n_states), rtol=1e-6)
 
 
-def test_what_was_seen_less_often_than_the_rest_is_doubted():
-    # thrice to 1, twice to 2 (believed by half), once to an end in 1 (not believed); and of equals none is doubted
-    buffer = filled([(0, 0, 1, False)] * 3 + [(0, 0, 2, False)] * 2 + [(0, 0, 1, True), (2, 1, 0, False), (2, 1, 0, True)])
-    model = ReplayModel.of(buffer)
-    assert model.on.toarray()[model.tried.ravel()].tolist() == [[0.0, 0.75, 0.25], [0.5, 0.0, 0.0]]
-    assert model.ends.toarray()[model.tried.ravel()].tolist() == [[0.0] * 3, [0.5, 0.0, 0.0]]
-
-
 def looped(transitions, goals, sweeps):
     """The class's equation, a pair at a time. Of a goal itself, where nothing is asked for, it is the best but for staying."""
     values = {(s, g): NEVER for s in range(N) for g in goals}

@@ -71,6 +71,8 @@ def test_a_memory_with_states_is_restored_as_it_was(n_before, n_after):
         for each in (buffer, other)[: 1 + (time >= n_before)]:
             _add(each, time % 4)
     np.testing.assert_equal(other.get_checkpoint_state(), buffer.get_checkpoint_state())
+    for name in ("observations", "next_observations", "next_ids", "actions", "dones"):
+        np.testing.assert_array_equal(getattr(other, name), getattr(buffer, name))
     assert buffer.outcomes()[1].sum() == 2 * (n_before + n_after)
     other.set_checkpoint_state(new().get_checkpoint_state())
     assert other.states is None

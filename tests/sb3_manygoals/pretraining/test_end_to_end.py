@@ -1,21 +1,17 @@
-"""Pre-training, transfer and fine-tuning, on a game and on MiniGrid; and pre-training stopped and gone on with."""
+"""Pre-training, transfer and fine-tuning, on a game and on MiniGrid."""
 
-import contextlib
 import textwrap
 
-import numpy as np
 import pytest
 import torch as th
 from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
 
 import sb3_manygoals.pretraining
-from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
-from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
+from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 from tests.sb3_manygoals.auxiliary.story import stories
-from tests.sb3_manygoals.checkpoint.test_resume import Stop, same
 
 EVERY_STEP = {"updates_per_step": 1.0, "learning_rate": 1e-3}
 NARROW = {"features_extractor_kwargs": {"features_dim": 32}}
@@ -69,32 +65,6 @@ def test_the_example_in_the_documentation():
     exec(example, names)
     assert names["pretrained"]._n_updates > 0
     assert names["model"].num_timesteps == 80
-
-
-def learn(pretraining, folder, stop=None):
-    if pretraining is many_goals:  # SB3's frame stacks of pictures have their channels last
-        kwargs = {"goal_wrapper_kwargs": {"max_episode_steps": 6}, "exploration_fraction": 0.5}
-        model = many_goals(stories(2, 4, limit=9), 4, -1, **kwargs)
-    else:
-        model = reward_predictor(stories(2, 4, limit=9), 4)
-    checkpointing = ExactCheckpointCallback(folder, every_steps=20)
-    resumed = checkpointing.resume(model)
-    with contextlib.suppress(KeyboardInterrupt):
-        steps = 100 - model.num_timesteps
-        model.learn(steps, [checkpointing, *([Stop(stop)] if stop else [])], reset_num_timesteps=not resumed)
-    return resumed
-
-
-@pytest.mark.usefixtures("no_sync")
-@pytest.mark.parametrize(("pretraining", "stop"), [(many_goals, 35), (many_goals, 81), (reward_predictor, 71)])
-def test_the_end_is_the_same_when_it_was_stopped(pretraining, stop, tmp_path):
-    assert learn(pretraining, tmp_path / "whole") is False
-    assert learn(pretraining, tmp_path / "stopped", stop) is False
-    np.random.rand(5), th.rand(3)  # noqa: NPY002 - the generators are elsewhere than they were
-    assert learn(pretraining, tmp_path / "stopped") is True
-    whole, ends = (read_checkpoint(checkpoints(tmp_path / run)[0]) for run in ("whole", "stopped"))
-    same(whole, ends)
-    assert whole["learner"]["algorithm"]["counters"]["_n_updates"] > 20
 
 
 def test_frames_change_nothing_but_memory():
