@@ -11,9 +11,11 @@ assert VERSION is not None, "sb3_manygoals/__init__.py has no __version__"
 
 BENCHMARKS = [
     "filelock>=3.12",
+    "gymnasium>=1.4",  # the study of worlds has Taxi-v4, and tests compare with its statistics of episodes
     "jinja2>=3.1",
     "matplotlib>=3.7",
-    "minigrid>=3.0; python_version >= '3.11'",
+    # From 3.1 it needs pygame-ce, as RENDER does, in place of pygame.
+    "minigrid>=3.1; python_version >= '3.11'",
     # rliable, which tests compare intervals with, needs pandas < 3.
     "pandas>=2.2,<3",
     "pillow>=10.0",
@@ -46,7 +48,7 @@ setup(
     python_requires=">=3.10",
     install_requires=[
         "gymnasium>=1.1,<2.0",
-        "numpy>=1.24,<3.0",
+        "numpy>=1.26,<3.0",
         "psutil>=5.9",
         "scipy>=1.15",
         "stable-baselines3>=2.8,<3.0",
