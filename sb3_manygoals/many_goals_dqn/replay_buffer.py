@@ -113,7 +113,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     def keep_states(self, max_states: int) -> None:
         """Number states from now on, those of the transitions already kept included; with a warning beyond ``max_states``."""
         self.forget_states()
-        self.states = GoalBuffer(self.observation_space, max_states, what="states", limit="max_states, of target_kwargs")
+        self.states = GoalBuffer(self.observation_space, max_states, what="states", limit="capacity, of the goal buffer")
         self.tried = np.zeros((max_states, self.tried.shape[1]), dtype=np.int32)
         for time in range(self.size()):
             here, there = (self._shaped(array[time]) for array in (self.observations, self.next_observations))

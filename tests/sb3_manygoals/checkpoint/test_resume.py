@@ -61,7 +61,7 @@ BUILDS = {
     "chosen, never recurring": lambda: ("MlpPolicy", "CartPole-v1", {"target_class": None, "target_kwargs": None}),
     "wrapped": lambda: ("CnnPolicy", GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7), {"updates_per_step": 0.4}),
 }
-PLANNED = {"target_class": PlannedTargets, "target_kwargs": {"sweeps": 6, "max_states": 3_000, "growth": 1.2}}
+PLANNED = {"target_class": PlannedTargets, "target_kwargs": {"sweeps": 6, "max_plan_bytes": 20_000, "growth": 1.2}}
 
 
 def build(name, targets=None, **kwargs):
