@@ -211,14 +211,14 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         with guards.workers(self.venv, answering=True):
             venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
             observations = self._checked(venv_obs, "an observation")
-        final = observations.copy()
+        final, env_truncated = observations.copy(), np.zeros(self.num_envs, dtype=np.bool_)
         if env_dones.any():
             starts = current_reset_infos(self.venv)
             for row in np.flatnonzero(env_dones).tolist():
                 final[row] = tracker.own(infos[row]["terminal_observation"], "a terminal observation", row)
                 self.reset_infos[row] = starts[row]
-        # at a lost life of an Atari game the episode is only cut: play goes on, and every goal can still be reached
-        env_truncated = np.array([bool(info.get("TimeLimit.truncated") or info.get("life_lost")) for info in infos])
+                # at a lost life of an Atari game the episode is only cut: play goes on, and every goal can still be reached
+                env_truncated[row] = bool(infos[row].get("TimeLimit.truncated") or infos[row].get("life_lost"))
         desired_goals = tracker.desired_goals.copy()
         step = tracker.step(final, env_rewards, env_dones & ~env_truncated, env_truncated, infos)
         rewards, dones = step.rewards.astype(np.float32), step.terminated | step.truncated

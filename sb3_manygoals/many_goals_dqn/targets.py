@@ -258,8 +258,8 @@ class PlannedTargets(Targets):
         self.exploration = CountBonus(int(learner.policy.action_space.n))
         self.planned_at: int | None = None  # environment steps at the last plan
         self._round: int | None = None
-        if learner.replay_buffer.states is None:
-            learner.replay_buffer.keep_states(learner.goal_buffer.capacity)
+        if learner.replay_buffer.states is not learner.goal_buffer.table:
+            learner.replay_buffer.keep_states(learner.goal_buffer.table)
 
     def before_updates(self, num_timesteps: int, progress: float) -> None:
         """Plan, when it is due; for the last time at 70% of training, so that the network has time to learn the plan."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import gym_twoRooms  # noqa: F401
 from gym_twoRooms.oracle import transition_matrices
 from sb3_manygoals import GoalBuffer
-from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.goals import UNKNOWN, ObservationTable
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.planning import ReplayModel, ReplayPlan
 from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, filled, shares_of
@@ -139,7 +139,7 @@ def test_in_a_world_tried_out_everywhere_it_is_exact():
     times, numbers = 400, spaces.Discrete(mdp.n_states)
     space = spaces.Dict({key: numbers for key in GOAL_SPACE})
     buffer = ManyGoalsReplayBuffer(mdp.n_states * mdp.n_actions * times, space, spaces.Discrete(mdp.n_actions), "cpu", times)
-    buffer.keep_states(mdp.n_states)
+    buffer.keep_states(ObservationTable(numbers, mdp.n_states))
     infos = [{"achieved_goal_id": UNKNOWN, "env_terminated": False}] * times
     matrices = transition_matrices(mdp)
     for action, matrix in enumerate(matrices):
@@ -253,8 +253,7 @@ def test_where_nothing_is_left_to_chance_breadth_first_search_finds_the_values_w
 
 
 def test_more_states_or_pairs_than_there_is_room_for(monkeypatch):
-    with pytest.warns(RuntimeWarning, match="2 states are known, no more are kept.*raise capacity, of the goal buffer"):
-        buffer = filled([(0, 1, 1, False), (1, 1, 2, False), (2, 1, 3, False)], max_states=2)
+    buffer = filled([(0, 1, 1, False), (1, 1, 2, False), (2, 1, 3, False)], max_states=2)
     plan, more = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD), goals_of([1, 3, 5])
     plan.refresh(buffer, goals_of([1, 3]), 5)
     np.testing.assert_allclose(plan.values, [[GOAL_REWARD, NEVER], [NEVER, NEVER]])
