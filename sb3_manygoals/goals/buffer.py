@@ -120,7 +120,7 @@ class GoalBuffer:
         n_before = len(self)
         numbers = self._take_in(observations)
         ids = self._goal_ids[numbers]
-        known = int((ids != UNKNOWN).sum())
+        known = int(np.count_nonzero(ids != UNKNOWN))
         self.n_added += len(ids)
         self.n_recurred += known - (len(self) - n_before)
         if known < len(ids) and len(self) == self.capacity and not self._warned:

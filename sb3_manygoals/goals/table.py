@@ -9,6 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+_FEW = 8  # observations that are looked up one by one
+
 UNKNOWN = -1
 """The number of an observation that is not in the table, and the id of one that is no known goal."""
 
@@ -28,7 +30,7 @@ class ObservationTable:
         assert observation_space.shape is not None
         self.observation_space, self.capacity = observation_space, capacity
         self._rows: NDArray[Any] = np.empty((capacity, *observation_space.shape), dtype=observation_space.dtype)
-        self._bytes = _as_bytes(self._rows, observation_space)
+        self._bytes = _as_bytes(self._rows)
         self._numbers: dict[int | bytes, int] = {}
 
     def __len__(self) -> int:
@@ -51,42 +53,42 @@ class ObservationTable:
         :param guess: the numbers that they are likely to have, which saves time, shape ``(n,)``
         :return: their numbers, ``UNKNOWN`` for those that are not in the table, shape ``(n,)``
         """
-        return self._find(_as_bytes(observations, self.observation_space), guess)[0]
+        return self._look_up(observations, guess, False)
 
     def add(self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None = None) -> NDArray[np.int64]:
         """As :meth:`ids`, taking in those that are new while there is room."""
-        rows = _as_bytes(observations, self.observation_space)
-        numbers, left, keys = self._find(rows, guess)
-        for place in np.flatnonzero(numbers[left] == UNKNOWN).tolist():
-            row = left[place]
-            numbers[row] = self._find(rows[row : row + 1])[0][0]  # it may have come in this batch
-            if numbers[row] == UNKNOWN and len(self) < self.capacity:
-                numbers[row] = number = len(self)
-                self._bytes[number] = rows[row]
-                self._numbers[rows[row].tobytes() if keys[place] in self._numbers else keys[place]] = number
+        return self._look_up(observations, guess, True)
+
+    def _look_up(self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None, take_in: bool) -> NDArray[np.int64]:
+        array = np.ascontiguousarray(observations, dtype=self._rows.dtype)
+        if len(array) <= _FEW:
+            return np.array([self._number(row.tobytes(), take_in) for row in array], dtype=np.int64)
+        rows = _as_bytes(array)
+        numbers = np.full(len(rows), UNKNOWN) if guess is None else self._right(guess, rows)
+        left = np.flatnonzero(numbers == UNKNOWN)
+        rows = rows[left]
+        keys = map(hash, rows.view(f"V{rows.shape[1]}")[:, 0].tolist())
+        numbers[left] = self._right(np.array([self._numbers.get(key, UNKNOWN) for key in keys], dtype=np.int64), rows)
+        for row in np.flatnonzero(numbers == UNKNOWN).tolist():
+            numbers[row] = self._number(array[row].tobytes(), take_in)
         return numbers
 
-    def _find(
-        self, rows: NDArray[np.uint8], guess: NDArray[np.integer[Any]] | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int | bytes]]:
-        """Numbers of observations, which were not guessed, and the keys of these."""
-        numbers = np.full(len(rows), UNKNOWN)
-        if guess is None:
-            left = np.arange(len(rows))
-        else:
-            known = (guess >= 0) & (guess < len(self))
-            known[known] = (self._bytes[guess[known]] == rows[known]).all(axis=1)
-            numbers[known] = guess[known]
-            left = np.flatnonzero(~known)
-            rows = rows[left]
-        whole = rows.view(f"V{rows.shape[1]}")[:, 0].tolist()
-        keys: list[int | bytes] = list(map(hash, whole))
-        found = np.array([self._numbers.get(key, UNKNOWN) for key in keys], dtype=np.int64)
-        taken = np.flatnonzero(found != UNKNOWN)
-        for row in taken[(self._bytes[found[taken]] != rows[taken]).any(axis=1)].tolist():  # another one has this hash
-            found[row] = self._numbers.get(whole[row], UNKNOWN)
-        numbers[left] = found
-        return numbers, left, keys
+    def _right(self, guess: NDArray[np.integer[Any]], rows: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """The numbers guessed, ``UNKNOWN`` where they are wrong."""
+        possible = (guess >= 0) & (guess < len(self))
+        others = (self._bytes.take(np.where(possible, guess, 0), axis=0) != rows).any(axis=1)
+        return np.where(possible & ~others, guess, UNKNOWN)
+
+    def _number(self, whole: bytes, take_in: bool) -> int:
+        """Of one observation, which is taken in if there is room."""
+        key: int | bytes = hash(whole)
+        number = self._numbers.get(key, UNKNOWN)
+        if number != UNKNOWN and self._rows[number].tobytes() != whole:  # another one has this hash
+            key, number = whole, self._numbers.get(whole, UNKNOWN)
+        if number == UNKNOWN and take_in and len(self) < self.capacity:
+            self._numbers[key] = number = len(self)
+            self._bytes[number] = np.frombuffer(whole, dtype=np.uint8)
+        return number
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _table, (self.observation_space, self.capacity, self.observations)  # hashes differ between processes
@@ -98,8 +100,6 @@ def _table(observation_space: spaces.Space[Any], capacity: int, observations: ND
     return table
 
 
-def _as_bytes(observations: NDArray[Any], observation_space: spaces.Space[Any]) -> NDArray[np.uint8]:
-    """Shape (n, bytes of an observation)."""
-    assert observation_space.shape is not None
-    rows = np.ascontiguousarray(observations, dtype=observation_space.dtype)
-    return rows.reshape(len(rows), math.prod(observation_space.shape)).view(np.uint8)
+def _as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """Shape (n, bytes of an observation), of a contiguous array of n rows."""
+    return rows.reshape(len(rows), math.prod(rows.shape[1:])).view(np.uint8)

@@ -210,8 +210,10 @@ class GoalDQN(DQN):
 
     def _update_info_buffer(self, infos: list[dict[str, Any]], dones: NDArray[np.bool_] | None = None) -> None:
         """As SB3's, which looks at all infos; those of goal episodes have something to say only at the end."""
-        ended = range(len(infos)) if dones is None else np.flatnonzero(dones).tolist()
-        super()._update_info_buffer([infos[row] for row in ended], None if dones is None else dones[ended])
+        if dones is not None:
+            ended = np.flatnonzero(dones)
+            infos, dones = [infos[row] for row in ended], dones[ended]
+        super()._update_info_buffer(infos, dones)
 
     def _store_transition(self, *args: Any) -> None:
         super()._store_transition(*args)

@@ -160,8 +160,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.next_action_masks[at] = read_action_masks(infos, self.next_action_masks.shape[2], ended)
         here, there = obs["observation"], next_obs["observation"]
         if self.states is not None:
-            numbers = self.states.add(here, self._last), self.states.add(there, ids)
-            self.numbers[at], self._last = np.stack(numbers, axis=1), numbers[1]
+            self.numbers[at, :, 0] = self.states.add(here, self._last)
+            self.numbers[at, :, 1] = self._last = self.states.add(there, ids)
             self._count(self.numbers[at], self.actions[at], ended)
         if not self.whole and (self.states is None or not (self.as_numbers or (self.numbers[at] != UNKNOWN).all())):
             self._keep_whole()
@@ -219,7 +219,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         rows = (*numbers.T, actions.reshape(-1), ended.reshape(-1))
         ids, next_ids, actions, ends = (column.astype(np.int64) for column in rows)
         known = ids != UNKNOWN
-        np.add.at(self.tried, (ids[known], actions[known]), 1)
+        np.add.at(self.tried.reshape(-1), (ids * self._n_actions + actions)[known], 1)
         known &= next_ids != UNKNOWN
         self._fresh.frombytes(self._keys(ids, actions, next_ids, ends)[known].tobytes())
         if len(self._fresh) >= max(_COUNT_EVERY, len(self._counted[0]) // 2):
