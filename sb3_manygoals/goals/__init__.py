@@ -1,7 +1,8 @@
 """Goals are observations: a buffer that knows them, rules that choose among them, wrappers that pursue them."""
 
-from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer
+from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.selection import GoalSelector, LearningProgressSelector, UniformSelector
+from sb3_manygoals.goals.table import UNKNOWN, ObservationTable
 from sb3_manygoals.goals.tracker import GoalStep, GoalTracker
 from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
 
@@ -13,6 +14,7 @@ __all__ = [
     "GoalStep",
     "GoalTracker",
     "LearningProgressSelector",
+    "ObservationTable",
     "UniformSelector",
     "VecGoalBufferWrapper",
 ]

@@ -14,32 +14,29 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.checks import check_count, check_number
+from sb3_manygoals.goals.table import UNKNOWN, ObservationTable
 from sb3_manygoals.memory import check_memory
 
 GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """The observation spaces whose elements can be goals: each is one NumPy array of fixed shape and dtype."""
 
-UNKNOWN = -1
-"""The id of an observation that is not in the buffer."""
-
 _DIGEST_SIZE = 16  # bytes: among a billion goals two share a digest with probability 1e-21
-_INDEX_SIZE = 184  # bytes of a digest, an id and their place in a dict, just after it has grown: the most; and of labels
+_INDEX_SIZE = 184  # bytes of a hash, three numbers and their places in a dict, just after it has grown; and of labels
 
 
 class GoalBuffer:
     """
-    Unique observations in one contiguous array, each with a stable integer id.
+    The goals among the observations of a table, each with a stable integer id.
 
     Two observations are the same goal when they are identical byte for byte (section 3 of Veeriah et al. 2018).
-    An id is the row of the observation in :attr:`observations`; it never changes and is never reused, so replay memories can
+    An id is the row of the goal in :attr:`observations`; it never changes and is never reused, so replay memories can
     store ids and "is this the goal?" becomes an integer comparison. The buffer is bounded: once ``capacity`` goals are in,
     new observations are not stored and have the id ``UNKNOWN`` (-1), as have held-out ones; a warning says so once.
+    :attr:`table` has the held-out ones that were met too.
 
     :param observation_space: the space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
     :param capacity: the greatest number of goals; memory is touched only as goals come in
     :param held_out: observations of shape ``(n, *observation_space.shape)`` that must never become goals, or None
-    :param what: what the observations are kept as, for the warning
-    :param limit: where ``capacity`` is set, for the warning
     :raises TypeError: if elements of ``observation_space`` are not single arrays of fixed shape
     :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
@@ -55,8 +52,6 @@ class GoalBuffer:
         observation_space: spaces.Space[Any],
         capacity: int = 100_000,
         held_out: NDArray[Any] | None = None,
-        what: str = "goals",
-        limit: str = "capacity, of the goal buffer",
     ) -> None:
         check_goal_space(observation_space)
         assert observation_space.shape is not None  # for mypy: see GOAL_SPACES
@@ -68,15 +63,23 @@ class GoalBuffer:
         self.n_added, self.n_recurred = 0, 0
         self.labels: NDArray[np.float64] = np.zeros((0, 3))
         self.rewarded_share = 0.0
-        self._what, self._limit, self._warned = what, limit, False
-        self._ids: dict[bytes, int] = {}
-        check_memory(f"a goal buffer of capacity {self.capacity}", self.memory_to_come, "choose a smaller capacity")
-        self._rows: NDArray[Any] = np.empty((self.capacity, *self.shape), dtype=self.dtype)
+        self._warned = False
         self._salt = f"{self.dtype.str}{self.shape}".encode()[:64]
-        self._held_out = frozenset[bytes](() if held_out is None else self._digests(self.check(held_out, "held_out")))
+        self.table = ObservationTable(observation_space, 1)
+        self._n, self._goal_ids, self._numbers = 0, np.zeros(0, np.int64), np.zeros(0, np.int64)
+        check_memory(f"a goal buffer of capacity {self.capacity}", self.memory_to_come, "choose a smaller capacity")
+        self._hold_out(frozenset(() if held_out is None else self._digests(self.check(held_out, "held_out"))))
+
+    def _hold_out(self, digests: frozenset[bytes]) -> None:
+        """Only of an empty buffer."""
+        self._held_out = digests
+        self.table = ObservationTable(self.observation_space, self.capacity + len(digests))
+        # of each observation in the table, and the last of the unknown one; and the numbers of the goals in the table
+        self._goal_ids = np.full(self.table.capacity + 1, UNKNOWN)
+        self._numbers = np.empty(self.capacity, dtype=np.int64)
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return self._n
 
     def __getitem__(self, ids: NDArray[np.integer[Any]] | int | slice) -> NDArray[Any]:
         """
@@ -86,7 +89,7 @@ class GoalBuffer:
         """
         if not isinstance(ids, slice) and np.any(np.asarray(ids) < 0):
             raise IndexError(f"there is no goal with the id {int(np.min(ids))}: that is the id of an unknown observation")
-        return self.observations[ids]
+        return self.table[self._numbers[: len(self)][ids]]
 
     def __contains__(self, observation: NDArray[Any]) -> bool:
         return bool(self.ids(np.asarray(observation)[None])[0] != UNKNOWN)
@@ -105,7 +108,7 @@ class GoalBuffer:
     @property
     def observations(self) -> NDArray[Any]:
         """All goals in order of their ids, a read-only view of shape ``(len(self), *observation_space.shape)``."""
-        view = self._rows[: len(self)]
+        view = self.table.observations if len(self) == len(self.table) else self.table[self._numbers[: len(self)]]
         view.flags.writeable = False
         return view
 
@@ -118,22 +121,33 @@ class GoalBuffer:
         :raises ValueError: if shape or dtype differ from the space's; then nothing is stored
         """
         observations = self.check(observations, "observations")
-        ids = np.empty(len(observations), dtype=np.int64)
-        for row, digest in enumerate(self._digests(observations)):
-            known = self._ids.get(digest)
-            if known is not None:
-                self.n_recurred += 1
-            elif digest not in self._held_out:
-                if len(self) < self.capacity:
-                    known = self._ids[digest] = len(self)
-                    self._rows[known] = observations[row]
-                elif not self._warned:
-                    self._warned = True
-                    limit = f"{self.capacity} {self._what} are known, no more are kept: observations met from now on are none"
-                    warnings.warn(f"{limit}. To keep more, raise {self._limit}.", RuntimeWarning, stacklevel=2)
-            ids[row] = UNKNOWN if known is None else known
+        n_before = len(self)
+        numbers = self._take_in(observations)
+        ids = self._goal_ids[numbers]
+        known = int(np.count_nonzero(ids != UNKNOWN))
         self.n_added += len(ids)
+        self.n_recurred += known - (len(self) - n_before)
+        if known < len(ids) and len(self) == self.capacity and not self._warned:
+            self._warned = not self.is_held_out(observations[ids == UNKNOWN]).all()
+            if self._warned:
+                limit = f"{self.capacity} goals are known, no more are kept: observations met from now on are none"
+                message = f"{limit}. To keep more, raise capacity, of the goal buffer."
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
         return ids
+
+    def _take_in(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """Their numbers in the table; the new ones become goals if they may."""
+        n_before = len(self.table)
+        numbers = self.table.add(observations)
+        if len(self.table) > n_before:
+            fresh = np.arange(n_before, len(self.table))
+            if self.has_held_out:
+                fresh = fresh[~self.is_held_out(self.table[fresh])]
+            fresh = fresh[: self.capacity - len(self)]
+            self._goal_ids[fresh] = np.arange(self._n, self._n + len(fresh))
+            self._numbers[self._n : self._n + len(fresh)] = fresh
+            self._n += len(fresh)
+        return numbers
 
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
@@ -142,8 +156,7 @@ class GoalBuffer:
         :param observations: as of :meth:`add`
         :return: the id of each, shape ``(n,)`` int64, ``UNKNOWN`` where it is not a goal of this buffer
         """
-        digests = self._digests(self.check(observations, "observations"))
-        return np.array([self._ids.get(digest, UNKNOWN) for digest in digests], dtype=np.int64)
+        return self._goal_ids[self.table.ids(self.check(observations, "observations"))]
 
     def record(self, ids: NDArray[np.int64], rewards: NDArray[Any], ended: NDArray[np.bool_]) -> None:
         """
@@ -227,7 +240,7 @@ class GoalBuffer:
     def from_rules(cls, observation_space: spaces.Space[Any], rules: dict[str, Any]) -> GoalBuffer:
         """:return: an empty buffer with the ``rules`` of another one for this space"""
         buffer = cls(observation_space, rules["capacity"])
-        buffer._held_out = frozenset(rules["held_out"])
+        buffer._hold_out(frozenset(rules["held_out"]))
         buffer.rewarded_share = rules.get("rewarded_share", 0.0)
         return buffer
 
@@ -286,7 +299,8 @@ class GoalBuffer:
         """:return: all but the observation space as plain data, copied"""
         return {
             **self._kind(),
-            "observations": self.observations.copy(),
+            "observations": self.table.observations.copy(),
+            "numbers": self._numbers[: len(self)].copy(),
             "held_out": b"".join(sorted(self._held_out)),
             "n_added": self.n_added,
             "n_recurred": self.n_recurred,
@@ -297,13 +311,18 @@ class GoalBuffer:
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """Take over the goals with their ids, in place. A ValueError if the state is of another kind of buffer."""
         check_same("a goal buffer", state, self._kind())
-        goals = self.check(state["observations"], "the goals of the state")
-        ids = {digest: number for number, digest in enumerate(self._digests(goals))}
-        if len(ids) != len(goals) or len(goals) > self.capacity:
-            raise ValueError(f"the state has {len(goals)} goals, {len(ids)} of them distinct, of at most {self.capacity}")
-        self._rows[: len(goals)] = goals
-        self._ids = ids
-        self._held_out = _split(state["held_out"])
+        met, numbers = self.check(state["observations"], "the goals of the state"), state["numbers"]
+        held_out = _split(state["held_out"])
+        table = ObservationTable(self.observation_space, self.capacity + len(held_out))
+        table.add(met)
+        if len(table) != len(met) or len(numbers) > self.capacity:
+            raise ValueError(f"the state has {len(met)} goals, {len(table)} of them distinct, of at most {self.capacity}")
+        known = self.table
+        self._hold_out(held_out)
+        vars(known).update(vars(table))  # in place, for those that use it
+        self.table, self._n = known, len(numbers)
+        self._numbers[: len(numbers)] = numbers
+        self._goal_ids[numbers] = np.arange(len(numbers))
         self.n_added, self.n_recurred = state["n_added"], state["n_recurred"]
         self.rewarded_share = state["rewarded_share"]
         self._keep_labels(state["labels"])

@@ -11,7 +11,8 @@ import torch as th
 from numpy.typing import NDArray
 
 from sb3_manygoals.checks import check_count
-from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer
+from sb3_manygoals.goals.buffer import GoalBuffer
+from sb3_manygoals.goals.table import UNKNOWN
 
 
 class GoalSelector(ABC):

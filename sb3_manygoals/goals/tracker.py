@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from sb3_manygoals import guards
 from sb3_manygoals.checks import check_count
-from sb3_manygoals.goals.buffer import UNKNOWN, GoalBuffer, check_same, identical
+from sb3_manygoals.goals.buffer import GoalBuffer, check_same, identical
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
+from sb3_manygoals.goals.table import UNKNOWN
 
 ResetWorlds = bool | Literal["auto"]
 
@@ -210,17 +211,13 @@ class GoalTracker:
             reached[nameless] = identical(observations[nameless], desired, len(self.goal_buffer.shape))
         terminated = reached | env_terminated
         truncated = (self.steps >= self.max_episode_steps) | env_truncated
-        columns = {
-            "env_reward": env_rewards,
-            "env_terminated": env_terminated,
-            "env_truncated": env_truncated,
-            "is_success": reached,
-            "goal_steps": self.steps,
-            "achieved_goal_id": ids,
-            "desired_goal_id": self.desired_ids,
-        }
-        for info, *values in zip(infos, *(column.tolist() for column in columns.values()), strict=True):
-            info.update(zip(columns, values, strict=True))
+        columns = env_rewards, env_terminated, env_truncated, reached, self.steps, ids, self.desired_ids
+        lists = (column.tolist() for column in columns)
+        # one by one: with thousands of environments this is most of a step, and update() takes twice as long
+        for info, reward, over, cut, success, n_steps, achieved, desired in zip(infos, *lists, strict=True):
+            info["env_reward"], info["env_terminated"], info["env_truncated"] = reward, over, cut
+            info["is_success"], info["goal_steps"] = success, n_steps
+            info["achieved_goal_id"], info["desired_goal_id"] = achieved, desired
         resets = terminated | truncated
         known = resets & (self.desired_ids != UNKNOWN)
         if known.any():

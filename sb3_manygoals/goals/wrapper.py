@@ -211,15 +211,15 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         with guards.workers(self.venv, answering=True):
             venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
             observations = self._checked(venv_obs, "an observation")
-        final = observations.copy()
+        final, env_truncated = observations, np.zeros(self.num_envs, dtype=np.bool_)
         if env_dones.any():
+            final = observations.copy()
             starts = current_reset_infos(self.venv)
             for row in np.flatnonzero(env_dones).tolist():
                 final[row] = tracker.own(infos[row]["terminal_observation"], "a terminal observation", row)
                 self.reset_infos[row] = starts[row]
-        # at a lost life of an Atari game the episode is only cut: play goes on, and every goal can still be reached
-        env_truncated = np.array([bool(info.get("TimeLimit.truncated") or info.get("life_lost")) for info in infos])
-        desired_goals = tracker.desired_goals.copy()
+                # at a lost life of an Atari game the episode is only cut: play goes on, and every goal can still be reached
+                env_truncated[row] = bool(infos[row].get("TimeLimit.truncated") or infos[row].get("life_lost"))
         step = tracker.step(final, env_rewards, env_dones & ~env_truncated, env_truncated, infos)
         rewards, dones = step.rewards.astype(np.float32), step.terminated | step.truncated
         self._returns += rewards
@@ -231,7 +231,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             if not anew[row]:
                 self.reset_infos[row] = dict(info)  # the next episode starts where this one ends
             info["TimeLimit.truncated"] = bool(step.truncated[row] and not step.terminated[row])
-            info["terminal_observation"] = _goal_obs(final[row], desired_goals[row])
+            info["terminal_observation"] = _goal_obs(final[row].copy(), tracker.desired_goals[row])
             if "episode" in info:
                 info["env_episode"] = info["episode"]
             info["episode"] = {"r": float(self._returns[row]), "l": info["goal_steps"]}
@@ -243,10 +243,10 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             for row, (first, self.reset_infos[row]) in zip(rows, restarted, strict=True):
                 observations[row] = tracker.own(first, "a first observation", row)
         if len(ended):
-            ids = np.array([info["achieved_goal_id"] for info in infos])
+            ids = np.array([infos[row]["achieved_goal_id"] for row in ended])
             if anew.any():
-                ids[anew] = self.goal_buffer.add(observations[anew])
-            tracker.start(ended, ids[ended], anew=anew[ended])
+                ids[anew[ended]] = self.goal_buffer.add(observations[anew])
+            tracker.start(ended, ids, anew=anew[ended])
             self._returns[ended] = 0.0
         return _goal_obs(observations, tracker.desired_goals), rewards, dones, infos
 

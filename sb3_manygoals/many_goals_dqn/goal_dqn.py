@@ -77,7 +77,8 @@ class GoalDQN(DQN):
             raise ValueError("goals_in_replay: goals are forgotten, so PlannedTargets cannot plan for them, use TDTargets")
         if goals_in_replay and target_kwargs.get("goal_sampling") == "behavior":
             raise ValueError('goals_in_replay needs goal_sampling "uniform" or "batch", got "behavior"')
-        self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, "action_masks": self.action_masks}
+        planned = self.target_class is not None and issubclass(first, PlannedTargets)  # so nothing is sampled
+        self.replay_buffer_kwargs = {"as_numbers": planned, **self.replay_buffer_kwargs, "action_masks": self.action_masks}
         if self.env is not None:
             self._check_memory(self.env)
         self._reviewed = (0, 0, 0)  # steps, observations and known ones among them, when targets were last chosen
@@ -134,6 +135,8 @@ class GoalDQN(DQN):
             needed = {name: size // self.replay_buffer.buffer_size * room for name, size in needed.items()}
         goal_buffer = goal_trackers(env)[0].goal_buffer if self.goal_buffer is None else self.goal_buffer
         advice = f"choose a smaller buffer_size than {self.buffer_size}, or a goal buffer of smaller capacity"
+        if not self.replay_buffer_kwargs["as_numbers"]:
+            advice += "; where observations recur, target_class=PlannedTargets keeps each of them once"
         check_memory("the replay memory and the goals", {**needed, **goal_buffer.memory_to_come}, advice)
 
     def _adopt_goals(self, env: VecEnv) -> None:
@@ -205,6 +208,13 @@ class GoalDQN(DQN):
         if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
             self._last_action_masks = current_action_masks(self.env, int(self.action_space.n))
         return prepared
+
+    def _update_info_buffer(self, infos: list[dict[str, Any]], dones: NDArray[np.bool_] | None = None) -> None:
+        """As SB3's, which looks at all infos; those of goal episodes have something to say only at the end."""
+        if dones is not None:
+            ended = np.flatnonzero(dones)
+            infos, dones = [infos[row] for row in ended], dones[ended]
+        super()._update_info_buffer(infos, dones)
 
     def _store_transition(self, *args: Any) -> None:
         super()._store_transition(*args)
@@ -329,11 +339,11 @@ class GoalDQN(DQN):
             if self.target_class is not None or chosen is None:
                 raise CheckpointError(f"the checkpoint is of a learner with target_class {saved}, got {now}")
             self._make_targets(chosen)
-        self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         try:
             self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
         except ValueError as error:
             raise CheckpointError(str(error)) from error
+        self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         self.goal_rules = self.goal_buffer.rules
         for name, value in state["attributes"].items():
             setattr(self, name, value.to(self.device) if isinstance(value, th.Tensor) else value)

@@ -261,9 +261,9 @@ class ManyGoalsDQN(GoalDQN):
         assert isinstance(self._last_obs, dict)
         masks = self._last_action_masks
         if self.num_timesteps < learning_starts:
-            if masks is None:
-                return super()._sample_action(learning_starts, action_noise, n_envs)
-            actions: NDArray[Any] = random_allowed(masks, self.rng)
+            # unmasked, the numbers that the space would draw one by one
+            drawn = self.action_space.np_random.integers(self.action_space.n, size=n_envs)
+            actions: NDArray[Any] = drawn if masks is None else random_allowed(masks, self.rng)
             return actions, actions
         goal_ids = np.concatenate([tracker.desired_ids for tracker in self._trackers])
         planned = self.targets.act(self._last_obs["observation"], goal_ids, self._exploring, self.rng, masks)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -15,6 +16,7 @@ from sb3_manygoals.memory import check_memory
 _BLOCK = 32  # goals planned together: their values of some thousand states fit into a processor's cache
 _CHECK_EVERY = 4  # sweeps
 _TOLERANCE = 1e-3  # of the cost of a step: value iteration stops once no value changes by more
+_DRAW_STREAM = 4
 
 
 class Option(NamedTuple):
@@ -41,6 +43,8 @@ class ReplayModel:
         self.n_states = on.shape[1]
         self.n_actions = on.shape[0] // max(self.n_states, 1)
         self.tried = (np.diff(on.indptr) + np.diff(ends.indptr) > 0).reshape(self.n_states, self.n_actions)
+        self.left = np.flatnonzero(self.tried.any(axis=1))
+        """The states in which an action was tried."""
 
     @classmethod
     def of(cls, replay: ManyGoalsReplayBuffer) -> ReplayModel:
@@ -81,6 +85,16 @@ class ReplayModel:
             found.append(Option(actions, on, self.ends[rows]))
         return order, place, found
 
+    def arrivals(self) -> csr_array:
+        """An edge to each state from every state that the most frequent outcome of an action leads to, shape (S, S)."""
+        matrices = self.on, self.ends
+        rows = np.concatenate([np.repeat(np.arange(len(each.indptr) - 1), np.diff(each.indptr)) for each in matrices])
+        columns, shares = (np.concatenate([getattr(each, name) for each in matrices]) for name in ("indices", "data"))
+        most = np.zeros(self.on.shape[0], dtype=np.float32)
+        np.maximum.at(most, rows, shares)
+        edges = columns[shares == most[rows]], rows[shares == most[rows]] // self.n_actions
+        return csr_array((np.ones(len(edges[0])), edges), shape=(self.n_states, self.n_states))
+
     def get_checkpoint_state(self) -> dict[str, Any]:
         on, ends = ([matrix.data, matrix.indices, matrix.indptr] for matrix in (self.on, self.ends))
         return {"shape": self.on.shape, "on": on, "ends": ends}
@@ -92,7 +106,7 @@ class ReplayModel:
 
 class ReplayPlan:
     r"""
-    Value iteration for all goals at once in the model of the replay memory,
+    Value iteration for many goals at once in the model of the replay memory,
 
     .. math:: V(s, g) \leftarrow \max_{a\ \text{tried in}\ s} \sum_{s'} p_{sas'}
         \begin{cases} \text{goal_reward} & s' = g \\ \text{step_reward} + \gamma V(s', g) & \text{otherwise} \end{cases}
@@ -100,39 +114,105 @@ class ReplayPlan:
     This is the all-goals table of Kaelbling (1993), with every transition used again and again, as in prioritized sweeping
     (Moore and Atkeson 1993) or search on the replay buffer (Eysenbach et al. 2019). Actions that always led back to the same
     state are left out, so V(g, g) does not follow the equation; nothing uses it.
+
+    All goals are planned, from the values of the last plan, while their values fit into ``max_bytes``. Beyond, each plan is of
+    a fresh draw of as many goals as fit, at least one, and :meth:`rotate` exchanges some of them. Their values begin with the
+    numbers of steps that breadth-first search finds as if each action had its most frequent outcome; sweeps settle chance.
     """
 
-    def __init__(self, gamma: float, goal_reward: float, step_reward: float) -> None:
-        self.gamma, self.goal_reward, self.step_reward = gamma, goal_reward, step_reward
+    def __init__(self, gamma: float, goal_reward: float, step_reward: float, max_bytes: float = np.inf) -> None:
+        self.gamma, self.goal_reward, self.step_reward, self.max_bytes = gamma, goal_reward, step_reward, max_bytes
         self.unreachable_value = step_reward / (1.0 - gamma)
         self.horizon = self.unreachable_value + (goal_reward - self.unreachable_value) * np.exp(-3.0)
         """Of a goal 3 / (1 - gamma) steps away, or reached at once with probability 0.05. Values below count as unknown."""
-        # V of the states and goals known at the last refresh, and their best actions, -1 where no way to the goal is known
+        self.goal_ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """The goals that are planned."""
+        # V of the states known at the last refresh and these goals, and their best actions, -1 where no way is known
         self.values: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
         self.best: NDArray[np.signedinteger[Any]] = np.zeros((0, 0), dtype=np.int8)
         self.model: ReplayModel | None = None
+        # of all goals known at the last refresh: their states, and their columns in the values, -1 if they are not planned
         self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._columns: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._n_drawn, self._oldest = 0, 0  # goals drawn so far; the column of the draw to be given up first
+        self._prepared: tuple[Any, ...] | None = None  # of a draw: options, arrivals
+
+    @property
+    def is_draw(self) -> bool:
+        """Whether there were more goals than fit when this was planned."""
+        return len(self.goal_ids) < len(self._columns)
 
     def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, sweeps: int) -> None:
-        """Plan for all goals, from the values of the last plan. A MemoryError if the values would not fit into memory."""
+        """Plan for the goals in a new model. A MemoryError if the values would not fit into memory."""
         assert replay.states is not None
-        shape, before = (len(replay.states), len(goals)), self.values
-        if before.shape != shape:
-            of_actions = np.min_scalar_type(-replay.tried.shape[1])
-            n_pairs = shape[0] * shape[1]
-            needed = {"planned values": 4 * n_pairs, "planned actions": of_actions.itemsize * n_pairs}
-            check_memory("planning", needed, "choose fewer max_states in target_kwargs, or target_class=TDTargets")
-            self.values = np.full(shape, self.unreachable_value, dtype=np.float32)
-            self.values[: len(before), : before.shape[1]] = before
-            self.best = np.full(shape, -1, dtype=of_actions)
+        of_actions = np.min_scalar_type(-replay.tried.shape[1])
+        n_states, before = len(replay.states), np.zeros((0, 0)) if self.is_draw else self.values
+        n_goals = int(min(len(goals), max(self.max_bytes // (n_states * (4 + of_actions.itemsize)), 1)))
+        if before.shape != (n_states, n_goals):
+            needed = {"planned values": 4 * n_states * n_goals, "planned actions": of_actions.itemsize * n_states * n_goals}
+            check_memory("planning", needed, "choose fewer max_plan_bytes in target_kwargs, or target_class=TDTargets")
+            self.values = np.full((n_states, n_goals), self.unreachable_value, dtype=np.float32)
+            if n_goals == len(goals):
+                self.values[: len(before), : before.shape[1]] = before
+            self.best = np.full((n_states, n_goals), -1, dtype=of_actions)
         self.model = ReplayModel.of(replay)
         self._goal_states = replay.states.ids(goals.observations)
-        order, place, options = self.model.options()
-        for begin in range(0, len(goals), _BLOCK):
-            block = slice(begin, begin + _BLOCK)
-            values = self.values[order, block]
-            self.best[order, block] = self._iterate(options, place, values, self._goal_states[block], sweeps)
-            self.values[order, block] = values
+        self._columns = np.full(len(goals), -1)
+        self.goal_ids, self._oldest = self._draw(n_goals), 0
+        self._columns[self.goal_ids] = np.arange(n_goals)
+        self._prepared = self._prepare()
+        for begin in range(0, n_goals, _BLOCK):
+            self._plan(slice(begin, begin + _BLOCK), sweeps)
+
+    def rotate(self, sweeps: int) -> int:
+        """Plan some fresh goals of a draw, in place of those planned longest ago. :return: how many"""
+        begin, others = self._oldest, np.flatnonzero(self._columns < 0)
+        chosen = slice(begin, min(begin + _BLOCK, begin + len(others), len(self.goal_ids)))
+        self._columns[self.goal_ids[chosen]] = -1
+        self.goal_ids[chosen] = others[self._draw(chosen.stop - begin, len(others))]
+        self._columns[self.goal_ids[chosen]] = np.arange(begin, chosen.stop)
+        self._oldest = chosen.stop % len(self.goal_ids)
+        self._plan(chosen, sweeps)
+        return chosen.stop - begin
+
+    def _prepare(self) -> tuple[Any, ...]:
+        assert self.model is not None
+        return (*self.model.options(), self.model.arrivals() if self.is_draw else None)
+
+    def _draw(self, n: int, of: int | None = None) -> NDArray[np.int64]:
+        """Some numbers below another; in order if they are all."""
+        of = len(self._columns) if of is None else of
+        if n == of:
+            return np.arange(n)
+        self._n_drawn += n
+        return np.random.default_rng((self._n_drawn, _DRAW_STREAM)).choice(of, n, replace=False)
+
+    def _plan(self, columns: slice, sweeps: int) -> None:
+        """Values and best actions of the goals in these columns."""
+        assert self._prepared is not None
+        order, place, options, arrivals = self._prepared
+        goal_states = self._goal_states[self.goal_ids[columns]]
+        if arrivals is not None:
+            for column, state in enumerate(goal_states, columns.start):
+                self.values[:, column] = self._shortest(arrivals, state)
+        values = self.values[order, columns]
+        self.best[order, columns] = self._iterate(options, place, values, goal_states, sweeps)
+        self.values[order, columns] = values
+
+    def _shortest(self, arrivals: csr_array, goal_state: int) -> NDArray[np.float32]:
+        """The values of all states for a goal if every action had its most frequent outcome."""
+        values = np.full(arrivals.shape[0], self.unreachable_value, dtype=np.float32)
+        if goal_state == UNKNOWN:
+            return values
+        order, after = breadth_first_order(arrivals, goal_state)
+        place = np.empty(len(values), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        after = place[after[order[1:]]]  # the places in the search from which the others were found, ascending
+        begin, end, value = 1, 1 + int(np.searchsorted(after, 1)), self.goal_reward
+        while begin < end:  # the states that are as many steps away as this was done
+            values[order[begin:end]] = value
+            begin, end, value = end, 1 + int(np.searchsorted(after, end)), self.step_reward + self.gamma * value
+        return values
 
     def _iterate(
         self,
@@ -205,7 +285,8 @@ class ReplayPlan:
         if model is None:
             return np.full((len(states), len(goal_ids), 1), np.nan, dtype=np.float32)
         found = np.full((len(states), model.n_actions, len(goal_ids)), np.nan, dtype=np.float32)
-        goals = np.flatnonzero((goal_ids >= 0) & (goal_ids < self.values.shape[1]))
+        columns_of_all = self._columns_of(goal_ids)
+        goals = np.flatnonzero(columns_of_all >= 0)
         goal_states = self._goal_states[goal_ids[goals]]
         known = np.flatnonzero((states >= 0) & (states < model.n_states))
         places, actions = np.nonzero(model.tried[states[known]])
@@ -214,7 +295,7 @@ class ReplayPlan:
         met, columns = np.unique(on.indices, return_inverse=True)
         on = csr_array((on.data, columns, on.indptr), shape=(len(rows), len(met)))
         achieved = np.nonzero(met[:, None] == goal_states)
-        values = on @ self._returns(self.values[np.ix_(met, goal_ids[goals])], achieved)
+        values = on @ self._returns(self.values[np.ix_(met, columns_of_all[goals])], achieved)
         from_ends = self._returns_of_ends(model.ends[rows], goal_states)
         if from_ends is not None:
             values += from_ends
@@ -224,16 +305,28 @@ class ReplayPlan:
 
     def best_actions(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The best action of each pair of state and goal (-1: unknown), -1 where no way was known when this was planned."""
-        n_states, n_goals = self.best.shape
-        planned = (states >= 0) & (states < n_states) & (goal_ids >= 0) & (goal_ids < n_goals)
+        columns = self._columns_of(goal_ids)
+        planned = (states >= 0) & (states < len(self.best)) & (columns >= 0)
         actions = np.full(len(states), -1, dtype=np.int64)
-        actions[planned] = self.best[states[planned], goal_ids[planned]]
+        actions[planned] = self.best[states[planned], columns[planned]]
         return actions
+
+    def _columns_of(self, goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Their columns in the values, -1 for goals that are not planned."""
+        known = (goal_ids >= 0) & (goal_ids < len(self._columns))
+        columns = np.full(len(goal_ids), -1)
+        columns[known] = self._columns[goal_ids[known]]
+        return columns
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         model = None if self.model is None else self.model.get_checkpoint_state()
-        return {"values": self.values, "best": self.best, "goal_states": self._goal_states, "model": model}
+        return {**{name: getattr(self, name) for name in _KEPT}, "model": model}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        self.values, self.best, self._goal_states = state["values"], state["best"], state["goal_states"]
+        for name in _KEPT:
+            setattr(self, name, state[name])
         self.model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
+        self._prepared = self._prepare() if self.is_draw else None
+
+
+_KEPT = ("values", "best", "goal_ids", "_goal_states", "_columns", "_n_drawn", "_oldest")

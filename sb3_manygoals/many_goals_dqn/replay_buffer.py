@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import array as arrays
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +14,11 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_manygoals.action_masks import read_action_masks
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.goals import UNKNOWN, GoalBuffer
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer, ObservationTable
 
-_ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
-_OUR_ARRAYS = ("next_ids", "behavior_goal_ids", "next_action_masks")
+_WHOLE = ("observations", "next_observations")
+_ARRAYS = ("actions", "dones", "next_ids", "behavior_goal_ids", "next_action_masks")
+_COUNT_EVERY = 2**16  # transitions between two counts of outcomes, or half of the different outcomes if that is more
 
 
 class ManyGoalsSamples(NamedTuple):
@@ -43,9 +44,12 @@ class ManyGoalsSamples(NamedTuple):
 
 class ManyGoalsReplayBuffer(ReplayBuffer):
     """
-    Transitions (s, a, s') and the goal id of s'. Reward and end of the goal that was pursued are not used: every transition
-    teaches the goals it is paired with. ``dones`` are the environment's own ends. States are numbered for
-    :class:`~sb3_manygoals.many_goals_dqn.planning.ReplayModel` once :meth:`keep_states` was called.
+    Transitions (s, a, s') and the goal id of s'. Reward and end of the goal that was pursued are not kept: every transition
+    teaches the goals it is paired with. ``dones`` are the environment's own ends.
+
+    Once :meth:`keep_states` was called, a transition is the numbers of s and s' in a table of observations, until one comes
+    for which the table has no room: then whole observations are kept again. The outcomes of actions are counted for
+    :class:`~sb3_manygoals.many_goals_dqn.planning.ReplayModel`.
 
     :param buffer_size: transitions kept, all environments together
     :param observation_space: goal observation space, Dict with "observation"
@@ -54,6 +58,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     :param n_envs: number of parallel environments
     :param optimize_memory_usage: must be False; part of SB3's interface
     :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
+    :param as_numbers: whether to keep numbers only, 18 bytes a transition beside the table: observations without a number are
+        lost, and their transitions never sampled
     """
 
     def __init__(
@@ -65,25 +71,69 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         n_envs: int = 1,
         optimize_memory_usage: bool = False,
         action_masks: bool = False,
+        as_numbers: bool = False,
     ) -> None:
-        super().__init__(buffer_size, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
-        shape, n_actions = (self.buffer_size, n_envs), int(action_space.n)
-        self.next_ids = np.zeros(shape, dtype=np.int64)
-        self.behavior_goal_ids = np.zeros(shape, dtype=np.int64)
-        self.next_action_masks = np.zeros((*shape, n_actions), dtype=np.bool_) if action_masks else None
-        self.states: GoalBuffer | None = None  # the distinct observations met, by their numbers
-        # how often each action was taken in each state, shape (max_states, A), and each (s, a, s', environment ended)
-        # occurred; both include transitions no longer kept
-        self.tried: NDArray[np.int32] = np.zeros((0, n_actions), dtype=np.int32)
-        self._outcomes: Counter[tuple[int, ...]] = Counter()
+        # SB3's arrays of one step: those that are needed follow
+        super().__init__(n_envs, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
+        del self.rewards, self.timeouts
+        self.buffer_size, self.as_numbers = max(buffer_size // n_envs, 1), as_numbers
+        shape, of_ids = (self.buffer_size, n_envs), np.int32 if as_numbers else np.int64  # of goals in the memory: 63 bits
+        self.actions = np.zeros((*shape, 1), dtype=np.min_scalar_type(-self._n_actions))
+        self.dones = np.zeros(shape, dtype=np.bool_)
+        self.next_ids = np.zeros(shape, dtype=of_ids)
+        self.behavior_goal_ids = np.zeros(shape, dtype=of_ids)
+        self.next_action_masks = np.zeros((*shape, self._n_actions), dtype=np.bool_) if action_masks else None
+        self.numbers: NDArray[np.int32] = np.zeros((self.buffer_size, n_envs, 2), dtype=np.int32)
+        """Of s and s', where states are kept, -1 for unknown ones; shape (time, n_envs, 2)."""
+        self.whole = False
+        """Whether whole observations are kept."""
+        self.tried: NDArray[np.int32]
+        self.states: ObservationTable | None  # the observations met, by their numbers
+        self._counted: tuple[NDArray[np.int64], NDArray[np.int64]]
+        self._last: NDArray[np.int64] | None
+        self._set_states(None)
+
+    def _at(self, time: int) -> list[NDArray[Any]]:
+        """Observations and next observations; any in place of those that have no number."""
+        if self.states is None or self.whole:  # SB3 keeps discrete ones with an extra axis
+            return [getattr(self, name)[time].reshape(self.n_envs, *self._shape) for name in _WHOLE]
+        return [self.states[numbers] for numbers in self.numbers[time].T]
+
+    def _keep_whole(self) -> None:
+        """Whole observations from now on, those kept as numbers included."""
+        if self.whole:
+            return
+        for name, array in zip(_WHOLE, self._room(self.buffer_size), strict=True):
+            for time in range(self.size()):
+                array[time] = self._at(time)[_WHOLE.index(name)].reshape(self.n_envs, *self.obs_shape)
+            setattr(self, name, array)
+        self.whole = True
+
+    def _room(self, n: int) -> list[Any]:
+        """For observations and next observations of so many steps; where frames are kept, there is room."""
+        shape, dtype = (n, self.n_envs, *self.obs_shape), self.observation_space.dtype
+        arrays = [getattr(self, name) for name in _WHOLE]
+        return [np.zeros(shape, dtype) if isinstance(array, np.ndarray) else array for array in arrays]
+
+    def _keep_numbers(self) -> None:
+        self.whole = False
+        self.observations, self.next_observations = self._room(0)
 
     @classmethod
     def memory_needed(
-        cls, buffer_size: int, observation_space: spaces.Dict, action_space: spaces.Discrete, n_envs: int, action_masks: bool
+        cls,
+        buffer_size: int,
+        observation_space: spaces.Dict,
+        action_space: spaces.Discrete,
+        n_envs: int,
+        action_masks: bool = False,
+        as_numbers: bool = False,
     ) -> dict[str, int]:
         """:return: bytes of the arrays of a memory with these arguments, by what they are for; states are not counted"""
-        one = cls(n_envs, observation_space, action_space, "cpu", n_envs, action_masks=action_masks)
-        sizes = {name: array.nbytes for name, array in one._arrays.items() if array is not None}
+        one = cls(n_envs, observation_space, action_space, "cpu", n_envs, False, action_masks, as_numbers)
+        if not as_numbers:
+            one._keep_whole()
+        sizes = {name: array.nbytes for name, array in (one._arrays | {"numbers": one.numbers}).items() if array is not None}
         return {f"replay {name.replace('_', ' ')}": size * max(buffer_size // n_envs, 1) for name, size in sizes.items()}
 
     def add(  # type: ignore[override]
@@ -101,93 +151,158 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
         :raises ValueError: if masks are kept, and one is missing or allows nothing though the environment has not ended
         """
-        self.next_ids[self.pos] = [info["achieved_goal_id"] for info in infos]
-        self.behavior_goal_ids[self.pos] = [info.get("desired_goal_id", UNKNOWN) for info in infos]
+        at = self.pos
         ended = np.array([info["env_terminated"] for info in infos])
+        self.next_ids[at] = ids = np.array([info["achieved_goal_id"] for info in infos])
+        self.behavior_goal_ids[at] = [info.get("desired_goal_id", UNKNOWN) for info in infos]
+        self.actions[at, :, 0], self.dones[at] = action.reshape(-1), ended
         if self.next_action_masks is not None:
-            self.next_action_masks[self.pos] = read_action_masks(infos, self.next_action_masks.shape[2], ended)
+            self.next_action_masks[at] = read_action_masks(infos, self.next_action_masks.shape[2], ended)
         here, there = obs["observation"], next_obs["observation"]
-        self._count(here, action, there, ended)
-        super().add(here, there, action, reward, ended, infos)
+        if self.states is not None:
+            self.numbers[at, :, 0] = self.states.add(here, self._last)
+            self.numbers[at, :, 1] = self._last = self.states.add(there, ids)
+            self._count(self.numbers[at], self.actions[at], ended)
+        if not self.whole and (self.states is None or not (self.as_numbers or (self.numbers[at] != UNKNOWN).all())):
+            self._keep_whole()
+        if self.whole:
+            for name, array in zip(_WHOLE, (here, there), strict=True):
+                getattr(self, name)[at] = array.reshape(self.n_envs, *self.obs_shape)
+        self.pos = (at + 1) % self.buffer_size
+        self.full |= self.pos == 0
 
-    def keep_states(self, max_states: int) -> None:
-        """Number states from now on, those of the transitions already kept included; with a warning beyond ``max_states``."""
-        self.forget_states()
-        self.states = GoalBuffer(self.observation_space, max_states, what="states", limit="max_states, of target_kwargs")
-        self.tried = np.zeros((max_states, self.tried.shape[1]), dtype=np.int32)
+    def keep_states(self, states: ObservationTable) -> None:
+        """
+        Number states from now on as a table does, those of the transitions already kept included.
+
+        :param states: where observations get their numbers
+        """
+        before, tried, (rows, counts) = self.states, self.tried, self.outcomes()
+        if not self.as_numbers:
+            self._keep_whole()
+        kept = self.numbers[: self.size()]
+        lost = np.zeros(kept.shape, np.bool_) if self.whole else kept == UNKNOWN
         for time in range(self.size()):
-            here, there = (self._shaped(array[time]) for array in (self.observations, self.next_observations))
-            self._count(here, self.actions[time], there, self.dones[time])
+            kept[time] = np.stack([states.add(observations) for observations in self._at(time)], axis=1)
+        kept[lost] = UNKNOWN
+        self._set_states(states)
+        if before is None:
+            self._count(kept.reshape(-1, 2), self.actions[: len(kept)], self.dones[: len(kept)])
+        else:  # what was counted is of other numbers
+            numbers = states.add(before.observations)
+            found = numbers != UNKNOWN
+            self.tried[numbers[found]] = tried[: len(numbers)][found]
+            rows[:, [0, 2]] = numbers[rows[:, [0, 2]]]
+            known = (rows != UNKNOWN).all(axis=1)
+            self._counted = self._keys(*rows[known].T), counts[known]
+        if self.as_numbers or (kept != UNKNOWN).all():
+            self._keep_numbers()
 
     def forget_states(self) -> None:
-        self.states = None
-        self.tried = np.zeros((0, self.tried.shape[1]), dtype=np.int32)
-        self._outcomes = Counter()
+        """Number states no longer, and keep whole observations. A ValueError if some were lost."""
+        if not self.whole and (self.numbers[: self.size()] == UNKNOWN).any():
+            raise ValueError("observations for which the goal buffer had no room were not kept: only PlannedTargets can go on")
+        self._keep_whole()
+        self._set_states(None)
 
-    def _count(self, here: NDArray[Any], actions: NDArray[Any], there: NDArray[Any], ended: NDArray[Any]) -> None:
-        if self.states is None:
-            return
-        ids, next_ids = self.states.add(here), self.states.add(there)
-        actions = np.asarray(actions, dtype=np.int64).reshape(-1)
+    def _set_states(self, states: ObservationTable | None) -> None:
+        self.states = states
+        # how often each action was taken in each state, shape (capacity of the table, A), and each (s, a, s', environment
+        # ended) occurred, by keys, those of new transitions apart; both include transitions no longer kept
+        self.tried = np.zeros((0 if states is None else states.capacity, self._n_actions), dtype=np.int32)
+        self._counted = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        self._fresh = arrays.array("q")
+        self._last = None  # the states that the last transitions led to
+
+    def _count(self, numbers: NDArray[np.integer[Any]], actions: NDArray[Any], ended: NDArray[np.bool_]) -> None:
+        """Count transitions between states of these numbers, shape (n, 2)."""
+        rows = (*numbers.T, actions.reshape(-1), ended.reshape(-1))
+        ids, next_ids, actions, ends = (column.astype(np.int64) for column in rows)
         known = ids != UNKNOWN
-        np.add.at(self.tried, (ids[known], actions[known]), 1)
+        np.add.at(self.tried.reshape(-1), (ids * self._n_actions + actions)[known], 1)
         known &= next_ids != UNKNOWN
-        rows = np.stack([ids, actions, next_ids, np.asarray(ended, dtype=np.int64)], axis=1)[known]
-        self._outcomes.update(map(tuple, rows.tolist()))
+        self._fresh.frombytes(self._keys(ids, actions, next_ids, ends)[known].tobytes())
+        if len(self._fresh) >= max(_COUNT_EVERY, len(self._counted[0]) // 2):
+            self._count_outcomes()
+
+    def _keys(
+        self, states: NDArray[np.int64], actions: NDArray[np.int64], next_states: NDArray[np.int64], ended: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        return (states * self._n_actions + actions) << 32 | next_states << 1 | ended
+
+    def _count_outcomes(self) -> None:
+        keys, counts = self._counted
+        new, self._fresh = np.frombuffer(self._fresh, dtype=np.int64), arrays.array("q")
+        keys, place = np.unique(np.concatenate([keys, new]), return_inverse=True)
+        counts = np.bincount(place, weights=np.concatenate([counts, np.ones(len(new))])).astype(np.int64)
+        self._counted = keys, counts
 
     def outcomes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
         :return: columns s, a, s' and whether the environment ended, by numbers of states, shape (K, 4), of all transitions
             since states are numbered; how often each row occurred, shape (K,)
         """
-        rows = np.array(list(self._outcomes), dtype=np.int64).reshape(-1, 4)
-        return rows, np.array(list(self._outcomes.values()), dtype=np.int64)
+        self._count_outcomes()
+        keys, counts = self._counted
+        pairs = keys >> 32
+        columns = pairs // self._n_actions, pairs % self._n_actions, (keys & 0xFFFFFFFF) >> 1, keys & 1
+        return np.stack(columns, axis=1), counts
 
-    def _shaped(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """SB3 keeps discrete observations with an extra axis."""
-        return observations.reshape(len(observations), *(self.observation_space.shape or ()))
+    @property
+    def _n_actions(self) -> int:
+        return int(self.action_space.n)  # type: ignore[attr-defined]
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.observation_space.shape or ()
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         states = None
         if self.states is not None:
-            tried = self.tried[: len(self.states)]
-            states = {"buffer": self.states.get_checkpoint_state(), "tried": tried, "outcomes": self.outcomes()}
-        numbers = {name: getattr(self, name) for name in ("n_envs", "buffer_size", "pos", "full")}
+            states = {"tried": self.tried[: len(self.states)], "outcomes": self.outcomes(), "last": self._last}
+        numbers = {name: getattr(self, name) for name in ("n_envs", "buffer_size", "pos", "full", "whole")}
         arrays = {name: None if array is None else array[: self.size()] for name, array in self._arrays.items()}
         return {**numbers, **arrays, "states": states}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """A CheckpointError if the state is of a memory of another size, or keeps masks where this one does not."""
+        """
+        A CheckpointError if the state is of a memory of another size, or keeps masks where this one does not. States have the
+        numbers of the table that this memory keeps.
+        """
         for name in ("buffer_size", "n_envs"):
             saved, own = state[name], getattr(self, name)
             if saved != own:
                 raise CheckpointError(f"the replay memory was saved with {name} {saved}, this one has {own}")
-        for name, array in self._arrays.items():
-            saved = state.get(name)
-            if (array is None) != (saved is None):
-                raise CheckpointError(f"the replay memory was saved {'without' if saved is None else 'with'} {name}")
-            if array is not None and saved is not None:
-                array[: len(saved)] = saved
+        if (self.next_action_masks is None) != (state["next_action_masks"] is None):
+            how = "without" if state["next_action_masks"] is None else "with"
+            raise CheckpointError(f"the replay memory was saved {how} next_action_masks")
         self.reset()
-        self.forget_states()
+        self._set_states(None if state["states"] is None else self.states)
         if state["states"] is not None:
-            states, tried, (rows, counts) = (state["states"][name] for name in ("buffer", "tried", "outcomes"))
-            self.keep_states(states["capacity"])
-            assert self.states is not None
-            self.states.set_checkpoint_state(states)
+            tried, (rows, counts), self._last = (state["states"][name] for name in ("tried", "outcomes", "last"))
             self.tried[: len(tried)] = tried
-            self._outcomes = Counter(dict(zip(map(tuple, rows.tolist()), counts.tolist(), strict=True)))
+            self._counted = self._keys(*rows.T), counts
+        if state["whole"]:
+            self._keep_whole()
+        else:
+            self._keep_numbers()
+        for name, array in self._arrays.items():
+            if array is not None:
+                array[: len(state[name])] = state[name]
         self.pos, self.full = state["pos"], state["full"]
 
     @property
     def _arrays(self) -> dict[str, NDArray[Any] | None]:
-        return {name: getattr(self, name) for name in _ARRAYS + _OUR_ARRAYS}
+        names = (_WHOLE if self.whole else ()) + _ARRAYS + (() if self.states is None else ("numbers",))
+        return {name: getattr(self, name) for name in names}
 
     def identify(self, goal_buffer: GoalBuffer) -> None:
         """Add all next observations to another goal buffer, for their ids. The goals pursued are forgotten."""
         counted = goal_buffer.n_added, goal_buffer.n_recurred
         for time in range(self.size()):
-            self.next_ids[time] = goal_buffer.add(self._shaped(self.next_observations[time]))
+            self.next_ids[time] = goal_buffer.add(self._at(time)[1])
+        if not self.whole:
+            self.next_ids[self.numbers[:, :, 1] == UNKNOWN] = UNKNOWN
         goal_buffer.n_added, goal_buffer.n_recurred = counted  # the observations were not met again
         self.behavior_goal_ids[: self.size()] = UNKNOWN
 
@@ -200,15 +315,25 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     ) -> ManyGoalsSamples:
         envs = np.random.randint(self.n_envs, size=len(batch_inds))  # noqa: NPY002 - the generator that SB3 seeds
 
+        if self.whole or self.states is None:
+            here, there = (getattr(self, name)[batch_inds, envs].reshape(-1, *self._shape) for name in _WHOLE)
+        else:
+            lost = (self.numbers[batch_inds, envs] == UNKNOWN).any(axis=1)
+            if lost.any():
+                known = np.argwhere((self.numbers[: self.size()] != UNKNOWN).all(axis=2))
+                others = known[np.random.randint(len(known), size=int(lost.sum()))]  # noqa: NPY002
+                batch_inds[lost], envs[lost] = others.T
+            here, there = (self.states[numbers] for numbers in self.numbers[batch_inds, envs].T)
+
         def rows(array: NDArray[Any]) -> th.Tensor:
             return self.to_torch(array[batch_inds, envs], copy=False)
 
         return ManyGoalsSamples(
-            self.to_torch(self._shaped(self.observations[batch_inds, envs]), copy=False),
-            rows(self.actions).view(-1),
-            self.to_torch(self._shaped(self.next_observations[batch_inds, envs]), copy=False),
-            rows(self.next_ids),
-            rows(self.dones).bool(),
+            self.to_torch(here, copy=False),
+            rows(self.actions).view(-1).long(),
+            self.to_torch(there, copy=False),
+            rows(self.next_ids).long(),
+            rows(self.dones),
             None if self.next_action_masks is None else rows(self.next_action_masks),
-            rows(self.behavior_goal_ids),
+            rows(self.behavior_goal_ids).long(),
         )

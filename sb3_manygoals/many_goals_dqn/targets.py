@@ -213,15 +213,16 @@ class TDTargets(Targets):
 class PlannedTargets(Targets):
     """
     Values from value iteration in the replay memory (:class:`~sb3_manygoals.many_goals_dqn.planning.ReplayPlan`), for worlds
-    of some thousand observations that recur. The network learns the values of all actions and which of them are best, in
-    states drawn uniformly, however often they were met. Errors are measured in steps; a step costs
-    ``goal_reward - step_reward``. During training, behavior follows the plan, and exploration the counts
-    (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`).
+    whose observations recur: of all goals, or of draws of them where all are too many for ``max_plan_bytes``. The network
+    learns the values of all actions and which of them are best, in states drawn uniformly, however often they were met. Errors
+    are measured in steps; a step costs ``goal_reward - step_reward``. During training, behavior follows the plan, and
+    exploration the counts (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`), also where a goal is not planned.
 
     :param learner: whose network is trained
     :param growth: plan again when the number of environment steps has grown by this factor, above 1
     :param sweeps: maximal number of sweeps of value iteration
-    :param max_states: maximal number of distinct observations told apart as states; a warning says when there are more
+    :param max_plan_bytes: memory for the plan, five bytes for a pair of state and goal (six from 128 actions on)
+    :param fresh_goals: where not all goals fit: goals exchanged for fresh ones for each update
     :param near_decay: a pair d steps apart has weight ``near_decay ** d + near_floor``, see
         :func:`~sb3_manygoals.losses.near_weights`; 1.0 for equal weights
     :param near_floor: weight of the farthest pairs
@@ -235,7 +236,8 @@ class PlannedTargets(Targets):
         learner: Learner,
         growth: float = 1.5,
         sweeps: int = 100,
-        max_states: int = 20_000,
+        max_plan_bytes: int = 2**30,
+        fresh_goals: float = 0.25,
         near_decay: float = 0.75,
         near_floor: float = 0.02,
         best_weight: float = 50.0,
@@ -251,12 +253,14 @@ class PlannedTargets(Targets):
         if near_decay < 1.0 and learner.gamma == 0.0:
             raise ValueError(f"near_decay must be 1 if gamma is 0, as values do not tell distances then, got {near_decay!r}")
         self.initial_value = learner.goal_reward  # that of a goal reached, so that distances grow from 0
-        self.plan = ReplayPlan(*learner.rewards)
+        self.plan = ReplayPlan(*learner.rewards, check_whole("max_plan_bytes", max_plan_bytes))
+        self.fresh_goals = check_number("fresh_goals", fresh_goals, "[0, inf)")
+        self._due = 0.0  # goals to be exchanged
         self.exploration = CountBonus(int(learner.policy.action_space.n))
         self.planned_at: int | None = None  # environment steps at the last plan
         self._round: int | None = None
-        if learner.replay_buffer.states is None:
-            learner.replay_buffer.keep_states(check_whole("max_states", max_states))
+        if learner.replay_buffer.states is not learner.goal_buffer.table:
+            learner.replay_buffer.keep_states(learner.goal_buffer.table)
 
     def before_updates(self, num_timesteps: int, progress: float) -> None:
         """Plan, when it is due; for the last time at 70% of training, so that the network has time to learn the plan."""
@@ -270,13 +274,19 @@ class PlannedTargets(Targets):
             self.planned_at = num_timesteps
 
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
-        """States in which an action was tried, and goals, both uniformly. The batch has no more than these states."""
+        """States in which an action was tried, and planned goals, both uniformly. The batch has no more than these states."""
         replay, goals, device = self.learner.replay_buffer, self.learner.goal_buffer, self.learner.policy.device
         assert self.plan.model is not None
         assert replay.states is not None
-        left = np.flatnonzero(self.plan.model.tried.any(axis=1))
+        self._due += self.fresh_goals if self.plan.is_draw else 0.0
+        while self._due >= 1.0:
+            self._due -= self.plan.rotate(self.sweeps)
+        left, planned = self.plan.model.left, self.plan.goal_ids
         states = left[rng.integers(len(left), size=batch_size)]
-        ids = goals.sample_ids(goal_batch_size, rng)
+        if self.plan.is_draw:
+            ids = planned[rng.integers(len(planned), size=goal_batch_size)]
+        else:
+            ids = goals.sample_ids(goal_batch_size, rng)
         observations = th.as_tensor(replay.states[states], device=device)
         unset, numbers = th.zeros(batch_size, dtype=th.int64, device=device), th.as_tensor(states, device=device)
         batch = ManyGoalsSamples(observations, unset, observations, unset, unset.bool(), states=numbers)
@@ -327,9 +337,9 @@ class PlannedTargets(Targets):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         parts = {"plan": self.plan.get_checkpoint_state(), "exploration": self.exploration.get_checkpoint_state()}
-        return {"planned_at": self.planned_at, "round": self._round, **parts}
+        return {"planned_at": self.planned_at, "round": self._round, "due": self._due, **parts}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        self.planned_at, self._round = state["planned_at"], state["round"]
+        self.planned_at, self._round, self._due = state["planned_at"], state["round"], state["due"]
         self.plan.set_checkpoint_state(state["plan"])
         self.exploration.set_checkpoint_state(state["exploration"])

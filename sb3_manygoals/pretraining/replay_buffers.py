@@ -90,7 +90,8 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
         needed = ManyGoalsReplayBuffer.memory_needed(buffer_size, observation_space, action_space, n_envs, **kwargs)
         space = observation_space["observation"]
         assert space.shape is not None
-        del needed["replay observations"], needed["replay next observations"]
+        for name in ("observations", "next observations"):
+            needed.pop(f"replay {name}", None)
         rows = max(buffer_size // n_envs, 1) * n_envs
         return {"replay frames": frame_bytes(rows, n_envs, space.shape, space.dtype, n_stack), **needed}
 

@@ -76,7 +76,7 @@ BUILDS = {
     "learning progress": lambda: ("MlpPolicy", Corridor(), {"goal_wrapper_kwargs": {"selector": LearningProgressSelector()}}),
     "wrapped": lambda: ("CnnPolicy", GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7), {"updates_per_step": 0.4}),
 }
-PLANNED = {"target_class": PlannedTargets, "target_kwargs": {"sweeps": 6, "max_states": 3_000, "growth": 1.2}}
+PLANNED = {"target_class": PlannedTargets, "target_kwargs": {"sweeps": 6, "max_plan_bytes": 20_000, "growth": 1.2}}
 
 
 def build(name, targets=None, **kwargs):

@@ -3,7 +3,7 @@
 import numpy as np
 from gymnasium import spaces
 
-from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.goals import UNKNOWN, ObservationTable
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 
 CELLS = spaces.Discrete(100)
@@ -19,10 +19,18 @@ def add(buffer, here, action, there, ended, goal_id=UNKNOWN):
 def filled(transitions, max_states=100, n_actions=5, buffer_size=None):
     """A memory of (cell, action, next cell, ended), by default with room for all."""
     buffer = ManyGoalsReplayBuffer(buffer_size or len(transitions), GOAL_SPACE, spaces.Discrete(n_actions), "cpu")
-    buffer.keep_states(max_states)
+    buffer.keep_states(ObservationTable(CELLS, max_states))
     for transition in transitions:
         add(buffer, *transition)
     return buffer
+
+
+def kept(memory):
+    """The observations and the next ones, each of shape (time, n_envs, *shape), however they are kept."""
+    n, shape = memory.size(), memory.observation_space.shape
+    if memory.whole:
+        return [array[:n].reshape(n, memory.n_envs, *shape) for array in (memory.observations, memory.next_observations)]
+    return [memory.states[memory.numbers[:n, :, which]] for which in (0, 1)]
 
 
 def shares_of(ends):

@@ -12,7 +12,7 @@ from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGo
 from sb3_manygoals.action_masks import current_action_masks
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn import models
-from tests.sb3_manygoals.many_goals_dqn.memories import GOAL_SPACE
+from tests.sb3_manygoals.many_goals_dqn.memories import GOAL_SPACE, kept
 from tests.sb3_manygoals.many_goals_dqn.models import PLAIN
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -75,7 +75,7 @@ def test_forbidden_actions_are_never_taken_and_next_masks_are_those_of_the_next_
     model.learn(60, reset_num_timesteps=False)
     memory = model.replay_buffer
     n = memory.size()
-    shown = memory.next_observations[:n].reshape(n, model.n_envs, -1)
+    shown = kept(memory)[1].reshape(n, model.n_envs, -1)
     masks, ended = memory.next_action_masks[:n], memory.dones[:n].astype(bool)
     if name == "VecFrameStack":
         shown = shown.reshape(n, model.n_envs, 4, 6, -1)[:, :, 0, :, -1]

@@ -44,7 +44,8 @@ COUNT, SHARE, POSITIVE = "a whole number, at least 1", "a number in [0, 1]", "a 
         ("PlannedTargets.near_floor", (0.0,), POSITIVE),
         ("PlannedTargets.temperature", (-1.0,), POSITIVE),
         ("PlannedTargets.best_weight", (-1.0,), "a number in [0, inf)"),
-        ("PlannedTargets.max_states", (0, 2.5), COUNT),
+        ("PlannedTargets.max_plan_bytes", (0, 2.5), COUNT),
+        ("PlannedTargets.fresh_goals", (-0.1,), "a number in [0, inf)"),
         ("learn", (0, 0.5, -3, float("nan"), float("inf"), "3e3"), "a number in [1, inf)"),
     ],
 )

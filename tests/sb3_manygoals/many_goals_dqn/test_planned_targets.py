@@ -1,5 +1,7 @@
 """What planned values teach, and how behaviour follows them."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch as th
@@ -68,6 +70,20 @@ def test_states_and_goals_are_drawn_evenly_however_often_they_were_met():
         np.testing.assert_allclose(np.bincount(drawn) / 6_000, np.full(6, 1 / 6), atol=0.025)  # 5 standard deviations
     np.testing.assert_array_equal(draw.batch.observations, memory.states[draw.batch.states.numpy()])
     np.testing.assert_array_equal(draw.goals, model.goal_buffer[draw.goal_ids.numpy()])
+
+
+def test_where_not_all_goals_fit_updates_teach_those_of_a_draw_some_of_which_are_exchanged():
+    model = planned_model(max_plan_bytes=5 * 6 * 2, fresh_goals=0.5, growth=100.0).learn(300)
+    plan, rng, drawn = model.targets.plan, np.random.default_rng(0), []
+    for _ in range(12):
+        draw = model.targets.draw(30, 40, rng)
+        drawn.append(set(draw.goal_ids.tolist()))
+        assert drawn[-1] == set(plan.goal_ids) <= set(range(6))
+        assert model.targets.losses(draw).isfinite().all()
+    assert all(len(goals) == 2 for goals in drawn)
+    # both at once, at every fourth update
+    assert sum(before != after for before, after in pairwise(drawn)) == 3
+    assert n_mastered(model, 6) == 36
 
 
 def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew():

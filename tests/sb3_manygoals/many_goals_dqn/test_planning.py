@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import gym_twoRooms  # noqa: F401
 from gym_twoRooms.oracle import transition_matrices
 from sb3_manygoals import GoalBuffer
-from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.goals import UNKNOWN, ObservationTable
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.planning import ReplayModel, ReplayPlan
 from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, filled, shares_of
@@ -131,7 +131,7 @@ def test_in_a_world_tried_out_everywhere_it_is_exact():
     times, numbers = 400, spaces.Discrete(mdp.n_states)
     space = spaces.Dict({key: numbers for key in GOAL_SPACE})
     buffer = ManyGoalsReplayBuffer(mdp.n_states * mdp.n_actions * times, space, spaces.Discrete(mdp.n_actions), "cpu", times)
-    buffer.keep_states(mdp.n_states)
+    buffer.keep_states(ObservationTable(numbers, mdp.n_states))
     infos = [{"achieved_goal_id": UNKNOWN, "env_terminated": False}] * times
     matrices = transition_matrices(mdp)
     for action, matrix in enumerate(matrices):
@@ -204,12 +204,51 @@ def test_where_nothing_but_staying_was_tried_no_way_is_known():
     assert only_staying.action_values(np.array([0]), np.array([0]))[0, 0, [0, 2]].tolist() == [GOAL_REWARD] * 2
 
 
+@given(steps, st.integers(1, N - 1))
+def test_a_draw_of_goals_is_planned_as_if_all_were_and_others_take_their_turn(transitions, n_planned):
+    goals, buffer = goals_of(range(N)), filled(transitions)
+    all_goals = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD)
+    all_goals.refresh(buffer, goals, 500)
+    plan = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, max_bytes=n_planned * 5 * len(buffer.states) + 1)
+    plan.refresh(buffer, goals, 500)
+    seen = set()
+    for _ in range(N):
+        seen |= set(plan.goal_ids)
+        assert plan.values.nbytes + plan.best.nbytes <= plan.max_bytes
+        assert (len(set(plan.goal_ids)), all_goals.is_draw, plan.is_draw) == (n_planned, False, True)
+        np.testing.assert_allclose(plan.values, all_goals.values[:, plan.goal_ids], atol=0.01)
+        ids = np.arange(N)
+        found, expected = (each.action_values(np.arange(len(buffer.states)), ids) for each in (plan, all_goals))
+        assert np.isnan(np.delete(found, plan.goal_ids, axis=1)).all()
+        np.testing.assert_allclose(
+            *(np.nan_to_num(each[:, plan.goal_ids], nan=HORIZON) for each in (found, expected)), atol=0.02
+        )
+        assert set(ids[plan.best_actions(np.zeros(N, np.int64), ids) >= 0]) <= set(plan.goal_ids)
+        assert 1 <= plan.rotate(500) <= n_planned
+    assert len(seen) > n_planned
+
+
+def test_where_nothing_is_left_to_chance_breadth_first_search_finds_the_values_without_sweeps():
+    grid = [
+        (cell, a, cell + move, False) for cell in range(36) for a, move in enumerate((1, -1, 6, -6)) if 0 <= cell + move < 36
+    ]
+    plan, buffer = planned(grid, range(36), 100)
+    drawn = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, max_bytes=5 * 36 * 35)
+    drawn.refresh(buffer, goals_of(range(36)), 1)
+    arrivals = drawn.model.arrivals()
+    for state, values in zip(drawn._goal_states[drawn.goal_ids], drawn.values.T, strict=True):
+        expected = plan.values[:, plan._goal_states == state][:, 0]
+        np.testing.assert_allclose(values, expected, atol=1e-4)
+        elsewhere = np.arange(36) != state
+        np.testing.assert_allclose(drawn._shortest(arrivals, state)[elsewhere], expected[elsewhere], atol=1e-4)
+    assert (drawn._shortest(arrivals, UNKNOWN) == np.float32(NEVER)).all()
+
+
 def test_more_states_or_pairs_than_there_is_room_for(monkeypatch):
-    with pytest.warns(RuntimeWarning, match="2 states are known, no more are kept.*raise max_states, of target_kwargs"):
-        buffer = filled([(0, 1, 1, False), (1, 1, 2, False), (2, 1, 3, False)], max_states=2)
+    buffer = filled([(0, 1, 1, False), (1, 1, 2, False), (2, 1, 3, False)], max_states=2)
     plan, more = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD), goals_of([1, 3, 5])
     plan.refresh(buffer, goals_of([1, 3]), 5)
     np.testing.assert_allclose(plan.values, [[GOAL_REWARD, NEVER], [NEVER, NEVER]])
     monkeypatch.setattr("sb3_manygoals.memory.available_memory", lambda: 10)
-    with pytest.raises(MemoryError, match=r"planning would take .* fewer max_states in target_kwargs"):
+    with pytest.raises(MemoryError, match=r"planning would take .* fewer max_plan_bytes in target_kwargs"):
         plan.refresh(buffer, more, 5)
