@@ -27,7 +27,7 @@ def test_bytes_of_a_replay_memory_are_those_of_its_arrays(space, action_masks):
 
 def test_what_cannot_fit_is_refused():
     message = (
-        r"^a goal buffer of capacity 1000000000000 would take 41\d\.\d TiB \(goals 272\.8 TiB, index of goals 145\.5 TiB\), "
+        r"^a goal buffer of capacity 1000000000000 would take 440\.2 TiB \(goals 272\.8 TiB, index of goals 167\.3 TiB\), "
         r"\d+\.\d [MG]iB are available: choose a smaller capacity$"
     )
     with pytest.raises(MemoryError, match=message):
