@@ -46,6 +46,12 @@ def test_links_to_files_lead_somewhere(page):
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
+def test_the_tests_that_caught_a_break_are_there():
+    lines = (ROOT / "docs" / "results" / "mutations.csv").read_text(encoding="utf-8").splitlines()[1:]
+    for path, name in (line.rpartition(",")[2].split("::") for line in lines):
+        assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
+
+
 def test_the_page_of_the_world_has_its_colours_arguments_and_maps():
     colours = {tuple(map(int, rgb.split(","))): thing for thing, rgb, _ in cells(WORLD, "thing")}
     assert all(colours[rgb].startswith(thing) for thing, rgb in COLOURS.items())
