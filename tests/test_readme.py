@@ -15,6 +15,7 @@ SHORTER = {
         "learn(50_000": "learn(200",
         "learn(60_000": "learn(200",
         "learn(2_000": "learn(200",
+        "learn(20_000": "learn(2_000",
         "30_000 - model": "200 - model",
     },
 }
