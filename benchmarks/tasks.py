@@ -133,7 +133,7 @@ class TaskReward(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         observation, _, _, truncated, info = self.env.step(action)
-        done = bool(self.rewarded[self.mdp.states_of(observation)])
+        done = bool(self.rewarded[self.mdp.states_of(observation[None])[0]])
         return observation, float(done), done, truncated, info
 
 
@@ -160,7 +160,7 @@ def policy_of(model: Any, planned: bool = False) -> Policy | None:
     """How the agent solves its task as far as it knows; None while it knows no reward."""
     if not hasattr(model, "goal_buffer"):
         return rivals.RivalPolicy(model)
-    if not (model.goal_buffer.rewards > 0.0).any():
+    if not (model.goal_buffer.rewards > 0.0).any() or (planned and model.targets.plan.model is None):
         return None
     return model.task_policy(planned=planned) if isinstance(model, ManyGoalsDQN) else rivals.HindsightPolicy(model)
 
