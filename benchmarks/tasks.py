@@ -23,11 +23,14 @@ from benchmarks.recording import CurveLog, RunConfig
 from benchmarks.told_tasks import TASKS, rewarded_states
 from benchmarks.told_tasks import WORLD as TOLD_WORLD
 from benchmarks.worlds import SettingError, World
-from sb3_manygoals import GoalBuffer, ManyGoalsDQN
+from sb3_manygoals import GoalBuffer, ManyGoalsDQN, PlannedTargets
 
 Agent = Literal["many_goals", "ppo", "a2c", "dqn", "hindsight"]
 
-CURVE = ("step", "first_reward", "greedy", "greedy_return", "sampled", "sampled_return")
+POLICIES = ("greedy", "sampled", "planned")
+"""Ways to act: greedily; as while it learns, or with some random actions; ManyGoalsDQN by its plan."""
+
+CURVE = ("step", "first_reward", *(f"{name}{what}" for name in POLICIES for what in ("", "_return")))
 """Columns of ``curve.csv``: steps; the step of the first reward; shares of episodes with a reward, mean discounted returns."""
 
 SOLVED = 0.95
@@ -130,7 +133,7 @@ class TaskReward(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         observation, _, _, truncated, info = self.env.step(action)
-        done = bool(self.rewarded[self.mdp.states_of(observation)])
+        done = bool(self.rewarded[self.mdp.states_of(observation[None])[0]])
         return observation, float(done), done, truncated, info
 
 
@@ -153,13 +156,13 @@ def make(config: TasksConfig, world: World) -> Any:
     return model
 
 
-def policy_of(model: Any) -> Policy | None:
+def policy_of(model: Any, planned: bool = False) -> Policy | None:
     """How the agent solves its task as far as it knows; None while it knows no reward."""
     if not hasattr(model, "goal_buffer"):
         return rivals.RivalPolicy(model)
-    if not (model.goal_buffer.rewards > 0.0).any():
+    if not (model.goal_buffer.rewards > 0.0).any() or (planned and model.targets.plan.model is None):
         return None
-    return model.task_policy() if isinstance(model, ManyGoalsDQN) else rivals.HindsightPolicy(model)
+    return model.task_policy(planned=planned) if isinstance(model, ManyGoalsDQN) else rivals.HindsightPolicy(model)
 
 
 def evaluate(
@@ -204,9 +207,10 @@ class Measure(BaseCallback):
         return True
 
     def _measure(self) -> None:
-        config, policy = self.config, policy_of(self.model)
+        config, planned = self.config, isinstance(getattr(self.model, "targets", None), PlannedTargets)
         row: list[Any] = [self.num_timesteps, "" if self.first_reward is None else self.first_reward]
-        for greedy in (True, False):
+        for name in POLICIES if planned else POLICIES[:2]:
+            greedy, policy = name != "sampled", policy_of(self.model, name == "planned")
             episodes = 1 if greedy and config.env_id.startswith("MiniGrid-") else config.eval_episodes
             epsilon = 0.0 if greedy or config.agent in ("ppo", "a2c") else config.eval_epsilon
             seed = 10_000 * (config.seed + 1)
@@ -214,6 +218,7 @@ class Measure(BaseCallback):
             if policy is not None:
                 found = evaluate(policy, self.world, episodes, seed, config.gamma, greedy or epsilon > 0.0, epsilon)
             row += [f"{value:.4f}" for value in found]
+        row += [""] * (len(CURVE) - len(row))
         self.rows.append(row)
         self.curve.add(row)
 
@@ -227,11 +232,11 @@ class Measure(BaseCallback):
 def scores(measure: Measure) -> dict[str, Any]:
     """For each policy the first measurement from which it is solved, and the share of later ones at which it was, too."""
     score: dict[str, Any] = {"first_reward": measure.first_reward}
-    for column in ("greedy", "sampled"):
+    for column in POLICIES:
         place = CURVE.index(column)
-        solved = [float(row[place]) >= SOLVED for row in measure.rows]
+        solved = [row[place] != "" and float(row[place]) >= SOLVED for row in measure.rows]
         first = solved.index(True) if any(solved) else None
         score[f"{column}_solved"] = None if first is None else measure.rows[first][0]
         score[f"{column}_kept"] = None if first is None else round(float(np.mean(solved[first:])), 3)
-        score[f"{column}_final"] = float(measure.rows[-1][place]) if measure.rows else None
+        score[f"{column}_final"] = measure.rows[-1][place] if measure.rows else None
     return score

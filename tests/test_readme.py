@@ -14,9 +14,9 @@ SHORTER = {
     "docs/checkpoints.md": {"2_000": "200"},
     "docs/guide.md": {
         "learn(50_000": "learn(200",
-        "learn(20_000": "learn(200",
         "learn(60_000": "learn(200",
         "learn(2_000": "learn(200",
+        "learn(20_000": "learn(2_000",
         "30_000 - model": "200 - model",
     },
 }

@@ -13,6 +13,7 @@ import tyro
 from benchmarks.studies.study import Options, Study, StudyConfig, carry_out
 from benchmarks.suite import Result, Spec
 from benchmarks.suite.run import SuiteConfig
+from benchmarks.tasks import POLICIES
 from benchmarks.told_tasks import TASKS, WORLD
 
 __all__ = ["carry_out"]
@@ -61,8 +62,8 @@ class TasksStudyConfig(StudyConfig):
         rows = []
         for (game, agent), results in groups.items():
             row: dict[str, Any] = {"world": game, "agent": agent, "runs": len(results)}
-            for name in ("first_reward", "greedy_solved", "sampled_solved", "greedy_final", "sampled_final"):
-                never = np.nan if name.endswith("final") else np.inf
+            for name in ("first_reward", *(f"{policy}_{what}" for policy in POLICIES for what in ("solved", "kept", "final"))):
+                never = np.inf if name.endswith(("reward", "solved")) else np.nan
                 row[name] = float(np.median([result.values.get(name, never) for result in results]))
             rows.append(row)
         return rows

@@ -168,7 +168,11 @@ class GoalBuffer:
         """
         if len(self.labels) == 0:
             self.labels = np.zeros((self.capacity + 1, 3))
-        np.add.at(self.labels, ids, np.stack([np.ones(len(ids)), rewards, ended], axis=1))
+        np.add.at(self.labels[:, 0], ids, 1.0)
+        if rewards.any():  # most steps have neither a reward nor an end
+            np.add.at(self.labels[:, 1], ids, rewards)
+        if ended.any():
+            np.add.at(self.labels[:, 2], ids, ended)
 
     @property
     def rewards(self) -> NDArray[np.float64]:

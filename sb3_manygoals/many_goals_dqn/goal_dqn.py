@@ -283,7 +283,9 @@ class GoalDQN(DQN):
                 self.replay_buffer.forget_states()
             self._adopt_goals(self.env)
 
-    def task_policy(self, reward: Reward | None = None, *, gamma: float | None = None, max_goals: int = 10_000) -> TaskPolicy:
+    def task_policy(
+        self, reward: Reward | None = None, *, gamma: float | None = None, planned: bool = False, max_goals: int = 10_000
+    ) -> TaskPolicy:
         """
         A policy for a task, made of the network as it is now. Give it to SB3's ``evaluate_policy``, or ask its ``predict``;
         observations are those of the environment without goals.
@@ -296,11 +298,13 @@ class GoalDQN(DQN):
         :param reward: None for the rewards that the environment gave while the model learned; else a function of a batch of
             observations, or an array, that gives a number of at least 0 for each of ``model.goal_buffer.observations``
         :param gamma: discount of the task, in (0, 1]; None: the model's. Another one is exact without chance only
+        :param planned: whether to take the actions of the last plan, where it knows a way to a reward, and the network's
+            elsewhere; for PlannedTargets, while the model has its replay memory
         :param max_goals: if more observations are rewarded, so many are drawn, with a warning
         :return: an SB3 policy, independent of what the model learns from now on
         :raises TypeError: if the goals are in the replay memory
         :raises ValueError: if no known observation is rewarded, or rewards are negative, not finite or of another shape, or a
-            number is out of its range
+            number is out of its range, or there is no plan
         """
         if self.goals_in_replay:
             raise TypeError("the goals of this model are in its replay memory, and are forgotten: their rewards are not known")
@@ -308,7 +312,13 @@ class GoalDQN(DQN):
             raise ValueError("no reward is known: the model has no goals. Call set_env and load_goal_buffer")
         net = self.q_net if self.policy.q_net_ema is None else self.policy.q_net_ema
         values = self.gamma, self.goal_reward, self.step_reward
-        return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, max_goals)
+        plan = None
+        if planned:
+            states = self.replay_buffer.states
+            if not isinstance(self.targets, PlannedTargets) or states is None or self.targets.plan.model is None:
+                raise ValueError("planned=True needs a model that has planned: with PlannedTargets, after it has learned")
+            plan = self.targets.plan, states
+        return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, max_goals, plan)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """

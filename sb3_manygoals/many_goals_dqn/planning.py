@@ -285,7 +285,7 @@ class ReplayPlan:
         if model is None:
             return np.full((len(states), len(goal_ids), 1), np.nan, dtype=np.float32)
         found = np.full((len(states), model.n_actions, len(goal_ids)), np.nan, dtype=np.float32)
-        columns_of_all = self._columns_of(goal_ids)
+        columns_of_all = self.columns_of(goal_ids)
         goals = np.flatnonzero(columns_of_all >= 0)
         goal_states = self._goal_states[goal_ids[goals]]
         known = np.flatnonzero((states >= 0) & (states < model.n_states))
@@ -305,14 +305,14 @@ class ReplayPlan:
 
     def best_actions(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The best action of each pair of state and goal (-1: unknown), -1 where no way was known when this was planned."""
-        columns = self._columns_of(goal_ids)
+        columns = self.columns_of(goal_ids)
         planned = (states >= 0) & (states < len(self.best)) & (columns >= 0)
         actions = np.full(len(states), -1, dtype=np.int64)
         actions[planned] = self.best[states[planned], columns[planned]]
         return actions
 
-    def _columns_of(self, goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Their columns in the values, -1 for goals that are not planned."""
+    def columns_of(self, goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Columns of goals in the values, -1 for goals that are not planned."""
         known = (goal_ids >= 0) & (goal_ids < len(self._columns))
         columns = np.full(len(goal_ids), -1)
         columns[known] = self._columns[goal_ids[known]]

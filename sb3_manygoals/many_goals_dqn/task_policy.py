@@ -18,13 +18,16 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
+from sb3_manygoals.goals.table import ObservationTable
+from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
 from sb3_manygoals.networks import UniversalQNetwork
 
 Reward = Callable[[NDArray[Any]], ArrayLike] | ArrayLike
 
-_LEAST = 1e-6  # discount of a goal that the network takes for unreachable
+_FARTHEST = math.exp(-3.0)  # least discount of a goal that counts as reachable, as in plans
 _ALIKE = 1e-6  # costs of a step that differ by no more are one
 _BATCH = 4_096  # goals embedded at a time
+_PLANNED = 256  # goals looked up in a plan at a time
 
 
 class TaskPolicy(BasePolicy):
@@ -40,6 +43,7 @@ class TaskPolicy(BasePolicy):
     :param rewards: of each goal, positive, shape (G,)
     :param values: discount, value of a goal reached, and reward of a step, with which ``q_net`` was trained
     :param gamma: discount of the task
+    :param table: states and the action to take in each, -1 for that of the network; shape (S,); or None
     """
 
     action_space: spaces.Discrete
@@ -55,8 +59,10 @@ class TaskPolicy(BasePolicy):
         rewards: NDArray[Any],
         values: tuple[float, float, float],
         gamma: float,
+        table: tuple[ObservationTable, NDArray[np.int64]] | None = None,
     ) -> None:
         super().__init__(observation_space, action_space)
+        self.table = table
         self.q_net = q_net.requires_grad_(False).eval()
         self.goals, self.rewards, self.values, self.gamma = goals, rewards, values, gamma
         device = next(q_net.parameters()).device
@@ -65,8 +71,7 @@ class TaskPolicy(BasePolicy):
             embedded = th.cat([q_net.goal_embedding(q_net.trunk(part)) for part in parts])
         self.register_buffer("_embedded", embedded, persistent=False)
         self.register_buffer("_rewards", th.as_tensor(rewards, dtype=th.float32, device=device), persistent=False)
-        # gamma ** steps, as a power of the network's own; with gamma 1 the nearer one of equal rewards is still preferred
-        self._power = 1.0 if gamma == values[0] else max(math.log(gamma) / math.log(values[0]), 1e-3)
+        self._power = _power(gamma, values[0])
 
     def action_values(self, observations: th.Tensor, masks: th.Tensor | None = None) -> tuple[th.Tensor, th.Tensor]:
         """
@@ -81,8 +86,9 @@ class TaskPolicy(BasePolicy):
         unreachable = step_reward / (1.0 - gamma)
         # a value is unreachable + (goal_reward - unreachable) * gamma ** (steps - 1), and linear in the power, so that its
         # mean over chance is told too
-        discounts = ((q.amax(dim=2) - unreachable) / (goal_reward - unreachable)).clamp(min=_LEAST)
-        best = (self._rewards * discounts**self._power).argmax(dim=1)
+        discounts = (q.amax(dim=2) - unreachable) / (goal_reward - unreachable)
+        worth = th.where(discounts > _FARTHEST, self._rewards * discounts.clamp(min=_FARTHEST) ** self._power, 0.0)
+        best = (worth + 1e-9 * discounts).argmax(dim=1)  # the nearest one if all are out of reach
         return best, q[th.arange(len(q), device=q.device), best]
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
@@ -116,11 +122,40 @@ class TaskPolicy(BasePolicy):
             allowed = check_action_masks(action_masks, len(tensor), int(self.action_space.n))
             masks = th.as_tensor(allowed, device=self.device)
         actions = self.action_values(tensor, masks)[1].argmax(dim=1).cpu().numpy()
+        if self.table is not None:
+            states, planned = self.table
+            ids = states.ids(np.asarray(observation).reshape(-1, *self.goals.shape[1:]))
+            told = (ids != UNKNOWN) & (planned[ids] >= 0)
+            if masks is not None:
+                told &= allowed[np.arange(len(ids)), planned[ids]]
+            actions[told] = planned[ids[told]]
         return actions if vectorized else actions.squeeze(axis=0), state
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        names = ("observation_space", "action_space", "q_net", "goals", "rewards", "values", "gamma")
+        names = ("observation_space", "action_space", "q_net", "goals", "rewards", "values", "gamma", "table")
         return {name: getattr(self, name) for name in names}
+
+
+def _power(gamma: float, own: float) -> float:
+    """The discounts of a task as a power of the network's. With gamma 1 the nearer one of equal rewards is preferred, too."""
+    return 1.0 if gamma == own else max(math.log(gamma) / math.log(own), 1e-3)
+
+
+def planned_actions(
+    plan: ReplayPlan, columns: NDArray[np.int64], rewards: NDArray[np.float64], gamma: float
+) -> NDArray[np.int64]:
+    """The plan's action towards the best goal in each of its states, -1 where it knows no way to any, shape ``(S,)``."""
+    states = np.arange(len(plan.values))
+    most, actions = np.zeros(len(states)), np.full(len(states), -1)
+    for row in range(0, len(columns), _PLANNED):
+        block = columns[row : row + _PLANNED]
+        values, known = plan.values[:, block], plan.best[:, block]
+        discounts = (values - plan.unreachable_value) / (plan.goal_reward - plan.unreachable_value)
+        worth = np.where(known >= 0, rewards[row : row + _PLANNED] * discounts.clip(1e-9) ** _power(gamma, plan.gamma), 0.0)
+        top = worth.argmax(axis=1)
+        better = worth[states, top] > most
+        most[better], actions[better] = worth[states, top][better], known[states, top][better]
+    return actions
 
 
 class Task(NamedTuple):
@@ -195,8 +230,9 @@ def make_task_policy(
     reward: Reward | None,
     gamma: float | None,
     max_goals: int,
+    planned: tuple[ReplayPlan, ObservationTable] | None,
 ) -> TaskPolicy:
-    """See ``ManyGoalsDQN.task_policy``; ``values`` as of :class:`TaskPolicy`."""
+    """See ``ManyGoalsDQN.task_policy``; ``values`` as of :class:`TaskPolicy`; ``planned`` is a plan and its states."""
     gamma = values[0] if gamma is None else check_number("gamma", gamma, "(0, 1]")
     if values[0] == 0.0:
         raise ValueError("a model with gamma=0 knows no distances, so it has no policy for tasks")
@@ -206,5 +242,11 @@ def make_task_policy(
         warnings.warn(f"{len(ids)} observations are rewarded, the policy knows {max_goals} of them: max_goals", stacklevel=3)
         some = np.sort(np.random.default_rng(0).permutation(len(ids))[:max_goals])
         ids, rewards = ids[some], rewards[some]
-    space = goals.observation_space
-    return TaskPolicy(space, action_space, copy.deepcopy(q_net), goals[ids], rewards, values, gamma)
+    space, table = goals.observation_space, None
+    if planned is not None:
+        plan, states = planned
+        columns = plan.columns_of(ids)
+        actions = planned_actions(plan, columns[columns >= 0], rewards[columns >= 0], gamma)
+        table = ObservationTable(space, len(actions)), actions
+        table[0].add(states.observations[: len(actions)])
+    return TaskPolicy(space, action_space, copy.deepcopy(q_net), goals[ids], rewards, values, gamma, table)

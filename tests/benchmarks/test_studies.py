@@ -13,13 +13,14 @@ from benchmarks.mastery import MasteryConfig
 from benchmarks.pretraining import PretrainingConfig
 from benchmarks.report.runs import read
 from benchmarks.scores import normalized, read_table
-from benchmarks.studies import auxiliary, games, mastery, minatar, pretraining
+from benchmarks.studies import auxiliary, games, mastery, minatar, pretraining, tasks
 from benchmarks.studies.games import BetaStudyConfig, GamesStudyConfig
 from benchmarks.studies.minatar import MinAtarStudyConfig
 from benchmarks.studies.pretraining import PretrainingStudyConfig
 from benchmarks.studies.study import carry_out, configuration, mean_return
 from benchmarks.suite import Result, Spec, results
 from benchmarks.suite.run import SuiteConfig
+from benchmarks.tasks import TasksConfig
 from benchmarks.worlds import World
 from tests.benchmarks.command_line import rows_of
 from tests.sb3_manygoals.checkpoint.resuming import same
@@ -34,6 +35,7 @@ PARTS = {
     **{f"auxiliary, {name}": part.specs for name, part in auxiliary.PARTS.items()},
     "pretraining": pretraining.study().specs,
     "pretraining, torch's weights": pretraining.study(100, ortho_init=False).specs,
+    **{f"tasks, {name}": part.specs for name, part in tasks.PARTS.items()},
     "games": lambda seeds: GamesStudyConfig(seeds=seeds).specs(),
     "minatar": lambda seeds: MinAtarStudyConfig(seeds=seeds).specs(),
     "minatar, search": lambda seeds: MinAtarStudyConfig(seeds=seeds, part="search").specs(),
@@ -49,7 +51,7 @@ def test_the_runs_of_every_part_are_valid_and_told_apart(part):
     assert [spec.seed for spec in two] == [0] * len(one) + [1] * len(one)
     for spec in one:
         config = configuration(spec)
-        is_mastery = isinstance(config, MasteryConfig)
+        is_mastery = isinstance(config, MasteryConfig | TasksConfig)
         world, steps = (config.env_id, config.total_steps) if is_mastery else (config.game, config.steps)
         assert world in gym.registry or world.startswith("MiniGrid") or world in (*games.GAMES, *minatar.GAMES)
         assert (steps, config.seed) == (spec.steps, 0)

@@ -71,6 +71,19 @@ def test_the_best_of_several_rewards_depends_on_distance_and_discount(treasure):
     assert by_function.predict(cells[2], action_masks=np.array([True, False, False]))[0] == 0
 
 
+def test_a_plan_tells_more_than_a_network_that_has_not_learned(treasure):
+    cells = np.eye(9, dtype=np.uint8)
+    model = taught(Paid({8: 1.0}, ENDS), updates_per_step=0.01)
+    planned = model.task_policy(planned=True)
+    assert planned.predict(cells[1:8])[0].tolist() == [1] * 7
+    assert planned.predict(cells[3], action_masks=np.array([True, False, False]))[0] == 0
+    rewards = np.zeros(9)
+    rewards[model.goal_buffer.ids(cells[[1, 7]])] = 1.0, 1.03
+    for gamma, expected in ((None, [0, 1, 1, 1]), (1.0, [1, 1, 1, 1]), (0.8, [0, 0, 1, 1])):
+        policy = model.task_policy(rewards, gamma=gamma, planned=True)
+        assert policy.predict(cells[[2, 3, 5, 6]])[0].tolist() == expected, gamma
+
+
 def test_labels_count_arrivals_rewards_and_ends(treasure, tmp_path):
     goals, world = treasure.goal_buffer, Paid({8: 1.0}, ENDS)
     arrivals, sums, ended = goals.labels[goals.ids(np.eye(9, dtype=np.uint8))].T
@@ -118,6 +131,7 @@ def test_what_cannot_be_done_is_refused(treasure):
     refused("reward must be finite and not negative", reward=np.full(9, -1.0))
     refused("reward must be finite and not negative", reward=np.full(9, np.nan))
     refused("reward must be positive for a known observation, it is 0 for all 9", reward=np.zeros(9))
+    refused("planned=True needs a model that has planned", make_model(), planned=True)
     refused("max_goals must be a whole number, at least 1, got 0", max_goals=0)
     refused("the model has met no observation yet", make_model())
     refused("of 9 known observations none had a positive mean reward", taught(Paid({}, ENDS)))

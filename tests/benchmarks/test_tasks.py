@@ -1,0 +1,115 @@
+"""Tasks learned from nothing, and told to a trained agent."""
+
+import csv
+import itertools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from benchmarks.agents.rivals import HindsightPolicy
+from benchmarks.studies.tasks import PARTS, TasksStudyConfig
+from benchmarks.suite import Result
+from benchmarks.tasks import CURVE, TaskWorld, evaluate
+from benchmarks.told_tasks import TASKS, WORLD, returns, rewarded_states
+from gym_twoRooms.oracle import transition_matrices
+from tests.benchmarks.command_line import command
+from tests.sb3_manygoals.many_goals_dqn.models import make_model
+from tests.sb3_manygoals.worlds import Paid
+
+TINY = {
+    "many_goals": '{"policy_kwargs": {"net_arch": [16], "embedding_dim": 8}, "batch_size": 16, "goal_batch_size": 16}',
+    "ppo": '{"n_envs": 2, "n_steps": 100, "batch_size": 50, "n_epochs": 1}',
+    "a2c": '{"n_envs": 2}',
+    "dqn": '{"buffer_size": 500, "train_freq": 50}',
+    "hindsight": '{"max_episode_steps": 20, "train_freq": 400}',
+}
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("agent", TINY)
+def test_a_run_measures_its_task_and_goes_on(agent, tmp_path):
+    pytest.importorskip("minigrid")
+    quick = ["--world", "MiniGrid-Empty-5x5-v0", "--agent", agent, "--agent-kwargs", TINY[agent], "--eval-episodes", "2"]
+    quick += ["--total-steps", "1200", "--eval-freq", "600", "--no-progress-bar", "--output", str(tmp_path)]
+    done = command("tasks", *quick)
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.iterdir()
+    rows, (summary,) = read(folder / "curve.csv"), read(folder / "summary.csv")
+    assert list(rows[0]) == list(CURVE)
+    assert [int(row["step"]) for row in rows] == [600, 1200]
+    assert (summary["agent"], summary["first_reward"]) == (agent, rows[-1]["first_reward"])
+    assert (rows[-1]["planned"] != "") == (agent == "many_goals")
+    resumed = command("tasks", "--resume", str(folder), "--total-steps", "1800")
+    assert resumed.returncode == 0, resumed.stderr
+    assert read(folder / "curve.csv")[:2] == rows
+    assert [int(row["step"]) for row in read(folder / "curve.csv")] == [600, 1200, 1800]
+
+
+def test_success_and_returns_of_episodes():
+    class Right:
+        def predict(self, observation, *, deterministic):
+            return np.ones(len(observation), dtype=np.int64), None
+
+    class Corridors:
+        def make(self):
+            return gym.wrappers.TimeLimit(Paid({8: 0.5}, (8,), start=next(starts)), 4)
+
+    starts = itertools.cycle([6, 3])  # two steps, and more than there are
+    success, mean = evaluate(Right(), Corridors(), 4, 0, 0.9, greedy=True)
+    assert (success, mean) == (0.5, pytest.approx(0.5 * 0.9 / 2))
+    assert evaluate(Right(), Corridors(), 2, 0, 0.9, greedy=False, epsilon=1.0)[0] < 1.0
+
+
+def test_hindsight_acts_towards_what_was_rewarded():
+    class Model:
+        goal_buffer = make_model(Paid({8: 1.0}, (8,))).learn(300).goal_buffer
+
+    assert HindsightPolicy(Model()).goals.argmax(axis=1).tolist() == [8]
+
+
+def test_the_tasks_of_two_rooms_and_their_best_returns():
+    mdp = gym.make(WORLD).unwrapped.mdp
+    rewarded = {task: rewarded_states(mdp, task) for task in TASKS}
+    assert len(set(TASKS)) == len(TASKS) == 20
+    assert all(0 < mask.sum() < mdp.n_states / 2 for mask in rewarded.values())
+    task = "agent at the upper switch"
+    assert rewarded[task][mdp.encode(11, [52], [False])]
+    best = returns(transition_matrices(mdp), rewarded[task], 0.9)
+    near, far = (mdp.encode(agent, [52], [False]) for agent in (12, 3))
+    assert best[near] == pytest.approx(1.0)
+    assert best[far] == pytest.approx(0.9**2)
+    worst = returns(transition_matrices(mdp), rewarded[task], 0.9, np.full(mdp.n_states, 4))  # staying
+    assert worst[far] == 0.0
+
+
+def test_a_task_of_two_rooms_is_a_world():
+    world = TaskWorld(WORLD, None, "agent in the door")
+    env = world.make()
+    seen, _ = env.reset(seed=0)
+    mdp, rewarded = env.unwrapped.mdp, env.get_wrapper_attr("rewarded")
+    ended, steps = False, 0
+    env.action_space.seed(0)
+    while not ended and steps < 199:
+        assert not rewarded[mdp.states_of(seen[None])[0]]
+        seen, reward, ended, _, _ = env.step(env.action_space.sample())
+        steps += 1
+        assert (reward == 1.0) == ended == bool(rewarded[mdp.states_of(seen[None])[0]])
+    assert world.make_many(2, 0).reset().shape[0] == 2
+    done = command("tasks", "--world", WORLD, "--task", "to fly")
+    assert done.returncode == 1
+    assert "task must be one of agent above" in done.stderr
+    done = command("told-tasks", "--agent", "nowhere")
+    assert "agent must be the folder of a finished run of mastery" in done.stderr
+
+
+def test_the_comparison_has_medians_in_which_never_is_infinite():
+    specs = [spec for spec in PARTS["grids"].specs(3) if spec.agent == "dqn" and "FourRooms" in spec.game]
+    found = [{"first_reward": 100.0, "greedy_final": 0.0}, {"first_reward": 300.0, "greedy_solved": 400.0}, {}]
+    rows = TasksStudyConfig().compare([Result(spec, values, 1.0, 1) for spec, values in zip(specs, found, strict=True)])
+    (row,) = rows
+    assert (row["runs"], row["first_reward"], row["greedy_solved"]) == (3, 300.0, np.inf)
