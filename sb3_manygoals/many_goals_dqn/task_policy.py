@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -158,15 +158,12 @@ def planned_actions(
     return actions
 
 
-class Task(NamedTuple):
-    """Rewarded goals by their ids, and what is discounted of each by its distance, both of shape ``(n,)``."""
-
-    ids: NDArray[np.int64]
-    rewards: NDArray[np.float64]
+Task = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Rewarded goals by their ids, and what is discounted of each by its distance, both of shape ``(n,)``."""
 
 
 def task_of(goals: GoalBuffer, reward: Reward | None, gamma: float) -> Task:
-    """The task that a reward describes, None for the remembered one. Errors as of ``ManyGoalsDQN.task_policy``."""
+    """The task that a reward describes, None for the remembered one."""
     if len(goals) == 0:
         raise ValueError("no reward is known: the model has met no observation yet")
     if reward is None:
@@ -183,7 +180,7 @@ def task_of(goals: GoalBuffer, reward: Reward | None, gamma: float) -> Task:
     if len(ids) == 0:
         held_out = ". Held-out observations cannot be goals" if goals.has_held_out else ""
         raise ValueError(f"reward must be positive for a known observation, it is 0 for all {len(goals)}{held_out}")
-    return Task(ids, rewards[ids])
+    return ids, rewards[ids]
 
 
 def _remembered(goals: GoalBuffer, gamma: float) -> Task:
@@ -219,7 +216,7 @@ def _remembered(goals: GoalBuffer, gamma: float) -> Task:
             "reward, and stays there if it can, it does not maximize the sum of rewards",
             stacklevel=4,
         )
-    return Task(ids, worth[ids])
+    return ids, worth[ids]
 
 
 def make_task_policy(
