@@ -84,7 +84,7 @@ def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
     callbacks: dict[str, AuxiliaryCallback] = {}
     for task in tasks:
         episodes = EpisodeBuffer(model.observation_space, config.capacity, kind.n_stack, compress=kind.compress)
-        transitions = model.n_envs * model.n_steps  # as many as of A2C's own loss, which are the paper's 80
+        transitions = 80 * max(1, model.n_envs * model.n_steps // 80)  # as many as of A2C's own loss, the paper's 80 or more
         callbacks[task] = CALLBACKS[task](*weight, episodes=episodes, batch_size=transitions)
     return model, callbacks
 
