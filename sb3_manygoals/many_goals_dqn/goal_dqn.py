@@ -284,7 +284,12 @@ class GoalDQN(DQN):
             self._adopt_goals(self.env)
 
     def task_policy(
-        self, reward: Reward | None = None, *, gamma: float | None = None, planned: bool = False, max_goals: int = 10_000
+        self,
+        reward: Reward | None = None,
+        *,
+        gamma: float | None = None,
+        planned: bool | None = None,
+        max_goals: int = 10_000,
     ) -> TaskPolicy:
         """
         A policy for a task, made of the network as it is now. Give it to SB3's ``evaluate_policy``, or ask its ``predict``;
@@ -298,8 +303,9 @@ class GoalDQN(DQN):
         :param reward: None for the rewards that the environment gave while the model learned; else a function of a batch of
             observations, or an array, that gives a number of at least 0 for each of ``model.goal_buffer.observations``
         :param gamma: discount of the task, in (0, 1]; None: the model's. Another one is exact without chance only
-        :param planned: whether to take the actions of the last plan, where it knows a way to a reward, and the network's
-            elsewhere; for PlannedTargets, while the model has its replay memory
+        :param planned: whether to take the actions of the last plan where it knows a way to a reward, often long before the
+            network does, and the network's elsewhere. None: if there is a plan, as with PlannedTargets after learning, but not
+            in a loaded model
         :param max_goals: if more observations are rewarded, so many are drawn, with a warning
         :return: an SB3 policy, independent of what the model learns from now on
         :raises TypeError: if the goals are in the replay memory
@@ -312,12 +318,11 @@ class GoalDQN(DQN):
             raise ValueError("no reward is known: the model has no goals. Call set_env and load_goal_buffer")
         net = self.q_net if self.policy.q_net_ema is None else self.policy.q_net_ema
         values = self.gamma, self.goal_reward, self.step_reward
-        plan = None
-        if planned:
-            states = self.replay_buffer.states
-            if not isinstance(self.targets, PlannedTargets) or states is None or self.targets.plan.model is None:
-                raise ValueError("planned=True needs a model that has planned: with PlannedTargets, after it has learned")
-            plan = self.targets.plan, states
+        plan, states = None, getattr(self.replay_buffer, "states", None)
+        if planned is not False and isinstance(self.targets, PlannedTargets) and states is not None:
+            plan = None if self.targets.plan.model is None else (self.targets.plan, states)
+        if planned and plan is None:
+            raise ValueError("planned=True needs a model that has planned: with PlannedTargets, after it has learned")
         return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, max_goals, plan)
 
     def get_checkpoint_state(self) -> dict[str, Any]:

@@ -63,10 +63,10 @@ def test_the_best_of_several_rewards_depends_on_distance_and_discount(treasure):
     rewards = np.zeros(9)
     rewards[order[[1, 7]]] = 1.0, 1.03  # at .99 worth a way of three steps more, at .8 not worth one
     for gamma, expected in ((None, [0, 1, 1, 1]), (1.0, [1, 1, 1, 1]), (0.8, [0, 0, 1, 1])):
-        policy = treasure.task_policy(rewards, gamma=gamma)
+        policy = treasure.task_policy(rewards, gamma=gamma, planned=False)
         actions, _ = policy.predict(cells[[2, 3, 5, 6]])
         assert actions.tolist() == expected, gamma
-    by_function = treasure.task_policy(lambda seen: seen[:, 3] == 1)
+    by_function = treasure.task_policy(lambda seen: seen[:, 3] == 1, planned=False)
     assert by_function.predict(cells[[2, 4]])[0].tolist() == [1, 0]
     assert by_function.predict(cells[2], action_masks=np.array([True, False, False]))[0] == 0
 
@@ -74,7 +74,7 @@ def test_the_best_of_several_rewards_depends_on_distance_and_discount(treasure):
 def test_a_plan_tells_more_than_a_network_that_has_not_learned(treasure):
     cells = np.eye(9, dtype=np.uint8)
     model = taught(Paid({8: 1.0}, ENDS), updates_per_step=0.01)
-    planned = model.task_policy(planned=True)
+    planned = model.task_policy()  # as it has a plan
     assert planned.predict(cells[1:8])[0].tolist() == [1] * 7
     assert planned.predict(cells[3], action_masks=np.array([True, False, False]))[0] == 0
     rewards = np.zeros(9)
