@@ -60,7 +60,7 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
     """The command lines of each step, after ``python -m``."""
 
     def mastery(agent: str, steps: int, *options: str) -> Command:
-        length = ("--total-steps", str(max(300, int(steps * config.scale))), "--no-progress-bar")
+        length = ("--total-steps", str(max(300, int(steps * config.scale))), "--no-progress-bar", "--final-episodes", "1")
         return ("benchmarks", "mastery", "--agent", agent, *length, "--device", config.device, "--output", str(runs), *options)
 
     left_open = itertools.product((1e-4, 3e-4), (250, 2_500), (10, 50))  # by the paper: step size, target network's period, T
@@ -73,9 +73,11 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
     return {
         "tests": [("pytest", "-q", "-k", "cuda or gpu", "tests/sb3_manygoals")],
         "update": [("benchmarks", "speed-update", "--threads", "1", "--rounds", "3", "--output", str(runs))],
-        "default": [mastery("default", 200_000, "--eval-freq", str(max(300, int(10_000 * config.scale))))],
-        "recipe": [mastery("paper", 3_000_000, "--agent-kwargs", each) for each in recipes],
-        "mansion": [mastery("default", 2_000_000, "--map", "mansion", "--curve-goals", "1000", "--most-goals", "5000")],
+        "default": [
+            mastery("default", 200_000, "--most-goals", "1000", "--eval-freq", str(max(300, int(10_000 * config.scale))))
+        ],
+        "recipe": [mastery("paper", 3_000_000, "--most-goals", "1000", "--agent-kwargs", each) for each in recipes],
+        "mansion": [mastery("default", 2_000_000, "--map", "mansion", "--most-goals", "5000")],
     }
 
 
