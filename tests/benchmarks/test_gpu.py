@@ -44,8 +44,8 @@ def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, ca
 LONG = "import time; time.sleep(60)"
 
 
-@pytest.mark.skipif(th.cuda.is_available(), reason="asks for a machine without a CUDA device")
-def test_no_device_and_no_time_are_refused(tmp_path):
+def test_no_device_and_no_time_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(th.cuda, "is_available", lambda: False)
     assert "no CUDA device; --device cpu rehearses" in command("gpu", "--output", str(tmp_path)).stderr
     with pytest.raises(ValueError, match="minutes and scale must be positive, got 0 and 1"):
         GPUConfig(minutes=0, scale=1, device="cpu", output=tmp_path).run()
