@@ -68,6 +68,8 @@ class TasksConfig(RunConfig):
     """Environment steps between measurements."""
     eval_episodes: int = 100
     """Episodes of each, which do not count as steps; of greedy actions in one layout only 1, as all are alike."""
+    patience: int = 0
+    """End early, once the task was solved at so many measurements in a row; 0: never."""
     eval_epsilon: float = 0.05
     """Random actions of agents that have no random policy, in the measurement of sampled actions."""
     gamma: float = 0.99
@@ -204,7 +206,14 @@ class Measure(BaseCallback):
             self.first_reward = self.num_timesteps
         if self.num_timesteps // self.config.eval_freq > len(self.rows):
             self._measure()
-        return True
+        return not self._is_settled()
+
+    def _is_settled(self) -> bool:
+        """Whether one of the policies has solved the task often enough."""
+        last = self.rows[-self.config.patience :]
+        columns = [CURVE.index(name) for name in POLICIES]
+        enough = 0 < self.config.patience <= len(self.rows)
+        return enough and any(all(_is_solved(row[column]) for row in last) for column in columns)
 
     def _measure(self) -> None:
         config, planned = self.config, isinstance(getattr(self.model, "targets", None), PlannedTargets)
@@ -229,12 +238,16 @@ class Measure(BaseCallback):
         self.first_reward, self.rows = state["first_reward"], state["rows"]
 
 
+def _is_solved(success: str) -> bool:
+    return success != "" and float(success) >= SOLVED
+
+
 def scores(measure: Measure) -> dict[str, Any]:
     """For each policy the first measurement from which it is solved, and the share of later ones at which it was, too."""
     score: dict[str, Any] = {"first_reward": measure.first_reward}
     for column in POLICIES:
         place = CURVE.index(column)
-        solved = [row[place] != "" and float(row[place]) >= SOLVED for row in measure.rows]
+        solved = [_is_solved(row[place]) for row in measure.rows]
         first = solved.index(True) if any(solved) else None
         score[f"{column}_solved"] = None if first is None else measure.rows[first][0]
         score[f"{column}_kept"] = None if first is None else round(float(np.mean(solved[first:])), 3)

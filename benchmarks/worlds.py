@@ -73,6 +73,7 @@ class World:
         """An environment, by ``gymnasium.make`` with these options; an error if agents cannot learn goals in it."""
         is_grid = self.id.startswith(("MiniGrid-", "BabyAI-"))
         try:
+            env: gym.Env[Any, Any]
             if is_grid:
                 import minigrid  # noqa: F401 - registers its worlds
 

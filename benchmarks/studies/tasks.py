@@ -25,14 +25,18 @@ GRIDS = tuple(
     for name in ("DoorKey-8x8", "FourRooms", "MultiRoom-N4-S5", "KeyCorridorS3R1", "UnlockPickup", "LavaCrossingS9N1")
 )
 
+COMMON: Options = {"eval_episodes": 20, "patience": 5}
+
 AGENTS: dict[str, Options] = {
-    "many_goals": {},
-    "many_goals-favored": {"favored": 0.25},
-    **{name: {"agent": name} for name in ("ppo", "a2c", "dqn")},
-    "hindsight": {"agent": "hindsight", "favored": 0.5, "agent_kwargs": {"max_episode_steps": 200}},
+    "many_goals": COMMON,
+    "many_goals-favored": {**COMMON, "favored": 0.25},
+    **{name: {**COMMON, "agent": name} for name in ("ppo", "a2c", "dqn")},
+    "hindsight": {**COMMON, "agent": "hindsight", "favored": 0.5, "agent_kwargs": {"max_episode_steps": 200}},
 }
 
-SCRATCH: dict[str, Options] = {f"ppo-{number}": {"agent": "ppo", "task": task} for number, task in enumerate(TASKS, 1)}
+SCRATCH: dict[str, Options] = {
+    f"ppo-{number}": {**COMMON, "eval_episodes": 100, "agent": "ppo", "task": task} for number, task in enumerate(TASKS, 1)
+}
 """Each task of told-tasks learned by itself."""
 
 PARTS = {

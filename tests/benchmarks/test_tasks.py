@@ -10,7 +10,7 @@ import pytest
 from benchmarks.agents.rivals import HindsightPolicy
 from benchmarks.studies.tasks import PARTS, TasksStudyConfig
 from benchmarks.suite import Result
-from benchmarks.tasks import CURVE, TaskWorld, evaluate
+from benchmarks.tasks import CURVE, Measure, TasksConfig, TaskWorld, evaluate
 from benchmarks.told_tasks import TASKS, WORLD, returns, rewarded_states
 from gym_twoRooms.oracle import transition_matrices
 from tests.benchmarks.command_line import command
@@ -48,6 +48,14 @@ def test_a_run_measures_its_task_and_goes_on(agent, tmp_path):
     assert resumed.returncode == 0, resumed.stderr
     assert read(folder / "curve.csv")[:2] == rows
     assert [int(row["step"]) for row in read(folder / "curve.csv")] == [600, 1200, 1800]
+
+
+def test_a_run_ends_once_its_task_was_solved_often_enough():
+    measure = Measure(TasksConfig(patience=2), TaskWorld("MiniGrid-Empty-5x5-v0"), None)
+    for success, settled in zip(("1.0", "0.9", "0.95", "1.0"), (False, False, False, True), strict=True):
+        measure.rows.append([600, 100, success, "", "0.5", "", "", ""])
+        assert measure._is_settled() == settled
+    assert not Measure(TasksConfig(), measure.world, None)._is_settled()
 
 
 def test_success_and_returns_of_episodes():
