@@ -311,6 +311,10 @@ class ReplayPlan:
         actions[planned] = self.best[states[planned], columns[planned]]
         return actions
 
+    def states_of(self, goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The states that known goals are, -1 for a goal that was not met."""
+        return self._goal_states[goal_ids]
+
     def columns_of(self, goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Columns of goals in the values, -1 for goals that are not planned."""
         known = (goal_ids >= 0) & (goal_ids < len(self._columns))

@@ -19,19 +19,25 @@ from sb3_manygoals.many_goals_dqn.exploration import CountBonus
 from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
+from sb3_manygoals.many_goals_dqn.routes import Routes
 
 GoalSampling = Literal["uniform", "batch", "behavior"]
 
 _LAST_PLAN = 0.7  # share of training after which nothing is planned again
+_OWN = 0.5  # share of the weight for states on the way to a goal with this goal
 _TIE = 0.2  # actions count as best if their value is lower than the best by at most this share of a step's cost
 
 
 class Draw(NamedTuple):
-    """The data of one update: S transitions, G goals (observations) and their ids, -1 for unknown ones."""
+    """
+    The data of one update: S transitions, G goals (observations) and their ids, -1 for unknown ones; and, where each state was
+    drawn on the way to one of the goals, the place of that goal among them, shape (S,).
+    """
 
     batch: ManyGoalsSamples
     goals: th.Tensor
     goal_ids: th.Tensor
+    own: th.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,7 @@ class TDTargets(Targets):
 
     def _pairwise_losses(self, draw: Draw) -> th.Tensor:
         """Every transition with every goal, at the cost of S + G passes of the trunk."""
-        batch, goals, goal_ids = draw
+        batch, goals, goal_ids, _ = draw
         net, target, n = self.learner.policy.q_net, self.learner.policy.q_net_target, len(batch.actions)
         with th.no_grad():
             features = target.trunk(th.cat([batch.next_observations, goals]))
@@ -198,7 +204,7 @@ class TDTargets(Targets):
 
     def _paired_losses(self, draw: Draw) -> th.Tensor:
         """Each transition with its own goal."""
-        batch, goals, goal_ids = draw
+        batch, goals, goal_ids, _ = draw
         with th.no_grad():
             next_q = self.learner.policy.q_net_target(batch.next_observations, goals)[:, None]
         q = self.learner.policy.q_net(batch.observations, goals).gather(1, batch.actions[:, None])
@@ -214,8 +220,10 @@ class PlannedTargets(Targets):
     """
     Values from value iteration in the replay memory (:class:`~sb3_manygoals.many_goals_dqn.planning.ReplayPlan`), for worlds
     whose observations recur: of all goals, or of draws of them where all are too many for ``max_plan_bytes``. The network
-    learns the values of all actions and which of them are best, in states drawn uniformly, however often they were met. Errors
-    are measured in steps; a step costs ``goal_reward - step_reward``. During training, behavior follows the plan, and
+    learns the values of all actions and which of them are best, in states drawn uniformly, however often they were met. Where
+    goals are a draw, states are drawn on the ways to them instead (:class:`~sb3_manygoals.many_goals_dqn.routes.Routes`), and
+    half of the weight is that of each state with its own goal: in large worlds few other pairs are near enough to teach much.
+    Errors are measured in steps; a step costs ``goal_reward - step_reward``. During training, behavior follows the plan, and
     exploration the counts (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`), also where a goal is not planned.
 
     :param learner: whose network is trained
@@ -255,6 +263,7 @@ class PlannedTargets(Targets):
         self.initial_value = learner.goal_reward  # that of a goal reached, so that distances grow from 0
         self.plan = ReplayPlan(*learner.rewards, check_whole("max_plan_bytes", max_plan_bytes))
         self.fresh_goals = check_number("fresh_goals", fresh_goals, "[0, inf)")
+        self.routes = Routes(self.plan)
         self._due = 0.0  # goals to be exchanged
         self.exploration = CountBonus(int(learner.policy.action_space.n))
         self.planned_at: int | None = None  # environment steps at the last plan
@@ -274,27 +283,35 @@ class PlannedTargets(Targets):
             self.planned_at = num_timesteps
 
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
-        """States in which an action was tried, and planned goals, both uniformly. The batch has no more than these states."""
+        """
+        Planned goals, drawn uniformly; and states in which an action was tried, uniformly or on the ways to these goals. The
+        batch has no more than these states.
+        """
         replay, goals, device = self.learner.replay_buffer, self.learner.goal_buffer, self.learner.policy.device
         assert self.plan.model is not None
         assert replay.states is not None
         self._due += self.fresh_goals if self.plan.is_draw else 0.0
         while self._due >= 1.0:
             self._due -= self.plan.rotate(self.sweeps)
-        left, planned = self.plan.model.left, self.plan.goal_ids
-        states = left[rng.integers(len(left), size=batch_size)]
+        own = None
         if self.plan.is_draw:
-            ids = planned[rng.integers(len(planned), size=goal_batch_size)]
+            planned = self.plan.goal_ids
+            columns = rng.choice(len(planned), min(goal_batch_size, len(planned)), replace=False)
+            rounds = range(0, batch_size, len(columns))
+            ids, states = planned[columns], np.concatenate([self.routes.draw(columns, rng) for _ in rounds])[:batch_size]
+            own = th.arange(batch_size, device=device) % len(ids)
         else:
+            left = self.plan.model.left
+            states = left[rng.integers(len(left), size=batch_size)]
             ids = goals.sample_ids(goal_batch_size, rng)
         observations = th.as_tensor(replay.states[states], device=device)
         unset, numbers = th.zeros(batch_size, dtype=th.int64, device=device), th.as_tensor(states, device=device)
         batch = ManyGoalsSamples(observations, unset, observations, unset, unset.bool(), states=numbers)
-        return Draw(batch, th.as_tensor(goals[ids], device=device), th.as_tensor(ids, device=device))
+        return Draw(batch, th.as_tensor(goals[ids], device=device), th.as_tensor(ids, device=device), own)
 
     def losses(self, draw: Draw) -> th.Tensor:
         """Every state with every goal, all actions whose value the plan knows."""
-        batch, goals, goal_ids = draw
+        batch, goals, goal_ids, own = draw
         assert batch.states is not None
         net, n = self.learner.policy.q_net, len(batch.observations)
         values = self.plan.action_values(batch.states.cpu().numpy(), goal_ids.cpu().numpy())
@@ -307,6 +324,9 @@ class PlannedTargets(Targets):
         weights = known.float()
         if self.near_decay < 1.0:
             weights = weights * near_weights(best[:, :, 0], self.near_decay, self.near_floor, *self.learner.rewards)
+        if own is not None:
+            pairs = th.nn.functional.one_hot(own, len(goals)) * known
+            weights = (1.0 - _OWN) * weights + _OWN * len(goals) * pairs
         cost = self.learner.goal_reward - self.learner.step_reward
         errors = th.where(told, (q - planned) / cost, 0.0).square().sum(dim=2) / told.sum(dim=2).clamp(min=1)
         if self.best_weight:

@@ -1,0 +1,64 @@
+"""Walkers on the ways to planned goals."""
+
+import numpy as np
+import pytest
+
+from sb3_manygoals import GoalBuffer
+from sb3_manygoals.many_goals_dqn import routes
+from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
+from sb3_manygoals.many_goals_dqn.routes import Routes
+from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, filled
+
+
+def routes_to(transitions, cells, rng=None):
+    """Walkers to goals, of a draw if there are others; and the number of each cell."""
+    buffer, goals = filled(transitions), GoalBuffer(CELLS)
+    goals.add(np.unique([cell for here, _, there, _ in transitions for cell in (here, there)]))
+    plan = ReplayPlan(0.99, 0.0, -0.1)
+    plan.refresh(buffer, goals, 100)
+    plan.goal_ids = goals.ids(np.array(cells))
+    return Routes(plan), buffer.states.ids
+
+
+@pytest.fixture
+def certain(monkeypatch):
+    monkeypatch.setattr(routes, "_RANDOM", 0.0)
+    monkeypatch.setattr(routes, "_LOST", 0.0)
+
+
+@pytest.mark.usefixtures("certain")
+def test_walkers_follow_the_plan_and_begin_anew_at_their_goal():
+    chain = [(cell, 1, cell + 1, False) for cell in range(40)] + [(40, 1, 0, False)]
+    walkers, state_of = routes_to(chain, [30, 7])
+    place = np.argsort(state_of(np.arange(41)))  # cells of states
+    rng, columns = np.random.default_rng(0), np.arange(2)
+    before, arrived = place[walkers.draw(columns, rng)], 0
+    for _ in range(200):
+        after = place[walkers.draw(columns, rng)]
+        near = (np.array([30, 7]) - before) % 41 <= 3
+        np.testing.assert_array_equal(after[~near], (before[~near] + 3) % 41)
+        arrived, before = arrived + near, after
+    assert (arrived > 5).all()
+    walkers.draw(np.array([1]), rng)
+    assert place[walkers.states[0]] == before[0]  # the other one stays where it is
+
+
+@pytest.mark.usefixtures("certain")
+def test_walkers_meet_outcomes_as_often_as_the_model_says():
+    outcomes = [(0, 0, 1, False)] * 6 + [(0, 0, 2, False)] * 3 + [(0, 0, 3, True)] * 4  # the rarer two count one less
+    walkers, state_of = routes_to([*outcomes, (1, 0, 3, False), (2, 0, 3, False), (3, 0, 0, False)], [3])
+    rng = np.random.default_rng(0)
+    walkers.draw(np.array([0]), rng)
+    n = 20_000
+    after = walkers._step(np.repeat(state_of(np.array([0])), n), np.repeat(walkers.plan.goal_ids, n), rng)
+    shares = np.bincount(after, minlength=4)[state_of(np.arange(4))] / n
+    # 6, 2 and 3 of 11; after the end it begins anew, anywhere
+    np.testing.assert_allclose(shares, np.array([0, 6, 2, 0]) / 11 + 3 / 11 / 4, atol=0.015)  # 5 standard deviations
+
+
+def test_a_walker_whose_goal_has_no_known_way_wanders_and_stays_where_nothing_was_tried():
+    walkers, state_of = routes_to([(0, 0, 1, False), (1, 0, 0, False), (2, 0, 0, False)], [2])
+    rng = np.random.default_rng(0)
+    met = np.concatenate([walkers.draw(np.array([0]), rng) for _ in range(500)])
+    assert set(met) <= set(state_of(np.arange(3)))
+    assert np.bincount(met, minlength=3)[state_of(np.arange(2))].min() > 100
