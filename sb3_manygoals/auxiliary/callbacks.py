@@ -266,7 +266,7 @@ class PixelControlCallback(AuxiliaryCallback):
 
     def loss(self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator) -> th.Tensor:
         batch, observations, actions, real = self._draw(episodes, rng, policy.device)
-        newest = np.ascontiguousarray(episodes.frames.newest(batch.observations))
+        newest = np.ascontiguousarray(episodes.frames.split(batch.observations)[:, :, -1])
         changes = pixel_changes(th.as_tensor(newest, device=policy.device).float() / 255.0, policy.crop, policy.cell)
         ended = th.as_tensor(batch.terminated, device=policy.device)
         losses = pixel_control_losses(policy.cell_values(observations), actions, changes, ended, real, self.gamma)

@@ -49,7 +49,7 @@ class FrameReplayBuffer(ReplayBuffer):
         self.pos, self.full = state["pos"], state["full"]
 
     def _frames_state(self) -> dict[str, Any]:
-        return {"store": self.frames.get_checkpoint_state(), "ids": [self.observations.ids, self.next_observations.ids]}
+        return self.frames.get_checkpoint_state(self.observations.frames, self.next_observations.frames)
 
     def _restore_frames(self, state: dict[str, Any]) -> None:
         for name in ("buffer_size", "n_envs"):
@@ -59,10 +59,9 @@ class FrameReplayBuffer(ReplayBuffer):
         if "frames" not in state:
             raise CheckpointError("the replay memory was saved with whole observations, this one keeps frames")
         try:
-            self.frames.set_checkpoint_state(state["frames"]["store"])
+            self.observations.frames, self.next_observations.frames = self.frames.set_checkpoint_state(state["frames"])
         except ValueError as error:
             raise CheckpointError(str(error)) from error
-        self.observations.ids, self.next_observations.ids = (ids.copy() for ids in state["frames"]["ids"])
 
 
 class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
