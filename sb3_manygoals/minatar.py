@@ -121,10 +121,7 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         return {"game": self.game, "steps": self.steps.copy(), "games": games}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`
-        :raises ValueError: if it is of another game, or another number of them
-        """
+        """:raises ValueError: if the state is of another game, or another number of them"""
         ours, theirs = (self.game, self.num_envs), (state["game"], len(state["games"]))
         if ours != theirs:
             raise ValueError(f"the state is of {theirs[1]} games of {theirs[0]}, not of {ours[1]} of {ours[0]}")
