@@ -19,10 +19,9 @@ from torch's smaller weights.
 
 from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer, ManyGoalsFrameReplayBuffer
 from sb3_manygoals.pretraining.reward_prediction import RewardPredictionPolicy, RewardPredictor
-from sb3_manygoals.pretraining.transfer import CopiedLayer, TransferError, transfer_trunk
+from sb3_manygoals.pretraining.transfer import TransferError, transfer_trunk
 
 __all__ = [
-    "CopiedLayer",
     "FrameReplayBuffer",
     "ManyGoalsFrameReplayBuffer",
     "RewardPredictionPolicy",
