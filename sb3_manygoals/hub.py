@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from stable_baselines3.common.type_aliases import GymEnv
 
 from sb3_manygoals.many_goals_dqn import ManyGoalsDQN
@@ -25,8 +25,6 @@ def push_to_hub(
     repo_id: str,
     env_id: str,
     metrics: Mapping[str, float] | None = None,
-    commit_message: str = "Add a trained agent",
-    token: str | None = None,
 ) -> str:
     """
     Upload an agent: ``model.zip``, the known goals in ``goals.npz``, and a model card in ``README.md``.
@@ -35,8 +33,6 @@ def push_to_hub(
     :param repo_id: repository on the Hub, "name/repository"; it is made if there is none
     :param env_id: id of the environment in which the model was trained
     :param metrics: further results for the card by name, such as ``{"mastery": 0.98}``
-    :param commit_message: of the upload
-    :param token: of the Hub; None for the one that is logged in
     :return: address of the repository
     :raises ValueError: if ``repo_id`` is not of the form "name/repository", or the model knows no goals
     """
@@ -49,9 +45,9 @@ def push_to_hub(
         place = Path(folder)
         model.save(place / _MODEL)
         model.save_goal_buffer(place / _GOALS)
-        (place / _CARD).write_text(model_card(model, repo_id, env_id, metrics), encoding="utf-8")
+        (place / _CARD).write_text(_model_card(model, repo_id, env_id, metrics or {}), encoding="utf-8")
         for name in (_MODEL, _GOALS, _CARD):
-            address = huggingface_sb3.push_to_hub(repo_id, str(place / name), commit_message, token)
+            address = huggingface_sb3.push_to_hub(repo_id, str(place / name), "Add a trained agent")
     return str(address)
 
 
@@ -72,29 +68,25 @@ def load_from_hub(repo_id: str, env: GymEnv | None = None, **kwargs: Any) -> Man
     return model
 
 
-def model_card(model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping[str, float] | None = None) -> str:
-    """The model card: Markdown, with the Hub's metadata in YAML. Arguments as of :func:`push_to_hub`."""
+def _model_card(model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping[str, float]) -> str:
+    """Markdown, with the Hub's metadata in YAML, of which JSON is a part."""
     assert model.goal_buffer is not None
-    tags = [env_id, "reinforcement-learning", "deep-reinforcement-learning", "stable-baselines3", "goal-conditioned"]
-    metadata: dict[str, Any] = {"library_name": "stable-baselines3", "tags": tags}
-    measured = ""
-    if metrics:
-        result = {
-            "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
-            "dataset": {"name": env_id, "type": env_id},
-            "metrics": [{"type": name, "name": name, "value": float(value)} for name, value in metrics.items()],
-        }
-        metadata["model-index"] = [{"name": "ManyGoalsDQN", "results": [result]}]
-        rows = [f"| {name} | {value:.4f} |" for name, value in metrics.items()]
-        measured = "\n".join(["", "| result | |", "|---|---|", *rows, ""])
+    result = {
+        "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+        "dataset": {"name": env_id, "type": env_id},
+        "metrics": [{"type": name, "name": name, "value": float(value)} for name, value in metrics.items()],
+    }
+    index = [{"name": "ManyGoalsDQN", "results": [result] if metrics else []}]
     return f"""---
-{yaml.safe_dump(metadata, sort_keys=False).strip()}
+library_name: stable-baselines3
+tags: [{env_id}, reinforcement-learning, deep-reinforcement-learning, stable-baselines3, goal-conditioned]
+model-index: {json.dumps(index)}
 ---
 
 # ManyGoalsDQN in {env_id}
 
 One network for {len(model.goal_buffer):,} goals: all observations that the agent met in {model.num_timesteps:,} steps.
-{measured}
+
 ```python
 import gymnasium as gym
 from sb3_manygoals import GoalBufferWrapper

@@ -52,8 +52,9 @@ def test_an_agent_comes_back_with_its_goals(hub, model, tmp_path):
     assert hub.load_from_hub("somebody/agent", device="cpu").env is None
 
 
-def test_the_card_has_metadata_results_and_a_program(hub, model):
-    _, metadata, text = hub.model_card(model, "somebody/agent", WORLD, {"mastery": 0.5}).split("---\n", 2)
+def test_the_card_has_metadata_results_and_a_program(hub, model, tmp_path):
+    hub.push_to_hub(model, "somebody/agent", WORLD, {"mastery": 0.5})
+    _, metadata, text = (tmp_path / "somebody/agent/README.md").read_text().split("---\n", 2)
     read = yaml.safe_load(metadata)
     assert read["library_name"] == "stable-baselines3"
     assert {WORLD, "reinforcement-learning"} <= set(read["tags"])
@@ -61,11 +62,7 @@ def test_the_card_has_metadata_results_and_a_program(hub, model):
     assert result["dataset"]["name"] == WORLD
     assert result["metrics"] == [{"type": "mastery", "name": "mastery", "value": 0.5}]
     assert f"{len(model.goal_buffer)} goals" in text
-    assert "| mastery | 0.5000 |" in text
     compile(text.split("```python\n")[1].split("```")[0], "card", "exec")
-    bare = hub.model_card(model, "somebody/agent", WORLD)
-    assert "model-index" not in bare
-    assert "| result |" not in bare
 
 
 def test_bad_input_is_refused_before_anything_is_uploaded(hub, model, tmp_path):
