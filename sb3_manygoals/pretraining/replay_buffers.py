@@ -34,15 +34,12 @@ class FrameReplayBuffer(ReplayBuffer):
         self.next_observations: Any = FrameArray(self.frames, self.buffer_size, self.n_envs)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree; its arrays are views of the memory, to be written before anything is added"""
+        """As :class:`~sb3_manygoals.checkpoint.callback.Checkpointable` has it."""
         numbers = {name: getattr(self, name) for name in ("buffer_size", "n_envs", "pos", "full")}
         return {**numbers, **{name: getattr(self, name)[: self.size()] for name in _ARRAYS}, "frames": self._frames_state()}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`
-        :raises CheckpointError: if it is of a memory of another size or for other frames
-        """
+        """:raises CheckpointError: if it is of a memory of another size or for other frames"""
         self._restore_frames(state)
         for name in _ARRAYS:
             getattr(self, name)[: len(state[name])] = state[name]
