@@ -112,11 +112,6 @@ class EpisodeBuffer:
         """Of the episodes that are kept, in ascending order."""
         return np.sort(np.array([score for score, *_ in self._best], dtype=np.float64))
 
-    @property
-    def n_transitions(self) -> int:
-        """In the episodes that are kept; unfinished ones do not count."""
-        return sum(len(segment.actions) for segment in self._segments)
-
     def start(self, observations: NDArray[Any], keep_ongoing: bool = False) -> None:
         """
         Drop unfinished episodes and begin new ones.
