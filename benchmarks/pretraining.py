@@ -136,7 +136,7 @@ def _pretrain(config: PretrainingConfig, folder: Path, model: A2C) -> None:
     learner, began = make_learner(config), time.perf_counter()
     recording.train(config, learner, config.pretrain_steps, folder, log_interval=20, part="pretraining")
     print(f"pre-training took {time.perf_counter() - began:.0f} s")
-    for layer in transfer_trunk(learner, model):
-        print(f"copied {layer.source} to {layer.target}, {'x'.join(map(str, layer.shape))}")
+    for target, source in transfer_trunk(learner, model).items():
+        print(f"copied {source} to {target}")
     set_generators(generators)  # those of A2C's seed, whether pre-training was done just now or only read
     model.num_timesteps = config.pretrain_steps

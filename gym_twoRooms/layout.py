@@ -14,8 +14,6 @@ FLOOR, WALL, SLIPPERY, BLOCK = ".#WB"
 DOORS, SWITCHES = "DEFG", "STUV"
 """The symbols of doors, and of the switches that operate them, in the same order."""
 SYMBOLS = FLOOR + WALL + DOORS + SWITCHES + SLIPPERY + BLOCK
-MAX_SIDE = 64
-"""Most rows, and most columns, that a map may have."""
 
 DIRECTIONS: tuple[Cell, ...] = ((-1, 0), (1, 0), (0, -1), (0, 1))
 """What each move adds to a cell, in the order of the actions."""
@@ -152,8 +150,6 @@ class Layout:
             for column, symbol in enumerate(line):
                 if symbol not in SYMBOLS:
                     raise LayoutError(f"Unknown symbol {symbol!r} at {_at((row, column))}; known are {' '.join(SYMBOLS)}.")
-        if max(self.height, self.width) > MAX_SIDE:
-            raise LayoutError(f"The map is {self.height} x {self.width} cells; at most {MAX_SIDE} x {MAX_SIDE} are supported.")
         if len(self.free) < 2:
             raise LayoutError(f"The map has {len(self.free)} free cells; the agent needs at least 2 to have somewhere to go.")
 

@@ -61,11 +61,8 @@ class AtariVecEnv(GymnasiumVecEnv):
     :param seed: of the first copy, which the others count up from; None: drawn
     :param clip_reward: whether the learner sees the signs of rewards
     :param terminal_on_life_loss: whether a lost life ends the learner's episode
-    :param repeat_action_probability: of each frame; 0: actions are not sticky
-    :param noop_max: a game begins with fewer frames of no-op than this, drawn uniformly
-    :param fire_on_reset: whether it begins with FIRE in place of a no-op, where the game has that action
-    :param max_frames: after which a game is stopped; the default is half an hour of play, as of ``NoFrameskip-v4``
-    :param num_threads: that step the games; 0: as many as there are processors, or games
+    :param settings: of ale-py's AtariVectorEnv: ``repeat_action_probability``, ``noop_max``, ``use_fire_reset``,
+        ``max_num_frames_per_episode``, ``num_threads`` and so on, with its defaults
     :raises ValueError: if there is no such game, or N is not positive
     """
 
@@ -79,25 +76,11 @@ class AtariVecEnv(GymnasiumVecEnv):
         *,
         clip_reward: bool = True,
         terminal_on_life_loss: bool = True,
-        repeat_action_probability: float = 0.0,
-        noop_max: int = 30,
-        fire_on_reset: bool = True,
-        max_frames: int = 108_000,
-        num_threads: int = 0,
+        **settings: Any,
     ) -> None:
         check_count("n_envs", n_envs)
         self.game = rom_id(game)
-        games = ReplayableAtari(
-            self.game,
-            n_envs,
-            life_loss_info=terminal_on_life_loss,
-            repeat_action_probability=repeat_action_probability,
-            noop_max=noop_max,
-            use_fire_reset=fire_on_reset,
-            max_num_frames_per_episode=max_frames,
-            num_threads=num_threads,
-        )
-        super().__init__(games)
+        super().__init__(ReplayableAtari(self.game, n_envs, life_loss_info=terminal_on_life_loss, **settings))
         keep_freed_memory()  # each update takes and frees batches of megabytes
         self.clip_reward = clip_reward
         self._scores = np.zeros(n_envs, dtype=np.int64)
@@ -147,7 +130,7 @@ class AtariVecEnv(GymnasiumVecEnv):
         return [wrapper_class is Monitor for _ in super().env_is_wrapped(wrapper_class, indices)]
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: scores and times so far; the games are asked by themselves"""
+        """:return: scores and times so far; the games are in the state of ``vector_env``"""
         return {
             "scores": self._scores,
             "frames_of_episode": self._frames_of_episode,
@@ -157,24 +140,10 @@ class AtariVecEnv(GymnasiumVecEnv):
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:param state: of :meth:`get_checkpoint_state`"""
+        """As :class:`~sb3_manygoals.checkpoint.callback.Checkpointable` has it."""
         self._scores, self._frames_of_episode = state["scores"], state["frames_of_episode"]
         self._began = time.time() - state["seconds"]
         self.reset_infos, self._seeds = state["reset_infos"], state["seeds"]
-
-
-def make_atari_vec_env(game: str, n_envs: int = 16, seed: int | None = None, **settings: Any) -> AtariVecEnv:
-    """
-    Atari games for SB3's algorithms. For SB3's own wrappers around single games use its ``make_atari_env``.
-
-    :param game: its name, as ``"MsPacman"`` or ``"ms_pacman"``
-    :param n_envs: how many games at once, N; the paper's A2C has 16
-    :param seed: of the first, which the others count up from; None: drawn
-    :param settings: further arguments of :class:`AtariVecEnv`
-    :return: the environment, with observations (N, 4, 84, 84) uint8
-    :raises ValueError: if there is no such game, or N is not positive
-    """
-    return AtariVecEnv(game, n_envs, seed, **settings)
 
 
 def rom_id(game: str) -> str:

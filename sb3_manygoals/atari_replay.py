@@ -104,10 +104,7 @@ class ReplayableAtari(AtariVectorEnv):
         return obs, rewards, terminated, truncated, infos
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """
-        :return: seeds, numbers of games and actions since; and a digest of the frames that they must lead to
-        :raises CheckpointError: if actions are sticky, as chance in them depends on all that was played before
-        """
+        """:raises CheckpointError: if actions are sticky, as chance in them depends on all that was played before"""
         if self._sticky:
             raise CheckpointError("games with sticky actions cannot be saved: make them with repeat_action_probability=0")
         if self._seeds is None or self._latest is None:
@@ -116,10 +113,7 @@ class ReplayableAtari(AtariVectorEnv):
         return {"seeds": self._seeds, "resets": self._resets, "actions": actions, "latest": _digest(self._latest)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`, whose games are played again
-        :raises CheckpointError: if they come to other frames: those of another game, or of another version of ale-py
-        """
+        """:raises CheckpointError: if the games are played again and come to other frames, as of another game or ale-py"""
         if state["seeds"] is None:
             return
         actions = [np.asarray(played, dtype=np.int64) for played in state["actions"]]

@@ -42,7 +42,6 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
     :param num_envs: N
     :param max_episode_steps: steps after which a game is truncated; MinAtar itself has no limit
     :param sticky_action_prob: the chance that a game repeats the action before
-    :param difficulty_ramping: whether games become harder as they go on
     :raises ValueError: if there is no such game, or a number is out of range
     """
 
@@ -54,13 +53,12 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         num_envs: int = 1,
         max_episode_steps: int = 5_000,
         sticky_action_prob: float = 0.1,
-        difficulty_ramping: bool = True,
     ) -> None:
         self.num_envs = check_count("num_envs", num_envs)
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
         check_number("sticky_action_prob", sticky_action_prob, "[0, 1]")
         self.game = check_game(game, GAMES)
-        self.games = [Environment(self.game, sticky_action_prob, difficulty_ramping) for _ in range(num_envs)]
+        self.games = [Environment(self.game, sticky_action_prob) for _ in range(num_envs)]
         self.action_set = self.games[0].minimal_action_set()
         height, width, channels = self.games[0].state_shape()
         self._shape = (channels, height, width)
@@ -113,7 +111,7 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         return obs, rewards, terminated, truncated, infos
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: each game's variables, its random numbers, and the steps since it began"""
+        """As :class:`~sb3_manygoals.checkpoint.callback.Checkpointable` has it."""
         games = []
         for game in self.games:
             own = {name: value for name, value in vars(game.env).items() if name not in ("random", "channels", "action_map")}
@@ -121,10 +119,7 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         return {"game": self.game, "steps": self.steps.copy(), "games": games}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`
-        :raises ValueError: if it is of another game, or another number of them
-        """
+        """:raises ValueError: if the state is of another game, or another number of them"""
         ours, theirs = (self.game, self.num_envs), (state["game"], len(state["games"]))
         if ours != theirs:
             raise ValueError(f"the state is of {theirs[1]} games of {theirs[0]}, not of {ours[1]} of {ours[0]}")

@@ -231,23 +231,18 @@ def info_list(infos: dict[str, Any], n: int, rows: NDArray[np.intp] | None = Non
     """
     if rows is None:
         rows = np.arange(n)
-    whole: dict[str, list[Any]] = {}
-    partial: list[tuple[str, list[Any], NDArray[np.bool_]]] = []
+    listed: list[dict[str, Any]] = [{} for _ in rows]
     for key, values in infos.items():
         if key.startswith("_") and key[1:] in infos:
             continue  # a mask
-        column = _column(values, n, rows)
-        mask = np.asarray(infos[f"_{key}"])[rows] if f"_{key}" in infos else None
-        if mask is None or mask.all():
-            whole[key] = column
+        column, mask = _column(values, n, rows), infos.get(f"_{key}")
+        chosen = None if mask is None else np.asarray(mask)[rows]
+        if chosen is None or chosen.all():
+            for info, value in zip(listed, column, strict=True):
+                info[key] = value
         else:
-            partial.append((key, column, mask))
-    # without a Python loop over keys, which would take the time with thousands of environments
-    values_of_rows = zip(*whole.values(), strict=True)
-    listed = [dict(zip(whole, values, strict=True)) for values in values_of_rows] if whole else [{} for _ in rows]
-    for key, column, mask in partial:
-        for row in np.flatnonzero(mask).tolist():
-            listed[row][key] = column[row]
+            for row in np.flatnonzero(chosen).tolist():
+                listed[row][key] = column[row]
     return listed
 
 

@@ -115,9 +115,9 @@ class Kind:
 
 
 def _atari(config: A2CConfig, n_envs: int) -> VecEnv:
-    from sb3_manygoals.atari import make_atari_vec_env  # here, as the other worlds work without ale-py
+    from sb3_manygoals.atari import AtariVecEnv  # here, as the other worlds work without ale-py
 
-    return make_atari_vec_env(config.game, n_envs, config.seed)
+    return AtariVecEnv(config.game, n_envs, config.seed)
 
 
 def _two_rooms(config: Any, n_envs: int) -> VecEnv:

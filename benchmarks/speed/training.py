@@ -110,7 +110,7 @@ def learners(config: TrainingConfig) -> Iterator[tuple[str, BaseAlgorithm, int, 
     if set(config.parts) - {"goals"}:
         yield "A2C", auxiliary.make(base)[0], config.a2c_steps, []
     if "atari" in config.parts:
-        from sb3_manygoals.atari import make_atari_vec_env, rom_id  # here, as the command line works without ale-py
+        from sb3_manygoals.atari import AtariVecEnv, rom_id  # here, as the command line works without ale-py
 
         classes: dict[str, Any] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
         # names the module, which worker processes have not imported
@@ -118,7 +118,7 @@ def learners(config: TrainingConfig) -> Iterator[tuple[str, BaseAlgorithm, int, 
         for backend, name in {"native": "A2C, SB3's network", **SB3_BACKENDS}.items():
             env: VecEnv
             if backend == "native":
-                env = make_atari_vec_env(config.game, config.n_envs, 0)
+                env = AtariVecEnv(config.game, config.n_envs, 0)
             else:
                 env = VecFrameStack(make_atari_env(game_id, config.n_envs, 0, vec_env_cls=classes[backend]), 4)
             settings = a2c.settings(base) | {"policy_kwargs": SB3_POLICY}

@@ -87,25 +87,20 @@ class AuxiliaryCallback(BaseCallback):
         """
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """
-        :return: a plain tree, with the episodes if this callback fills the buffer, for the ``extras`` of an
-            :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`
-        """
+        """For the ``extras`` of an ExactCheckpointCallback; with the episodes, if this callback fills the buffer."""
         episodes = self._saved_episodes
         if self.episodes is not None and self.episodes.recorder in (None, self):
             episodes = self.episodes.get_checkpoint_state()
         return {"rng": self._rng, "n_updates": self.n_updates, "episodes": episodes}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`; a buffer not made yet gets its episodes when training begins
-        :raises ValueError: if its episodes are of a buffer built in another way
-        """
+        """:raises ValueError: if its episodes are of a buffer built in another way"""
         self._saved_episodes = state["episodes"]
         self._restore_episodes()
         self._rng, self.n_updates = state["rng"], state["n_updates"]
 
     def _restore_episodes(self) -> None:
+        # a buffer that is not made yet gets them when training begins
         if self.episodes is not None and self._saved_episodes is not None:
             self.episodes.set_checkpoint_state(self._saved_episodes)
             self._saved_episodes = None
@@ -266,7 +261,7 @@ class PixelControlCallback(AuxiliaryCallback):
 
     def loss(self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator) -> th.Tensor:
         batch, observations, actions, real = self._draw(episodes, rng, policy.device)
-        newest = np.ascontiguousarray(episodes.frames.newest(batch.observations))
+        newest = np.ascontiguousarray(episodes.frames.split(batch.observations)[:, :, -1])
         changes = pixel_changes(th.as_tensor(newest, device=policy.device).float() / 255.0, policy.crop, policy.cell)
         ended = th.as_tensor(batch.terminated, device=policy.device)
         losses = pixel_control_losses(policy.cell_values(observations), actions, changes, ended, real, self.gamma)

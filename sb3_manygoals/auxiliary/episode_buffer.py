@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.checks import check_count
-from sb3_manygoals.frames import FrameStore
+from sb3_manygoals.frames import Frames, FrameStore
 from sb3_manygoals.goals.buffer import check_goal_space
 from sb3_manygoals.guards import own_observation
 
@@ -42,21 +43,18 @@ class Trajectories(NamedTuple):
 class _Segment(NamedTuple):
     """Consecutive transitions: an episode, or one life of a game that has several."""
 
-    frames: NDArray[np.int32]
-    """Ids of the frames of the first observation, then of the newest one of each other."""
+    frames: Frames
+    """Those of the first observation, then the newest one of each other."""
     actions: NDArray[np.int64]
     rewards: NDArray[np.float32]
     terminated: bool
-
-
-_DTYPES = {"frames": np.int32, "actions": np.int64, "rewards": np.float32}
 
 
 @dataclass
 class _Ongoing:
     """An episode of one environment that has not ended."""
 
-    frames: list[int]
+    frames: list[bytes]
     segments: list[_Segment]  # lives that are over
     actions: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
@@ -114,16 +112,6 @@ class EpisodeBuffer:
         """Of the episodes that are kept, in ascending order."""
         return np.sort(np.array([score for score, *_ in self._best], dtype=np.float64))
 
-    @property
-    def n_transitions(self) -> int:
-        """In the episodes that are kept; unfinished ones do not count."""
-        return sum(len(segment.actions) for segment in self._segments)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all frames, and of ids, actions and rewards of the episodes that are kept."""
-        return self.frames.nbytes + sum(part.nbytes for segment in self._segments for part in segment[:3])
-
     def start(self, observations: NDArray[Any], keep_ongoing: bool = False) -> None:
         """
         Drop unfinished episodes and begin new ones.
@@ -132,15 +120,12 @@ class EpisodeBuffer:
         :param keep_ongoing: whether to go on with the episodes of environments that show what was added last
         :raises ValueError: if shape or dtype are not the space's
         """
-        ids = self.frames.put(observations)
-        while len(self._ongoing) > len(ids):
-            self._drop(self._ongoing.pop())
-        for env, first in enumerate(ids):
-            if env < len(self._ongoing):
-                if keep_ongoing and self._ongoing[env].frames[-len(first) :] == first.tolist():
-                    continue
-                self._drop(self._ongoing[env])
-            self._begin(env, first, [])
+        stacks = self.frames.put(observations).tolist()
+        del self._ongoing[len(stacks) :]
+        for env, first in enumerate(stacks):
+            goes_on = keep_ongoing and env < len(self._ongoing) and self._ongoing[env].frames[-len(first) :] == first
+            if not goes_on:
+                self._ongoing[env : env + 1] = [_Ongoing(first, [])]
 
     def add(
         self,
@@ -169,9 +154,8 @@ class EpisodeBuffer:
         for env in np.flatnonzero(dones).tolist():
             last = infos[env].get("terminal_observation")
             reached[env] = own_observation(last, frames.shape, frames.dtype, "a terminal_observation", self, env)
-        ids = frames.put(reached)
-        frames.hold(ids[:, -1])
-        for env, (ongoing, (*older, newest)) in enumerate(zip(self._ongoing, ids.tolist(), strict=True)):
+        stacks = frames.put(reached).tolist()
+        for env, (ongoing, (*older, newest)) in enumerate(zip(self._ongoing, stacks, strict=True)):
             if older != ongoing.frames[len(ongoing.frames) - len(older) :]:
                 stated = f"n_stack={frames.n_stack} along axis {frames.stack_axis}, but an observation of environment {env}"
                 raise ValueError(f"{stated} does not begin with the newest frames of the one before")
@@ -225,37 +209,40 @@ class EpisodeBuffer:
         return self._observations(segments, rows), index["rewards"][places]
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: all of it, as a plain tree; some arrays are the buffer's own, to be written before anything is added"""
+        """:return: all of it, as a plain tree"""
+        segments = [*self._segments, *(segment for one in self._ongoing for segment in one.segments)]
+        ended = np.concatenate([np.empty(0, object), *(segment.frames for segment in segments)])
+        ongoing = [np.array(one.frames, object) for one in self._ongoing]
         return {
             "capacity": self.capacity,
             "monitored": self.monitored,
-            "frames": self.frames.get_checkpoint_state(),
-            "episodes": [[score, number, len(segments)] for score, number, segments in self._best],
-            "segments": _pack(self._segments),
+            "frames": self.frames.get_checkpoint_state(ended, *ongoing),
+            "episodes": [[score, number, len(lives)] for score, number, lives in self._best],
+            "segments": _pack(segments),
             "ended": self._ended,
-            "ongoing": [[one.frames, _pack(one.segments), one.actions, one.rewards] for one in self._ongoing],
+            "ongoing": [[len(one.segments), one.actions, one.rewards] for one in self._ongoing],
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:raises ValueError: if ``state`` is not of a buffer built in the same way; nothing has changed then"""
         if state["capacity"] != self.capacity:
             raise ValueError(f"the state is of an episode buffer with capacity={state['capacity']!r}, not {self.capacity!r}")
-        self.frames.set_checkpoint_state(state["frames"])
-        segments = iter(self._unpack(state["segments"]))
-        self._best = [(score, number, [next(segments) for _ in range(n)]) for score, number, n in state["episodes"]]
-        self.monitored, self._ended, self._index = state["monitored"], state["ended"], None
+        ended, *ongoing = self.frames.set_checkpoint_state(state["frames"])
+        packed = state["segments"]
+        sizes = packed["lengths"] + self.frames.n_stack, packed["lengths"], packed["lengths"]
+        joined = zip((ended, packed["actions"], packed["rewards"]), sizes, strict=True)
+        parts = [[part.copy() for part in np.split(whole, np.cumsum(size)[:-1])] for whole, size in joined]
+        segments = (_Segment(*one) for one in zip(*parts, packed["terminated"].tolist(), strict=False))
+        self._best = [(score, number, list(islice(segments, n))) for score, number, n in state["episodes"]]
         self._ongoing = [
-            _Ongoing(list(frames), self._unpack(lives), list(actions), list(rewards))
-            for frames, lives, actions, rewards in state["ongoing"]
+            _Ongoing(frames.tolist(), list(islice(segments, n)), list(actions), list(rewards))
+            for frames, (n, actions, rewards) in zip(ongoing, state["ongoing"], strict=True)
         ]
+        self.monitored, self._ended, self._index = state["monitored"], state["ended"], None
 
     @property
     def _segments(self) -> list[_Segment]:
         return [segment for *_, segments in self._best for segment in segments]
-
-    def _begin(self, env: int, first: NDArray[np.int32], lives: list[_Segment]) -> None:
-        self.frames.hold(first)
-        self._ongoing[env : env + 1] = [_Ongoing(first.tolist(), lives)]
 
     def _end(self, env: int, observation: NDArray[Any], info: dict[str, Any]) -> None:
         """End the episode of an environment, or only a life of it. ``observation`` is the first of what follows."""
@@ -263,9 +250,9 @@ class EpisodeBuffer:
         score = None if self.monitored else math.fsum(ongoing.rewards)
         if "episode" in info:
             self.monitored, score = True, float(info["episode"]["r"])
-        parts = {name: np.array(getattr(ongoing, name), dtype) for name, dtype in _DTYPES.items()}
-        lives = [*ongoing.segments, _Segment(**parts, terminated=not info.get("TimeLimit.truncated", False))]
-        first = self.frames.put(observation[None], [env])[0]
+        frames, actions = np.array(ongoing.frames, object), np.array(ongoing.actions, np.int64)
+        rewards, terminated = np.array(ongoing.rewards, np.float32), not info.get("TimeLimit.truncated", False)
+        lives = [*ongoing.segments, _Segment(frames, actions, rewards, terminated)]
         if score is not None:
             if not math.isfinite(score):
                 raise ValueError(f"the return of an episode of environment {env} is {score}")
@@ -273,37 +260,24 @@ class EpisodeBuffer:
             self._ended += 1
             self._index, lives = None, []
             if len(self._best) > self.capacity:
-                for segment in heapq.heappop(self._best)[2]:
-                    self.frames.release(segment.frames)
-        self._begin(env, first, lives)
-
-    def _drop(self, ongoing: _Ongoing) -> None:
-        self.frames.release(ongoing.frames)
-        for segment in ongoing.segments:
-            self.frames.release(segment.frames)
+                heapq.heappop(self._best)
+        self._ongoing[env] = _Ongoing(self.frames.put(observation[None], [env])[0].tolist(), lives)
 
     def _indexed(self) -> dict[str, Any]:
         """All segments in few arrays, and the numbers of transitions without and with a reward, counted over all of them."""
         if not self._best:
             raise ValueError("cannot sample from an episode buffer before the first episode has ended")
         if self._index is None:
-            self._index = _pack(self._segments)
+            self._index = {"segments": self._segments, **_pack(self._segments)}
             rewarded = self._index["rewards"] != 0
             self._index["kinds"] = [np.flatnonzero(~rewarded), np.flatnonzero(rewarded)]
         return self._index
 
     def _observations(self, segments: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[Any]:
         """:param rows: of each segment the observations wanted, by their places in it, shape (B, m)"""
-        index, n_stack = self._indexed(), self.frames.n_stack
-        sizes = index["lengths"] + n_stack
-        firsts = (np.cumsum(sizes) - sizes)[segments]
-        return self.frames.get(index["frames"][(firsts[:, None] + rows)[..., None] + np.arange(n_stack)])
-
-    def _unpack(self, packed: dict[str, Any]) -> list[_Segment]:
-        """:param packed: by :func:`_pack`"""
-        sizes = {"frames": packed["lengths"] + self.frames.n_stack, "actions": packed["lengths"], "rewards": packed["lengths"]}
-        parts = [[part.copy() for part in np.split(packed[name], np.cumsum(size)[:-1])] for name, size in sizes.items()]
-        return [_Segment(*one) for one in zip(*parts, packed["terminated"].tolist(), strict=False)]
+        stacks, kept = rows[..., None] + np.arange(self.frames.n_stack), self._indexed()["segments"]
+        chosen = [kept[number].frames[places] for number, places in zip(segments.tolist(), stacks, strict=True)]
+        return self.frames.get(np.stack(chosen))
 
 
 def _place(numbers: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
@@ -314,9 +288,10 @@ def _place(numbers: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray
 
 
 def _pack(segments: Sequence[_Segment]) -> dict[str, Any]:
-    """Few arrays in place of many, to index at once, and as each array of a checkpoint takes time."""
+    """Few arrays in place of many, to index at once, and as each array of a checkpoint takes time. Frames are left out."""
     return {
-        **{name: np.concatenate([np.empty(0, one), *(getattr(s, name) for s in segments)]) for name, one in _DTYPES.items()},
+        "actions": np.concatenate([np.empty(0, np.int64), *(segment.actions for segment in segments)]),
+        "rewards": np.concatenate([np.empty(0, np.float32), *(segment.rewards for segment in segments)]),
         "lengths": np.array([len(segment.actions) for segment in segments], np.int64),
         "terminated": np.array([segment.terminated for segment in segments], np.bool_),
     }

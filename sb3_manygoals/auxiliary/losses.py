@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch as th
 from torch.nn import functional
 
-from sb3_manygoals.losses import pairwise_td_targets
-
 REWARD_CLASSES = 3
 """Classes of rewards: 0 zero, 1 positive, 2 negative."""
 
@@ -47,11 +45,8 @@ def many_goals_losses(
     :return: squared errors, shape (B, n)
     """
     # only the last transition of a trajectory can end an episode, and it reaches the goal
-    never = th.zeros_like(achieved.flatten())
-    targets = pairwise_td_targets(
-        next_q.detach().flatten(0, 1)[:, None], achieved.flatten()[:, None], never, gamma, goal_reward, step_reward
-    )
-    return (q.gather(-1, actions[..., None]).squeeze(-1) - targets.view_as(actions)).square()
+    targets = (step_reward + gamma * next_q.detach().amax(dim=-1)).masked_fill(achieved, goal_reward)
+    return (q.gather(-1, actions[..., None]).squeeze(-1) - targets).square()
 
 
 def pixel_changes(images: th.Tensor, crop: int, cell: int) -> th.Tensor:

@@ -1,4 +1,4 @@
-"""Exact checkpoints: a tree of plain values and arrays as one folder, written whole or not at all, verified when read."""
+"""Exact checkpoints: a tree of plain values and arrays as one file, written whole or not at all, verified when read."""
 
 from sb3_manygoals.checkpoint.folder import checkpoints, read_checkpoint, read_newest, write_checkpoint
 from sb3_manygoals.checkpoint.tree import CheckpointError, copy_tree

@@ -18,7 +18,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.checkpoint.folder import checkpoints, read_newest, write_checkpoint
-from sb3_manygoals.checkpoint.learner import get_generators, get_learner_state, set_generators, set_learner_state
+from sb3_manygoals.checkpoint.learner import get_generators, get_learner_state, set_algorithm_state, set_generators
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree
 from sb3_manygoals.checks import check_number, check_whole
 
@@ -61,8 +61,6 @@ class ExactCheckpointCallback(BaseCallback):
     :param every_seconds: time between two, or None; if both are given, whichever comes first
     :param keep: the newest of them that are kept; None for all
     :param extras: by name, further objects whose state belongs to the run: callbacks, logs
-    :param go_on: whether training goes on, with a warning, where a checkpoint cannot be written (the disk is full, say)
-    :param handle_signals: whether to write one when told to end; only where ``learn()`` is called in the main thread
     :param verbose: 1 to print each
     :raises ValueError: if an interval is not positive, or ``keep`` no positive whole number
     :raises TypeError: if an extra has no checkpoint state
@@ -75,8 +73,6 @@ class ExactCheckpointCallback(BaseCallback):
         every_seconds: float | None = None,
         keep: int | None = 3,
         extras: Mapping[str, Checkpointable] | None = None,
-        go_on: bool = False,
-        handle_signals: bool = True,
         verbose: int = 0,
     ) -> None:
         super().__init__(verbose)
@@ -89,7 +85,6 @@ class ExactCheckpointCallback(BaseCallback):
         self.root, self.extras = Path(root), dict(extras or {})
         self.every_steps, self.every_seconds = every_steps, every_seconds
         self.keep = None if keep is None else check_whole("keep", keep)
-        self.go_on, self.handle_signals = go_on, handle_signals
         self._saved_step, self._saved_time = 0, time.monotonic()
         self._start_time = 0.0  # of this call of learn()
         self._within_rollout = False
@@ -115,7 +110,10 @@ class ExactCheckpointCallback(BaseCallback):
         path, state = found
         if state["extras"].keys() != self.extras.keys():
             raise CheckpointError(f"{path} has the extras {sorted(state['extras'])}, this run has {sorted(self.extras)}")
-        set_learner_state(model, state["learner"])
+        if hasattr(model, "set_checkpoint_state"):
+            model.set_checkpoint_state(state["learner"])
+        else:
+            set_algorithm_state(model, state["learner"]["algorithm"])
         assert model.env is not None
         set_env_state(model.env, state["env"])
         for name, extra in self.extras.items():
@@ -146,7 +144,7 @@ class ExactCheckpointCallback(BaseCallback):
             raise RuntimeError("save() must be called after learn() has begun: before, this callback knows no state to write")
         keep = None if self.keep is None else self.keep + self._damaged
         path = write_checkpoint(self.root, self._state(), step=self.model.num_timesteps, keep=keep)
-        self._note_save()
+        self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
         if self.verbose:
             print(f"checkpoint {path}")
         return path
@@ -171,7 +169,7 @@ class ExactCheckpointCallback(BaseCallback):
             )
         if self._resumed is not None and (self.locals["reset_num_timesteps"] or self.model.num_timesteps != self._saved_step):
             raise ValueError("learn() has set the model back to the start: after resume(), pass reset_num_timesteps=False")
-        self._note_save()
+        self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
         self._start_time, self._within_rollout, self._signal = self.model.start_time, False, None
         check_tree(self._state())  # what cannot be saved is an error now, not after hours
         self._install_handlers()
@@ -185,7 +183,7 @@ class ExactCheckpointCallback(BaseCallback):
                 getattr(self.logger, name).update(self._resumed["log"][name])
             self._resumed = None
         elif told is not None or self._is_due():
-            self._save_or_warn()
+            self.save()
         self._within_rollout = True
         if told is not None:
             self._obey_signal()
@@ -203,7 +201,7 @@ class ExactCheckpointCallback(BaseCallback):
                 reason = "a callback has ended training within a rollout"
                 warnings.warn(f"no checkpoint at step {self.model.num_timesteps}: {reason}", stacklevel=2)
             elif self.model.num_timesteps > self._saved_step:
-                self._save_or_warn()
+                self.save()
         finally:
             # Not where another handler stands before this one, and passes to it what comes.
             if all(signal.getsignal(number) == self._on_signal for number in self._previous):
@@ -215,18 +213,6 @@ class ExactCheckpointCallback(BaseCallback):
         if self.every_steps is not None and steps // self.every_steps > self._saved_step // self.every_steps:
             return True
         return self.every_seconds is not None and time.monotonic() - self._saved_time >= self.every_seconds
-
-    def _note_save(self) -> None:
-        self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
-
-    def _save_or_warn(self) -> None:
-        try:
-            self.save()
-        except OSError as error:
-            if not self.go_on:
-                raise
-            warnings.warn(f"no checkpoint at step {self.model.num_timesteps}: {error}", stacklevel=2)
-            self._note_save()  # the next try in its time
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._restore_handlers()  # a second one is not kept waiting
@@ -243,8 +229,8 @@ class ExactCheckpointCallback(BaseCallback):
             signal.raise_signal(number)  # as if it came only now
 
     def _install_handlers(self) -> None:
-        if not self.handle_signals or threading.current_thread() is not threading.main_thread():
-            return
+        if threading.current_thread() is not threading.main_thread():
+            return  # Python allows it nowhere else
         for number in (signal.SIGINT, signal.SIGTERM):
             # What is ignored stays ignored. One that an exception has left behind is there already.
             if number not in self._previous and signal.getsignal(number) is not signal.SIG_IGN:

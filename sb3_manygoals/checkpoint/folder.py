@@ -1,34 +1,24 @@
-"""Checkpoints as folders: found by number, written whole or not at all, verified when read, the older ones removed."""
+"""Checkpoints as files: found by number, written whole or not at all, verified when read, the older ones removed."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import os
-import platform
 import re
-import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import gymnasium
-import numpy as np
-import stable_baselines3
-import torch as th
+from stable_baselines3.common.utils import get_system_info
 
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, load_tree, save_tree
 from sb3_manygoals.checks import check_count
 
-MANIFEST, STATE = "manifest.json", "state.pt"
-FORMAT = "sb3-manygoals checkpoint"
-VERSION = 3
+FORMAT = "sb3-manygoals checkpoint 4"
 
-_STAGING = ".staging"  # what is being written or removed
-_NAME = re.compile(r"([0-9]{6,})-step[0-9]+")
+_STAGING = ".staging"  # what is being written
+_NAME = re.compile(r"(?P<number>[0-9]{6,})-step[0-9]+(-(?P<sha256>[0-9a-f]{64})\.pt)?")  # up to format 3 they were folders
 _CHUNK = 1 << 20  # bytes
 
 
@@ -37,14 +27,14 @@ def write_checkpoint(root: str | os.PathLike[str], tree: Any, *, step: int, keep
     Write a tree as the newest checkpoint of a folder of checkpoints.
 
     After the return the checkpoint survives a loss of power. If the process ends before, the older checkpoints are as they
-    were, and the new one is there whole or not at all. Only one process may write to ``root`` at a time: the next call removes
-    what a killed one has left behind.
+    were, and the new one is there whole or not at all. Only one process may write to ``root`` at a time: the next call
+    overwrites what a killed one has left behind.
 
     :param root: the folder of the checkpoints, made if it is missing
     :param tree: what to store, see ``checkpoint.tree``; it must not change meanwhile
     :param step: how far the training is, for the name of the checkpoint
     :param keep: how many of the newest checkpoints remain, this one included, or None for all
-    :return: the new checkpoint, ``root/<number>-step<step>``, its number one above the highest there
+    :return: the new checkpoint, ``root/<number>-step<step>-<sha256>.pt``, its number one above the highest there
     :raises CheckpointError: if a part of the tree cannot be stored; then nothing is written
     :raises ValueError: if ``step`` is negative, or ``keep`` less than 1
     :raises OSError: if the disk is full, writing is not permitted and so on. Then nothing has changed, unless the error comes
@@ -55,78 +45,66 @@ def write_checkpoint(root: str | os.PathLike[str], tree: Any, *, step: int, keep
         check_count("keep", keep)
     check_tree(tree)
     root = Path(root)
-    staging = root / _STAGING
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
     if missing:
         root.mkdir(parents=True)
     for folder in missing:
         _sync_folder(folder.parent)
-    if staging.exists():
-        shutil.rmtree(staging)
-    older = checkpoints(root)
-    final = root / f"{_number(older[0]) + 1 if older else 1:06d}-step{step}"
+    staging, older = root / _STAGING, checkpoints(root)
     try:
-        os.mkdir(staging)
-        with _new_file(staging / STATE) as file:
-            save_tree(tree, file)
-        manifest = _manifest(step, file.size, file.digest.hexdigest())
-        with _new_file(staging / MANIFEST) as file:
-            file.write(manifest)
-        _sync_folder(staging)
+        with open(staging, "w+b") as file:
+            save_tree({"format": FORMAT, "versions": get_system_info(print_info=False)[1], "tree": tree}, file)
+            file.flush()
+            os.fsync(file.fileno())
+            digest = _sha256(file)
+        final = root / f"{_number(older[0]) + 1 if older else 1:06d}-step{step}-{digest}.pt"
         os.rename(staging, final)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(staging)
+        with contextlib.suppress(OSError):
+            os.unlink(staging)
         raise
     _sync_folder(root)
-    for folder in reversed(older[keep - 1 :] if keep is not None else []):
-        os.rename(folder, staging)  # a folder half removed must not look like a checkpoint
-        _sync_folder(root)
-        shutil.rmtree(staging)
+    for path in reversed(older[keep - 1 :] if keep is not None else []):
+        if path.is_file():
+            os.unlink(path)
     return final
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Any:
     """
-    Read a checkpoint after a check of its files, their sizes and the sha256 of each. Nothing from a file is executed. The
-    hashes guard against accidents; they do not tell who wrote it.
+    Read a checkpoint after a check of its sha256, which its name says. Nothing from the file is executed. The hash guards
+    against accidents; it does not tell who wrote the file.
 
-    :param path: the checkpoint's folder
+    :param path: the checkpoint
     :return: the tree it was written from
-    :raises CheckpointError: if it is incomplete, damaged or of another format; names the file and the reason
+    :raises CheckpointError: if it is missing, damaged or of another format; names the file and the reason
     """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder}: there is no such checkpoint")
-    manifest, state = _read_manifest(folder / MANIFEST), folder / STATE
+    name = _NAME.fullmatch(Path(path).name)
+    if name is None or name["sha256"] is None:
+        raise CheckpointError(f"{path}: of another format: this version reads files <number>-step<steps>-<sha256>.pt")
     try:
-        if others := {*os.listdir(folder)} - {MANIFEST, STATE}:
-            raise CheckpointError(f"{folder / min(others)}: not a file of this checkpoint")
-        if not state.is_file():
-            raise CheckpointError(f"{state}: missing")
-        with open(state, "rb") as file:
-            size, digest = state.stat().st_size, hashlib.sha256()
-            if size != manifest.get("size"):
-                raise CheckpointError(f"{state}: {size} bytes, expected {manifest.get('size')}")
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-            if digest.hexdigest() != manifest.get("sha256"):
-                raise CheckpointError(f"{state}: damaged, or of another checkpoint: not the sha256 that {MANIFEST} says")
-            try:
-                return load_tree(file)
-            except CheckpointError as error:
-                raise CheckpointError(f"{state}: {error}") from error
+        with open(path, "rb") as file:
+            if _sha256(file) != name["sha256"]:
+                raise CheckpointError("damaged: its sha256 is not that of its name")
+            found = load_tree(file)
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise CheckpointError(f"of another format: this version reads {FORMAT!r}")
     except OSError as error:
-        raise CheckpointError(f"{error.filename or state}: cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    return found["tree"]
 
 
 def checkpoints(root: str | os.PathLike[str]) -> list[Path]:
     """
     :param root: a folder of checkpoints; it may be missing
-    :return: the checkpoints there, newest first; they may be damaged
+    :return: the checkpoints there, newest first; they may be damaged, or folders of an earlier format
     """
     names = os.listdir(root) if os.path.exists(root) else []
-    found = [Path(root, name) for name in names if _NAME.fullmatch(name)]
-    return sorted((path for path in found if path.is_dir()), key=_number, reverse=True)
+    return sorted((Path(root, name) for name in names if _NAME.fullmatch(name)), key=_number, reverse=True)
 
 
 def read_newest(root: str | os.PathLike[str], *, fallback: bool = False) -> tuple[Path, Any] | None:
@@ -137,9 +115,9 @@ def read_newest(root: str | os.PathLike[str], *, fallback: bool = False) -> tupl
     :raises CheckpointError: if the newest checkpoint, with ``fallback`` every checkpoint, is damaged
     """
     found = checkpoints(root)
-    for folder in found:
+    for path in found:
         try:
-            return folder, read_checkpoint(folder)
+            return path, read_checkpoint(path)
         except CheckpointError as error:
             if not fallback:
                 raise
@@ -153,6 +131,14 @@ def _number(path: Path) -> int:
     return int(path.name.partition("-")[0])
 
 
+def _sha256(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    file.seek(0)
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
 def _sync_folder(folder: Path) -> None:
     """Wait until the names in a folder are on the disk."""
     if os.name == "nt":  # Windows does not open folders; its file systems keep names in a journal
@@ -162,65 +148,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-class _HashedFile:
-    """Counts and hashes what is written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.size, self.digest = file, 0, hashlib.sha256()
-
-    def write(self, data: bytes | memoryview) -> int:
-        self.size += len(data)
-        self.digest.update(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        self.file.flush()
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[_HashedFile]:
-    """A file that is on the disk in the end; errors name it."""
-    try:
-        with open(path, "xb") as file:
-            yield _HashedFile(file)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
-
-
-def _manifest(step: int, size: int, digest: str) -> bytes:
-    import sb3_manygoals  # here, as the package imports this module
-
-    packages = (gymnasium, np, sb3_manygoals, stable_baselines3, th)
-    versions = {"python": platform.python_version(), **{package.__name__: package.__version__ for package in packages}}
-    content = {"format": FORMAT, "version": VERSION, "step": step, "created": datetime.now(timezone.utc).isoformat()}
-    return _signed({**content, "versions": versions, "platform": platform.platform(), "size": size, "sha256": digest})
-
-
-def _signed(content: dict[str, Any]) -> bytes:
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return json.dumps({**content, "manifest_sha256": digest}, indent=1).encode() + b"\n"
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    """A manifest whose own hash is right."""
-    if not path.is_file():
-        raise CheckpointError(f"{path}: missing; the checkpoint is incomplete")
-    try:
-        data = path.read_bytes()
-        content: dict[str, Any] = json.loads(data)
-        found = content.get("format"), content.get("version")
-        same = _signed({key: value for key, value in content.items() if key != "manifest_sha256"}) == data
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: damaged: not a manifest: {error}") from error
-    if found != (FORMAT, VERSION):
-        raise CheckpointError(f"{path}: of format {str(found)[:60]}, this version reads {(FORMAT, VERSION)}")
-    if not same:
-        raise CheckpointError(f"{path}: damaged: its content does not have the sha256 it says")
-    return content

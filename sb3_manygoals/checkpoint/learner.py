@@ -73,18 +73,6 @@ def get_learner_state(model: BaseAlgorithm) -> Any:
     return {"algorithm": get_algorithm_state(model)}
 
 
-def set_learner_state(model: BaseAlgorithm, state: Any) -> None:
-    """
-    :param model: built as the one that the state is of
-    :param state: of :func:`get_learner_state`
-    :raises CheckpointError: if it was built in another way
-    """
-    if hasattr(model, "set_checkpoint_state"):
-        model.set_checkpoint_state(state)
-    else:
-        set_algorithm_state(model, state["algorithm"])
-
-
 def get_generators(model: BaseAlgorithm) -> dict[str, Any]:
     """
     :param model: may be on a GPU, whose generators come too then

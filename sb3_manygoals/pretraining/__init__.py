@@ -12,17 +12,16 @@ Pre-training without a task (section 4 of Veeriah et al. 2018), and how an actor
     transfer_trunk(pretrained, model)
     model.learn(180_000)
 
-For the stacks of four frames of a game: ``replay_buffer_kwargs={"n_stack": 4}``; 10,000 transitions take 71 MB, where whole
+For the stacks of four frames of a game: ``replay_buffer_kwargs={"n_stack": 4}``; 10,000 transitions take 72 MB, where whole
 stacks would take 564 MB. With ``ortho_init`` the trunk begins as SB3's actor-critics do; A2C learned far less in this world
 from torch's smaller weights.
 """
 
 from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer, ManyGoalsFrameReplayBuffer
 from sb3_manygoals.pretraining.reward_prediction import RewardPredictionPolicy, RewardPredictor
-from sb3_manygoals.pretraining.transfer import CopiedLayer, TransferError, transfer_trunk
+from sb3_manygoals.pretraining.transfer import TransferError, transfer_trunk
 
 __all__ = [
-    "CopiedLayer",
     "FrameReplayBuffer",
     "ManyGoalsFrameReplayBuffer",
     "RewardPredictionPolicy",

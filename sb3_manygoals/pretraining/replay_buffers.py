@@ -34,22 +34,19 @@ class FrameReplayBuffer(ReplayBuffer):
         self.next_observations: Any = FrameArray(self.frames, self.buffer_size, self.n_envs)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree; its arrays are views of the memory, to be written before anything is added"""
+        """As :class:`~sb3_manygoals.checkpoint.callback.Checkpointable` has it."""
         numbers = {name: getattr(self, name) for name in ("buffer_size", "n_envs", "pos", "full")}
         return {**numbers, **{name: getattr(self, name)[: self.size()] for name in _ARRAYS}, "frames": self._frames_state()}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`
-        :raises CheckpointError: if it is of a memory of another size or for other frames
-        """
+        """:raises CheckpointError: if it is of a memory of another size or for other frames"""
         self._restore_frames(state)
         for name in _ARRAYS:
             getattr(self, name)[: len(state[name])] = state[name]
         self.pos, self.full = state["pos"], state["full"]
 
     def _frames_state(self) -> dict[str, Any]:
-        return {"store": self.frames.get_checkpoint_state(), "ids": [self.observations.ids, self.next_observations.ids]}
+        return self.frames.get_checkpoint_state(self.observations.frames, self.next_observations.frames)
 
     def _restore_frames(self, state: dict[str, Any]) -> None:
         for name in ("buffer_size", "n_envs"):
@@ -59,10 +56,9 @@ class FrameReplayBuffer(ReplayBuffer):
         if "frames" not in state:
             raise CheckpointError("the replay memory was saved with whole observations, this one keeps frames")
         try:
-            self.frames.set_checkpoint_state(state["frames"]["store"])
+            self.observations.frames, self.next_observations.frames = self.frames.set_checkpoint_state(state["frames"])
         except ValueError as error:
             raise CheckpointError(str(error)) from error
-        self.observations.ids, self.next_observations.ids = (ids.copy() for ids in state["frames"]["ids"])
 
 
 class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -35,10 +35,7 @@ class RewardPredictionPolicy(BasePolicy):
     :param action_space: Discrete
     :param lr_schedule: learning rate, a function of the remaining progress
     :param net_arch: widths of the layers after the features extractor
-    :param activation_fn: activation of those layers
     :param ortho_init: whether the trunk's weights begin orthogonal, as in SB3's actor-critics
-    :param channels_last: whether the last axis of images holds the channels; None: told from the shape, see
-        :func:`~sb3_manygoals.networks.channels_are_last`
     :param optimizer_class: RMSProp in TensorFlow's form, as the paper's ManyGoalsDQN has it
     :param optimizer_kwargs: its arguments other than the learning rate
     :param kwargs: ``features_extractor_class``, ``features_extractor_kwargs``, ``normalize_images``, as SB3 has them
@@ -52,9 +49,7 @@ class RewardPredictionPolicy(BasePolicy):
         action_space: spaces.Discrete,
         lr_schedule: Schedule,
         net_arch: list[int] | None = None,
-        activation_fn: type[nn.Module] = nn.ReLU,
         ortho_init: bool = False,
-        channels_last: bool | None = None,
         optimizer_class: type[th.optim.Optimizer] = RMSpropTFLike,
         optimizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -64,11 +59,10 @@ class RewardPredictionPolicy(BasePolicy):
         super().__init__(
             observation_space, action_space, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs, **kwargs
         )
-        self.net_arch = [] if net_arch is None else net_arch
-        self.activation_fn, self.ortho_init, self.channels_last = activation_fn, ortho_init, channels_last
-        preprocess = Preprocess(observation_space, self.normalize_images, channels_last=channels_last)
+        self.net_arch, self.ortho_init = [] if net_arch is None else net_arch, ortho_init
+        preprocess = Preprocess(observation_space, self.normalize_images)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
-        self.trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, activation_fn, ortho_init=ortho_init)
+        self.trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, nn.ReLU, ortho_init=ortho_init)
         self.head = nn.Linear(features_dim, REWARD_CLASSES)
         self.optimizer = self.optimizer_class(self.parameters(), **{"lr": lr_schedule(1), **self.optimizer_kwargs})
 
@@ -82,9 +76,8 @@ class RewardPredictionPolicy(BasePolicy):
         return th.randint(int(self.action_space.n), (len(observation),), device=self.device)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        trunk = ("net_arch", "activation_fn", "ortho_init", "channels_last")
-        sb3s = ("features_extractor_class", "features_extractor_kwargs", "optimizer_class", "optimizer_kwargs")
-        given = {name: getattr(self, name) for name in trunk + sb3s}
+        names = ("net_arch", "ortho_init", "features_extractor_class", "features_extractor_kwargs")
+        given = {name: getattr(self, name) for name in (*names, "optimizer_class", "optimizer_kwargs")}
         return {**super()._get_constructor_parameters(), "lr_schedule": self._dummy_schedule, **given}
 
 
@@ -112,13 +105,9 @@ class RewardPredictor(OffPolicyAlgorithm):
     :param buffer_size: transitions in the replay memory, in all environments together
     :param learning_starts: steps before the first update
     :param batch_size: transitions in an update
-    :param train_freq: steps of each environment between updates
-    :param gradient_steps: updates each time
-    :param n_stack: frames in an observation, which are kept once each
-    :param stack_axis: along which they are stacked, 0 or -1
+    :param n_stack: frames in an observation along its first axis, which are kept once each
     :param _init_setup_model: whether to build the network now
-    :param kwargs: ``policy_kwargs``, ``verbose``, ``seed``, ``device``, ``tensorboard_log``, ``stats_window_size``, as all of
-        SB3's algorithms have them
+    :param kwargs: as SB3's off-policy algorithms have them: ``train_freq``, ``policy_kwargs``, ``seed`` and so on
     :raises ValueError: if a number makes no sense, or the policy is not known
     :raises MemoryError: if the replay memory, once full, does not fit into the memory that is available
     """
@@ -135,16 +124,12 @@ class RewardPredictor(OffPolicyAlgorithm):
         buffer_size: int = 10_000,
         learning_starts: int = 1_000,
         batch_size: int = 80,
-        train_freq: int = 1,
-        gradient_steps: int = 1,
         n_stack: int = 1,
-        stack_axis: Literal[0, -1] = 0,
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        counts = {"buffer_size": buffer_size, "batch_size": batch_size, "train_freq": train_freq}
-        for name, value in (counts | {"gradient_steps": gradient_steps}).items():
-            check_count(name, value)
+        check_count("buffer_size", buffer_size)
+        check_count("batch_size", batch_size)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]
@@ -152,10 +137,8 @@ class RewardPredictor(OffPolicyAlgorithm):
             buffer_size,
             learning_starts,
             batch_size,
-            train_freq=train_freq,
-            gradient_steps=gradient_steps,
             replay_buffer_class=FrameReplayBuffer,
-            replay_buffer_kwargs={"n_stack": n_stack, "stack_axis": stack_axis},
+            replay_buffer_kwargs={"n_stack": n_stack},
             sde_support=False,
             support_multi_env=True,
             supported_action_spaces=(spaces.Discrete,),
@@ -199,15 +182,12 @@ class RewardPredictor(OffPolicyAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a plain tree, some of whose arrays are the model's own: to be written before training goes on"""
+        """As :class:`~sb3_manygoals.checkpoint.callback.Checkpointable` has it."""
         memory = self.replay_buffer.get_checkpoint_state()
         return {"algorithm": get_algorithm_state(self), "replay_buffer": memory, "rng": self.rng}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`, of a model that was built in the same way
-        :raises CheckpointError: if it was built in another way; this model may then be changed in part
-        """
+        """:raises CheckpointError: if the model was built in another way; this one may then be changed in part"""
         set_algorithm_state(self, state["algorithm"])
         self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         self.rng = state["rng"]

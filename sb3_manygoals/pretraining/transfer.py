@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import zip_longest
-from typing import Any, NamedTuple
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
@@ -14,35 +13,19 @@ from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy
 from sb3_manygoals.networks import Preprocess
 
 _NOTHING = (nn.Flatten, nn.Identity, nn.Dropout)  # networks that differ only in these are the same function when they act
-_GEOMETRY = ("stride", "padding", "dilation", "groups")  # what a convolution is besides its weights
-
-
-class CopiedLayer(NamedTuple):
-    """
-    A layer that was copied.
-
-    :param source: its name in the source's trunk
-    :param target: the name of the layer in the target's policy that has its weights now
-    :param shape: of its weights
-    """
-
-    source: str
-    target: str
-    shape: tuple[int, ...]
 
 
 class TransferError(ValueError):
     """Two networks that are not built alike."""
 
 
-def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | BasePolicy) -> list[CopiedLayer]:
+def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | BasePolicy) -> dict[str, str]:
     """
     Begin an actor-critic with the trunk of a pre-trained network, as section 4 of Veeriah et al. (2018) does::
 
         pretrained = ManyGoalsDQN("CnnPolicy", make_env(), ...).learn(1_000_000)
         model = A2C("CnnPolicy", make_env(), ...)
-        for layer in transfer_trunk(pretrained, model):
-            print(layer)
+        print(transfer_trunk(pretrained, model))
         model.learn(9_000_000)
 
     Layers are paired in order. The trunk goes to the actor-critic's features extractor and, where it is longer, on to the
@@ -53,7 +36,7 @@ def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | B
     :param source: ManyGoalsDQN or :class:`RewardPredictor`, or the policy of one; of ManyGoalsDQN the network that learns, not
         an average of its weights
     :param target: SB3's A2C or PPO, or another with an ActorCriticPolicy, or such a policy
-    :return: what was copied where, in order; a layer copied to actor and critic is there twice
+    :return: by the name of each layer of the target that was changed, that of the source's layer whose weights it has now
     :raises TypeError: if the source has no trunk, or the target no actor and critic
     :raises TransferError: if they differ in observations or their scaling, or in the kind, shape or activation of a layer; the
         message names the first such layer. Then nothing was changed
@@ -76,15 +59,12 @@ def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | B
             _check_alike(left, right)
             if left[1].state_dict():
                 pairs[right[0]] = (left, right)
-    copied = []
-    for (here, left), (there, right) in pairs.values():
-        weights = left.state_dict()
-        right.load_state_dict(weights)
-        copied.append(CopiedLayer(here, there, tuple(weights.get("weight", next(iter(weights.values()))).shape)))
+    for (_, left), (_, right) in pairs.values():
+        right.load_state_dict(left.state_dict())
     taker.optimizer.state.clear()
     if isinstance(taker, AuxiliaryActorCriticPolicy) and taker.goal_target is not None:
         taker.update_goal_target()
-    return copied
+    return {there: here for there, ((here, _), _) in pairs.items()}
 
 
 def _check_observations(preprocess: Preprocess, target: ActorCriticPolicy) -> None:
@@ -114,21 +94,14 @@ def _layers(module: nn.Module, name: str) -> Iterator[_Layer]:
 
 
 def _check_alike(ours: _Layer | None, theirs: _Layer | None) -> None:
-    if ours is None or theirs is None or _kind(ours[1]) != _kind(theirs[1]):
-        raise TransferError(f"layers must be alike, got {_words(ours)} in the source and {_words(theirs)} in the target")
+    (name, kind), (other, other_kind) = _described(ours), _described(theirs)
+    if kind != other_kind:
+        raise TransferError(f"layers must be alike, got {name}{kind} in the source and {other}{other_kind} in the target")
 
 
-def _kind(module: nn.Module) -> Any:
-    shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
-    if isinstance(module, nn.Linear):
-        return nn.Linear, shapes  # ours differ in how products are computed
-    if isinstance(module, nn.modules.conv._ConvNd):
-        return type(module), shapes, [getattr(module, name) for name in _GEOMETRY]
-    return type(module), shapes, "" if shapes else module.extra_repr().replace("inplace=True", "")
-
-
-def _words(layer: _Layer | None) -> str:
+def _described(layer: _Layer | None) -> tuple[str, str]:
+    """:return: its name, and all that it is but for the values of its weights"""
     if layer is None:
-        return "none"
+        return "none", ""
     shapes = (f" with {name} {tuple(tensor.shape)}" for name, tensor in layer[1].state_dict().items())
-    return f"{layer[0]}, {layer[1]}{','.join(shapes)},"
+    return layer[0], f", {layer[1]}{','.join(shapes)},".replace("inplace=True", "")

@@ -16,7 +16,7 @@ pytest.importorskip("ale_py")
 cv2 = pytest.importorskip("cv2")
 # ruff: noqa: E402 - what follows needs both
 
-from sb3_manygoals.atari import AtariVecEnv, make_atari_vec_env, rom_id
+from sb3_manygoals.atari import AtariVecEnv, rom_id
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.goals import VecGoalBufferWrapper
@@ -50,7 +50,7 @@ class OursAsTheirs:
     """
 
     def __init__(self, game):
-        self.env = AtariVecEnv(game, 1, seed=0, noop_max=0, fire_on_reset=False)
+        self.env = AtariVecEnv(game, 1, seed=0, noop_max=0, use_fire_reset=False)
         assert self.env.reset().shape == (1, 4, 84, 84)
         self._begin(FIRE, NEXT)
 
@@ -164,7 +164,7 @@ def test_each_copy_is_stacked_scored_and_counted_by_itself():
 
 
 def test_a_game_is_stopped_after_its_frames_and_lives_need_not_end_anything():
-    env = AtariVecEnv("breakout", 2, seed=0, max_frames=200, terminal_on_life_loss=False, noop_max=0)
+    env = AtariVecEnv("breakout", 2, seed=0, max_num_frames_per_episode=200, terminal_on_life_loss=False, noop_max=0)
     env.reset()
     lives = []
     for step in range(1, 101):
@@ -181,7 +181,7 @@ def test_a_game_is_stopped_after_its_frames_and_lives_need_not_end_anything():
 
 def test_a_lost_life_ends_no_goal():
     """Play goes on, so values of goals go on across it; only where the game is over no goal can be reached any more."""
-    env = VecGoalBufferWrapper(make_atari_vec_env("Breakout", 1, seed=0), max_episode_steps=1000)
+    env = VecGoalBufferWrapper(AtariVecEnv("Breakout", 1, seed=0), max_episode_steps=1000)
     env.reset()
     lost, over, before = 0, False, None
     while not over:
@@ -201,7 +201,7 @@ def test_a_lost_life_ends_no_goal():
 
 
 def test_learners_take_the_stacks_as_they_are_and_evaluation_counts_games():
-    env = make_atari_vec_env("Breakout", 2, seed=3)
+    env = AtariVecEnv("Breakout", 2, seed=3)
     model = A2C("CnnPolicy", env, seed=3, device="cpu").learn(30)
     assert not is_vecenv_wrapped(model.env, VecTransposeImage)
     assert env.env_is_wrapped(Monitor) == [True, True]
@@ -265,7 +265,7 @@ def test_what_cannot_be_saved_or_restored():
         set_env_state(AtariVecEnv("breakout", 2, noop_max=0), state)
     with pytest.raises(CheckpointError, match="built otherwise"):
         set_env_state(AtariVecEnv("pong", 3), state)
-    sticky = make_atari_vec_env("pong", 2, repeat_action_probability=0.25)
+    sticky = AtariVecEnv("pong", 2, repeat_action_probability=0.25)
     sticky.reset()
     with pytest.raises(CheckpointError, match="sticky"):
         get_env_state(sticky)
@@ -293,7 +293,7 @@ def test_bad_input_is_refused():
         ({"n_envs": 0}, "n_envs must be a whole number, at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=message):
-            make_atari_vec_env(**{"game": "pong", **arguments})
+            AtariVecEnv(**{"game": "pong", **arguments})
 
 
 def test_without_ale_py_it_says_what_to_install(monkeypatch):

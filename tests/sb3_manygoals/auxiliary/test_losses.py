@@ -34,12 +34,6 @@ def test_only_real_transitions_count():
     assert mean_of_real(losses, real).item() == 4.0
 
 
-@pytest.mark.parametrize(("crop", "cell", "named"), [(5, 1, "crop"), (0, 1, "crop"), (4, 3, "cell"), (4, 0, "cell")])
-def test_cells_that_do_not_fit(crop, cell, named):
-    with pytest.raises(ValueError, match=f"{named} must be"):
-        pixel_changes(th.zeros(2, 1, 4, 6), crop, cell)
-
-
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), st.floats(0.0, 1.0), st.integers(0, 2**31))
 def test_pixel_control_against_loops(n_trajectories, n_steps, n_actions, gamma, seed):
     rng = np.random.default_rng(seed)

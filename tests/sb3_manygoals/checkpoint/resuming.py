@@ -66,7 +66,7 @@ def assert_the_end_is_the_same(make, root, stops=(75, 185), steps=240, every_ste
     assert whole["learner"]["algorithm"]["counters"]["num_timesteps"] >= steps
     for stop in stops:
         resumed, *_, last = learn(f"stopped-{stop}", stop)
-        at = int(last.name.split("step")[1])
+        at = int(last.name.split("-")[1][4:])
         assert not resumed
         assert stop - 2 * every_steps < at <= stop
         np.random.rand(5), th.rand(3)  # noqa: NPY002 - the generators are elsewhere than they were

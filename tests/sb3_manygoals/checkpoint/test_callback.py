@@ -53,7 +53,7 @@ def told():
 
 
 def steps(root):
-    return [int(path.name.split("step")[1]) for path in reversed(checkpoints(root))]
+    return [int(path.name.split("-")[1][4:]) for path in reversed(checkpoints(root))]
 
 
 def test_the_same_callback_in_a_second_call_of_learn(tmp_path):
@@ -169,7 +169,7 @@ def test_another_number_of_threads_is_a_warning(tmp_path):
 def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(tmp_path):
     build("one environment").learn(50, ExactCheckpointCallback(tmp_path, every_steps=20, keep=2))
     assert steps(tmp_path) == [40, 50]
-    (checkpoints(tmp_path)[0] / "state.pt").write_text("damaged")
+    checkpoints(tmp_path)[0].write_text("damaged")
     model, callback = build("one environment"), ExactCheckpointCallback(tmp_path, every_steps=20, keep=2)
     with pytest.warns(UserWarning, match="skipped a damaged checkpoint"):
         assert callback.resume(model, fallback=True)

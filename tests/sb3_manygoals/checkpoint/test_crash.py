@@ -13,7 +13,25 @@ from sb3_manygoals.checkpoint import checkpoints, folder, read_checkpoint, read_
 from tests.sb3_manygoals.checkpoint.trees import assert_same
 
 pytestmark = pytest.mark.usefixtures("no_sync")
-CALLS = [(folder._HashedFile, "write"), *((os, name) for name in ("mkdir", "fsync", "rename", "unlink", "rmdir"))]
+
+
+class Writer:
+    """Stands before the file of a checkpoint: its writes can fail in the middle."""
+
+    def __init__(self, file):
+        self.file, self.flush = file, file.flush
+
+    def write(self, data):
+        return self.file.write(data)
+
+
+@pytest.fixture(autouse=True)
+def _writer(monkeypatch):
+    save = folder.save_tree
+    monkeypatch.setattr(folder, "save_tree", lambda tree, file: save(tree, Writer(file)))
+
+
+CALLS = [(Writer, "write"), *((os, name) for name in ("fsync", "rename", "unlink"))]
 FULL = OSError(errno.ENOSPC, "the disk is full")
 
 
@@ -42,7 +60,7 @@ def failing_at(number, fail, calls=CALLS):
             nonlocal count
             count += 1
             if count == number:
-                if function is folder._HashedFile.write:
+                if function is Writer.write:
                     function(args[0], memoryview(args[1])[: len(args[1]) // 2])
                 fail()
             return function(*args, **kwargs)
@@ -56,7 +74,7 @@ def check(root, seeds):
     """All checkpoints are whole, and the next write leaves two."""
     newest, tree = read_newest(root)
     for path in checkpoints(root):
-        assert_same(read_checkpoint(path), sample(int(path.name[-1])))
+        assert_same(read_checkpoint(path), sample(int(path.name[11])))
     following = write_checkpoint(root, sample(3), step=3, keep=2)
     assert checkpoints(root) == [following, newest]
     assert len(os.listdir(root)) == 2
@@ -82,13 +100,13 @@ def test_failed_and_interrupted_writes_leave_whole_checkpoints(root, tmp_path, m
             except (OSError, KeyboardInterrupt) as caught:
                 found = caught
         assert found in (error, None)
-        if checkpoints(copy)[0].name == "000002-step1":  # not in place yet
+        if checkpoints(copy)[0].name.startswith("000002-"):  # not in place yet
             assert state_of(copy) == before
             assert sorted(os.listdir(copy)) == sorted(os.listdir(root))
         if found is FULL and calls[0][1] == "write":
-            assert ".staging" in error.filename
+            assert error.filename.endswith(".staging")
         check(copy, seeds)
-    expected = {"write": {1, 2}, "mkdir": {1, 2}, "fsync": {1, 2}, "rename": {1, 2}, "unlink": {2}, "rmdir": {2}}
+    expected = {"write": {1, 2}, "fsync": {1, 2}, "rename": {1, 2}, "unlink": {2}}
     assert set(seeds) == expected[calls[0][1]]
     assert len(seeds) > (5 if calls[0][1] == "write" else 1)
 

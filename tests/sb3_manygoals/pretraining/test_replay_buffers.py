@@ -15,39 +15,10 @@ from sb3_manygoals.pretraining import FrameReplayBuffer, ManyGoalsFrameReplayBuf
 ACTIONS = spaces.Discrete(3)
 
 
-class Stream:
-    """Transitions of stacks of few different frames, with all that happens to stacks in games, and jumps besides."""
-
-    def __init__(self, rng, n_envs, n_stack, axis):
-        self.rng, self.n_envs, self.n_stack, self.axis = rng, n_envs, n_stack, axis
-        self.stacks = [self.first() for _ in range(n_envs)]
-
-    def frame(self):
-        return self.rng.integers(0, 3, size=(2, 2), dtype=np.uint8)
-
-    def first(self):
-        if self.rng.random() < 0.5:
-            return np.stack([*np.zeros((self.n_stack - 1, 2, 2), np.uint8), self.frame()])  # as VecFrameStack
-        return np.stack([self.frame()] * self.n_stack)  # as Gymnasium's FrameStackObservation
-
-    def step(self):
-        """:return: s and s', arrays of (n_envs, *shape)"""
-        here = [stack.copy() for stack in self.stacks]
-        there = [np.stack([*stack[1:], self.frame()]) for stack in here]
-        for env, stack in enumerate(there):
-            outcome = self.rng.choice(["on", "on", "on", "over", "life", "jump"])
-            if outcome == "over":
-                stack = self.first()
-            elif outcome == "life":  # the next episode begins with the frame of the last one's end
-                stack = np.stack([*np.zeros((self.n_stack - 1, 2, 2), np.uint8), stack[-1]])
-            elif outcome == "jump":
-                stack = np.stack([self.frame() for _ in range(self.n_stack)])
-            self.stacks[env] = stack
-        return self.joined(here), self.joined(there)
-
-    def joined(self, stacks):
-        """Along axis -1 frames lie side by side."""
-        return np.stack([stack if self.axis == 0 else np.concatenate(list(stack), axis=-1) for stack in stacks])
+def shown(rng, n_envs, n_stack, axis):
+    """Stacks of few different frames, in any order: each may have been shown just before, as in games, or not."""
+    stacks = rng.integers(0, 3, size=(n_envs, n_stack, 1, 1), dtype=np.uint8).repeat(2, axis=2).repeat(2, axis=3)
+    return stacks if axis == 0 else np.concatenate(list(stacks.swapaxes(0, 1)), axis=-1)  # side by side
 
 
 def space_of(n_stack, axis):
@@ -60,7 +31,6 @@ def test_observations_are_those_that_were_put_in(seed, n_added, n_envs, n_stack,
     """Both buffers fed the same, round the ring several times: every row is equal, and batches drawn alike."""
     rng = np.random.default_rng(seed)
     space = space_of(n_stack, axis)
-    stream = Stream(rng, n_envs, n_stack, axis)
     size = 7 * n_envs
     whole = ManyGoalsReplayBuffer(size, goal_observation_space(space), ACTIONS, "cpu", n_envs)
     ours = ManyGoalsFrameReplayBuffer(
@@ -69,7 +39,7 @@ def test_observations_are_those_that_were_put_in(seed, n_added, n_envs, n_stack,
     plain = FrameReplayBuffer(size, space, ACTIONS, "cpu", n_envs, n_stack=n_stack, stack_axis=axis)
     sb3 = ReplayBuffer(size, space, ACTIONS, "cpu", n_envs)
     for number in range(n_added):
-        here, there = stream.step()
+        here, there = (shown(rng, n_envs, n_stack, axis) for _ in range(2))
         infos = [{"achieved_goal_id": number, "env_terminated": bool(rng.random() < 0.3)} for _ in range(n_envs)]
         actions, zeros, done = rng.integers(3, size=n_envs), rng.normal(size=n_envs), rng.random(n_envs) < 0.2
         for buffer in (whole, ours):
@@ -93,7 +63,7 @@ def test_ten_thousand_transitions_of_a_game_take_an_eighth():
     arguments = 10_000, goal_observation_space(spaces.Box(0, 255, (4, 84, 84), np.uint8)), ACTIONS, 1, False
     frames, whole = ManyGoalsFrameReplayBuffer.memory_needed, ManyGoalsReplayBuffer.memory_needed(*arguments)
     observations = whole.pop("replay observations") + whole.pop("replay next observations")
-    size = 10_005 * 84 * 84 + 2 * 10_000 * 4 * 4  # frames, and 4 bytes for each that a stack has
+    size = 10_005 * (84 * 84 + 33) + 2 * 10_000 * 4 * 8  # frames, objects of Python, and a reference to each that a stack has
     assert size < 0.13 * observations == 0.13 * 2 * 10_000 * 4 * 84 * 84
     assert frames(*arguments[:4], action_masks=False, n_stack=4) == {"replay frames": size, **whole}
 
@@ -102,7 +72,7 @@ def test_the_state_of_another_memory_is_refused():
     first = FrameReplayBuffer(10, space_of(3, 0), ACTIONS, "cpu", n_stack=1).get_checkpoint_state()
     for changes, message in (
         ({"buffer_size": 11}, "buffer_size 11, this one has 10"),
-        ({"frames": {"store": first["frames"]["store"]}}, "n_stack=1, this store has 3"),
+        ({"frames": first["frames"]}, "n_stack=1, this store has 3"),
     ):
         ours = ManyGoalsFrameReplayBuffer(10, goal_observation_space(space_of(3, 0)), ACTIONS, "cpu", n_stack=3)
         for buffer in (FrameReplayBuffer(10, space_of(3, 0), ACTIONS, "cpu", n_stack=3), ours):
