@@ -29,6 +29,7 @@ RENDER = ["pygame-ce>=2.5"]
 ATARI = ["ale-py>=0.12.1", "lz4>=4.3"]
 # The games are GPL-3: they are used, not included.
 MINATAR = ["minatar>=1.0.15"]
+HUB = ["sb3-team-hf-integration>=3.0"]
 DOCS = ["furo", "myst-parser>=3.0", "sphinx>=7.0"]
 
 setup(
@@ -55,6 +56,7 @@ setup(
     ],
     extras_require={
         "atari": ATARI,
+        "hub": HUB,
         "minatar": MINATAR,
         "render": RENDER,
         "ray": ["ray>=2.40"],

@@ -38,6 +38,7 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 
 nitpicky = True
+autodoc_mock_imports = ["huggingface_sb3"]
 # Types of others have their pages elsewhere: to link there, each build would need the network. Type variables have none.
 nitpick_ignore_regex = [
     ("py:class", r"(?!sb3_manygoals\.|gym_twoRooms\.).*"),

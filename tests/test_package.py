@@ -57,7 +57,7 @@ def test_the_wheel_requires_what_the_packages_import(wheel):
     required = {re.match(r"[\w.-]+", line)[0] for line in wanted}
     own = {"gym_twoRooms", "sb3_manygoals"}
     foreign = {module for folder in own for _, module in _imports(folder)} - own - sys.stdlib_module_names
-    extras = {"pygame", "ale-py", "lz4", "minatar"}  # of "render", "atari" and "minatar"
+    extras = {"pygame", "ale-py", "lz4", "minatar", "huggingface-sb3", "yaml"}  # of "render", "atari", "minatar" and "hub"
     assert {module.replace("_", "-") for module in foreign} - extras == required
 
 

@@ -1,0 +1,100 @@
+"""Trained agents on the Hugging Face Hub, by way of SB3's own integration. Needs ``pip install "sb3-manygoals[hub]"``."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.type_aliases import GymEnv
+
+from sb3_manygoals.many_goals_dqn import ManyGoalsDQN
+
+try:
+    import huggingface_sb3
+except ImportError as error:
+    raise ImportError('the Hub needs huggingface_sb3: pip install "sb3-manygoals[hub]"') from error
+
+_MODEL, _GOALS, _CARD = "model.zip", "goals.npz", "README.md"
+
+
+def push_to_hub(
+    model: ManyGoalsDQN,
+    repo_id: str,
+    env_id: str,
+    metrics: Mapping[str, float] | None = None,
+) -> str:
+    """
+    Upload an agent: ``model.zip``, the known goals in ``goals.npz``, and a model card in ``README.md``.
+
+    :param model: a trained model
+    :param repo_id: repository on the Hub, "name/repository"; it is made if there is none
+    :param env_id: id of the environment in which the model was trained
+    :param metrics: further results for the card by name, such as ``{"mastery": 0.98}``
+    :return: address of the repository
+    :raises ValueError: if ``repo_id`` is not of the form "name/repository", or the model knows no goals
+    """
+    if repo_id.count("/") != 1 or not all(repo_id.split("/")):
+        raise ValueError(f'repo_id must be "name/repository", got {repo_id!r}')
+    if model.goal_buffer is None or len(model.goal_buffer) == 0:
+        raise ValueError("model must know goals: train it first, or give it an environment and load its goals")
+    address = ""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        model.save(place / _MODEL)
+        model.save_goal_buffer(place / _GOALS)
+        (place / _CARD).write_text(_model_card(model, repo_id, env_id, metrics or {}), encoding="utf-8")
+        for name in (_MODEL, _GOALS, _CARD):
+            address = huggingface_sb3.push_to_hub(repo_id, str(place / name), "Add a trained agent")
+    return str(address)
+
+
+def load_from_hub(repo_id: str, env: GymEnv | None = None, **kwargs: Any) -> ManyGoalsDQN:
+    """
+    Download an agent that :func:`push_to_hub` has uploaded. SB3's models are pickles, which can execute anything. Load
+    only those of people whom you trust, and say so by setting the environment variable ``TRUST_REMOTE_CODE`` to ``True``.
+
+    :param repo_id: repository on the Hub
+    :param env: environment to go on in; the goals are loaded only with one. None for prediction only
+    :param kwargs: further arguments of :meth:`ManyGoalsDQN.load`
+    :return: the model
+    :raises ValueError: if ``TRUST_REMOTE_CODE`` is not set
+    """
+    model = ManyGoalsDQN.load(huggingface_sb3.load_from_hub(repo_id, _MODEL), env, **kwargs)
+    if env is not None:
+        model.load_goal_buffer(huggingface_sb3.load_from_hub(repo_id, _GOALS))
+    return model
+
+
+def _model_card(model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping[str, float]) -> str:
+    """Markdown, with the Hub's metadata in YAML, of which JSON is a part."""
+    assert model.goal_buffer is not None
+    result = {
+        "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+        "dataset": {"name": env_id, "type": env_id},
+        "metrics": [{"type": name, "name": name, "value": float(value)} for name, value in metrics.items()],
+    }
+    index = [{"name": "ManyGoalsDQN", "results": [result] if metrics else []}]
+    return f"""---
+library_name: stable-baselines3
+tags: [{env_id}, reinforcement-learning, deep-reinforcement-learning, stable-baselines3, goal-conditioned]
+model-index: {json.dumps(index)}
+---
+
+# ManyGoalsDQN in {env_id}
+
+One network for {len(model.goal_buffer):,} goals: all observations that the agent met in {model.num_timesteps:,} steps.
+
+```python
+import gymnasium as gym
+from sb3_manygoals import GoalBufferWrapper
+from sb3_manygoals.hub import load_from_hub
+
+model = load_from_hub({repo_id!r}, gym.make({env_id!r}))
+env = GoalBufferWrapper(gym.make({env_id!r}))
+obs, info = env.reset(options={{"goal": model.goal_buffer.observations[7]}})
+action, _ = model.predict(obs, deterministic=True)
+```
+"""
