@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
-
-import tyro
+from typing import Literal, get_args
 
 from benchmarks.agents.mastery import SELECTORS, Agent
 from benchmarks.studies.study import Options, Study, StudyConfig, carry_out
-from benchmarks.suite import Spec
-from benchmarks.suite.run import SuiteConfig
 
 __all__ = ["carry_out"]
-
-SUITE = SuiteConfig(root=Path("runs/mastery-study"))
 
 PAPERS_MAP, SMALL_MAP = "TwoRoomsSwitch-v0", "TwoRoomsSwitchSmall-v0"
 
@@ -88,13 +82,12 @@ PARTS: dict[Part, Study] = {
 class MasteryStudyConfig(StudyConfig):
     """A part of the study of mastery: carry out what has not finished. Then: ``report ROOT --output FILE.html``."""
 
-    suite: Annotated[SuiteConfig, tyro.conf.arg(name="")] = SUITE
+    root: Path = Path("runs/mastery-study")
     part: Part = "agents"
     """All agents, and the default with every rule to select goals, on the small map; all agents on the paper's map; the
     default in other worlds; with goals held out; with one thing changed; the paper's two experiments with its settings."""
     seeds: int = 6
-    """Runs of each agent, with the seeds from 0 on."""
 
-    def specs(self) -> list[Spec]:
-        """The runs of the part."""
-        return PARTS[self.part].specs(self.seeds, self.steps, only=self.only)
+    @property
+    def study(self) -> Study:
+        return PARTS[self.part]

@@ -74,7 +74,7 @@ class SuiteConfig:
             if not rate > 0:
                 raise ValueError(f"steps per second of {agent} must be positive, got {rate}")
 
-    def run(self, specs: Iterable[Spec]) -> Outcome | None:
+    def carry_out(self, specs: Iterable[Spec]) -> Outcome | None:
         """
         Say what became of the runs, None with ``dry_run``. A run that fails does not stop the others. If this process is told
         to end (SIGTERM, SIGINT), all runs are, and it waits for them; another call goes on with them.

@@ -110,6 +110,6 @@ def test_a_task_of_two_rooms_is_a_world():
 def test_the_comparison_has_medians_in_which_never_is_infinite():
     specs = [spec for spec in PARTS["grids"].specs(3) if spec.agent == "dqn" and "FourRooms" in spec.game]
     found = [{"first_reward": 100.0, "greedy_final": 0.0}, {"first_reward": 300.0, "greedy_solved": 400.0}, {}]
-    rows = TasksStudyConfig().compare([Result(spec, values, 1.0, 1) for spec, values in zip(specs, found, strict=True)])
-    (row,) = rows
+    table = TasksStudyConfig().compare([Result(spec, values, 1.0, 1) for spec, values in zip(specs, found, strict=True)])
+    (row,) = table.to_dict("records")
     assert (row["runs"], row["first_reward"], row["greedy_solved"]) == (3, 300.0, np.inf)
