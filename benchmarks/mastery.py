@@ -253,7 +253,7 @@ def _summary(
         "ceiling": "" if greedy.ceiling is None else round(float(greedy.ceiling.mean()), 4),
         "training_seconds": round(training_seconds, 1),
         "steps": model.num_timesteps,
-        "updates": model._n_updates if hasattr(model, "goal_updates") else "",
+        "updates": "" if evaluated.numbered else model._n_updates,
         "targets": type(model.targets).__name__ if hasattr(model, "targets") else "",
     }
 
@@ -273,25 +273,19 @@ def _say(summary: dict[str, Any]) -> None:
     print(f"{summary['training_seconds']:.0f} s of training, {summary['steps']} steps{updates}")
 
 
-def _goals(evaluated: EvaluatedAgent, results: dict[str, MasteryResult]) -> list[dict[str, Any]]:
-    """A row a goal: its state, whether it is held out, in how many updates it was, and how the agent fared."""
-    model, tables, states, held_out = evaluated.model, evaluated.tables, evaluated.states, evaluated.held_out
-    n_goals = len(results["greedy"].reached)
-    updates = np.zeros(n_goals, dtype=np.int64)
-    if tables is None:
-        states, held_out = np.arange(n_goals), np.zeros(n_goals, dtype=np.bool_)
-    elif hasattr(model, "goal_updates"):
-        ids = model.goal_buffer.ids(tables.observations[states])
-        updates = np.where(ids == UNKNOWN, 0, model.goal_updates[ids])
-    else:  # a table, where each transition is an update of every goal
-        updates[:] = model.num_timesteps
-    rows = []
-    for goal in range(n_goals):
-        row = {"state": states[goal], "held_out": int(held_out[goal]), "updates": updates[goal]}
-        for name in ("greedy", "epsilon"):
-            reached = results[name].reached[goal]
-            steps = results[name].steps[goal][reached]
-            row[f"{name}_reached"] = f"{reached.mean():.2f}"
-            row[f"{name}_mean_steps"] = f"{steps.mean():.1f}" if len(steps) else ""
-        rows.append(row)
-    return rows
+def _goals(evaluated: EvaluatedAgent, results: dict[str, MasteryResult]) -> dict[str, Any]:
+    """Columns about each goal: its state, whether it is held out, in how many updates it was, and how the agent fared."""
+    model, tables, states = evaluated.model, evaluated.tables, evaluated.states
+    table: dict[str, Any] = {"state": np.arange(len(results["greedy"].reached)), "held_out": 0, "updates": 0}
+    if tables is not None:
+        table |= {"state": states, "held_out": evaluated.held_out.astype(int), "updates": ""}  # unknown of SB3's agents
+        if evaluated.numbered:  # a table, where each transition is an update of every goal
+            table["updates"] = model.num_timesteps
+        elif hasattr(model, "goal_updates"):
+            ids = model.goal_buffer.ids(tables.observations[states])
+            table["updates"] = np.where(ids == UNKNOWN, 0, model.goal_updates[ids])
+    for name in ("greedy", "epsilon"):
+        reached, steps = results[name].reached, results[name].steps
+        table[f"{name}_reached"] = reached.mean(axis=1).round(2)
+        table[f"{name}_mean_steps"] = np.ma.masked_array(steps, ~reached).mean(axis=1).round(1).filled(np.nan)
+    return table

@@ -57,11 +57,13 @@ def make(
     given = _arguments(config)
     never = None if held_out is None or tables is None else tables.observations[held_out]
     try:
+        if config.agent in ("table", "hindsight") and never is not None:
+            raise ValueError("it learns of every goal that it meets: held_out is for others")
         if config.agent == "table":
             if tables is None:
                 raise ValueError("there are no tables of the world, so that its states have no numbers")
-            if never is not None or config.selection != "uniform":
-                raise ValueError("a table knows of a goal what it was taught of it: held_out and selection are for others")
+            if config.selection != "uniform":
+                raise ValueError("a table pursues no goals: selection is for others")
             numbers = spaces.Discrete(len(tables))
             env: Any = TransformObservation(world.vector(n_envs), tables.states_of, single_observation_space=numbers)
             settings = {"exploration_steps": max(1, config.total_steps // 3), **given}
