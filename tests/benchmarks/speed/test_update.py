@@ -63,12 +63,8 @@ def test_the_whole_run(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(update, "SCENARIOS", scenarios)
     monkeypatch.setattr(th.cuda, "is_available", lambda: False)
     folder = UpdateConfig(rounds=3, seconds=0.01, threads=(1,), output=tmp_path).run()
-    rows = pd.read_csv(folder / "update-table.csv")
-    raw = pd.read_csv(folder / "update-1-threads.csv").groupby("contender")["value"].median()[rows["update"]]
-    columns = ["threads", "update", "transitions", "goals", "updates_per_second", "goal_updates_per_second"]
-    assert rows.columns.tolist() == columns
-    for column, pairs in zip(columns[-2:], (1, 32 * 16), strict=True):
-        assert rows[column].tolist() == pytest.approx((pairs * raw).tolist(), rel=0.01)
+    raw = pd.read_csv(folder / "update-1-threads.csv")
+    assert raw["contender"].tolist() == ["pairwise 32 x 16", "tiled 32 x 16"] * 3
     printed = capsys.readouterr().out
     assert "CUDA is not measured" in printed
     assert "updates/s: pairwise / tiled, 32 x 16" in printed
