@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from benchmarks import paper_scores, scores
 from benchmarks.report import figures, tables
@@ -48,17 +50,7 @@ def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
     known = runs[runs["game"].isin(next((each for each in references if each.isin(runs["game"]).any()), []))]
     games, raw = _complete(known)
     base = next((agent for agent in raw if agent.endswith(BASELINE)), next(iter(raw), ""))
-    by_game, improvements = _by_game(runs, known), _improvements(known)
-    sheet = book.add(f"{prefix}-improvements", improvements)
-    charts = [
-        book.chart(
-            f"{ours} over {other}",
-            figures.bars(alike.set_index("game")["improvement"].sort_values()),
-            f"Relative improvement of {ours} over {other} by game",
-            sheet,
-        )
-        for (ours, other), alike in improvements.groupby(["agent", "over"])
-    ]
+    by_game = _by_game(runs, known)
     return {
         "summarized": games,
         "left_out": sorted(set(known["game"]) - set(games)),
@@ -66,7 +58,9 @@ def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
         "summary": book.add(f"{prefix}-summary", _summary(games, raw, base)),
         "scores": book.add(f"{prefix}-scores", by_game),
         "references": by_game.columns[-2:].tolist(),
-        "improvements": {"sheet": sheet, "charts": charts},
+        "improvements": book.charts(
+            f"{prefix}-improvements", _improvements(known), "panel", "Relative improvement by game of", _bars
+        ),
     }
 
 
@@ -114,13 +108,17 @@ def _by_game(runs: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
 
 
 def _improvements(runs: pd.DataFrame) -> pd.DataFrame:
-    found = [pd.DataFrame(columns=["agent", "over", "game", "improvement"])]
+    found = [pd.DataFrame(columns=["panel", "game", "improvement"])]
     for ours, other in rivals(list(dict.fromkeys(runs["agent"]))):
         games, raw = _complete(runs[runs["agent"].isin([ours, other])])
         if games:
             gained = scores.relative_improvement(raw[ours], raw[other], games)
-            found.append(pd.DataFrame({"agent": ours, "over": other, "game": games, "improvement": gained}))
+            found.append(pd.DataFrame({"panel": f"{ours} over {other}", "game": games, "improvement": gained}))
     return pd.concat(found[1:] or found, ignore_index=True)
+
+
+def _bars(improvements: pd.DataFrame) -> Figure:
+    return figures.bars(improvements.set_index("game")["improvement"].sort_values())
 
 
 def rivals(agents: Sequence[str]) -> list[tuple[str, str]]:
@@ -138,9 +136,8 @@ def _returns(runs: pd.DataFrame, curves: pd.DataFrame, agents: list[str], book: 
     """Returns while training: a table, and a figure a game."""
     curves = curves.reindex(columns=["agent", "game", "seed", "step", "episode_return"])
     lines = tables.bands(curves.set_axis(["agent", "panel", "seed", "step", "value"], axis=1))
-    summed, sheet = book.add(f"{prefix}-returns", tables.returns(curves, runs)), book.add(f"{prefix}-curves", lines)
-    charts = [
-        book.chart(game, figures.curves(here, agents), f"Episode returns against steps in {game}", sheet)
-        for game, here in lines.groupby("panel")
-    ]
-    return {"returns": summed, "curves": {"sheet": sheet, "charts": charts}}
+    draw = partial(figures.curves, agents=agents)
+    return {
+        "returns": book.add(f"{prefix}-returns", tables.returns(curves, runs)),
+        "curves": book.charts(f"{prefix}-curves", lines, "panel", "Episode returns against steps in", draw),
+    }
