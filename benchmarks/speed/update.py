@@ -1,4 +1,4 @@
-"""What an update costs: ours, the same loss tiled, SB3's DQN, and a head for each goal; and how that grows with the goals."""
+"""What an update costs: ours, the same loss tiled, and SB3's DQN; and how that grows with the goals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ SCENARIOS = (
     Scenario("pairwise", 64, 64, "batch"),
     Scenario("pairwise", 128, 128, "batch"),
     Scenario("tiled", 128, 128, "batch"),
-    Scenario("head", 32, 5_728),
     Scenario("SB3 DQN", 32),
     *(Scenario("SB3 DQN + HER", pairs) for pairs in HER_BATCHES),
     # Pre-training, and the auxiliary task beside A2C: 5 steps of each of 16 environments, their last observations the goals.
