@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from benchmarks import recording
 from benchmarks.recording import RunConfig
 from benchmarks.scores import Statistic, estimated, interquartile_mean, normalized, probability_of_improvement
 from benchmarks.suite import Result, Spec, results
-from benchmarks.suite.run import Outcome, SuiteConfig
+from benchmarks.suite.run import SuiteConfig
 
 Options = dict[str, Any]
 
@@ -170,12 +171,13 @@ class StudyConfig(SuiteConfig, ABC):
         """What is written to ``comparison.csv`` about finished runs."""
         return pd.DataFrame()
 
-    def run(self) -> Outcome | None:
-        """Carry out what has not finished, or only list it (None), and compare what has."""
+    def run(self) -> None:
+        """Carry out what has not finished, or only list it, and compare what has; exit status 1 if something failed."""
         suite = self.specs()
-        outcome = self.carry_out(suite)
+        lacking = self.carry_out(suite)
         table = self.compare(results(suite, self.root).values())
         if len(table):
             table.to_csv(self.root / "comparison.csv", index=False, float_format="%.4f")
             print(f"compared in {self.root / 'comparison.csv'}")
-        return outcome
+        if lacking:
+            sys.exit(1)

@@ -143,7 +143,7 @@ def test_each_engine_gives_the_same_results_which_are_compared(tmp_path, capsys)
         root = tmp_path / engine
         options = {"seeds": 1, "steps": 240, "only": agents, "games": games, "pretrain_steps": 80}
         config = PretrainingStudyConfig(root, engine, workers, **options)
-        assert config.run().complete
+        config.run()
         finished = results(config.specs(), root)
         runs = [spec.folder(root) / spec.agent / "run" for spec in finished]
         for run, result in zip(runs, finished.values(), strict=True):
