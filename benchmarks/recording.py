@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import itertools
 import json
 import platform
 import shlex
@@ -67,13 +66,9 @@ class RunConfig(ABC):
 
 
 def create(root: Path, name: str) -> Path:
-    """A new folder ``root/name-<date>-<time>``."""
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    for attempt in itertools.count(1):
-        folder = root / (f"{name}-{stamp}" if attempt == 1 else f"{name}-{stamp}-{attempt}")
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(parents=True)
-            break
+    """A new folder ``root/name-<date>-<time>-<microseconds>``."""
+    folder = root / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    folder.mkdir(parents=True)
     return folder
 
 

@@ -82,7 +82,6 @@ class A2CConfig(RunConfig):
     eval_freq: int = 100_000
     """Environment steps between rows of curve.csv."""
     checkpoint_minutes: float = 10.0
-    """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
@@ -175,12 +174,12 @@ def settings(config: A2CConfig) -> dict[str, Any]:
 class ScoreCallback(Clock):
     """
     Keeps the returns that a Monitor puts into ``infos[i]["episode"]``, before rewards are clipped. Every so many environment
-    steps, and at the end, it calls ``on_point`` with a value for each of :data:`CURVE`, but not before an episode has ended.
+    steps, and at the end, it adds a row of :data:`CURVE`, but not before an episode has ended.
     """
 
-    def __init__(self, every: int, on_point: Callable[[dict[str, float]], None]) -> None:
+    def __init__(self, every: int, curve: CurveLog) -> None:
         super().__init__()
-        self.every, self.on_point = every, on_point
+        self.every, self.curve = every, curve
         self.episodes = 0
         self._last: deque[tuple[float, int]] = deque(maxlen=LAST)
         self._last_step = 0
@@ -220,8 +219,9 @@ class ScoreCallback(Clock):
         self._last_step = self.num_timesteps
         if self.score is not None:
             length = float(np.mean([length for _, length in self._last]))
-            values = (self._last_step, self.episodes, self.score, length, self.training_seconds)
-            self.on_point(dict(zip(CURVE, values, strict=True)))
+            means, seconds = (f"{self.score:.6g}", f"{length:.6g}"), f"{self.training_seconds:.1f}"
+            self.curve.add([self._last_step, self.episodes, *means, seconds])
+            self.logger.record("score/last_100_episodes", self.score)
 
 
 def train(
@@ -232,13 +232,7 @@ def train(
     out and ``result``. Checkpoints save the callbacks under their names. Returns the folder.
     """
     curve = CurveLog(folder / "curve.csv", CURVE)
-
-    def note(point: dict[str, float]) -> None:
-        seconds = point.pop("training_seconds")
-        curve.add([*(value if isinstance(value, int) else f"{value:.6g}" for value in point.values()), f"{seconds:.1f}"])
-        model.logger.record("score/last_100_episodes", point["episode_return"])
-
-    scores, own = ScoreCallback(config.eval_freq, note), dict(callbacks or {})
+    scores, own = ScoreCallback(config.eval_freq, curve), dict(callbacks or {})
     extras: dict[str, Any] = {**own, "score": scores, "curve.csv": curve}
     interval = max(1, config.eval_freq // (model.n_envs * model.n_steps))
     recording.train(config, model, config.steps, folder, [*own.values(), scores], extras, interval)

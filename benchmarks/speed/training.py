@@ -26,10 +26,10 @@ from sb3_manygoals.pretraining import RewardPredictor
 
 Part = Literal["goals", "atari", "auxiliary", "pretraining"]
 
-SB3_BACKENDS = {"dummy": "A2C, SB3's DummyVecEnv", "subproc": "A2C, SB3's SubprocVecEnv"}
+SB3_BACKENDS: dict[str, Any] = {f"A2C, SB3's {kind.__name__}": kind for kind in (DummyVecEnv, SubprocVecEnv)}
 """Whole set-ups of SB3's, games included, by how its games are stepped."""
 
-_SB3 = {name: 1.0 for name in SB3_BACKENDS.values()}
+_SB3 = dict.fromkeys(SB3_BACKENDS, 1.0)
 
 RATIOS = (
     Ratio("steps/s: goal loop / SB3's DQN of one goal", "goal loop", "SB3's DQN"),
@@ -95,16 +95,13 @@ def learners(config: TrainingConfig) -> Iterator[tuple[str, BaseAlgorithm, int, 
     if "atari" in config.parts:
         from sb3_manygoals.atari import make_atari_vec_env, rom_id  # here, as the command line works without ale-py
 
-        classes: dict[str, Any] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
         # names the module, which worker processes have not imported
         game_id = f"ale_py:{rom_id(config.game).title().replace('_', '')}NoFrameskip-v4"
-        for backend, name in {"native": "A2C, SB3's network", **SB3_BACKENDS}.items():
-            env: VecEnv
-            if backend == "native":
-                env = make_atari_vec_env(config.game, config.n_envs, 0)
-            else:
-                env = VecFrameStack(make_atari_env(game_id, config.n_envs, 0, vec_env_cls=classes[backend]), 4)
-            settings = a2c.settings(base) | {"policy_kwargs": a2c.OPTIMIZER}  # and SB3's own network
+        envs: dict[str, VecEnv] = {"A2C, SB3's network": make_atari_vec_env(config.game, config.n_envs, 0)}
+        for name, kind in SB3_BACKENDS.items():
+            envs[name] = VecFrameStack(make_atari_env(game_id, config.n_envs, 0, vec_env_cls=kind), 4)
+        settings = a2c.settings(base) | {"policy_kwargs": a2c.OPTIMIZER}  # and SB3's own network
+        for name, env in envs.items():
             yield name, A2C("CnnPolicy", env, device="cpu", **settings), config.a2c_steps, []
     if "auxiliary" in config.parts:
         episodes: EpisodeBuffer | None = None
