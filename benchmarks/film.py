@@ -44,10 +44,7 @@ class FilmConfig:
     """Pixels a cell."""
 
     def run(self) -> Path:
-        """
-        Write a GIF of the policy that takes the fewest steps on average. It starts anywhere, and goes on from each goal to the
-        next; nothing is selected or left out.
-        """
+        """Write a GIF of the policy that takes the fewest steps on average, from anywhere; nothing is left out."""
         env = TwoRoomsSwitchEnv(layout_of(self.layout, "layout"), render_mode="rgb_array", cell_size=self.cell_size)
         if not 1 <= self.goals <= env.mdp.n_states:
             raise ValueError(f"goals must be in [1, {env.mdp.n_states}], got {self.goals}.")

@@ -63,10 +63,7 @@ class PretrainingConfig(A2CConfig):
             )
 
     def run(self) -> Path:
-        """
-        Train, and write ``config.json``, ``curve.csv``, ``score.json``, ``model.zip``, logs and checkpoints; in
-        ``pretraining/`` model, log and checkpoints of pre-training.
-        """
+        """Train, and write what a run of A2C does, and in ``pretraining/`` model, log and checkpoints of pre-training."""
         th.set_num_threads(self.threads)
         model = make_a2c(self)
         folder = recording.open_folder(self, f"pretraining-{self.game}-{self.agent}-seed{self.seed}")

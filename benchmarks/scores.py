@@ -79,10 +79,7 @@ def optimality_gap(scores: Scores) -> Scores:
 
 
 def probability_of_improvement(scores: Scores, others: Scores) -> Scores:
-    """
-    The mean over games of the probability that a run is better than one of another agent, whose scores have the shape
-    (..., n_other_runs, n_games). A tie counts half.
-    """
+    """Mean over games of the chance that a run beats one of ``others``, (..., n_other_runs, n_games); a tie counts half."""
     difference = np.sign(scores[..., :, None, :] - others[..., None, :, :])
     return np.asarray((0.5 + difference / 2).mean(axis=(-3, -2, -1)))
 

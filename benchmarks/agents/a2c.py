@@ -32,19 +32,13 @@ OPTIMIZER: dict[str, Any] = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs
 """Arguments of the policy. The paper has RMSProp; in baselines it is TensorFlow's, with epsilon inside the root."""
 
 SMALL: dict[str, Any] = {"optimizer": "sb3", "features_dim": 128, "embedding_dim": 128}
-"""
-Options in small worlds. Layers are narrower, and the optimizer is SB3's: that of baselines begins with second moments of 1 and
-has an epsilon of 1e-5 inside the root, so gradients of rare rewards hardly count for the first thousand updates.
-"""
+"""Options in small worlds: narrower layers, and SB3's optimizer, see docs/design.md, as their rewards are rare."""
 
 MINATAR: dict[str, Any] = {
     **{"world": "minatar", "game": "breakout", "steps": 2_000_000, "eval_freq": 20_000},
     **{"n_envs": 64, "learning_rate": 8e-3, "ent_coef": 0.02, **SMALL},
 }
-"""
-Options in MinAtar. The step size, the entropy and the number of copies are the best of a search on Breakout and Asterix for
-A2C alone, see docs/results/minatar.md; all agents have them.
-"""
+"""Options in MinAtar, of all agents: the best of a search on two games for A2C alone, see docs/results/minatar.md."""
 
 LAST = 100
 """Episodes of a score, as in baselines; the paper does not say."""
@@ -227,10 +221,7 @@ class ScoreCallback(Clock):
 def train(
     config: A2CConfig, model: A2C, folder: Path, callbacks: Mapping[str, BaseCallback] | None = None, **result: Any
 ) -> Path:
-    """
-    Train, or go on. Write ``curve.csv``, what :func:`~benchmarks.recording.train` writes, and ``score.json`` with what came
-    out and ``result``. Checkpoints save the callbacks under their names. Returns the folder.
-    """
+    """Write ``curve.csv``, ``score.json`` with ``result`` too, and what :func:`benchmarks.recording.train` does."""
     curve = CurveLog(folder / "curve.csv", CURVE)
     scores, own = ScoreCallback(config.eval_freq, curve), dict(callbacks or {})
     extras: dict[str, Any] = {**own, "score": scores, "curve.csv": curve}

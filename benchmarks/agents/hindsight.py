@@ -1,7 +1,4 @@
-"""
-SB3's own way to learn many goals, its DQN with HerReplayBuffer, made fit for the studies. Its settings are the best of the few
-that were tried on the small map of TwoRoomsSwitch, ``docs/results/hindsight-search.csv``.
-"""
+"""SB3's DQN with HerReplayBuffer; its settings are the best of a few on the small map, docs/results/hindsight-search.csv."""
 
 from __future__ import annotations
 

@@ -96,10 +96,7 @@ def bars(values: pd.Series) -> Figure:
 
 @mpl.rc_context(LOOK)  # type: ignore[arg-type]
 def svg(figure: Figure, alt: str) -> tuple[str, Markup]:
-    """
-    An SVG file, and an element for a page, without a size of its own and with identifiers found nowhere else on it. The figure
-    is closed; ``alt`` says what is to be seen, for those who do not see it.
-    """
+    """An SVG file, and an element for a page, whose identifiers are found nowhere else on it; the figure is closed."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     plt.close(figure)

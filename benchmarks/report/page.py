@@ -69,10 +69,7 @@ class Book:
     def charts(
         self, file: str, table: pd.DataFrame, by: str, alt: str, draw: Callable[[pd.DataFrame], Figure]
     ) -> dict[str, Any]:
-        """
-        Add a table, and draw a figure of each group of its rows, which are also written as SVG files: what the template needs.
-        ``alt`` says what is to be seen, for those who do not see it; the name of the group follows.
-        """
+        """Add a table, and draw each group of its rows; ``alt`` and the group's name say what is to be seen."""
         sheet, charts = self.add(file, table), []
         for title, here in table.groupby(by, sort=False):
             whole, inside = figures.svg(draw(here), f"{alt} {title}")

@@ -84,10 +84,7 @@ def mastery(runs: pd.DataFrame, curves: pd.DataFrame, finals: pd.DataFrame, goal
 
 
 def updates(goals: pd.DataFrame) -> pd.DataFrame:
-    """
-    The paper's histogram: how often each goal was in an update, by agent, pooled over seeds. Without goals held out, and
-    without agents of which all goals were in as many: tables, which teach all goals at once.
-    """
+    """How often each goal not held out was in an update, by agent, pooled over seeds; not of agents where all are alike."""
     found = [pd.DataFrame(columns=["agent", "low", "high", "goals", "share"])]
     for agent, counts in goals[goals["held_out"] == 0].groupby("agent")["updates"]:
         if np.ptp(counts) > 0:
@@ -98,10 +95,7 @@ def updates(goals: pd.DataFrame) -> pd.DataFrame:
 
 
 def bands(curves: pd.DataFrame) -> pd.DataFrame:
-    """
-    A row for each panel, agent, and step that all of its seeds have: the number of "seeds", the interquartile mean over them
-    ("value"), and the ends of its bootstrap interval of several seeds ("low", "high").
-    """
+    """A row for each panel, agent, and step that all its seeds have: the interquartile mean and its bootstrap interval."""
     found = [pd.DataFrame(columns=["panel", "agent", "step", "seeds", "value", "low", "high"])]
     for (panel, agent), alike in curves.groupby(["panel", "agent"], sort=False):
         table = alike.pivot_table("value", "step", "seed").dropna()

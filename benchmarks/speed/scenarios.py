@@ -77,10 +77,7 @@ class Scenario:
         return lambda: rate(update, seconds, wait=wait)
 
     def learner(self, n_envs: int = 8) -> ManyGoalsDQN:
-        """
-        A learner, not of SB3's kinds, with the paper's network (for frames with its Atari trunk), its replay memory partly
-        filled, all goals of the world known, or as many frames as were met.
-        """
+        """Our learner with the paper's network, some replay memory, and all goals of the world or the frames that were met."""
         frames = self.world == "frames"
         env = make_vec_env(FRAMES if frames else self.world, n_envs, seed=0)
         states = None if frames else World(self.world).tables.observations
@@ -130,10 +127,7 @@ def tiled_losses(model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor,
 
 
 def sb3_dqn(world: str, batch_size: int, relabel: bool) -> DQN:
-    """
-    SB3's DQN with the paper's network, on a world of images: with HerReplayBuffer, SB3's own way to learn of several goals, or
-    with the goal pursued.
-    """
+    """SB3's DQN with the paper's network on images: with HerReplayBuffer, or with the goal pursued alone."""
     # Channels first from the start: SB3 would transpose observations only, and HerReplayBuffer then ask for rewards of goals
     # that the wrapper has never seen.
     env = gym.make(world)

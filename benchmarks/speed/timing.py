@@ -23,10 +23,7 @@ Contenders = Mapping[str, Callable[[], float]]
 
 @dataclass(frozen=True)
 class Ratio:
-    """
-    How many times one contender's value is that of another. Either side may be the best of several in each round, whose values
-    are first multiplied by weights.
-    """
+    """The ratio of two contenders, or of the best of several in each round, first multiplied by weights."""
 
     title: str
     of: str | Mapping[str, float]
@@ -94,10 +91,7 @@ def rate(step: Callable[[], object], seconds: float = 0.0, steps: int = 1, wait:
 
 
 def measure(contenders: Contenders, rounds: int) -> pd.DataFrame:
-    """
-    Measure each in turn, once a round, so that a machine that slows down for a while slows all of them. A first round warms up
-    and does not count. Returns a column a contender, a row a round.
-    """
+    """Each in turn, once a round, so that a slow while slows all; a first round warms up. A column each, a row a round."""
     found = [{name: value() for name, value in contenders.items()} for _ in range(rounds + 1)]
     return pd.DataFrame(found[1:])
 

@@ -73,8 +73,5 @@ class BetaStudyConfig(StudyConfig):
         return Study("games", "auxiliary", BETA_AGENTS, BETA_GAMES, STEPS, ROWS)
 
     def compare(self, finished: Iterable[Result]) -> pd.DataFrame:
-        """
-        Medians of normalized scores, and how often a beta is better than the paper's, see :func:`compared`. The paper does not
-        say by what it chose; it sums up games by the median.
-        """
+        """Medians, by which the paper sums up games, and how often a beta is better than the paper's, see :func:`compared`."""
         return compared(finished, "beta-0.02", median)

@@ -29,8 +29,7 @@ WEIGHTS = {
     "pixel_control": (1e-4, 1e-3, 1e-2, 1e-1),
     "reward_prediction": (0.003, 0.01, 0.03, 0.1),
 }
-"""Weights to try: the paper's beta and larger ones; around the values of Jaderberg et al. (2017), but less for rewards, as
-their 1 ruins A2C in Asterix."""
+"""Weights to try, around the published ones; less for rewards, as the 1 of Jaderberg et al. (2017) ruins A2C in Asterix."""
 
 MINATAR: Options = {"world": "minatar"}
 PRETRAINED: Options = {**MINATAR, "command": "pretraining"}

@@ -35,7 +35,7 @@ class Study:
     command: str
     """The one that makes a run: mastery, auxiliary or pretraining."""
     agents: Mapping[str, Options]
-    """Options of that command, by the names of agents; "game" and "steps" override those of the study."""
+    """Options of that command, by the names of agents; "command" overrides that of the study."""
     games: Sequence[str]
     steps: int
     rows: int = 40
@@ -60,8 +60,7 @@ class Study:
 
     def _spec(self, agent: str, game: str, seed: int, steps: int | None) -> Spec:
         settings = {"command": self.command, **self.agents[agent]}
-        game, usual = settings.pop("game", game), settings.pop("steps", self.steps)
-        steps = usual if steps is None else steps
+        steps = self.steps if steps is None else steps
         settings["eval_freq"] = max(1, steps // self.rows)
         return Spec(f"benchmarks.studies.{self.module}:carry_out", f"{self.prefix}{agent}", game, seed, steps, settings)
 
@@ -81,10 +80,7 @@ def configuration(spec: Spec) -> RunConfig:
 
 
 def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
-    """
-    Do a run of any study, or go on with it. Returns the numbers in ``summary.csv``; or what is in ``score.json``, and
-    "mean_return", see :func:`mean_return`.
-    """
+    """Do a run of any study, or go on. Returns the numbers in ``summary.csv``, or ``score.json`` with :func:`mean_return`."""
     own = folder / spec.agent / "run"
     recording.carry_out(configuration(spec), own)
     if (own / "score.json").exists():
@@ -95,10 +91,7 @@ def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
 
 
 def mean_return(curve: Path) -> float:
-    """
-    Of ``curve.csv``, over all steps: each row counts for the steps since the one before, and steps before the first row, those
-    of pre-training among them, count 0.
-    """
+    """Of ``curve.csv``: a row counts for the steps since the one before; steps before the first, as of pre-training, 0."""
     rows = pd.read_csv(curve, float_precision="round_trip") if curve.exists() else pd.DataFrame()
     if rows.empty:  # no episode has ended
         return 0.0
