@@ -66,11 +66,9 @@ def reaching(
     numbered: bool = False,
 ) -> None:
     """
-    Write a GIF of the agent in a TwoRoomsSwitch world on its way to six goals, one after another.
-
-    Goals are drawn from ``states``, those of the goals of ``result``, that the agent reached in every episode (from all, if
-    those are too few). Nothing else is selected: failures are seen. Some actions are random: a greedy policy stands still for
-    ever where it is wrong. An agent that is ``numbered`` observes state numbers, others pictures.
+    Write a GIF of the agent in a TwoRoomsSwitch world on its way to six goals, drawn from ``states``, those of the goals of
+    ``result``, that it reached in every episode (from all, if those are too few). Some actions are random: a greedy policy
+    stands still for ever where it is wrong. An agent that is ``numbered`` observes state numbers, others pictures.
     """
     mastered = np.flatnonzero(result.reached.all(axis=1))
     candidates = mastered if len(mastered) >= GOALS else np.arange(len(states))

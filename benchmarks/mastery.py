@@ -67,11 +67,8 @@ class MasteryConfig(AgentConfig):
         ``goals.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (not for tables), ``report.html`` with
         ``report-data/``, TensorBoard events; in TwoRoomsSwitch ``reaching.gif`` and, of ManyGoalsDQN, ``demo.html``.
         """
-        counts = ("total_steps", "n_envs", "eval_freq", "eval_steps", "final_episodes", "most_goals", "curve_goals", "threads")
-        for name in counts:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(f"{name} must be at least 1, got {value}")
+        self.check_counts("total_steps", "n_envs", "eval_freq", "eval_steps", "threads")
+        self.check_counts("final_episodes", "most_goals", "curve_goals")
         if not 0.0 <= self.eval_epsilon <= 1.0:
             raise SettingError(f"eval_epsilon must be in [0, 1], got {self.eval_epsilon}")
         th.set_num_threads(self.threads)

@@ -26,6 +26,7 @@ from stable_baselines3.common.logger import CSVOutputFormat, Logger, TensorBoard
 from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks.suite.spec import write_whole
+from benchmarks.worlds import SettingError
 from sb3_manygoals import ExactCheckpointCallback
 from sb3_manygoals.checkpoint.callback import Checkpointable
 
@@ -59,6 +60,13 @@ class RunConfig(ABC):
         """The settings of the run in a folder, to go on with it; an error if that is not the folder of such a run."""
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
         return cls(**settings | {"output": Path(settings["output"]), "resume": folder})
+
+    def check_counts(self, *names: str) -> None:
+        """SettingError, if an option is a number below 1."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"{name} must be at least 1, got {value}")
 
     @abstractmethod
     def run(self) -> Path:

@@ -69,9 +69,7 @@ class TasksConfig(RunConfig):
 
     def run(self) -> Path:
         """Train, or go on; writes ``config.json``, ``curve.csv``, ``summary.csv``, ``model.zip``, logs and checkpoints."""
-        for name in ("total_steps", "eval_freq", "eval_episodes"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self.check_counts("total_steps", "eval_freq", "eval_episodes")
         th.set_num_threads(self.threads)
         world = TaskWorld(self.env_id, None, self.task)
         model = make(self, world)

@@ -175,9 +175,8 @@ class RewardedStates(gym.Wrapper[Any, Any, Any, Any]):
 
 def two_rooms(game: str, goal: int, max_episode_steps: int) -> gym.Env[Any, Any]:
     """
-    A TwoRoomsSwitch world with one rewarded state, given by its number. Episodes begin in states in which the blocks stand as
-    there: otherwise A2C would hardly ever reach it. Pictures are made square by black pixels at the right and below, as pixel
-    control looks at a square.
+    A TwoRoomsSwitch world with one rewarded state. Episodes begin where the blocks stand as there: otherwise A2C would hardly
+    ever reach it. Pictures are made square by black pixels at the right and below, as pixel control looks at a square.
     """
     env: gym.Env[Any, Any] = gym.make(game)
     mdp = env.unwrapped.mdp  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import numpy as np
 from stable_baselines3 import A2C
@@ -78,13 +78,7 @@ class A2CConfig(RunConfig):
     checkpoint_minutes: float = 10.0
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            known, value = get_args(hint), getattr(self, name)
-            if get_origin(hint) is Literal and value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-        for name in ("steps", "n_envs", "eval_freq", "max_episode_steps", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self.check_counts("steps", "n_envs", "eval_freq", "max_episode_steps", "threads")
 
     @property
     def kind(self) -> Kind:

@@ -32,8 +32,7 @@ _ARRAYS = ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length")
 class GoalProduct(BaseFeaturesExtractor):
     """
     The paper's network up to its head, for SB3's algorithms: one trunk for observation and goal, an embedding for each, and
-    their product. The trunk may end with layer normalization, and begin with standardizing images by those given to
-    ``trunk[0].fit``.
+    their product. The trunk may end with layer normalization, and begin by standardizing images, see ``trunk[0].fit``.
     """
 
     def __init__(
@@ -94,11 +93,9 @@ class ResumableHerReplayBuffer(HerReplayBuffer):
 
 class HindsightDQN(DQN):
     """
-    SB3's DQN with HerReplayBuffer, exact checkpoints, and images standardized by the goals that are known at the first update,
-    as ManyGoalsDQN's are. It needs no VecTransposeImage: the network permutes images itself.
-
-    SB3 does not relabel ``done``. A transition that reaches the goal it is relabelled with has that goal's reward, but its
-    target goes on beyond it; a transition that ended an episode is an end for any goal that it is relabelled with.
+    SB3's DQN with HerReplayBuffer, exact checkpoints, and images standardized by the goals that are known at the first update.
+    It needs no VecTransposeImage: the network permutes images itself. SB3 does not relabel ``done``: the target of a
+    transition that reaches its new goal goes on beyond it.
     """
 
     replay_buffer: ResumableHerReplayBuffer

@@ -25,11 +25,10 @@ INCIDENTAL = {"seed", "output", "resume", "progress_bar", "checkpoint_minutes"}
 def read(folders: Iterable[Path]) -> pd.DataFrame:
     """
     A row a run, of all runs and suites in or below the folders. Single runs of one agent are told apart by their settings.
-
-    Columns: :data:`KEY` ("study" is the import path of what carries it out, empty for single runs), "status" ("finished",
-    "unfinished" or "not begun"), "step" of the newest measurement, "attempts", "training_seconds", "wall_seconds" of the last
-    attempt, "score", "group" (the same for runs of mastery that can be compared, None for others), "path" of its folder, "own"
-    folder with its files, its "settings", and its "record" in ``config.json``.
+    Columns: :data:`KEY` ("study" is empty for single runs), "status" ("finished", "unfinished", "not begun"), "step" of the
+    newest measurement, "attempts", "training_seconds", "wall_seconds" of the last attempt, "score", "group" (of runs of
+    mastery that can be compared), "path" of its folder, "own" folder with its files, "settings", and "record" of
+    ``config.json``.
     """
     folders = list(map(Path, folders))
     for folder in folders:

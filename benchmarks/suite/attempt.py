@@ -39,10 +39,8 @@ class Busy(Exception):
 
 def attempt(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0) -> Result:
     """
-    Carry out a run, or go on with it, unless it has finished, and write its result.
-
-    A lock of the operating system (``flock``) is held meanwhile, or Busy raised if another process does not release it within
-    ``wait`` seconds. A killed process releases it, so a lock is never stale; on a shared disk it holds between machines.
+    Carry out a run, or go on with it, unless it has finished, and write its result. A lock of the operating system, which is
+    never stale and on a shared disk holds between machines, is held meanwhile; Busy if another holds it for ``wait`` seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log, lock = folder / "attempts.jsonl", FileLock(folder / "lock")
