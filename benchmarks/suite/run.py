@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.suite.attempt import BUSY, SIGNALS, leave
 from benchmarks.suite.engines import InProcess, Processes, Ray
 from benchmarks.suite.spec import Result, Spec, results
@@ -122,14 +119,12 @@ class SuiteConfig:
             begun = " (begun)" if (spec.folder(self.root) / "attempts.jsonl").exists() else ""
             print(f"would run {spec.name}{begun}")
         agents, work = list(dict.fromkeys(spec.agent for spec in todo)), 0.0
-        table = Table("agent", "runs", "steps", "steps / s", "hours of a worker")
         for agent in agents:
             steps, rate = [spec.steps for spec in todo if spec.agent == agent], rates.get(agent)
             hours = sum(steps) / rate / 3600 if rate else 0.0
             work += hours
-            known = (f"{rate:,.3g}", f"{hours:,.3g}") if rate else ("never measured", "?")
-            table.add_row(agent, f"{len(steps)}", f"{sum(steps):,}", *known)
-        Console(width=127, markup=False).print(table)
+            known = f"{rate:,.3g} steps/s, {hours:,.3g} hours of a worker" if rate else "never measured"
+            print(f"{agent}: {len(steps)} runs, {sum(steps):,} steps, {known}")
         if missing := [agent for agent in agents if agent not in rates]:
             print(f"no estimate: never measured: {', '.join(missing)}. Give --steps-per-second, or run one of them first")
             return
