@@ -76,8 +76,8 @@ class MasteryConfig(AgentConfig):
         config = replace(self, eval_freq=self.eval_freq or max(1, self.total_steps // 5))
         name = evaluated.world.name
         folder = recording.open_folder(config, f"mastery-{self.agent}-{name}-seed{self.seed}")
-        reachable = "" if evaluated.tables is None else f" {len(evaluated.tables)} observations can be reached;"
-        print(f"{name}:{reachable} {self.total_steps} steps; writing to {folder}")
+        if evaluated.tables is not None:
+            print(f"{len(evaluated.tables)} observations can be reached")
         seconds = _train(config, folder, evaluated)
         _conclude(config, folder, evaluated, seconds)
         pages = [page for name in ("report.html", "demo.html") if (page := folder / name).exists()]

@@ -67,7 +67,6 @@ class PretrainingConfig(A2CConfig):
         th.set_num_threads(self.threads)
         model = make_a2c(self)
         folder = recording.open_folder(self, f"pretraining-{self.game}-{self.agent}-seed{self.seed}")
-        print(f"{self.agent} in {self.game}: {self.steps} steps; writing to {folder}")
         if self.agent != "none" and not checkpoints(folder / "checkpoints"):
             _pretrain(self, folder, model)
         return a2c.train(self, model, folder, pretrain_steps=0 if self.agent == "none" else self.pretrain_steps)

@@ -81,11 +81,11 @@ def create(root: Path, name: str) -> Path:
 
 
 def open_folder(config: RunConfig, name: str) -> Path:
-    """A new folder with ``config.json``, or that of the run that goes on."""
-    if config.resume is not None:
-        return config.resume
-    folder = create(config.output, name)
-    write_config(folder, config)
+    """A new folder with ``config.json``, or that of the run that goes on; it is printed."""
+    folder = config.resume or create(config.output, name)
+    if config.resume is None:
+        write_config(folder, config)
+    print(f"writing to {folder}")
     return folder
 
 

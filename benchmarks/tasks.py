@@ -74,7 +74,6 @@ class TasksConfig(RunConfig):
         world = TaskWorld(self.env_id, None, self.task)
         model = make(self, world)
         folder = recording.open_folder(self, f"tasks-{self.agent}-{world.name}-seed{self.seed}")
-        print(f"{self.agent} in {world.name}: {self.total_steps} steps; writing to {folder}")
         curve = CurveLog(folder / "curve.csv", CURVE)
         measure = Measure(self, world, curve)
         recording.train(self, model, self.total_steps, folder, [measure], {"measure": measure, "curve.csv": curve})

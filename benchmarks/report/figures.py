@@ -81,8 +81,9 @@ def histogram(bins: pd.DataFrame) -> Figure:
 
 
 @mpl.rc_context(LOOK)  # type: ignore[arg-type]
-def bars(values: pd.Series) -> Figure:
-    """A bar for each share, by name, on a scale that is linear near zero and logarithmic beyond."""
+def bars(improvements: pd.DataFrame) -> Figure:
+    """A bar for each game, on a scale that is linear near zero and logarithmic beyond."""
+    values = improvements.set_index("game")["improvement"].sort_values()
     figure, axes = _chart(4.3, 1.0 + 0.17 * len(values))
     axes.barh(values.index, values, color=[COLOURS[0] if value > 0 else COLOURS[1] for value in values])
     axes.axvline(0, color=INK, linewidth=0.8)

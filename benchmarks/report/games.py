@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from benchmarks import paper_scores, scores
 from benchmarks.report import figures, tables
@@ -59,7 +58,7 @@ def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
         "scores": book.add(f"{prefix}-scores", by_game),
         "references": by_game.columns[-2:].tolist(),
         "improvements": book.charts(
-            f"{prefix}-improvements", _improvements(known), "panel", "Relative improvement by game of", _bars
+            f"{prefix}-improvements", _improvements(known), "panel", "Relative improvement by game of", figures.bars
         ),
     }
 
@@ -115,10 +114,6 @@ def _improvements(runs: pd.DataFrame) -> pd.DataFrame:
             gained = scores.relative_improvement(raw[ours], raw[other], games)
             found.append(pd.DataFrame({"panel": f"{ours} over {other}", "game": games, "improvement": gained}))
     return pd.concat(found[1:] or found, ignore_index=True)
-
-
-def _bars(improvements: pd.DataFrame) -> Figure:
-    return figures.bars(improvements.set_index("game")["improvement"].sort_values())
 
 
 def rivals(agents: Sequence[str]) -> list[tuple[str, str]]:
