@@ -57,10 +57,8 @@ class PretrainingConfig(A2CConfig):
         if self.steps <= self.pretrain_steps:
             raise ValueError(f"steps must be more than pretrain_steps, {self.pretrain_steps}, got {self.steps}")
         if not 0 <= self.learning_starts < self.pretrain_steps:
-            raise ValueError(
-                f"learning_starts must be less than pretrain_steps, {self.pretrain_steps}, else nothing is learned there, got "
-                f"{self.learning_starts}"
-            )
+            limit = f"less than pretrain_steps, {self.pretrain_steps}"
+            raise ValueError(f"learning_starts must be at least 0, and {limit}, got {self.learning_starts}")
 
     def run(self) -> Path:
         """Train, and write what a run of A2C does, and in ``pretraining/`` model, log and checkpoints of pre-training."""

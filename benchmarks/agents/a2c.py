@@ -160,10 +160,7 @@ def settings(config: A2CConfig) -> dict[str, Any]:
 
 
 class ScoreCallback(Clock):
-    """
-    Keeps the returns that a Monitor puts into ``infos[i]["episode"]``, before rewards are clipped. Every so many environment
-    steps, and at the end, it adds a row of :data:`CURVE`, but not before an episode has ended.
-    """
+    """Keeps the returns of a Monitor, before rewards are clipped, and adds a row of :data:`CURVE` every so many steps."""
 
     def __init__(self, every: int, curve: CurveLog) -> None:
         super().__init__()

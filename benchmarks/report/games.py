@@ -21,6 +21,8 @@ OURS = "many-goals"
 PRETRAINED = "-pretraining"
 """How the names of agents end whose rivals are each other and the baseline."""
 
+CURVE = ["agent", "game", "seed", "step", "episode_return"]
+
 STATISTICS: dict[str, Callable[..., Scores]] = {
     "median": scores.median,
     "above_half": scores.count_above,
@@ -34,7 +36,7 @@ def sections(runs: pd.DataFrame, book: Book) -> Iterator[dict[str, Any]]:
     """What the template needs of each study and length of runs that have a score or returns."""
     number = 0
     for (study, steps), alike in runs[runs["group"].isna()].groupby(["study", "steps"]):
-        curves, scored = reader.gather(alike, "curve.csv"), alike.dropna(subset=["score"])
+        curves, scored = reader.gather(alike, "curve.csv").reindex(columns=CURVE).dropna(), alike.dropna(subset=["score"])
         if len(curves) or len(scored):
             number += 1
             prefix, where = f"games{number}", study.split(":")[0].split(".")[-1] or "single runs"
@@ -129,7 +131,6 @@ def rivals(agents: Sequence[str]) -> list[tuple[str, str]]:
 
 def _returns(runs: pd.DataFrame, curves: pd.DataFrame, agents: list[str], book: Book, prefix: str) -> dict[str, Any]:
     """Returns while training: a table, and a figure a game."""
-    curves = curves.reindex(columns=["agent", "game", "seed", "step", "episode_return"])
     lines = tables.bands(curves.set_axis(["agent", "panel", "seed", "step", "value"], axis=1))
     draw = partial(figures.curves, agents=agents)
     return {

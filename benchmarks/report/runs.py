@@ -93,7 +93,7 @@ def _single(folder: Path) -> dict[str, Any] | None:
     settings, score = row["settings"], folder / "score.json"
     try:
         row |= {"agent": settings["agent"], "seed": int(settings["seed"])}
-        if row["group"] is not None:
+        if "env_id" in settings:
             row |= {"game": settings["env_id"], "steps": int(settings["total_steps"])}
         else:
             row |= {"game": settings["game"], "steps": int(settings["steps"])}
@@ -109,13 +109,13 @@ def _measured(own: Path) -> dict[str, Any]:
     """What a run's own folder says of it: its record, and how far it has come."""
     record = json.loads((own / "config.json").read_text(encoding="utf-8"))
     settings = record.get("settings", {})
-    group = str([settings.get(each) for each in COMPARABLE]) if "env_id" in settings else None
+    group = str([settings.get(each) for each in COMPARABLE]) if "eval_steps" in settings else None
     found = {"record": record, "settings": settings, "group": group}
-    for name in ("summary.csv", "mastery.csv", "curve.csv"):
+    for name, column in (("summary.csv", "steps"), ("mastery.csv", "step"), ("curve.csv", "step")):
         table = pd.read_csv(own / name) if (own / name).is_file() else pd.DataFrame()
-        if len(table):
+        if len(table) and column in table:
             last = table.iloc[-1]
-            found["step"] = last["steps" if name == "summary.csv" else "step"]
+            found["step"] = last[column]
             return found | ({"training_seconds": last["training_seconds"]} if "training_seconds" in last else {})
     return found
 

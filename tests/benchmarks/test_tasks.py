@@ -81,7 +81,7 @@ def test_the_tasks_of_two_rooms_and_their_best_returns():
     assert worst[far] == 0.0
 
 
-def test_a_task_of_two_rooms_is_a_world():
+def test_a_task_of_two_rooms_is_a_world(tmp_path):
     world = TaskWorld(WORLD, None, "agent in the door")
     env = world.make()
     seen, _ = env.reset(seed=0)
@@ -93,7 +93,11 @@ def test_a_task_of_two_rooms_is_a_world():
         seen, reward, ended, _, _ = env.step(env.action_space.sample())
         steps += 1
         assert (reward == 1.0) == ended == bool(rewarded[mdp.states_of(seen[None])[0]])
-    assert world.make_many(2, 0).reset().shape[0] == 2
+    options = ["--task", "agent in the door", "--agent", "a2c", "--total-steps", "40", "--eval-freq", "40"]
+    done = command("tasks", "--world", WORLD, *options, "--eval-episodes", "1", "--output", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    done = command("report", str(tmp_path), "--output", str(tmp_path / "page.html"))
+    assert done.returncode == 0, done.stderr
     done = command("tasks", "--world", WORLD, "--task", "to fly")
     assert done.returncode == 1
     assert "task must be one of agent above" in done.stderr
