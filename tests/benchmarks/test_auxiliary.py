@@ -113,12 +113,8 @@ def test_the_world_gives_the_defaults_on_the_command_line(module, monkeypatch):
 
 
 def test_what_makes_no_sense_is_refused():
-    for options, message in (
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"n_envs": -1}, "n_envs must be at least 1, got -1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            AuxiliaryConfig(**options)
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        AuxiliaryConfig(steps=0)
 
 
 def test_scores_are_of_the_last_hundred_episodes():
