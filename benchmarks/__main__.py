@@ -33,7 +33,6 @@ OTHERS = {
     "beta-study": ("studies.games:BetaStudyConfig", "The search for beta on seven games: carry it out, and compare."),
     "tasks-study": ("studies.tasks:TasksStudyConfig", "Many runs of tasks: carry out what has not finished, and compare."),
     "told-tasks": ("told_tasks:ToldTasksConfig", "Tell a trained agent twenty tasks, and compare it with the best policies."),
-    "compare": ("suite.compare:CompareConfig", "Say whether suites that were carried out more than once came to the same."),
     "report": ("report.study:ReportConfig", "Sum up many runs and suites, finished or not, on one page."),
     "speed-update": ("speed.update:UpdateConfig", "Time updates, ours and others, against the number of goals."),
     "speed-world": ("speed.world:WorldConfig", "Time the world against its peers."),

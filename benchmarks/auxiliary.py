@@ -49,7 +49,6 @@ class AuxiliaryConfig(A2CConfig):
         th.set_num_threads(self.threads)
         model, tasks = make(self)
         folder = recording.open_folder(self, f"auxiliary-{self.game}-{self.agent}-seed{self.seed}")
-        print(f"{self.agent} in {self.game}: {self.steps} steps; writing to {folder}")
         paper = paper_score(self)
         a2c.train(self, model, folder, tasks, paper=paper)
         if paper is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import subprocess
@@ -11,21 +10,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch as th
 
 from benchmarks import recording
 
 Command = tuple[str, ...]
 
-COLUMNS = ("step", "command", "seconds", "status")
-
 
 @dataclass(frozen=True)
 class GPUConfig:
-    """
-    Carry out the steps in order of worth, the runs of a step side by side, each until it ends or the minutes are over. What it
-    prints goes to ``<step>-<number>.txt``, a row of ``gpu.csv`` says how it ended, and its run lies in ``runs/``.
-    """
+    """Carry out the steps in order of worth, the runs of a step side by side, each until it ends or the minutes are over."""
 
     minutes: float = 30.0
     """For all steps."""
@@ -37,21 +32,17 @@ class GPUConfig:
     """Folder in which that of this call is made."""
 
     def run(self) -> Path:
-        """Measure, and write. Returns the folder."""
+        """Write what each prints to a text file, how it ended to ``gpu.csv``, its run to ``runs/``. Returns the folder."""
         if self.minutes <= 0 or self.scale <= 0:
             raise ValueError(f"minutes and scale must be positive, got {self.minutes} and {self.scale}")
         if self.device == "cuda" and not th.cuda.is_available():
             sys.exit("error: no CUDA device; --device cpu rehearses without one")
         folder, until = recording.create(self.output, "gpu"), time.monotonic() + 60 * self.minutes
         recording.write_config(folder, self)
-        with (folder / "gpu.csv").open("w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file)
-            table.writerow(COLUMNS)
-            for step, commands in steps(self, folder / "runs").items():
-                for row in _side_by_side(folder, step, commands, until):
-                    table.writerow(row)
-                    print(", ".join(map(str, row)))
-                file.flush()
+        rows: list[dict[str, str]] = []
+        for step, commands in steps(self, folder / "runs").items():
+            rows += _side_by_side(folder, step, commands, until)
+            pd.DataFrame(rows).to_csv(folder / "gpu.csv", index=False)
         print(f"written to {folder}")
         return folder
 
@@ -81,7 +72,7 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
     }
 
 
-def _side_by_side(folder: Path, step: str, commands: list[Command], until: float) -> list[tuple[str, str, str, str]]:
+def _side_by_side(folder: Path, step: str, commands: list[Command], until: float) -> list[dict[str, str]]:
     began, running = time.monotonic(), []
     for number, command in enumerate(commands):
         with (folder / f"{step}-{number}.txt").open("w", encoding="utf-8") as log:
@@ -93,5 +84,7 @@ def _side_by_side(folder: Path, step: str, commands: list[Command], until: float
         except subprocess.TimeoutExpired:
             process.terminate()  # a run writes a checkpoint then, so that it can go on
             status = f"out of time, exit {process.wait()}"
-        rows.append((step, " ".join(command), f"{time.monotonic() - began:.1f}", status))
+        seconds = f"{time.monotonic() - began:.1f}"
+        rows.append({"step": step, "command": " ".join(command), "seconds": seconds, "status": status})
+        print(", ".join(rows[-1].values()))
     return rows

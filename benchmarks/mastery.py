@@ -67,11 +67,8 @@ class MasteryConfig(AgentConfig):
         ``goals.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (not for tables), ``report.html`` with
         ``report-data/``, TensorBoard events; in TwoRoomsSwitch ``reaching.gif`` and, of ManyGoalsDQN, ``demo.html``.
         """
-        counts = ("total_steps", "n_envs", "eval_freq", "eval_steps", "final_episodes", "most_goals", "curve_goals", "threads")
-        for name in counts:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(f"{name} must be at least 1, got {value}")
+        self.check_counts("total_steps", "n_envs", "eval_freq", "eval_steps", "threads")
+        self.check_counts("final_episodes", "most_goals", "curve_goals")
         if not 0.0 <= self.eval_epsilon <= 1.0:
             raise SettingError(f"eval_epsilon must be in [0, 1], got {self.eval_epsilon}")
         th.set_num_threads(self.threads)
@@ -79,8 +76,8 @@ class MasteryConfig(AgentConfig):
         config = replace(self, eval_freq=self.eval_freq or max(1, self.total_steps // 5))
         name = evaluated.world.name
         folder = recording.open_folder(config, f"mastery-{self.agent}-{name}-seed{self.seed}")
-        reachable = "" if evaluated.tables is None else f" {len(evaluated.tables)} observations can be reached;"
-        print(f"{name}:{reachable} {self.total_steps} steps; writing to {folder}")
+        if evaluated.tables is not None:
+            print(f"{len(evaluated.tables)} observations can be reached")
         seconds = _train(config, folder, evaluated)
         _conclude(config, folder, evaluated, seconds)
         pages = [page for name in ("report.html", "demo.html") if (page := folder / name).exists()]
@@ -253,7 +250,7 @@ def _summary(
         "ceiling": "" if greedy.ceiling is None else round(float(greedy.ceiling.mean()), 4),
         "training_seconds": round(training_seconds, 1),
         "steps": model.num_timesteps,
-        "updates": model._n_updates if hasattr(model, "goal_updates") else "",
+        "updates": "" if evaluated.numbered else model._n_updates,
         "targets": type(model.targets).__name__ if hasattr(model, "targets") else "",
     }
 
@@ -273,25 +270,19 @@ def _say(summary: dict[str, Any]) -> None:
     print(f"{summary['training_seconds']:.0f} s of training, {summary['steps']} steps{updates}")
 
 
-def _goals(evaluated: EvaluatedAgent, results: dict[str, MasteryResult]) -> list[dict[str, Any]]:
-    """A row a goal: its state, whether it is held out, in how many updates it was, and how the agent fared."""
-    model, tables, states, held_out = evaluated.model, evaluated.tables, evaluated.states, evaluated.held_out
-    n_goals = len(results["greedy"].reached)
-    updates = np.zeros(n_goals, dtype=np.int64)
-    if tables is None:
-        states, held_out = np.arange(n_goals), np.zeros(n_goals, dtype=np.bool_)
-    elif hasattr(model, "goal_updates"):
-        ids = model.goal_buffer.ids(tables.observations[states])
-        updates = np.where(ids == UNKNOWN, 0, model.goal_updates[ids])
-    else:  # a table, where each transition is an update of every goal
-        updates[:] = model.num_timesteps
-    rows = []
-    for goal in range(n_goals):
-        row = {"state": states[goal], "held_out": int(held_out[goal]), "updates": updates[goal]}
-        for name in ("greedy", "epsilon"):
-            reached = results[name].reached[goal]
-            steps = results[name].steps[goal][reached]
-            row[f"{name}_reached"] = f"{reached.mean():.2f}"
-            row[f"{name}_mean_steps"] = f"{steps.mean():.1f}" if len(steps) else ""
-        rows.append(row)
-    return rows
+def _goals(evaluated: EvaluatedAgent, results: dict[str, MasteryResult]) -> dict[str, Any]:
+    """Columns about each goal: its state, whether it is held out, in how many updates it was, and how the agent fared."""
+    model, tables, states = evaluated.model, evaluated.tables, evaluated.states
+    table: dict[str, Any] = {"state": np.arange(len(results["greedy"].reached)), "held_out": 0, "updates": 0}
+    if tables is not None:
+        table |= {"state": states, "held_out": evaluated.held_out.astype(int), "updates": ""}  # unknown of SB3's agents
+        if evaluated.numbered:  # a table, where each transition is an update of every goal
+            table["updates"] = model.num_timesteps
+        elif hasattr(model, "goal_updates"):
+            ids = model.goal_buffer.ids(tables.observations[states])
+            table["updates"] = np.where(ids == UNKNOWN, 0, model.goal_updates[ids])
+    for name in ("greedy", "epsilon"):
+        reached, steps = results[name].reached, results[name].steps
+        table[f"{name}_reached"] = reached.mean(axis=1).round(2)
+        table[f"{name}_mean_steps"] = np.ma.masked_array(steps, ~reached).mean(axis=1).round(1).filled(np.nan)
+    return table

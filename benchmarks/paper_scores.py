@@ -22,10 +22,7 @@ PRINTED = (
 
 
 def summaries() -> pd.DataFrame:
-    """
-    The lines of the paper's summaries: the human-normalized "median" and the games "above_half" of a human, as printed
-    ("_printed"), as they follow from its table, and whether both agree to the digits printed ("_follows").
-    """
+    """The paper's summaries as printed ("_printed"), as they follow from its tables, and whether both agree ("_follows")."""
     rows = []
     for file, column, title, printed, above in PRINTED:
         scores = read_table(file)[column]

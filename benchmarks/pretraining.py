@@ -57,20 +57,14 @@ class PretrainingConfig(A2CConfig):
         if self.steps <= self.pretrain_steps:
             raise ValueError(f"steps must be more than pretrain_steps, {self.pretrain_steps}, got {self.steps}")
         if not 0 <= self.learning_starts < self.pretrain_steps:
-            raise ValueError(
-                f"learning_starts must be less than pretrain_steps, {self.pretrain_steps}, else nothing is learned there, got "
-                f"{self.learning_starts}"
-            )
+            limit = f"less than pretrain_steps, {self.pretrain_steps}"
+            raise ValueError(f"learning_starts must be at least 0, and {limit}, got {self.learning_starts}")
 
     def run(self) -> Path:
-        """
-        Train, and write ``config.json``, ``curve.csv``, ``score.json``, ``model.zip``, logs and checkpoints; in
-        ``pretraining/`` model, log and checkpoints of pre-training.
-        """
+        """Train, and write what a run of A2C does, and in ``pretraining/`` model, log and checkpoints of pre-training."""
         th.set_num_threads(self.threads)
         model = make_a2c(self)
         folder = recording.open_folder(self, f"pretraining-{self.game}-{self.agent}-seed{self.seed}")
-        print(f"{self.agent} in {self.game}: {self.steps} steps; writing to {folder}")
         if self.agent != "none" and not checkpoints(folder / "checkpoints"):
             _pretrain(self, folder, model)
         return a2c.train(self, model, folder, pretrain_steps=0 if self.agent == "none" else self.pretrain_steps)

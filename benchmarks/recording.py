@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import itertools
 import json
 import platform
 import shlex
@@ -27,6 +26,7 @@ from stable_baselines3.common.logger import CSVOutputFormat, Logger, TensorBoard
 from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks.suite.spec import write_whole
+from benchmarks.worlds import SettingError
 from sb3_manygoals import ExactCheckpointCallback
 from sb3_manygoals.checkpoint.callback import Checkpointable
 
@@ -61,28 +61,31 @@ class RunConfig(ABC):
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
         return cls(**settings | {"output": Path(settings["output"]), "resume": folder})
 
+    def check_counts(self, *names: str) -> None:
+        """SettingError, if an option is a number below 1."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"{name} must be at least 1, got {value}")
+
     @abstractmethod
     def run(self) -> Path:
         """Carry out the run, or go on with it; returns its folder."""
 
 
 def create(root: Path, name: str) -> Path:
-    """A new folder ``root/name-<date>-<time>``."""
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    for attempt in itertools.count(1):
-        folder = root / (f"{name}-{stamp}" if attempt == 1 else f"{name}-{stamp}-{attempt}")
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(parents=True)
-            break
+    """A new folder ``root/name-<date>-<time>-<microseconds>``."""
+    folder = root / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    folder.mkdir(parents=True)
     return folder
 
 
 def open_folder(config: RunConfig, name: str) -> Path:
-    """A new folder with ``config.json``, or that of the run that goes on."""
-    if config.resume is not None:
-        return config.resume
-    folder = create(config.output, name)
-    write_config(folder, config)
+    """A new folder with ``config.json``, or that of the run that goes on; it is printed."""
+    folder = config.resume or create(config.output, name)
+    if config.resume is None:
+        write_config(folder, config)
+    print(f"writing to {folder}")
     return folder
 
 

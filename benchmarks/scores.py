@@ -79,10 +79,7 @@ def optimality_gap(scores: Scores) -> Scores:
 
 
 def probability_of_improvement(scores: Scores, others: Scores) -> Scores:
-    """
-    The mean over games of the probability that a run is better than one of another agent, whose scores have the shape
-    (..., n_other_runs, n_games). A tie counts half.
-    """
+    """Mean over games of the chance that a run beats one of ``others``, (..., n_other_runs, n_games); a tie counts half."""
     difference = np.sign(scores[..., :, None, :] - others[..., None, :, :])
     return np.asarray((0.5 + difference / 2).mean(axis=(-3, -2, -1)))
 
@@ -100,10 +97,8 @@ def relative_improvement(scores: ArrayLike, others: ArrayLike, games: Sequence[s
 
 def interval(statistic: Statistic, *scores: Scores, resamples: int = 2000) -> tuple[Any, Any, Any]:
     """
-    A statistic of scores, and the low and the high end of its 95% interval, each of shape (...).
-
-    The interval is a percentile bootstrap, stratified: runs are drawn with replacement within each game of each agent by
-    itself. It speaks of other seeds in the same games, and not of other games.
+    A statistic of scores, and the low and the high end of its 95% interval, each of shape (...): a percentile bootstrap in
+    which runs are drawn with replacement within each game of each agent. It speaks of other seeds, and not of other games.
     """
     for each in scores:
         if each.ndim < 2 or each.shape[-2] < 2 or not np.isfinite(each).all():

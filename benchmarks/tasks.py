@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
 import torch as th
 import tyro
 from gymnasium.wrappers import TimeLimit
-from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
@@ -22,7 +21,7 @@ from benchmarks.agents import hindsight, rivals
 from benchmarks.recording import CurveLog, RunConfig
 from benchmarks.told_tasks import TASKS, rewarded_states
 from benchmarks.told_tasks import WORLD as TOLD_WORLD
-from benchmarks.worlds import SettingError, World
+from benchmarks.worlds import RewardedStates, SettingError, World
 from sb3_manygoals import GoalBuffer, ManyGoalsDQN, PlannedTargets
 
 Agent = Literal["many_goals", "ppo", "a2c", "dqn", "hindsight"]
@@ -37,13 +36,6 @@ SOLVED = 0.95
 """Success of a solved task."""
 
 _TASK_STEPS = 200  # of an episode of a task in TwoRoomsSwitch, as in the measurement of mastery
-
-
-class Policy(Protocol):
-    """Whatever acts on plain observations."""
-
-    def predict(self, observation: NDArray[Any], *, deterministic: bool = True) -> tuple[NDArray[Any], Any]:
-        """Takes n observations. Returns actions, shape (n,), and anything."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +71,11 @@ class TasksConfig(RunConfig):
 
     def run(self) -> Path:
         """Train, or go on; writes ``config.json``, ``curve.csv``, ``summary.csv``, ``model.zip``, logs and checkpoints."""
-        for name in ("total_steps", "eval_freq", "eval_episodes"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self.check_counts("total_steps", "eval_freq", "eval_episodes")
         th.set_num_threads(self.threads)
         world = TaskWorld(self.env_id, None, self.task)
         model = make(self, world)
         folder = recording.open_folder(self, f"tasks-{self.agent}-{world.name}-seed{self.seed}")
-        print(f"{self.agent} in {world.name}: {self.total_steps} steps; writing to {folder}")
         curve = CurveLog(folder / "curve.csv", CURVE)
         measure = Measure(self, world, curve)
         recording.train(self, model, self.total_steps, folder, [measure], {"measure": measure, "curve.csv": curve})
@@ -114,29 +103,13 @@ class TaskWorld(World):
 
     def make(self, **options: Any) -> gym.Env[Any, Any]:
         env = super().make(**options)
-        return env if self.task is None else TimeLimit(TaskReward(env, self.task), _TASK_STEPS)
+        if self.task is None:
+            return env
+        rewarded = rewarded_states(env.unwrapped.mdp, self.task)  # type: ignore[attr-defined]
+        return TimeLimit(RewardedStates(env, rewarded, ~rewarded), _TASK_STEPS)
 
     def make_many(self, n_envs: int, seed: int) -> VecEnv:
         return make_vec_env(self.make, n_envs, seed)
-
-
-class TaskReward(gym.Wrapper[Any, Any, Any, Any]):
-    """Episodes begin where the task is not done, in states drawn uniformly."""
-
-    def __init__(self, env: gym.Env[Any, Any], task: str) -> None:
-        super().__init__(env)
-        self.mdp: Any = env.unwrapped.mdp  # type: ignore[attr-defined]
-        self.rewarded = rewarded_states(self.mdp, task)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        if seed is not None:
-            self.env.reset(seed=seed)
-        return self.env.reset(options=options or {"state": int(self.np_random.choice(np.flatnonzero(~self.rewarded)))})
-
-    def step(self, action: Any) -> Any:
-        observation, _, _, truncated, info = self.env.step(action)
-        done = bool(self.rewarded[self.mdp.states_of(observation[None])[0]])
-        return observation, float(done), done, truncated, info
 
 
 def make(config: TasksConfig, world: World) -> Any:
@@ -158,7 +131,7 @@ def make(config: TasksConfig, world: World) -> Any:
     return model
 
 
-def policy_of(model: Any, planned: bool = False) -> Policy | None:
+def policy_of(model: Any, planned: bool = False) -> Any:
     """How the agent solves its task as far as it knows; None while it knows no reward."""
     if not hasattr(model, "goal_buffer"):
         return rivals.RivalPolicy(model)
@@ -168,7 +141,7 @@ def policy_of(model: Any, planned: bool = False) -> Policy | None:
 
 
 def evaluate(
-    policy: Policy, world: World, episodes: int, seed: int, gamma: float, greedy: bool, epsilon: float = 0.0
+    policy: Any, world: World, episodes: int, seed: int, gamma: float, greedy: bool, epsilon: float = 0.0
 ) -> tuple[float, float]:
     """The share of episodes with a positive sum of rewards, and the mean discounted return."""
     rng = np.random.default_rng((seed, 7))  # tagged: worlds draw with default_rng(seed)

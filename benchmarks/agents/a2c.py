@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import numpy as np
 from stable_baselines3 import A2C
@@ -32,19 +32,13 @@ OPTIMIZER: dict[str, Any] = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs
 """Arguments of the policy. The paper has RMSProp; in baselines it is TensorFlow's, with epsilon inside the root."""
 
 SMALL: dict[str, Any] = {"optimizer": "sb3", "features_dim": 128, "embedding_dim": 128}
-"""
-Options in small worlds. Layers are narrower, and the optimizer is SB3's: that of baselines begins with second moments of 1 and
-has an epsilon of 1e-5 inside the root, so gradients of rare rewards hardly count for the first thousand updates.
-"""
+"""Options in small worlds: narrower layers, and SB3's optimizer, see docs/design.md, as their rewards are rare."""
 
 MINATAR: dict[str, Any] = {
     **{"world": "minatar", "game": "breakout", "steps": 2_000_000, "eval_freq": 20_000},
     **{"n_envs": 64, "learning_rate": 8e-3, "ent_coef": 0.02, **SMALL},
 }
-"""
-Options in MinAtar. The step size, the entropy and the number of copies are the best of a search on Breakout and Asterix for
-A2C alone, see docs/results/minatar.md; all agents have them.
-"""
+"""Options in MinAtar, of all agents: the best of a search on two games for A2C alone, see docs/results/minatar.md."""
 
 LAST = 100
 """Episodes of a score, as in baselines; the paper does not say."""
@@ -82,16 +76,9 @@ class A2CConfig(RunConfig):
     eval_freq: int = 100_000
     """Environment steps between rows of curve.csv."""
     checkpoint_minutes: float = 10.0
-    """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            known, value = get_args(hint), getattr(self, name)
-            if get_origin(hint) is Literal and value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-        for name in ("steps", "n_envs", "eval_freq", "max_episode_steps", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self.check_counts("steps", "n_envs", "eval_freq", "max_episode_steps", "threads")
 
     @property
     def kind(self) -> Kind:
@@ -173,14 +160,11 @@ def settings(config: A2CConfig) -> dict[str, Any]:
 
 
 class ScoreCallback(Clock):
-    """
-    Keeps the returns that a Monitor puts into ``infos[i]["episode"]``, before rewards are clipped. Every so many environment
-    steps, and at the end, it calls ``on_point`` with a value for each of :data:`CURVE`, but not before an episode has ended.
-    """
+    """Keeps the returns of a Monitor, before rewards are clipped, and adds a row of :data:`CURVE` every so many steps."""
 
-    def __init__(self, every: int, on_point: Callable[[dict[str, float]], None]) -> None:
+    def __init__(self, every: int, curve: CurveLog) -> None:
         super().__init__()
-        self.every, self.on_point = every, on_point
+        self.every, self.curve = every, curve
         self.episodes = 0
         self._last: deque[tuple[float, int]] = deque(maxlen=LAST)
         self._last_step = 0
@@ -220,25 +204,17 @@ class ScoreCallback(Clock):
         self._last_step = self.num_timesteps
         if self.score is not None:
             length = float(np.mean([length for _, length in self._last]))
-            values = (self._last_step, self.episodes, self.score, length, self.training_seconds)
-            self.on_point(dict(zip(CURVE, values, strict=True)))
+            means, seconds = (f"{self.score:.6g}", f"{length:.6g}"), f"{self.training_seconds:.1f}"
+            self.curve.add([self._last_step, self.episodes, *means, seconds])
+            self.logger.record("score/last_100_episodes", self.score)
 
 
 def train(
     config: A2CConfig, model: A2C, folder: Path, callbacks: Mapping[str, BaseCallback] | None = None, **result: Any
 ) -> Path:
-    """
-    Train, or go on. Write ``curve.csv``, what :func:`~benchmarks.recording.train` writes, and ``score.json`` with what came
-    out and ``result``. Checkpoints save the callbacks under their names. Returns the folder.
-    """
+    """Write ``curve.csv``, ``score.json`` with ``result`` too, and what :func:`benchmarks.recording.train` does."""
     curve = CurveLog(folder / "curve.csv", CURVE)
-
-    def note(point: dict[str, float]) -> None:
-        seconds = point.pop("training_seconds")
-        curve.add([*(value if isinstance(value, int) else f"{value:.6g}" for value in point.values()), f"{seconds:.1f}"])
-        model.logger.record("score/last_100_episodes", point["episode_return"])
-
-    scores, own = ScoreCallback(config.eval_freq, note), dict(callbacks or {})
+    scores, own = ScoreCallback(config.eval_freq, curve), dict(callbacks or {})
     extras: dict[str, Any] = {**own, "score": scores, "curve.csv": curve}
     interval = max(1, config.eval_freq // (model.n_envs * model.n_steps))
     recording.train(config, model, config.steps, folder, [*own.values(), scores], extras, interval)

@@ -1,38 +1,29 @@
-"""
-SB3's own way to learn many goals, its DQN with HerReplayBuffer, made fit for the studies. Its settings are the best of the few
-that were tried on the small map of TwoRoomsSwitch, ``docs/results/hindsight-search.csv``.
-"""
+"""SB3's DQN with HerReplayBuffer; its settings are the best of a few on the small map, docs/results/hindsight-search.csv."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch as th
 from gymnasium import spaces
-from numpy.typing import NDArray
 from stable_baselines3 import DQN, HerReplayBuffer
 from stable_baselines3.common.preprocessing import get_flattened_obs_dim, is_image_space
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from stable_baselines3.common.type_aliases import DictReplayBufferSamples, GymEnv
+from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from sb3_manygoals import GoalBuffer, VecGoalBufferWrapper
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
-from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, Preprocess
 
 UPDATES_PER_STEP = 0.25
 """For any number of environments."""
-
-REDRAWS = 8
-"""How often a held-out goal is drawn again. With half of an episode held out, one draw in 512 is still held out then."""
 
 _DICTS = ("observations", "next_observations")
 _ARRAYS = ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length")
@@ -41,8 +32,7 @@ _ARRAYS = ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length")
 class GoalProduct(BaseFeaturesExtractor):
     """
     The paper's network up to its head, for SB3's algorithms: one trunk for observation and goal, an embedding for each, and
-    their product. The trunk may end with layer normalization, and begin with standardizing images by those given to
-    ``trunk[0].fit``.
+    their product. The trunk may end with layer normalization, and begin by standardizing images, see ``trunk[0].fit``.
     """
 
     def __init__(
@@ -74,45 +64,8 @@ class GoalProduct(BaseFeaturesExtractor):
         return product
 
 
-class KnownGoalsHerReplayBuffer(HerReplayBuffer):
-    """
-    SB3's HerReplayBuffer, but it relabels with known goals only, as held-out goals must not be taught.
-
-    A relabelled goal that is not known is drawn again, by the same rule for the same transition; so goals are distributed as
-    SB3's are, given that they are known. If that fails (the episode may have met nothing else), the transition keeps its
-    behavior goal. ``goal_updates`` counts how often each goal was in a batch, by id.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        assert self.env is not None
-        self.goal_buffer: GoalBuffer = goal_trackers(self.env)[0].goal_buffer
-        self.goal_updates: NDArray[np.int64] = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
-
-    def _sample_goals(self, batch_indices: NDArray[Any], env_indices: NDArray[Any]) -> NDArray[Any]:
-        goals = super()._sample_goals(batch_indices, env_indices)
-        for _ in range(REDRAWS):
-            rows = np.flatnonzero(self._ids(goals) == UNKNOWN)
-            if len(rows) == 0:
-                break
-            goals[rows] = super()._sample_goals(batch_indices[rows], env_indices[rows])
-        rows = np.flatnonzero(self._ids(goals) == UNKNOWN)
-        goals[rows] = self.observations["desired_goal"][batch_indices[rows], env_indices[rows]]
-        self._count(goals)
-        return goals
-
-    def _get_real_samples(
-        self, batch_indices: NDArray[Any], env_indices: NDArray[Any], env: VecNormalize | None = None
-    ) -> DictReplayBufferSamples:
-        self._count(self.observations["desired_goal"][batch_indices, env_indices])
-        return super()._get_real_samples(batch_indices, env_indices, env)
-
-    def _ids(self, goals: NDArray[Any]) -> NDArray[np.int64]:
-        return self.goal_buffer.ids(goals.reshape(-1, *self.goal_buffer.shape))  # SB3 keeps numbers as vectors of one
-
-    def _count(self, goals: NDArray[Any]) -> None:
-        ids = self._ids(goals)
-        np.add.at(self.goal_updates, ids[ids != UNKNOWN], 1)
+class ResumableHerReplayBuffer(HerReplayBuffer):
+    """SB3's, with exact checkpoints."""
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         used = slice(self.size())
@@ -121,7 +74,6 @@ class KnownGoalsHerReplayBuffer(HerReplayBuffer):
             "pos": self.pos,
             "full": self.full,
             "current_ep_start": self._current_ep_start,
-            "goal_updates": self.goal_updates,
             **{name: {key: array[used] for key, array in getattr(self, name).items()} for name in _DICTS},
             **{name: getattr(self, name)[used] for name in _ARRAYS},
         }
@@ -136,28 +88,22 @@ class KnownGoalsHerReplayBuffer(HerReplayBuffer):
                 array[: len(state[name][key])] = state[name][key]
         for name in _ARRAYS:
             getattr(self, name)[: len(state[name])] = state[name]
-        self.pos, self.full = state["pos"], state["full"]
-        self._current_ep_start, self.goal_updates = state["current_ep_start"], state["goal_updates"]
+        self.pos, self.full, self._current_ep_start = state["pos"], state["full"], state["current_ep_start"]
 
 
 class HindsightDQN(DQN):
     """
-    SB3's DQN with a :class:`KnownGoalsHerReplayBuffer`, exact checkpoints, and images standardized by the goals that are known
-    at the first update, as ManyGoalsDQN's are. It needs no VecTransposeImage: the network permutes images itself.
-
-    SB3 does not relabel ``done``. A transition that reaches the goal it is relabelled with has that goal's reward, but its
-    target goes on beyond it; a transition that ended an episode is an end for any goal that it is relabelled with.
+    SB3's DQN with HerReplayBuffer, exact checkpoints, and images standardized by the goals that are known at the first update.
+    It needs no VecTransposeImage: the network permutes images itself. SB3 does not relabel ``done``: the target of a
+    transition that reaches its new goal goes on beyond it.
     """
 
-    replay_buffer: KnownGoalsHerReplayBuffer
+    replay_buffer: ResumableHerReplayBuffer
 
     @property
     def goal_buffer(self) -> GoalBuffer:
-        return self.replay_buffer.goal_buffer
-
-    @property
-    def goal_updates(self) -> NDArray[np.int64]:
-        return self.replay_buffer.goal_updates
+        assert self.env is not None
+        return goal_trackers(self.env)[0].goal_buffer
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -225,7 +171,7 @@ def make(worlds: Any, pursuit: Mapping[str, Any], seed: int, device: str, given:
     return HindsightDQN(
         "MultiInputPolicy",
         VecGoalBufferWrapper(worlds, **{"max_episode_steps": steps, "reset_worlds": True, **pursuit}),
-        replay_buffer_class=KnownGoalsHerReplayBuffer,
+        replay_buffer_class=ResumableHerReplayBuffer,
         seed=seed,
         device=device,
         **settings,

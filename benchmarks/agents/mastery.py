@@ -13,14 +13,14 @@ from gymnasium import spaces
 from gymnasium.wrappers.vector import TransformObservation
 from numpy.typing import NDArray
 
-from benchmarks.agents import head_per_goal, hindsight
+from benchmarks.agents import hindsight
 from benchmarks.recording import RunConfig
 from benchmarks.tables import Tables
 from benchmarks.worlds import SettingError, World
 from sb3_manygoals import PAPER, GoalBuffer, GymnasiumVecEnv, ManyGoalsDQN, TabularAllGoals, TDTargets
 from sb3_manygoals.goals import GoalSelector, LearningProgressSelector, UniformSelector
 
-Agent = Literal["default", "td", "paper", "table", "hindsight", "head-per-goal"]
+Agent = Literal["default", "td", "paper", "table", "hindsight"]
 Selection = Literal["uniform", "learning_progress"]
 
 SELECTORS: dict[Selection, type[GoalSelector]] = {"uniform": UniformSelector, "learning_progress": LearningProgressSelector}
@@ -35,7 +35,7 @@ class AgentConfig(RunConfig):
 
     agent: Agent = "default"
     """ManyGoalsDQN as it is; with the targets of a target network; with the paper's settings; a lookup table; SB3's DQN with
-    HerReplayBuffer; ManyGoalsDQN with outputs for each goal."""
+    HerReplayBuffer."""
     selection: Selection = "uniform"
     """How behavior goals are selected."""
     agent_kwargs: str = "{}"
@@ -57,11 +57,13 @@ def make(
     given = _arguments(config)
     never = None if held_out is None or tables is None else tables.observations[held_out]
     try:
+        if config.agent in ("table", "hindsight") and never is not None:
+            raise ValueError("it learns of every goal that it meets: held_out is for others")
         if config.agent == "table":
             if tables is None:
                 raise ValueError("there are no tables of the world, so that its states have no numbers")
-            if never is not None or config.selection != "uniform":
-                raise ValueError("a table knows of a goal what it was taught of it: held_out and selection are for others")
+            if config.selection != "uniform":
+                raise ValueError("a table pursues no goals: selection is for others")
             numbers = spaces.Discrete(len(tables))
             env: Any = TransformObservation(world.vector(n_envs), tables.states_of, single_observation_space=numbers)
             settings = {"exploration_steps": max(1, config.total_steps // 3), **given}
@@ -69,7 +71,7 @@ def make(
         pursuit: dict[str, Any] = {}
         if config.selection != "uniform":
             pursuit["selector"] = SELECTORS[config.selection]()
-        if config.agent in ("hindsight", "head-per-goal") or never is not None:
+        if config.agent == "hindsight" or never is not None:
             pursuit["goal_buffer"] = GoalBuffer(world.space, 10_000 if tables is None else len(tables), never)
         if config.agent == "hindsight":
             return hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given), False
@@ -78,10 +80,9 @@ def make(
             convolutions = ("features_extractor_class", "net_arch")
             own = own | {"policy_kwargs": {k: v for k, v in own["policy_kwargs"].items() if k not in convolutions}}
         own = merged(own, {"goal_wrapper_kwargs": pursuit} if pursuit else {})
-        algorithm = head_per_goal.AllGoalsDQN if config.agent == "head-per-goal" else ManyGoalsDQN
         env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
         policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
-        return algorithm(policy, env, seed=config.seed, device=config.device, **merged(own, given)), False
+        return ManyGoalsDQN(policy, env, seed=config.seed, device=config.device, **merged(own, given)), False
     except (TypeError, ValueError) as error:
         raise SettingError(
             f"{config.agent} cannot learn in {world.id} with agent_kwargs {config.agent_kwargs}: {error}"

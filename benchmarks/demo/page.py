@@ -47,9 +47,7 @@ class DemoConfig:
     """Folder of a finished run of mastery in a TwoRoomsSwitch world, with the agent default, td or paper."""
 
     def run(self) -> Path:
-        """
-        :return: the page, see :func:`write`, also for errors
-        """
+        """Write the page, and return it; errors are those of :func:`write`."""
         page = write(self.folder)
         print(f"open {page}")
         return page
@@ -57,10 +55,8 @@ class DemoConfig:
 
 def write(folder: Path) -> Path:
     """
-    :param folder: of a run of mastery, with ``config.json`` and ``model.zip``
-    :return: ``demo.html`` in it, written anew: one file that opens without a network connection
-    :raises SettingError: if it is another folder, or the page cannot show this world, agent or network
-    :raises LayoutError: if the map of the run is no longer there
+    Write ``demo.html`` into the folder of a run of mastery, one file that opens without a network connection. SettingError if
+    it is another folder, or the page cannot show this world, agent or network; LayoutError if the run's map is not there.
     """
     try:
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
@@ -83,12 +79,7 @@ def write(folder: Path) -> Path:
 
 
 def render(model: ManyGoalsDQN, mdp: TwoRoomsMDP) -> str:
-    """
-    :param model: trained in the world
-    :param mdp: the world
-    :return: the page, HTML
-    :raises SettingError: if the model is of another world, or the page cannot show this world or network
-    """
+    """The page, HTML, of a model trained in the world; SettingError if it is of another world, or cannot be shown."""
     layout = mdp.layout
     seen, shown = model.observation_space["observation"].shape, (layout.height, layout.width, 3)
     if seen != shown:

@@ -81,8 +81,9 @@ def histogram(bins: pd.DataFrame) -> Figure:
 
 
 @mpl.rc_context(LOOK)  # type: ignore[arg-type]
-def bars(values: pd.Series) -> Figure:
-    """A bar for each share, by name, on a scale that is linear near zero and logarithmic beyond."""
+def bars(improvements: pd.DataFrame) -> Figure:
+    """A bar for each game, on a scale that is linear near zero and logarithmic beyond."""
+    values = improvements.set_index("game")["improvement"].sort_values()
     figure, axes = _chart(4.3, 1.0 + 0.17 * len(values))
     axes.barh(values.index, values, color=[COLOURS[0] if value > 0 else COLOURS[1] for value in values])
     axes.axvline(0, color=INK, linewidth=0.8)
@@ -96,10 +97,7 @@ def bars(values: pd.Series) -> Figure:
 
 @mpl.rc_context(LOOK)  # type: ignore[arg-type]
 def svg(figure: Figure, alt: str) -> tuple[str, Markup]:
-    """
-    An SVG file, and an element for a page, without a size of its own and with identifiers found nowhere else on it. The figure
-    is closed; ``alt`` says what is to be seen, for those who do not see it.
-    """
+    """An SVG file, and an element for a page, whose identifiers are found nowhere else on it; the figure is closed."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     plt.close(figure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ OURS = "many-goals"
 PRETRAINED = "-pretraining"
 """How the names of agents end whose rivals are each other and the baseline."""
 
+CURVE = ["agent", "game", "seed", "step", "episode_return"]
+
 STATISTICS: dict[str, Callable[..., Scores]] = {
     "median": scores.median,
     "above_half": scores.count_above,
@@ -33,7 +36,7 @@ def sections(runs: pd.DataFrame, book: Book) -> Iterator[dict[str, Any]]:
     """What the template needs of each study and length of runs that have a score or returns."""
     number = 0
     for (study, steps), alike in runs[runs["group"].isna()].groupby(["study", "steps"]):
-        curves, scored = reader.gather(alike, "curve.csv"), alike.dropna(subset=["score"])
+        curves, scored = reader.gather(alike, "curve.csv").reindex(columns=CURVE).dropna(), alike.dropna(subset=["score"])
         if len(curves) or len(scored):
             number += 1
             prefix, where = f"games{number}", study.split(":")[0].split(".")[-1] or "single runs"
@@ -48,17 +51,7 @@ def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
     known = runs[runs["game"].isin(next((each for each in references if each.isin(runs["game"]).any()), []))]
     games, raw = _complete(known)
     base = next((agent for agent in raw if agent.endswith(BASELINE)), next(iter(raw), ""))
-    by_game, improvements = _by_game(runs, known), _improvements(known)
-    sheet = book.add(f"{prefix}-improvements", improvements)
-    charts = [
-        book.chart(
-            f"{ours} over {other}",
-            figures.bars(alike.set_index("game")["improvement"].sort_values()),
-            f"Relative improvement of {ours} over {other} by game",
-            sheet,
-        )
-        for (ours, other), alike in improvements.groupby(["agent", "over"])
-    ]
+    by_game = _by_game(runs, known)
     return {
         "summarized": games,
         "left_out": sorted(set(known["game"]) - set(games)),
@@ -66,7 +59,9 @@ def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
         "summary": book.add(f"{prefix}-summary", _summary(games, raw, base)),
         "scores": book.add(f"{prefix}-scores", by_game),
         "references": by_game.columns[-2:].tolist(),
-        "improvements": {"sheet": sheet, "charts": charts},
+        "improvements": book.charts(
+            f"{prefix}-improvements", _improvements(known), "panel", "Relative improvement by game of", figures.bars
+        ),
     }
 
 
@@ -114,12 +109,12 @@ def _by_game(runs: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
 
 
 def _improvements(runs: pd.DataFrame) -> pd.DataFrame:
-    found = [pd.DataFrame(columns=["agent", "over", "game", "improvement"])]
+    found = [pd.DataFrame(columns=["panel", "game", "improvement"])]
     for ours, other in rivals(list(dict.fromkeys(runs["agent"]))):
         games, raw = _complete(runs[runs["agent"].isin([ours, other])])
         if games:
             gained = scores.relative_improvement(raw[ours], raw[other], games)
-            found.append(pd.DataFrame({"agent": ours, "over": other, "game": games, "improvement": gained}))
+            found.append(pd.DataFrame({"panel": f"{ours} over {other}", "game": games, "improvement": gained}))
     return pd.concat(found[1:] or found, ignore_index=True)
 
 
@@ -136,11 +131,9 @@ def rivals(agents: Sequence[str]) -> list[tuple[str, str]]:
 
 def _returns(runs: pd.DataFrame, curves: pd.DataFrame, agents: list[str], book: Book, prefix: str) -> dict[str, Any]:
     """Returns while training: a table, and a figure a game."""
-    curves = curves.reindex(columns=["agent", "game", "seed", "step", "episode_return"])
     lines = tables.bands(curves.set_axis(["agent", "panel", "seed", "step", "value"], axis=1))
-    summed, sheet = book.add(f"{prefix}-returns", tables.returns(curves, runs)), book.add(f"{prefix}-curves", lines)
-    charts = [
-        book.chart(game, figures.curves(here, agents), f"Episode returns against steps in {game}", sheet)
-        for game, here in lines.groupby("panel")
-    ]
-    return {"returns": summed, "curves": {"sheet": sheet, "charts": charts}}
+    draw = partial(figures.curves, agents=agents)
+    return {
+        "returns": book.add(f"{prefix}-returns", tables.returns(curves, runs)),
+        "curves": book.charts(f"{prefix}-curves", lines, "panel", "Episode returns against steps in", draw),
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,31 +49,21 @@ def _section(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
         "agents": table["agent"].tolist(),
         **sheets,
         "curves": _curves(curves, table["agent"].tolist(), book, prefix),
-        "updates": _updates(tables.updates(goals), book, prefix),
+        "updates": book.charts(
+            f"{prefix}-updates", tables.updates(goals), "agent", "How often each goal was in an update,", figures.histogram
+        ),
         "failing": _failing(goals, world, book, prefix) if world.is_two_rooms else [],
         "films": _films(runs, book),
     }
 
 
-def _curves(curves: pd.DataFrame, agents: list[str], book: Book, prefix: str) -> Any:
+def _curves(curves: pd.DataFrame, agents: list[str], book: Book, prefix: str) -> dict[str, Any]:
     key = ["agent", "seed", "step"]
-    lines = tables.bands(curves.reindex(columns=[*key, *tables.MEASURES]).melt(key, var_name="panel").dropna())
-    sheet = book.add(f"{prefix}-curves", lines)
+    named = curves.reindex(columns=[*key, *tables.MEASURES]).rename(columns=tables.MEASURES)
+    lines = tables.bands(named.melt(key, var_name="panel").dropna())
     labels = {"xlabel": "environment steps", "ylabel": "mastery", "ylim": (0, 1.02)}
-    charts = [
-        book.chart(tables.MEASURES[name], figures.curves(here, agents, **labels), f"Mastery against steps, {name}", sheet)
-        for name, here in lines.groupby("panel", sort=False)
-    ]
-    return {"sheet": sheet, "charts": charts}
-
-
-def _updates(bins: pd.DataFrame, book: Book, prefix: str) -> Any:
-    sheet = book.add(f"{prefix}-updates", bins)
-    charts = [
-        book.chart(agent, figures.histogram(here), f"How often each goal was in an update, {agent}", sheet)
-        for agent, here in bins.groupby("agent")
-    ]
-    return {"sheet": sheet, "charts": charts}
+    draw = partial(figures.curves, agents=agents, **labels)
+    return book.charts(f"{prefix}-curves", lines, "panel", "Mastery against steps,", draw)
 
 
 def _failing(goals: pd.DataFrame, world: World, book: Book, prefix: str) -> list[tuple[str, list[tuple[Markup, Markup]]]]:

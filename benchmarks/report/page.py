@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -65,13 +66,18 @@ class Book:
         self._facts.append((what, str(value)))
         return _data(str(value), f"facts.csv#{len(self._facts)}/value", form)
 
-    def chart(self, title: str, figure: Figure, alt: str, source: Sheet) -> Markup:
-        """A figure with its title and what it shows in words; it is also written as an SVG file, and closed."""
-        whole, inside = figures.svg(figure, alt)
-        file = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in alt)
-        (self.folder / f"{source.path.stem}-{file[:120]}.svg").write_text(whole, encoding="utf-8")
-        element = '<figure data-source="{}"><figcaption>{}</figcaption>{}</figure>'
-        return Markup(element).format(source.path.name, name(title), inside)
+    def charts(
+        self, file: str, table: pd.DataFrame, by: str, alt: str, draw: Callable[[pd.DataFrame], Figure]
+    ) -> dict[str, Any]:
+        """Add a table, and draw each group of its rows; ``alt`` and the group's name say what is to be seen."""
+        sheet, charts = self.add(file, table), []
+        for title, here in table.groupby(by, sort=False):
+            whole, inside = figures.svg(draw(here), f"{alt} {title}")
+            name_of_file = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in f"{alt} {title}")
+            (self.folder / f"{file}-{name_of_file[:120]}.svg").write_text(whole, encoding="utf-8")
+            element = Markup('<figure data-source="{}"><figcaption>{}</figcaption>{}</figure>')
+            charts.append(element.format(sheet.path.name, name(title), inside))
+        return {"sheet": sheet, "charts": charts}
 
     def link(self, path: Path) -> str:
         """The address of a file, relative to the page."""

@@ -25,11 +25,10 @@ INCIDENTAL = {"seed", "output", "resume", "progress_bar", "checkpoint_minutes"}
 def read(folders: Iterable[Path]) -> pd.DataFrame:
     """
     A row a run, of all runs and suites in or below the folders. Single runs of one agent are told apart by their settings.
-
-    Columns: :data:`KEY` ("study" is the import path of what carries it out, empty for single runs), "status" ("finished",
-    "unfinished" or "not begun"), "step" of the newest measurement, "attempts", "training_seconds", "wall_seconds" of the last
-    attempt, "score", "group" (the same for runs of mastery that can be compared, None for others), "path" of its folder, "own"
-    folder with its files, its "settings", and its "record" in ``config.json``.
+    Columns: :data:`KEY` ("study" is empty for single runs), "status" ("finished", "unfinished", "not begun"), "step" of the
+    newest measurement, "attempts", "training_seconds", "wall_seconds" of the last attempt, "score", "group" (of runs of
+    mastery that can be compared), "path" of its folder, "own" folder with its files, "settings", and "record" of
+    ``config.json``.
     """
     folders = list(map(Path, folders))
     for folder in folders:
@@ -94,7 +93,7 @@ def _single(folder: Path) -> dict[str, Any] | None:
     settings, score = row["settings"], folder / "score.json"
     try:
         row |= {"agent": settings["agent"], "seed": int(settings["seed"])}
-        if row["group"] is not None:
+        if "env_id" in settings:
             row |= {"game": settings["env_id"], "steps": int(settings["total_steps"])}
         else:
             row |= {"game": settings["game"], "steps": int(settings["steps"])}
@@ -110,13 +109,13 @@ def _measured(own: Path) -> dict[str, Any]:
     """What a run's own folder says of it: its record, and how far it has come."""
     record = json.loads((own / "config.json").read_text(encoding="utf-8"))
     settings = record.get("settings", {})
-    group = str([settings.get(each) for each in COMPARABLE]) if "env_id" in settings else None
+    group = str([settings.get(each) for each in COMPARABLE]) if "eval_steps" in settings else None
     found = {"record": record, "settings": settings, "group": group}
-    for name in ("summary.csv", "mastery.csv", "curve.csv"):
+    for name, column in (("summary.csv", "steps"), ("mastery.csv", "step"), ("curve.csv", "step")):
         table = pd.read_csv(own / name) if (own / name).is_file() else pd.DataFrame()
-        if len(table):
+        if len(table) and column in table:
             last = table.iloc[-1]
-            found["step"] = last["steps" if name == "summary.csv" else "step"]
+            found["step"] = last[column]
             return found | ({"training_seconds": last["training_seconds"]} if "training_seconds" in last else {})
     return found
 

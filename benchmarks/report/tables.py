@@ -34,9 +34,8 @@ def student(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
 
 def coverage(runs: pd.DataFrame) -> pd.DataFrame:
     """
-    A row for each study, agent and length, and one of sums: how many runs are wanted and have which status, which are not
-    finished, hours of training, hours of the last attempts of finished runs of suites, and the median of steps a second of
-    training, or else of whole runs of one attempt.
+    A row for each study, agent and length, and one of sums: how many runs have which status, which are not finished, hours of
+    training and of finished runs' last attempts, and the median of steps a second of training, or else of whole runs.
     """
     rows = []
     for (study, agent, steps), alike in runs.groupby(["study", "agent", "steps"]):
@@ -57,12 +56,10 @@ def coverage(runs: pd.DataFrame) -> pd.DataFrame:
 
 def mastery(runs: pd.DataFrame, curves: pd.DataFrame, finals: pd.DataFrame, goals: pd.DataFrame) -> pd.DataFrame:
     """
-    A row an agent, from comparable runs and their rows of ``mastery.csv``, ``summary.csv`` and ``goals.csv``.
-
-    It has the numbers of "runs" begun and "finished"; of finished ones the means of :data:`MEASURES` with Student t intervals
-    over seeds, and of the "ceiling"; how many goals were reached greedily from every start with every seed ("always") and from
-    none ("never"); for each of :data:`LEVELS` the median step at which so much was first measured (infinity: it was not); the
-    median of "training_seconds"; and what the paper has of the same agent.
+    A row an agent, from comparable runs and their rows of ``mastery.csv``, ``summary.csv`` and ``goals.csv``: means of
+    finished runs with Student t intervals over seeds; how many goals were reached greedily from every start with every seed
+    ("always") and from none ("never"); the median step at which each of :data:`LEVELS` was first measured (infinity: it was
+    not); and what the paper has of the same agent.
     """
     paper = pd.read_csv(DATA / "paper_mastery.csv")
     of_paper = pd.concat([paper.assign(agent=part + paper["agent"]) for part in ("paper-", "generalization-")])
@@ -84,10 +81,7 @@ def mastery(runs: pd.DataFrame, curves: pd.DataFrame, finals: pd.DataFrame, goal
 
 
 def updates(goals: pd.DataFrame) -> pd.DataFrame:
-    """
-    The paper's histogram: how often each goal was in an update, by agent, pooled over seeds. Without goals held out, and
-    without agents of which all goals were in as many: tables, which teach all goals at once.
-    """
+    """How often each goal not held out was in an update, by agent, pooled over seeds; not of agents where all are alike."""
     found = [pd.DataFrame(columns=["agent", "low", "high", "goals", "share"])]
     for agent, counts in goals[goals["held_out"] == 0].groupby("agent")["updates"]:
         if np.ptp(counts) > 0:
@@ -98,10 +92,7 @@ def updates(goals: pd.DataFrame) -> pd.DataFrame:
 
 
 def bands(curves: pd.DataFrame) -> pd.DataFrame:
-    """
-    A row for each panel, agent, and step that all of its seeds have: the number of "seeds", the interquartile mean over them
-    ("value"), and the ends of its bootstrap interval of several seeds ("low", "high").
-    """
+    """A row for each panel, agent, and step that all its seeds have: the interquartile mean and its bootstrap interval."""
     found = [pd.DataFrame(columns=["panel", "agent", "step", "seeds", "value", "low", "high"])]
     for (panel, agent), alike in curves.groupby(["panel", "agent"], sort=False):
         table = alike.pivot_table("value", "step", "seed").dropna()
@@ -114,12 +105,9 @@ def bands(curves: pd.DataFrame) -> pd.DataFrame:
 
 def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
-    A row for each game and agent, at the steps that all runs of the game have.
-
-    It has the number of "seeds"; the last of these steps; the interquartile mean over seeds of the return there ("final") and
-    of each run's mean over all these steps ("area"), with bootstrap intervals of several seeds; the step at which the
-    interquartile mean has come half of its way to its end ("half"); the median of "training_seconds", and the median time of a
-    step by a2c's.
+    A row for each game and agent, at the steps that all runs of the game have: interquartile means over seeds of the return at
+    the last ("final") and of each run's mean over all ("area"), with bootstrap intervals of several seeds; the step at which
+    the interquartile mean has come half of its way to its end ("half"); and the median time of a step by a2c's.
     """
     rows = []
     for game, here in curves.groupby("game"):

@@ -18,7 +18,6 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import FakeImageEnv
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
-from benchmarks.agents.head_per_goal import AllGoalsDQN, AllGoalsTargets
 from benchmarks.agents.hindsight import GoalProduct
 from benchmarks.speed.timing import rate
 from benchmarks.worlds import World
@@ -35,7 +34,7 @@ FRAMES = partial(FakeImageEnv, action_dim=18, n_channels=4, channel_first=True)
 FRAMES_KEPT = 200
 """Transitions of Atari's shapes in the replay memory, 56 KiB each."""
 
-Kind = Literal["pairwise", "tiled", "head", "SB3 DQN", "SB3 DQN + HER"]
+Kind = Literal["pairwise", "tiled", "SB3 DQN", "SB3 DQN + HER"]
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,10 @@ class Scenario:
     """An update to measure."""
 
     kind: Kind
-    """Ours, the same loss tiled, a head for each goal, SB3's DQN with the goal pursued, or with relabelled goals."""
+    """Ours, the same loss tiled, SB3's DQN with the goal pursued, or with relabelled goals."""
     transitions: int
     goals: int = 1
-    """1 for SB3's, each of whose transitions has its own; all of the world's for the head."""
+    """1 for SB3's, each of whose transitions has its own."""
     goal_sampling: Literal["uniform", "batch"] = "uniform"
     """As that of TDTargets."""
     world: str = WORLD
@@ -59,7 +58,7 @@ class Scenario:
         if self.kind.startswith("SB3"):
             return f"{self.kind}, {self.transitions}"
         where = (", Atari" if self.world == "frames" else "") + ("" if self.device == "cpu" else f", {self.device}")
-        return f"{'a head for each goal' if self.kind == 'head' else self.kind} {self.transitions} x {self.goals}{where}"
+        return f"{self.kind} {self.transitions} x {self.goals}{where}"
 
     def update(self) -> tuple[BaseAlgorithm, Callable[[], object]]:
         """A new learner, and a function that makes an update; to sample transitions and goals is part of it."""
@@ -78,11 +77,8 @@ class Scenario:
         return lambda: rate(update, seconds, wait=wait)
 
     def learner(self, n_envs: int = 8) -> ManyGoalsDQN:
-        """
-        A learner, not of SB3's kinds, with the paper's network (for frames with its Atari trunk), its replay memory partly
-        filled, all goals of the world known, or as many frames as were met.
-        """
-        frames, head = self.world == "frames", self.kind == "head"
+        """Our learner with the paper's network, some replay memory, and all goals of the world or the frames that were met."""
+        frames = self.world == "frames"
         env = make_vec_env(FRAMES if frames else self.world, n_envs, seed=0)
         states = None if frames else World(self.world).tables.observations
         goals = GoalBuffer(env.observation_space, 2 * FRAMES_KEPT if states is None else len(states))
@@ -95,9 +91,8 @@ class Scenario:
             "updates_per_step": 1.0 / n_envs,
             "goal_wrapper_kwargs": {"goal_buffer": goals, "reset_worlds": True},
             "policy_kwargs": PAPER["policy_kwargs"] | {"standardize": False},
-            **({"target_class": AllGoalsTargets} if head else {}),
         }
-        model = (AllGoalsDQN if head else ManyGoalsDQN)("CnnPolicy", env, seed=0, device=self.device, **settings)
+        model = ManyGoalsDQN("CnnPolicy", env, seed=0, device=self.device, **settings)
         model.learn(FRAMES_KEPT if frames else WARM_UP)
         if states is not None:
             goals.add(states)
@@ -132,10 +127,7 @@ def tiled_losses(model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor,
 
 
 def sb3_dqn(world: str, batch_size: int, relabel: bool) -> DQN:
-    """
-    SB3's DQN with the paper's network, on a world of images: with HerReplayBuffer, SB3's own way to learn of several goals, or
-    with the goal pursued.
-    """
+    """SB3's DQN with the paper's network on images: with HerReplayBuffer, or with the goal pursued alone."""
     # Channels first from the start: SB3 would transpose observations only, and HerReplayBuffer then ask for rewards of goals
     # that the wrapper has never seen.
     env = gym.make(world)

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
+import torch as th
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import recording
 
-
-@dataclass(frozen=True)
-class Contender:
-    """Something to measure: each call of ``measure`` gives one value."""
-
-    name: str
-    unit: str
-    measure: Callable[[], float]
+Contenders = Mapping[str, Callable[[], float]]
+"""What is measured, by names: each call gives one value."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """
-    How many times one contender's value is that of another. Either side may be the best of several in each round, whose values
-    are first multiplied by weights.
-    """
+    """The ratio of two contenders, or of the best of several in each round, first multiplied by weights."""
 
     title: str
     of: str | Mapping[str, float]
@@ -47,34 +41,42 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class SpeedConfig:
+class SpeedConfig(ABC):
     """What all measurements of speed have in common."""
+
+    what: ClassVar[str]
+    """Of the names of files."""
+    unit: ClassVar[str] = "steps/s"
+    ratios: ClassVar[Sequence[Ratio]]
 
     rounds: int = 7
     """Times that each contender is measured. Medians are reported; ratios are taken within a round."""
     output: Path = Path("runs")
     """Folder in which the run's own folder is made."""
+    threads: tuple[int, ...] = tuple(dict.fromkeys((1, os.cpu_count() or 1)))
+    """Numbers of torch threads to measure with, one after the other."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
 
+    @abstractmethod
+    def contenders(self) -> Contenders:
+        """What takes turns."""
 
-@dataclass(frozen=True)
-class TorchSpeedConfig(SpeedConfig):
-    """The same, where torch works."""
-
-    threads: tuple[int, ...] = tuple(dict.fromkeys((1, os.cpu_count() or 1)))
-    """Numbers of torch threads to measure with, one after the other."""
-
-
-def open_folder(config: SpeedConfig, name: str) -> Path:
-    """A new folder with ``config.json``."""
-    folder = recording.create(config.output, name)
-    record = recording.write_config(folder, config)
-    print(", ".join([record["machine"]["processor"], *(f"{name} {version}" for name, version in record["versions"].items())]))
-    return folder
+    def run(self) -> Path:
+        """Measure, print, and write ``config.json``, and each value to ``<what>-<n>-threads.csv``. Returns the folder."""
+        folder = recording.create(self.output, f"speed-{self.what}")
+        record = recording.write_config(folder, self)
+        print(", ".join([record["machine"]["processor"], *map(" ".join, record["versions"].items())]))
+        contenders = self.contenders()
+        for threads in self.threads:
+            th.set_num_threads(threads)
+            print(f"\n{threads} torch thread(s)")
+            compare(folder / f"{self.what}-{threads}-threads.csv", contenders, self.unit, self.ratios, self.rounds)
+        print(f"written to {folder}")
+        return folder
 
 
 def rate(step: Callable[[], object], seconds: float = 0.0, steps: int = 1, wait: Callable[[], object] | None = None) -> float:
@@ -88,25 +90,20 @@ def rate(step: Callable[[], object], seconds: float = 0.0, steps: int = 1, wait:
     return count / (time.perf_counter() - begin)
 
 
-def measure(contenders: Sequence[Contender], rounds: int) -> pd.DataFrame:
-    """
-    Measure each in turn, once a round, so that a machine that slows down for a while slows all of them. A first round warms up
-    and does not count. Returns a column a contender, a row a round.
-    """
-    found = [{contender.name: contender.measure() for contender in contenders} for _ in range(rounds + 1)]
+def measure(contenders: Contenders, rounds: int) -> pd.DataFrame:
+    """Each in turn, once a round, so that a slow while slows all; a first round warms up. A column each, a row a round."""
+    found = [{name: value() for name, value in contenders.items()} for _ in range(rounds + 1)]
     return pd.DataFrame(found[1:])
 
 
-def compare(file: Path, contenders: Sequence[Contender], ratios: Sequence[Ratio], rounds: int) -> pd.DataFrame:
+def compare(file: Path, contenders: Contenders, unit: str, ratios: Sequence[Ratio], rounds: int) -> None:
     """Measure, write the raw values to a CSV file, one a line, and print them and the ratios that can be computed."""
     measured = measure(contenders, rounds)
-    units = {contender.name: contender.unit for contender in contenders}
     raw = measured.rename_axis(index="round", columns="contender").stack().rename("value").reset_index()
-    raw.assign(unit=raw["contender"].map(units)).to_csv(file, index=False)
-    shown = Table("measured", "median [lowest, highest]", "unit")
+    raw.assign(unit=unit).to_csv(file, index=False)
+    shown, compared = Table(unit, "median [lowest, highest]"), Table("ratio", "median [lowest, highest]")
     for name, values in measured.items():
-        shown.add_row(name, spread(values), units[name])
-    compared = Table("ratio", "median [lowest, highest]")
+        shown.add_row(name, spread(values))
     for ratio in ratios:
         if ratio.is_measured(measured):
             compared.add_row(ratio.title, spread(ratio.values(measured)))
@@ -114,7 +111,6 @@ def compare(file: Path, contenders: Sequence[Contender], ratios: Sequence[Ratio]
     console = Console(width=127, markup=False)
     console.print(shown)
     console.print(compared)
-    return measured
 
 
 def spread(values: pd.Series) -> str:

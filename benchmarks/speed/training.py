@@ -5,38 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.utils import ConstantSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
 from benchmarks import auxiliary, pretraining
 from benchmarks.agents import a2c
-from benchmarks.speed import timing
 from benchmarks.speed.scenarios import WARM_UP, WORLD, Scenario, sb3_dqn
-from benchmarks.speed.timing import Contender, Ratio, TorchSpeedConfig
+from benchmarks.speed.timing import Contenders, Ratio, SpeedConfig
 from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.auxiliary import EpisodeBuffer
 from sb3_manygoals.pretraining import RewardPredictor
 
 Part = Literal["goals", "atari", "auxiliary", "pretraining"]
 
-SB3_BACKENDS = {"dummy": "A2C, SB3's DummyVecEnv", "subproc": "A2C, SB3's SubprocVecEnv"}
+SB3_BACKENDS: dict[str, Any] = {f"A2C, SB3's {kind.__name__}": kind for kind in (DummyVecEnv, SubprocVecEnv)}
 """Whole set-ups of SB3's, games included, by how its games are stepped."""
 
-SB3_POLICY: dict[str, Any] = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5}}
-"""SB3's own network and the optimizer of the paper's sources."""
-
-_SB3 = {name: 1.0 for name in SB3_BACKENDS.values()}
+_SB3 = dict.fromkeys(SB3_BACKENDS, 1.0)
 
 RATIOS = (
     Ratio("steps/s: goal loop / SB3's DQN of one goal", "goal loop", "SB3's DQN"),
@@ -51,8 +44,10 @@ RATIOS = (
 
 
 @dataclass(frozen=True)
-class TrainingConfig(TorchSpeedConfig):
+class TrainingConfig(SpeedConfig):
     """Time whole training, ours and others', in turn in every round."""
+
+    what, ratios = "training", RATIOS
 
     parts: tuple[Part, ...] = get_args(Part)
     """The goal loop in the paper's world; A2C in a game beside SB3's set-ups; A2C with auxiliary tasks; pre-training."""
@@ -71,20 +66,8 @@ class TrainingConfig(TorchSpeedConfig):
     transitions: int = pretraining.PretrainingConfig.buffer_size
     """In the replay memory of pre-training, which is full when anything is measured."""
 
-    def run(self) -> Path:
-        """Measure, print, and write ``training-<n>-threads.csv`` and ``config.json``."""
-        folder = timing.open_folder(self, "speed-training")
-        found = list(learners(self))
-        entrants = [Contender(name, "steps/s", training(model, steps, each)) for name, model, steps, each in found]
-        for threads in self.threads:
-            th.set_num_threads(threads)
-            print(f"\n{self.game}, {threads} torch thread(s)")
-            timing.compare(folder / f"training-{threads}-threads.csv", entrants, RATIOS, self.rounds)
-        for _, model, _, _ in found:
-            assert model.env is not None
-            model.env.close()
-        print(f"written to {folder}")
-        return folder
+    def contenders(self) -> Contenders:
+        return {name: training(model, steps, callbacks) for name, model, steps, callbacks in learners(self)}
 
 
 def training(model: BaseAlgorithm, steps: int, callbacks: list[BaseCallback]) -> Callable[[], float]:
@@ -112,16 +95,13 @@ def learners(config: TrainingConfig) -> Iterator[tuple[str, BaseAlgorithm, int, 
     if "atari" in config.parts:
         from sb3_manygoals.atari import AtariVecEnv, rom_id  # here, as the command line works without ale-py
 
-        classes: dict[str, Any] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
         # names the module, which worker processes have not imported
         game_id = f"ale_py:{rom_id(config.game).title().replace('_', '')}NoFrameskip-v4"
-        for backend, name in {"native": "A2C, SB3's network", **SB3_BACKENDS}.items():
-            env: VecEnv
-            if backend == "native":
-                env = AtariVecEnv(config.game, config.n_envs, 0)
-            else:
-                env = VecFrameStack(make_atari_env(game_id, config.n_envs, 0, vec_env_cls=classes[backend]), 4)
-            settings = a2c.settings(base) | {"policy_kwargs": SB3_POLICY}
+        envs: dict[str, VecEnv] = {"A2C, SB3's network": AtariVecEnv(config.game, config.n_envs, 0)}
+        for name, kind in SB3_BACKENDS.items():
+            envs[name] = VecFrameStack(make_atari_env(game_id, config.n_envs, 0, vec_env_cls=kind), 4)
+        settings = a2c.settings(base) | {"policy_kwargs": a2c.OPTIMIZER}  # and SB3's own network
+        for name, env in envs.items():
             yield name, A2C("CnnPolicy", env, device="cpu", **settings), config.a2c_steps, []
     if "auxiliary" in config.parts:
         episodes: EpisodeBuffer | None = None

@@ -1,17 +1,13 @@
-"""What an update costs: ours, the same loss tiled, SB3's DQN, and a head for each goal; and how that grows with the goals."""
+"""What an update costs: ours, the same loss tiled, and SB3's DQN; and how that grows with the goals."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-import pandas as pd
 import torch as th
 
-from benchmarks.speed import timing
 from benchmarks.speed.scenarios import Scenario
-from benchmarks.speed.timing import Contender, Ratio, TorchSpeedConfig
+from benchmarks.speed.timing import Contenders, Ratio, SpeedConfig
 
 HER_BATCHES = (32, 512, 4_096, 16_384)
 
@@ -21,7 +17,6 @@ SCENARIOS = (
     Scenario("pairwise", 64, 64, "batch"),
     Scenario("pairwise", 128, 128, "batch"),
     Scenario("tiled", 128, 128, "batch"),
-    Scenario("head", 32, 5_728),
     Scenario("SB3 DQN", 32),
     *(Scenario("SB3 DQN + HER", pairs) for pairs in HER_BATCHES),
     # Pre-training, and the auxiliary task beside A2C: 5 steps of each of 16 environments, their last observations the goals.
@@ -47,35 +42,18 @@ RATIOS = (
 
 
 @dataclass(frozen=True)
-class UpdateConfig(TorchSpeedConfig):
+class UpdateConfig(SpeedConfig):
     """Time updates with the paper's networks, ours and others, in turn in every round."""
+
+    what, unit, ratios = "update", "updates/s", RATIOS
 
     seconds: float = 0.5
     """How long each measurement takes, at least."""
 
-    def run(self) -> Path:
-        """Measure, print, and write ``update-table.csv``, ``config.json``, and each value to ``update-<n>-threads.csv``."""
-        folder = timing.open_folder(self, "speed-update")
+    def contenders(self) -> Contenders:
         scenarios = list(SCENARIOS)
         if th.cuda.is_available():
             scenarios += [replace(scenario, device="cuda") for scenario in SCENARIOS if scenario.kind == "pairwise"]
         else:
             print("CUDA is not measured: this machine has no such device, or torch none of its code")
-        entrants = [Contender(scenario.name, "updates/s", scenario.speed(self.seconds)) for scenario in scenarios]
-        tables = []
-        for threads in self.threads:
-            th.set_num_threads(threads)
-            print(f"\n{threads} thread(s)")
-            measured = timing.compare(folder / f"update-{threads}-threads.csv", entrants, RATIOS, self.rounds)
-            tables.append(table(scenarios, measured, threads))
-        pd.concat(tables).to_csv(folder / "update-table.csv", index=False, float_format="%.4g")
-        print(f"written to {folder}")
-        return folder
-
-
-def table(scenarios: Sequence[Scenario], measured: pd.DataFrame, threads: int) -> pd.DataFrame:
-    """Medians over rounds, a row an update; "goal_updates_per_second" counts the pairs that are taught."""
-    found = pd.DataFrame([[threads, each.name, each.transitions, each.goals] for each in scenarios])
-    found.columns = pd.Index(["threads", "update", "transitions", "goals"])
-    found["updates_per_second"] = measured.median()[found["update"]].to_numpy()
-    return found.assign(goal_updates_per_second=found["updates_per_second"] * found["transitions"] * found["goals"])
+        return {scenario.name: scenario.speed(self.seconds) for scenario in scenarios}

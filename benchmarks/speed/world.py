@@ -8,16 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch as th
 
 import gym_twoRooms  # noqa: F401 - registers its worlds
-from benchmarks.speed import timing
-from benchmarks.speed.timing import Contender, Ratio, SpeedConfig, rate
+from benchmarks.speed.timing import Contenders, Ratio, SpeedConfig, rate
 
 WORLD = "TwoRoomsSwitch-v0"
 FEW = 16
@@ -37,41 +34,29 @@ RATIOS = (
 class WorldConfig(SpeedConfig):
     """Time the world against its peers, each in turn in every round."""
 
+    what, ratios = "world", RATIOS
+
     rounds: int = 15
-    """Times that each contender is measured. Medians are reported; ratios are taken within a round."""
+    threads: tuple[int, ...] = (1,)
     num_envs: int = 4096
     """Worlds in the vector environments."""
     steps: int = 512
     """Steps of all these worlds in each measurement; many, as the world draws random numbers ahead for many steps at once."""
 
-    def run(self) -> Path:
-        """Measure, print, and write ``world.csv`` and ``config.json``."""
-        th.set_num_threads(1)
-        has_minigrid = importlib.util.find_spec("minigrid") is not None
-        folder = timing.open_folder(self, "speed-world")
-        if not has_minigrid:
+    def contenders(self) -> Contenders:
+        world = gym.make_vec(WORLD, num_envs=self.num_envs)
+        pictures = world.reset(seed=0)[0]
+        cartpole, few = gym.make_vec("CartPole-v1", self.num_envs, "vector_entry_point"), gym.make_vec(WORLD, num_envs=FEW)
+        vectors = {"vector": world, "cartpole_vector": cartpole, "vector_few": few}
+        found = {name: vector_speed(env, self.steps) for name, env in vectors.items()}
+        if importlib.util.find_spec("minigrid") is None:
             print("MiniGrid is not installed: left out")
-        timing.compare(folder / "world.csv", contenders(self, has_minigrid), RATIOS, self.rounds)
-        print(f"written to {folder}")
-        return folder
-
-
-def contenders(config: WorldConfig, has_minigrid: bool) -> list[Contender]:
-    world = gym.make_vec(WORLD, num_envs=config.num_envs)
-    pictures = world.reset(seed=0)[0]
-    vectors: dict[str, tuple[gym.vector.VectorEnv[Any, Any, Any], int]] = {
-        "vector": (world, config.steps),
-        "cartpole_vector": (gym.make_vec("CartPole-v1", config.num_envs, "vector_entry_point"), config.steps),
-        "vector_few": (gym.make_vec(WORLD, num_envs=FEW), config.steps),
-    }
-    if has_minigrid:
-        vectors["minigrid"] = (minigrid(), max(1, config.steps // 10))
-    found = [Contender(name, "steps/s", vector_speed(env, steps)) for name, (env, steps) in vectors.items()]
-    copies = partial(rate, pictures.copy, steps=config.steps)
-    found.append(Contender("copy", "observations/s", lambda: copies() * config.num_envs))
-    for name, env_id in (("scalar", WORLD), ("cliff_walking", "CliffWalking-v1")):
-        found.append(Contender(name, "steps/s", scalar_speed(gym.make(env_id), 20 * config.steps)))
-    return found
+        else:
+            found["minigrid"] = vector_speed(minigrid(), max(1, self.steps // 10))
+        found["copy"] = lambda: rate(pictures.copy, steps=self.steps) * self.num_envs
+        for name, env_id in (("scalar", WORLD), ("cliff_walking", "CliffWalking-v1")):
+            found[name] = scalar_speed(gym.make(env_id), 20 * self.steps)
+        return found
 
 
 def minigrid() -> gym.vector.VectorEnv[Any, Any, Any]:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
-
-import tyro
+from typing import Literal, get_args
 
 from benchmarks.agents.a2c import WorldName
 from benchmarks.auxiliary import WORLDS, Agent
 from benchmarks.studies.study import Study, StudyConfig, carry_out
-from benchmarks.suite import Spec
-from benchmarks.suite.run import SuiteConfig
 
 __all__ = ["carry_out"]
-
-SUITE = SuiteConfig(root=Path("runs/auxiliary-study"))
 
 Part = Literal["two-rooms", "minigrid"]
 
@@ -34,12 +28,10 @@ PARTS: dict[Part, Study] = {"two-rooms": _part("two-rooms", "two_rooms"), "minig
 class AuxiliaryStudyConfig(StudyConfig):
     """A part of the study of auxiliary tasks: carry out what has not finished. Then: ``report ROOT --output FILE.html``."""
 
-    suite: Annotated[SuiteConfig, tyro.conf.arg(name="")] = SUITE
+    root: Path = Path("runs/auxiliary-study")
     part: Part = "two-rooms"
     """The small map with one state to reach; MiniGrid."""
-    games: tuple[str, ...] = ()
-    """Ids of environments; by default that of the part."""
 
-    def specs(self) -> list[Spec]:
-        """The runs of the part."""
-        return PARTS[self.part].specs(self.seeds, self.steps, self.games, self.only)
+    @property
+    def study(self) -> Study:
+        return PARTS[self.part]

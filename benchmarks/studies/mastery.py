@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
-
-import tyro
+from typing import Literal, get_args
 
 from benchmarks.agents.mastery import SELECTORS, Agent
 from benchmarks.studies.study import Options, Study, StudyConfig, carry_out
-from benchmarks.suite import Spec
-from benchmarks.suite.run import SuiteConfig
 
 __all__ = ["carry_out"]
-
-SUITE = SuiteConfig(root=Path("runs/mastery-study"))
 
 PAPERS_MAP, SMALL_MAP = "TwoRoomsSwitch-v0", "TwoRoomsSwitchSmall-v0"
 
@@ -52,19 +46,7 @@ PAPER: dict[str, Options] = {
 HELD_OUT: Options = {"held_out": 0.2}
 """As many goals as in the paper's second experiment."""
 
-WORLDS: dict[str, Options] = {
-    "small": {"game": SMALL_MAP, "steps": 50_000},
-    "locks": {"game": PAPERS_MAP, "map": "locks", "steps": 500_000},
-    "empty": {"game": "MiniGrid-Empty-8x8-v0"},
-    "four-rooms": {"game": "MiniGrid-FourRooms-v0"},
-    "door-key": {"game": "MiniGrid-DoorKey-6x6-v0"},
-    "frozen-lake": {"game": "FrozenLake8x8-v1"},
-    "taxi": {"game": "Taxi-v4"},
-    "cliff": {"game": "CliffWalking-v1"},
-}
-"""The default in other worlds."""
-
-Part = Literal["agents", "map", "worlds", "held-out", "ablations", "paper", "generalization"]
+Part = Literal["agents", "map", "held-out", "ablations", "paper", "generalization"]
 
 
 def _part(name: str, world: str, steps: int, agents: dict[str, Options]) -> Study:
@@ -74,7 +56,6 @@ def _part(name: str, world: str, steps: int, agents: dict[str, Options]) -> Stud
 PARTS: dict[Part, Study] = {
     "agents": _part("agents", SMALL_MAP, 120_000, AGENTS | RULES),
     "map": _part("map", PAPERS_MAP, 500_000, AGENTS),
-    "worlds": _part("worlds", "", 200_000, WORLDS),
     "held-out": _part("held-out", PAPERS_MAP, 500_000, {name: AGENTS[name] | HELD_OUT for name in ("default", "td")}),
     "ablations": _part("ablations", PAPERS_MAP, 500_000, {"default": {}} | ABLATIONS),
     "paper": _part("paper", PAPERS_MAP, 3_000_000, PAPER | {"table": AGENTS["table"]}),
@@ -88,13 +69,12 @@ PARTS: dict[Part, Study] = {
 class MasteryStudyConfig(StudyConfig):
     """A part of the study of mastery: carry out what has not finished. Then: ``report ROOT --output FILE.html``."""
 
-    suite: Annotated[SuiteConfig, tyro.conf.arg(name="")] = SUITE
+    root: Path = Path("runs/mastery-study")
     part: Part = "agents"
-    """All agents, and the default with every rule to select goals, on the small map; all agents on the paper's map; the
-    default in other worlds; with goals held out; with one thing changed; the paper's two experiments with its settings."""
+    """All agents, and the default with every rule to select goals, on the small map; all agents on the paper's map; with
+    goals held out; with one thing changed; the paper's two experiments with its settings."""
     seeds: int = 6
-    """Runs of each agent, with the seeds from 0 on."""
 
-    def specs(self) -> list[Spec]:
-        """The runs of the part."""
-        return PARTS[self.part].specs(self.seeds, self.steps, only=self.only)
+    @property
+    def study(self) -> Study:
+        return PARTS[self.part]

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import pandas as pd
 import torch as th
-import tyro
 
 from benchmarks import recording
 from benchmarks.recording import RunConfig
+from benchmarks.scores import Statistic, estimated, interquartile_mean, normalized, probability_of_improvement
 from benchmarks.suite import Result, Spec, results
-from benchmarks.suite.run import Outcome, SuiteConfig
+from benchmarks.suite.run import SuiteConfig
 
 Options = dict[str, Any]
+
+MEASURES = ("score", "mean_return")
+"""Of runs that have returns: the score after training, and the mean return on the way there."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Study:
     command: str
     """The one that makes a run: mastery, auxiliary or pretraining."""
     agents: Mapping[str, Options]
-    """Options of that command, by the names of agents; "game" and "steps" override those of the study."""
+    """Options of that command, by the names of agents; "command" overrides that of the study."""
     games: Sequence[str]
     steps: int
     rows: int = 40
@@ -56,8 +60,7 @@ class Study:
 
     def _spec(self, agent: str, game: str, seed: int, steps: int | None) -> Spec:
         settings = {"command": self.command, **self.agents[agent]}
-        game, usual = settings.pop("game", game), settings.pop("steps", self.steps)
-        steps = usual if steps is None else steps
+        steps = self.steps if steps is None else steps
         settings["eval_freq"] = max(1, steps // self.rows)
         return Spec(f"benchmarks.studies.{self.module}:carry_out", f"{self.prefix}{agent}", game, seed, steps, settings)
 
@@ -77,10 +80,7 @@ def configuration(spec: Spec) -> RunConfig:
 
 
 def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
-    """
-    Do a run of any study, or go on with it. Returns the numbers in ``summary.csv``; or what is in ``score.json``, and
-    "mean_return", see :func:`mean_return`.
-    """
+    """Do a run of any study, or go on. Returns the numbers in ``summary.csv``, or ``score.json`` with :func:`mean_return`."""
     own = folder / spec.agent / "run"
     recording.carry_out(configuration(spec), own)
     if (own / "score.json").exists():
@@ -91,10 +91,7 @@ def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
 
 
 def mean_return(curve: Path) -> float:
-    """
-    Of ``curve.csv``, over all steps: each row counts for the steps since the one before, and steps before the first row, those
-    of pre-training among them, count 0.
-    """
+    """Of ``curve.csv``: a row counts for the steps since the one before; steps before the first, as of pre-training, 0."""
     rows = pd.read_csv(curve, float_precision="round_trip") if curve.exists() else pd.DataFrame()
     if rows.empty:  # no episode has ended
         return 0.0
@@ -102,36 +99,78 @@ def mean_return(curve: Path) -> float:
     return gained / int(rows["step"].iloc[-1])
 
 
+def compared(
+    finished: Iterable[Result], base: str, statistic: Statistic = interquartile_mean, normalize: bool = True
+) -> pd.DataFrame:
+    """
+    A row for each agent over the games and seeds that both it and the base have: a statistic of the scores after training and
+    of the mean returns on the way there, and the probability that a run is better than one of the base, with bootstrap
+    intervals (95%) of two seeds or more; and the mean in each game. A run in which no episode has ended counts 0.
+    """
+    runs = [
+        {"agent": run.spec.agent, "game": run.spec.game, "seed": run.spec.seed}
+        | {measure: float(run.values[measure] or 0.0) for measure in MEASURES}
+        for run in finished
+    ]
+    if not runs:
+        return pd.DataFrame()
+    found = pd.DataFrame(runs).groupby("agent")
+    tables = {agent: alike.pivot(index="seed", columns="game", values=list(MEASURES)) for agent, alike in found}
+    rows = []
+    for agent, table in tables.items():
+        pair = table.align(tables.get(base, table), join="inner")
+        there = pair[0].notna() & pair[1].notna()
+        there = there.loc[:, there.any()]
+        ours, theirs = (each.loc[there.all(axis=1), there.columns] for each in pair)
+        if ours.empty:
+            continue
+        games = list(ours[MEASURES[0]])
+        row: dict[str, Any] = {"agent": agent, "games": len(games), "seeds": len(ours)}
+        for measure in MEASURES:
+            scored = [each[measure].to_numpy() for each in (ours, theirs)]
+            if normalize:
+                scored = [normalized(each, games) for each in scored]
+            row |= estimated(measure, statistic, scored[0])
+            if agent != base and base in tables:
+                row |= estimated(f"{measure}_better", probability_of_improvement, *scored)
+            row |= {f"{measure}_{game}": mean for game, mean in ours[measure].mean().items()}
+        rows.append(row)
+    return pd.DataFrame(rows).sort_values(MEASURES[0], ascending=False, ignore_index=True)
+
+
 @dataclass(frozen=True)
-class StudyConfig(ABC):
-    """The options of every study."""
+class StudyConfig(SuiteConfig, ABC):
+    """The options of every study, beside those of any suite."""
 
-    table: ClassVar[str] = "comparison.csv"
-    """Where below the root the rows of :meth:`compare` are written."""
-
-    suite: Annotated[SuiteConfig, tyro.conf.arg(name="")]
     seeds: int = 10
     """Runs of each agent in each world, with the seeds from 0 on."""
     steps: int | None = None
     """Environment steps of a run; by default those of the study."""
+    games: tuple[str, ...] = ()
+    """Games, or ids of environments; by default those of the study."""
     only: tuple[str, ...] = ()
     """Agents to run; by default all."""
 
+    @property
     @abstractmethod
+    def study(self) -> Study:
+        """Who learns, where, and for how long."""
+
     def specs(self) -> list[Spec]:
         """The runs."""
+        return self.study.specs(self.seeds, self.steps, self.games, self.only)
 
-    def compare(self, finished: Iterable[Result]) -> list[dict[str, Any]]:
-        """The rows of the table that comes of finished runs."""
-        return []
+    def compare(self, finished: Iterable[Result]) -> pd.DataFrame:
+        """What is written to ``comparison.csv`` about finished runs."""
+        return pd.DataFrame()
 
-    def run(self) -> Outcome | None:
-        """Carry out what has not finished, or only list it (None), and compare what has."""
+    def run(self) -> None:
+        """Carry out what has not finished, or only list it, and compare what has; exit status 1 if something failed."""
         suite = self.specs()
-        outcome = self.suite.run(suite)
-        rows = self.compare(results(suite, self.suite.root).values())
-        if rows:
-            path = self.suite.root / self.table
-            pd.DataFrame(rows, columns=max(map(list, rows), key=len)).to_csv(path, index=False, float_format="%.4f")
-            print(f"compared in {path}")
-        return outcome
+        lacking = self.carry_out(suite)
+        table = self.compare(results(suite, self.root).values())
+        if len(table):
+            table.to_csv(self.root / "comparison.csv", index=False, float_format="%.4f")
+            print(f"compared in {self.root / 'comparison.csv'}")
+        if lacking:
+            sys.exit(1)

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Literal
 
 import numpy as np
-import tyro
+import pandas as pd
 
 from benchmarks.studies.study import Options, Study, StudyConfig, carry_out
-from benchmarks.suite import Result, Spec
-from benchmarks.suite.run import SuiteConfig
+from benchmarks.suite import Result
 from benchmarks.tasks import POLICIES
 from benchmarks.told_tasks import TASKS, WORLD
 
 __all__ = ["carry_out"]
-
-SUITE = SuiteConfig(root=Path("runs/tasks-study"))
 
 GRIDS = tuple(
     f"MiniGrid-{name}-v0"
@@ -49,25 +46,21 @@ PARTS = {
 class TasksStudyConfig(StudyConfig):
     """All agents in six worlds of MiniGrid, or PPO on each task of TwoRoomsSwitch: carry out, and compare."""
 
-    suite: Annotated[SuiteConfig, tyro.conf.arg(name="")] = SUITE
+    root: Path = Path("runs/tasks-study")
     part: Literal["grids", "scratch"] = "grids"
     seeds: int = 5
-    """Runs of each agent in each world, with the seeds from 0 on."""
 
-    def specs(self) -> list[Spec]:
-        """The runs of the part."""
-        return PARTS[self.part].specs(self.seeds, self.steps, only=self.only)
+    @property
+    def study(self) -> Study:
+        return PARTS[self.part]
 
-    def compare(self, finished: Iterable[Result]) -> list[dict[str, Any]]:
+    def compare(self, finished: Iterable[Result]) -> pd.DataFrame:
         """A row for each agent in each world: medians over seeds, of steps; never is infinity."""
-        groups: dict[tuple[str, str], list[Result]] = {}
-        for result in finished:
-            groups.setdefault((result.spec.game, result.spec.agent), []).append(result)
-        rows = []
-        for (game, agent), results in groups.items():
-            row: dict[str, Any] = {"world": game, "agent": agent, "runs": len(results)}
-            for name in ("first_reward", *(f"{policy}_{what}" for policy in POLICIES for what in ("solved", "kept", "final"))):
-                never = np.inf if name.endswith(("reward", "solved")) else np.nan
-                row[name] = float(np.median([result.values.get(name, never) for result in results]))
-            rows.append(row)
-        return rows
+        runs = pd.DataFrame([{"world": run.spec.game, "agent": run.spec.agent, **run.values} for run in finished])
+        if runs.empty:
+            return runs
+        steps = ["first_reward", *(f"{policy}_solved" for policy in POLICIES)]
+        shares = [f"{policy}_{what}" for policy in POLICIES for what in ("kept", "final")]
+        runs = runs.reindex(columns=["world", "agent", *steps, *shares]).fillna(dict.fromkeys(steps, np.inf))
+        groups = runs.groupby(["world", "agent"], sort=False)
+        return groups.median().assign(runs=groups.size()).reset_index()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
@@ -39,10 +39,8 @@ class Busy(Exception):
 
 def attempt(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0) -> Result:
     """
-    Carry out a run, or go on with it, unless it has finished, and write its result.
-
-    A lock of the operating system (``flock``) is held meanwhile, or Busy raised if another process does not release it within
-    ``wait`` seconds. A killed process releases it, so a lock is never stale; on a shared disk it holds between machines.
+    Carry out a run, or go on with it, unless it has finished, and write its result. A lock of the operating system, which is
+    never stale and on a shared disk holds between machines, is held meanwhile; Busy if another holds it for ``wait`` seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log, lock = folder / "attempts.jsonl", FileLock(folder / "lock")
@@ -82,6 +80,21 @@ def _function(path: str) -> Callable[[Spec, Path], Mapping[str, Any]]:
     if not callable(function):
         raise SuiteError(f"{path} is not callable: {function!r}")
     return function  # type: ignore[no-any-return]
+
+
+def attempted(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0, log: TextIO | None = None) -> int:
+    """The exit status of an :func:`attempt`, :data:`BUSY` among them; what went wrong is written to ``log``, or stderr."""
+    try:
+        attempt(spec, folder, threads, wait)
+    except Busy as busy:
+        print(busy, file=log or sys.stderr)
+        return BUSY
+    except Stopped:
+        raise
+    except (Exception, SystemExit):  # even with status 0: there is no result
+        traceback.print_exc(file=log)
+        return 1
+    return 0
 
 
 def in_child(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0, stop: threading.Event | None = None) -> int:
@@ -131,13 +144,5 @@ def main() -> None:
     for number in SIGNALS:
         signal.signal(number, leave)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        attempt(Spec(**json.loads((folder / "spec.json").read_text(encoding="utf-8"))), folder, threads, wait)
-    except Busy as busy:
-        print(busy, file=sys.stderr)
-        sys.exit(BUSY)
-    except Stopped:
-        raise
-    except (Exception, SystemExit):  # even with status 0: there is no result
-        traceback.print_exc()
-        sys.exit(1)
+    spec = Spec(**json.loads((folder / "spec.json").read_text(encoding="utf-8")))
+    sys.exit(attempted(spec, folder, threads, wait))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
-import traceback
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite.attempt import BUSY, Busy, Stopped, attempt, in_child
+from benchmarks.suite.attempt import attempted, in_child
 from benchmarks.suite.spec import Spec
 
 
@@ -26,20 +24,8 @@ class InProcess:
     def submit(self, spec: Spec, folder: Path) -> Future[int]:
         """Make an attempt. To come is the exit status of :func:`~.attempt.in_child`, or an exception if a worker is lost."""
         future: Future[int] = Future()
-        try:
-            attempt(spec, folder, self._threads)
-            status = 0
-        except Busy as busy:
-            print(busy, file=sys.stderr)
-            status = BUSY
-        except Stopped:
-            raise
-        except (Exception, SystemExit):
-            traceback.print_exc()
-            with (folder / "log.txt").open("a", encoding="utf-8") as log:
-                traceback.print_exc(file=log)
-            status = 1
-        future.set_result(status)
+        with (folder / "log.txt").open("a", encoding="utf-8") as log:
+            future.set_result(attempted(spec, folder, self._threads, log=log))
         return future
 
     def stop(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import signal
-import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -13,28 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.suite.attempt import BUSY, SIGNALS, leave
 from benchmarks.suite.engines import InProcess, Processes, Ray
 from benchmarks.suite.spec import Result, Spec, results
 
-
-@dataclass
-class Outcome:
-    """What became of the runs that had not finished."""
-
-    finished: list[Spec] = field(default_factory=list)
-    failed: dict[Spec, str] = field(default_factory=dict)
-    """Those that failed as often as they were tried, and why; another call tries them again."""
-    busy: list[Spec] = field(default_factory=list)
-    """Those that another process holds."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is left to do."""
-        return not self.failed and not self.busy
+BUSY_RUN = "another process holds it"
 
 
 @dataclass(frozen=True)
@@ -74,10 +56,11 @@ class SuiteConfig:
             if not rate > 0:
                 raise ValueError(f"steps per second of {agent} must be positive, got {rate}")
 
-    def run(self, specs: Iterable[Spec]) -> Outcome | None:
+    def carry_out(self, specs: Iterable[Spec]) -> dict[Spec, str] | None:
         """
-        Say what became of the runs, None with ``dry_run``. A run that fails does not stop the others. If this process is told
-        to end (SIGTERM, SIGINT), all runs are, and it waits for them; another call goes on with them.
+        Returns the runs that have not finished, and why: another process holds them, or they failed as often as they were
+        tried; None with ``dry_run``. A run that fails does not stop the others. If this process is told to end (SIGTERM,
+        SIGINT), all runs are, and it waits for them. Another call goes on with what is left.
         """
         suite = list(dict.fromkeys(specs))
         done = results(suite, self.root)
@@ -86,17 +69,15 @@ class SuiteConfig:
         if self.dry_run:
             self._show(todo, measured_rates(done.values()) | self.steps_per_second)
             return None
-        outcome = Outcome()
         for spec in todo:
             spec.write(self.root)  # so that reports know what was asked for
-        if todo:
-            with _obeying_signals():
-                self._drive(todo, outcome)
-        for spec, why in outcome.failed.items():
-            print(f"failed: {spec.name}: {why}", flush=True)
-        if outcome.busy:
-            print(f"{len(outcome.busy)} runs are in the hands of other processes; call again when those have ended")
-        return outcome
+        if not todo:
+            return {}
+        with _obeying_signals():
+            lacking = self._drive(todo)
+        for spec, why in lacking.items():
+            print(f"not finished: {spec.name}: {why}", flush=True)
+        return lacking
 
     def _engine(self) -> InProcess:
         if self.engine == "in-process":
@@ -105,8 +86,8 @@ class SuiteConfig:
             return Processes(self.workers, self.threads)
         return Ray(self.address, self.workers, self.cpus, self.gpus, self.threads)
 
-    def _drive(self, todo: list[Spec], outcome: Outcome) -> None:
-        left, tries = deque(todo), Counter[Spec]()
+    def _drive(self, todo: list[Spec]) -> dict[Spec, str]:
+        left, tries, lacking = deque(todo), Counter[Spec](), dict[Spec, str]()
         running: dict[Future[int], Spec] = {}
         engine = self._engine()
         try:
@@ -117,16 +98,13 @@ class SuiteConfig:
                     running[engine.submit(spec, spec.folder(self.root))] = spec
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     spec, trouble = running.pop(future), _trouble(future)
-                    if trouble is None:
-                        outcome.finished.append(spec)
-                    elif trouble == "busy":
-                        outcome.busy.append(spec)
-                    elif tries[spec] <= self.retries:
+                    if trouble not in (None, BUSY_RUN) and tries[spec] <= self.retries:
                         left.appendleft(spec)
                         print(f"again: {spec.name}: {trouble}", flush=True)
                         continue
-                    else:
-                        outcome.failed[spec] = f"{trouble}; see {spec.folder(self.root) / 'log.txt'}"
+                    if trouble is not None:
+                        seen = "" if trouble == BUSY_RUN else f"; see {spec.folder(self.root) / 'log.txt'}"
+                        lacking[spec] = trouble + seen
                     ended = len(todo) - len(left) - len(running)
                     print(f"{ended}/{len(todo)} {spec.name}: {trouble or 'finished'}", flush=True)
         except BaseException:
@@ -134,20 +112,19 @@ class SuiteConfig:
             raise
         finally:
             engine.close()
+        return lacking
 
     def _show(self, todo: list[Spec], rates: Mapping[str, float]) -> None:
         for spec in todo:
             begun = " (begun)" if (spec.folder(self.root) / "attempts.jsonl").exists() else ""
             print(f"would run {spec.name}{begun}")
         agents, work = list(dict.fromkeys(spec.agent for spec in todo)), 0.0
-        table = Table("agent", "runs", "steps", "steps / s", "hours of a worker")
         for agent in agents:
             steps, rate = [spec.steps for spec in todo if spec.agent == agent], rates.get(agent)
             hours = sum(steps) / rate / 3600 if rate else 0.0
             work += hours
-            known = (f"{rate:,.3g}", f"{hours:,.3g}") if rate else ("never measured", "?")
-            table.add_row(agent, f"{len(steps)}", f"{sum(steps):,}", *known)
-        Console(width=127, markup=False).print(table)
+            known = f"{rate:,.3g} steps/s, {hours:,.3g} hours of a worker" if rate else "never measured"
+            print(f"{agent}: {len(steps)} runs, {sum(steps):,} steps, {known}")
         if missing := [agent for agent in agents if agent not in rates]:
             print(f"no estimate: never measured: {', '.join(missing)}. Give --steps-per-second, or run one of them first")
             return
@@ -157,22 +134,19 @@ class SuiteConfig:
 
 
 def _trouble(future: Future[int]) -> str | None:
-    """What went wrong, "busy", or None if the run has finished."""
+    """What went wrong, or None if the run has finished."""
     error = future.exception()
     if error is not None:
         return f"its worker was lost: {error!r}".splitlines()[0]
     status = future.result()
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
-    return {0: None, BUSY: "busy"}.get(status, f"failed with exit status {status}")
+    return {0: None, BUSY: BUSY_RUN}.get(status, f"failed with exit status {status}")
 
 
 @contextlib.contextmanager
 def _obeying_signals() -> Iterator[None]:
-    """Signals raise an exception; Python delivers them to the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Signals raise an exception."""
     before = {number: signal.signal(number, leave) for number in SIGNALS}
     try:
         yield

@@ -85,14 +85,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Result:
-    """
-    What a run returned.
-
-    :ivar spec: of the run
-    :ivar values: what its function returned
-    :ivar seconds: of the last attempt
-    :ivar attempts: how many it took, those included that were stopped or killed
-    """
+    """What a run's function returned, the seconds of its last attempt, and the number of all attempts."""
 
     spec: Spec
     values: Mapping[str, Any]
@@ -109,12 +102,7 @@ class Result:
 
 
 def read_result(folder: Path) -> Result:
-    """
-    :param folder: of a run
-    :return: its result
-    :raises FileNotFoundError: if it has not finished
-    :raises SuiteError: if ``result.json`` is damaged
-    """
+    """The result of the run in a folder; FileNotFoundError if it has not finished, SuiteError if it is damaged."""
     path = folder / "result.json"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -128,12 +116,7 @@ def read_result(folder: Path) -> Result:
 
 
 def results(specs: Iterable[Spec], root: Path) -> dict[Spec, Result]:
-    """
-    :param specs: of a suite
-    :param root: of all runs
-    :return: the results of finished runs, in the order of ``specs``
-    :raises SuiteError: if one is damaged
-    """
+    """The results of finished runs below ``root``, in the order of ``specs``; SuiteError if one is damaged."""
     folders = {spec: spec.folder(root) for spec in specs}
     return {spec: read_result(folder) for spec, folder in folders.items() if (folder / "result.json").exists()}
 

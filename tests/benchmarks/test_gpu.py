@@ -1,6 +1,5 @@
 """The steps that a GPU is to take, rehearsed."""
 
-import csv
 import time
 
 import pytest
@@ -9,7 +8,7 @@ import torch as th
 from benchmarks import gpu
 from benchmarks.gpu import GPUConfig, steps
 from benchmarks.mastery import MasteryConfig
-from tests.benchmarks.command_line import command
+from tests.benchmarks.command_line import command, rows_of
 
 
 def test_every_step_is_a_command_that_exists(tmp_path, monkeypatch):
@@ -32,11 +31,8 @@ def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, ca
     began = time.monotonic()
     folder = GPUConfig(minutes=0.05, device="cpu", output=tmp_path).run()
     assert time.monotonic() - began < 20
-    with (folder / "gpu.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["step"], row["status"].split(",")[0]) for row in rows] == [("quick", "exit 0")] + [
-        ("slow", "out of time")
-    ] * 2
+    ended = [(row["step"], row["status"].split(",")[0]) for row in rows_of(folder / "gpu.csv")]
+    assert ended == [("quick", "exit 0")] + [("slow", "out of time")] * 2
     assert "Beautiful is better than ugly." in (folder / "quick-0.txt").read_text()
     assert (folder / "config.json").exists()
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch as th
 
-from benchmarks.agents.head_per_goal import AllGoalsDQN
 from benchmarks.agents.hindsight import HindsightDQN
 from benchmarks.agents.mastery import SELECTORS, Agent, make, merged
 from benchmarks.mastery import MasteryConfig, choose_held_out
@@ -25,8 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 SMALL, GRID = World("TwoRoomsSwitchSmall-v0"), "MiniGrid-Empty-5x5-v0"
 TINY = {"policy_kwargs": {"net_arch": [16], "embedding_dim": 8}, "batch_size": 16, "goal_batch_size": 24}
-HEADS = {"policy_kwargs": {"net_arch": [16]}, "batch_size": 16}
-KWARGS = {"default": TINY, "td": TINY, "paper": TINY, "head-per-goal": HEADS, "table": {}, "hindsight": {"gradient_steps": 1}}
+KWARGS = {"default": TINY, "td": TINY, "paper": TINY, "table": {}, "hindsight": {"gradient_steps": 1}}
 """Agents made small."""
 
 QUICK = [
@@ -113,7 +111,7 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
     assert 10 < int(summary["known"]) <= n_states
     assert 0.0 <= float(summary["greedy_low"]) <= float(summary["greedy"]) <= float(summary["greedy_high"]) <= 1.0
     assert 0.3 < float(summary["ceiling"]) <= 1.0
-    targets = {"default": "PlannedTargets", "td": "TDTargets", "paper": "TDTargets", "head-per-goal": "AllGoalsTargets"}
+    targets = {"default": "PlannedTargets", "td": "TDTargets", "paper": "TDTargets"}
     assert summary["targets"] == targets.get(agent, "")
     assert bool(summary["plan"]) == (agent == "default")
     assert (summary["updates"] == "") == (agent == "table")
@@ -184,8 +182,8 @@ def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
     usual = {agent: build(agent=agent, n_envs=None) for agent in ("default", "paper", "hindsight")}
     assert {agent: model.n_envs for agent, model in usual.items()} == {"default": 64, "paper": 1, "hindsight": 8}
     assert usual["paper"].env.get_attr("goal_tracker")[0].reset_worlds is True
-    heads, table = build(agent="head-per-goal"), build(agent="table")
-    assert [type(each) for each in (usual["hindsight"], heads, table)] == [HindsightDQN, AllGoalsDQN, TabularAllGoals]
+    table = build(agent="table")
+    assert (type(usual["hindsight"]), type(table)) == (HindsightDQN, TabularAllGoals)
     assert table.exploration_steps == 400
 
 
@@ -229,7 +227,8 @@ def test_a_mistyped_option_is_an_error(options, message):
         ({"agent_kwargs": '{"foo": 1}'}, "default cannot learn in .* unexpected keyword argument 'foo'"),
         ({"agent_kwargs": '{"target_class": "torch.nn:Foo"}'}, "there is no 'torch.nn:Foo'"),
         ({"agent_kwargs": '{"batch_size": 0}'}, "batch_size must be a whole number, at least 1, got 0"),
-        ({"agent": "table", "held_out": 0.2}, "held_out and selection are for others"),
+        ({"agent": "hindsight", "held_out": 0.2}, "held_out is for others"),
+        ({"agent": "table", "selection": "learning_progress"}, "selection is for others"),
         ({"agent": "table", "env_id": "CartPole-v1"}, "its states have no numbers"),
         ({"agent": "hindsight", "agent_kwargs": '{"buffer_size": 200}'}, "buffer_size must be more than .* = 200, .* got 200"),
     ],

@@ -133,8 +133,10 @@ def test_a_run_on_a_game(tmp_path):
 def test_numbers_that_make_no_sense_are_refused():
     for options, message in (
         ({"steps": 100, "pretrain_steps": 100}, "steps must be more than pretrain_steps, 100, got 100"),
-        ({"pretrain_steps": 100, "learning_starts": 100}, "learning_starts must be less than pretrain_steps, 100, .* got 100"),
-        ({"agent": "a2c"}, "agent must be one of many_goals, reward_prediction, none, got 'a2c'"),
+        (
+            {"pretrain_steps": 100, "learning_starts": 100},
+            "at least 0, and less than pretrain_steps, 100, got 100",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             PretrainingConfig(**options)

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from stable_baselines3 import A2C
 
@@ -13,13 +14,12 @@ from benchmarks.mastery import MasteryConfig
 from benchmarks.pretraining import PretrainingConfig
 from benchmarks.report.runs import read
 from benchmarks.scores import normalized, read_table
-from benchmarks.studies import auxiliary, games, mastery, minatar, pretraining, tasks
+from benchmarks.studies import auxiliary, games, mastery, minatar, tasks
 from benchmarks.studies.games import BetaStudyConfig, GamesStudyConfig
 from benchmarks.studies.minatar import MinAtarStudyConfig
 from benchmarks.studies.pretraining import PretrainingStudyConfig
 from benchmarks.studies.study import carry_out, configuration, mean_return
 from benchmarks.suite import Result, Spec, results
-from benchmarks.suite.run import SuiteConfig
 from benchmarks.tasks import TasksConfig
 from benchmarks.worlds import World
 from tests.benchmarks.command_line import rows_of
@@ -33,13 +33,12 @@ def found(part, **options):
 PARTS = {
     **{f"mastery, {name}": part.specs for name, part in mastery.PARTS.items()},
     **{f"auxiliary, {name}": part.specs for name, part in auxiliary.PARTS.items()},
-    "pretraining": pretraining.study().specs,
-    "pretraining, torch's weights": pretraining.study(100, ortho_init=False).specs,
+    "pretraining": PretrainingStudyConfig().study.specs,
+    "pretraining, torch's weights": PretrainingStudyConfig(pretrain_steps=100, ortho_init=False).study.specs,
     **{f"tasks, {name}": part.specs for name, part in tasks.PARTS.items()},
-    "games": lambda seeds: GamesStudyConfig(seeds=seeds).specs(),
-    "minatar": lambda seeds: MinAtarStudyConfig(seeds=seeds).specs(),
-    "minatar, search": lambda seeds: MinAtarStudyConfig(seeds=seeds, part="search").specs(),
-    "games, beta": lambda seeds: BetaStudyConfig(seeds=seeds).specs(),
+    **{f"minatar, {name}": part.specs for name, part in minatar.PARTS.items()},
+    "games": GamesStudyConfig().study.specs,
+    "games, beta": BetaStudyConfig().study.specs,
 }
 """The specs of every part by the number of seeds."""
 
@@ -80,7 +79,7 @@ def test_the_papers_experiments_are_its_recipe():
         agent = spec.agent.removesuffix("-pretraining").replace("-", "_")
         assert configuration(spec) == replace(paper, agent=agent, game="Qbert", progress_bar=False)
     assert (len(GamesStudyConfig().specs()), len(BetaStudyConfig().specs())) == (6 * 49 * 3, 8 * 7 * 3)
-    one = configuration(BetaStudyConfig(betas=(0.02,)).specs()[0])
+    one = configuration(BetaStudyConfig(only=("beta-0.02",)).specs()[0])
     assert one == AuxiliaryConfig(game="Atlantis", weight=0.02, progress_bar=False)
 
 
@@ -93,11 +92,11 @@ def test_games_agents_and_steps_can_be_chosen():
         config = configuration(GamesStudyConfig(seeds=1, steps=steps, only=("many-goals-pretraining",)).specs()[0])
         assert (config.steps, config.pretrain_steps, config.learning_starts) == (steps, before, starts)
     # the baseline is not run again for other pre-training
-    scratch, other = (set(pretraining.study(before).specs(1, 1_000)) for before in (100, 200))
+    scratch, other = (set(PretrainingStudyConfig(pretrain_steps=n, steps=1_000, seeds=1).specs()) for n in (100, 200))
     assert {spec.settings["agent"] for spec in scratch & other} == {"none"}
 
 
-def test_the_study_in_minatar_compares_equal_seeds_with_a2c():
+def test_agents_are_compared_where_they_and_the_base_have_the_same_seeds():
     runs, search = MinAtarStudyConfig().specs(), MinAtarStudyConfig(part="search", seeds=1).specs()
     assert (len(runs), {spec.game for spec in search}, len(search)) == (7 * 5 * 5, {"asterix", "breakout"}, 13 * 2)
     assert {configuration(spec).learning_rate for spec in (*runs, *search)} == {8e-3}
@@ -109,12 +108,13 @@ def test_the_study_in_minatar_compares_equal_seeds_with_a2c():
             continue  # not finished: its seed does not count in any game
         score = {"asterix": 0.57 + 18.43 * (0.5 + 0.25 * ours), "freeway": 0.37 + 46.63 * 0.5}[spec.game]
         finished.append(Result(spec, {"score": score, "mean_return": score}, 1, 1.0))
-    first, second = MinAtarStudyConfig().compare(finished)
+    first, second = MinAtarStudyConfig().compare(finished).to_dict("records")
     assert (first["agent"], first["games"], first["seeds"], second["agent"]) == ("many-goals", 2, 2, "a2c")
     assert (first["score"], second["score"]) == (pytest.approx(0.625), pytest.approx(0.5))
     assert first["score_better"] == pytest.approx(0.75)  # always in one game, a tie in the other
     assert first["mean_return_freeway"] == pytest.approx(0.37 + 46.63 * 0.5)
-    assert MinAtarStudyConfig().compare(finished[:2]) == []
+    assert MinAtarStudyConfig().compare([]).empty
+    assert MinAtarStudyConfig().compare(finished[:1])[["agent", "games", "seeds"]].values.tolist() == [["a2c", 1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,6 @@ def test_the_study_in_minatar_compares_equal_seeds_with_a2c():
             lambda: MinAtarStudyConfig(steps=100_000).specs(),
             "steps must be more than those of pre-training, 100000, got 100000",
         ),
-        (lambda: BetaStudyConfig(betas=()).specs(), "betas must be positive numbers, got none"),
-        (lambda: BetaStudyConfig(betas=(0.0, 0.1)).specs(), "betas must be positive numbers, got 0.0 0.1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make_specs, message):
@@ -143,17 +141,17 @@ def test_each_engine_gives_the_same_results_which_are_compared(tmp_path, capsys)
     models, agents, games = [], ("many_goals", "none"), ("MiniGrid-Empty-5x5-v0",)
     for engine, workers in (("in-process", 1), ("processes", 2)):
         root = tmp_path / engine
-        suite = SuiteConfig(root, engine, workers)
-        config = PretrainingStudyConfig(suite, 1, steps=240, only=agents, pretrain_steps=80, games=games)
-        assert config.run().complete
+        options = {"seeds": 1, "steps": 240, "only": agents, "games": games, "pretrain_steps": 80}
+        config = PretrainingStudyConfig(root, engine, workers, **options)
+        config.run()
         finished = results(config.specs(), root)
         runs = [spec.folder(root) / spec.agent / "run" for spec in finished]
         for run, result in zip(runs, finished.values(), strict=True):
             record = json.loads((run / "score.json").read_text())
             assert result.values == record | {"mean_return": mean_return(run / "curve.csv")}
         models.append([A2C.load(run / "model.zip").policy.state_dict() for run in runs])
-        compared = [(row["agent"], row["seeds"]) for row in rows_of(root / "comparison.csv")]
-        assert compared == [(agent, "1") for agent in agents]
+        compared = {(row["agent"], row["seeds"]) for row in rows_of(root / "comparison.csv")}
+        assert compared == {(f"pretraining-{agent}", "1") for agent in agents}
         known = read([root])[["agent", "seed", "status"]].values.tolist()
         assert known == [[f"pretraining-{agent}", 0, "finished"] for agent in agents]
     same(*models)
@@ -177,38 +175,32 @@ def test_the_mean_return_counts_what_was_before_the_first_row_as_nothing(tmp_pat
     assert mean_return(path) == (50 * 1.0 + 100 * 2.0) / 250
 
 
-def result(agent, seed, score):
-    (spec,) = (one for one in pretraining.study().specs(9, only=(agent,)) if one.seed == seed)
-    return Result(spec, {"score": score, "mean_return": (score or 0.0) / 2}, 1.0, 1)
-
-
-def test_agents_are_compared_with_mastery():
+def test_means_of_pretraining_are_compared_with_mastery():
+    scores = {"many_goals": [0.5, 0.7, 0.9], "none": [None, 0.5, 0.8], "reward_prediction": [0.3]}
     finished = [
-        *(result("many_goals", seed, score) for seed, score in enumerate([0.5, 0.7, 0.9])),
-        *(result("none", seed, score) for seed, score in enumerate([None, 0.5, 0.8])),
-        result("reward_prediction", 0, 0.3),
+        Result(spec, {"score": scores[agent][spec.seed], "mean_return": (scores[agent][spec.seed] or 0.0) / 2}, 1.0, 1)
+        for agent in scores
+        for spec in PretrainingStudyConfig(seeds=len(scores[agent]), only=(agent,)).specs()
     ]
-    many, none, predicted = PretrainingStudyConfig().compare(finished)
+    many, none, predicted = PretrainingStudyConfig().compare(finished).to_dict("records")
     assert (many["score"], many["mean_return"]) == (pytest.approx(0.7), pytest.approx(0.35))
     assert many["score_low"] < 0.7 < many["score_high"]
-    # 0.5 against 0, 0.5, 0.8: a win, a tie; 0.7: two wins; 0.9: three
-    assert none["score_better"] == pytest.approx((1.5 + 2 + 3) / 9)
+    # 0.5 against 0.5, 0.7, 0.9: a tie; 0.8: two wins; none against any
+    assert none["score_better"] == pytest.approx((0.5 + 2) / 9)
     assert none["score"] == pytest.approx(1.3 / 3)
-    expected = {"agent": "reward_prediction", "seeds": 1, "score": 0.3, "mean_return": 0.15}
-    assert predicted == {"game": "MiniGrid-DoorKey-5x5-v0"} | expected
+    assert (predicted["agent"], predicted["seeds"], predicted["score"]) == ("pretraining-reward_prediction", 1, 0.3)
 
 
-def test_betas_are_compared_on_games_that_all_have(capsys):
+def test_betas_are_compared_by_the_median_of_games():
     values = {"Boxing": (1.0, 7.0), "Qbert": (200.0, 9000.0), "UpNDown": (600.0, 900.0)}
-    config = BetaStudyConfig(seeds=2, steps=100, games=tuple(values), betas=(0.01, 0.02))
+    config = BetaStudyConfig(seeds=2, steps=100, games=tuple(values), only=("beta-0.01", "beta-0.02"))
     done = []
     for spec in config.specs():
-        done.append(Result(spec, {"score": values[spec.game][spec.settings["weight"] == 0.02] + spec.seed}, 1.0, 1))
-    rows = config.compare(done[:-1])  # without one of UpNDown
-    assert [(row["beta"], row["games"], row["seeds"]) for row in rows] == [("0.01", 2, 2), ("0.02", 2, 2)]
-    for column, row in enumerate(rows):
-        raw = [[values[game][column] + seed for game in ("Boxing", "Qbert")] for seed in (0, 1)]
-        assert row["median"] == pytest.approx(normalized(raw, ["Boxing", "Qbert"]).mean(axis=0).mean())  # of two
-        assert row["median_low"] <= row["median"] <= row["median_high"]
-    assert config.compare([Result(done[0].spec, {"score": None}, 1.0, 1)]) == config.compare([]) == []
-    assert "is that of 0.02" in capsys.readouterr().out
+        score = values[spec.game][spec.settings["weight"] == 0.02] + spec.seed
+        done.append(Result(spec, {"score": score, "mean_return": 0.0}, 1.0, 1))
+    rows = config.compare(done).to_dict("records")
+    assert [(row["agent"], row["games"], row["seeds"]) for row in rows] == [("beta-0.02", 3, 2), ("beta-0.01", 3, 2)]
+    for column, row in zip((1, 0), rows, strict=True):
+        raw = [[values[game][column] + seed for game in values] for seed in (0, 1)]
+        assert row["score"] == pytest.approx(np.median(normalized(raw, list(values)).mean(axis=0)))
+        assert row["score_low"] <= row["score"] <= row["score_high"]

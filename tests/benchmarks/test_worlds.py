@@ -10,7 +10,7 @@ from stable_baselines3.common.env_checker import check_env
 
 from benchmarks import tables as tables_module
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
-from benchmarks.worlds import FixedGoal, SettingError, World, minigrid, two_rooms
+from benchmarks.worlds import SettingError, World, minigrid, two_rooms
 from gym_twoRooms.layout import Layout, LayoutError
 from gym_twoRooms.oracle import mastery_ceiling
 
@@ -214,21 +214,19 @@ def test_the_goal_is_worth_one_and_ends_the_episode_as_time_does():
     assert not observation[:, 4:].any()
     env.reset(options={"state": 219})
     assert [env.step(DOWN)[1:4] for _ in range(3)] == [(0.0, False, False)] * 2 + [(0.0, False, True)]
-    with pytest.raises(ValueError, match="220"):
+    with pytest.raises(SettingError, match=r"goal must be in \[0, 220\), got 220"):
         two_rooms(SMALL.id, 220, 3)
 
 
 @pytest.mark.parametrize("goal", [0, 130])
 def test_episodes_begin_wherever_the_block_is_as_at_the_goal(goal):
-    """The map has 55 states for each of the four cells of its block, which is the only thing of its colour."""
-    env, again = (FixedGoal(gym.make(SMALL.id), goal) for _ in range(2))
-    colour = env.unwrapped.observation_of(0)[5, 1]
-    begun = [env.reset(seed=0), *(env.reset() for _ in range(1000))]
-    assert begun[0][1]["state"] == again.reset(seed=0)[1]["state"]
-    states = {info["state"] for _, info in begun}
-    assert len(states - {goal}) == len(states) == 54
-    for observation, _ in begun:
-        np.testing.assert_array_equal((observation == colour).all(-1), (env.goal == colour).all(-1))
+    """The map has 55 states for each of the four cells of its block."""
+    env, again = (two_rooms(SMALL.id, goal, 50) for _ in range(2))
+    blocks = env.unwrapped.mdp.blocks
+    begun = [info["state"] for _, info in [env.reset(seed=0), *(env.reset() for _ in range(1000))]]
+    assert begun[0] == again.reset(seed=0)[1]["state"]
+    assert (len(set(begun)), goal in begun) == (54, False)
+    assert (blocks[begun] == blocks[goal]).all()
 
 
 def test_minigrid_is_seen_whole():

@@ -1,16 +1,14 @@
 import pandas as pd
 import pytest
 
-from benchmarks.speed.timing import Contender, Ratio, SpeedConfig, compare, measure, rate
+from benchmarks.speed.timing import Ratio, compare, measure, rate
+from benchmarks.speed.world import WorldConfig
 
 
 def test_contenders_take_turns_and_the_first_round_warms_up():
     order = []
 
-    def contender(name):
-        return Contender(name, "s", lambda: order.append(name) or float(len(order)))
-
-    measured = measure([contender("a"), contender("b")], 2)
+    measured = measure({name: lambda name=name: order.append(name) or float(len(order)) for name in "ab"}, 2)
     assert measured.to_dict("list") == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
     assert order == ["a", "b"] * 3
 
@@ -37,15 +35,16 @@ def test_a_ratio_is_taken_within_each_round_and_of_the_best_of_several():
 
 def test_what_is_printed_is_what_is_written(tmp_path, capsys):
     values = {"ours": iter([1, 60_000.0, 80_000.0]), "theirs": iter([1, 2.0, 4.0])}
-    entrants = [Contender(name, unit, values[name].__next__) for name, unit in (("ours", "steps/s"), ("theirs", "s"))]
-    compare(tmp_path / "raw.csv", entrants, [Ratio("both", "ours", "theirs"), Ratio("not measured", "ours", "nobody")], 2)
+    contenders = {name: each.__next__ for name, each in values.items()}
+    ratios = [Ratio("both", "ours", "theirs"), Ratio("not measured", "ours", "nobody")]
+    compare(tmp_path / "raw.csv", contenders, "steps/s", ratios, 2)
     assert (tmp_path / "raw.csv").read_text().splitlines() == [
         "round,contender,value,unit",
-        *("0,ours,60000.0,steps/s", "0,theirs,2.0,s", "1,ours,80000.0,steps/s", "1,theirs,4.0,s"),
+        *("0,ours,60000.0,steps/s", "0,theirs,2.0,steps/s", "1,ours,80000.0,steps/s", "1,theirs,4.0,steps/s"),
     ]
     printed = capsys.readouterr().out
     for shown in ("70,000 [60,000, 80,000]", "3 [2, 4]", "25,000 [20,000, 30,000]"):
         assert shown in printed
     assert "not measured" not in printed
     with pytest.raises(ValueError, match="rounds must be at least 1, got 0"):
-        SpeedConfig(rounds=0)
+        WorldConfig(rounds=0)

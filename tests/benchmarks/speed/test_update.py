@@ -25,7 +25,7 @@ def test_tiled_and_pairwise_are_the_same_loss_and_gradient():
         th.testing.assert_close(pairwise, tiled, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "goals"), {"pairwise": 5, "tiled": 5, "head": 220, "SB3 DQN": 1, "SB3 DQN + HER": 1}.items())
+@pytest.mark.parametrize(("kind", "goals"), {"pairwise": 5, "tiled": 5, "SB3 DQN": 1, "SB3 DQN + HER": 1}.items())
 def test_every_kind_of_update_learns(kind, goals):
     model, make = Scenario(kind, 4, goals, world=SMALL).update()
     before = [parameter.clone() for parameter in model.q_net.parameters()]
@@ -34,8 +34,7 @@ def test_every_kind_of_update_learns(kind, goals):
     make()
     assert len(sizes) == 1  # the optimizer's steps
     changed = [not th.equal(a, b) for a, b in zip(before, model.q_net.parameters(), strict=True)]
-    assert all(changed) or kind == "head"
-    assert any(changed)
+    assert all(changed)
     if not kind.startswith("SB3"):
         assert (len(model.goal_buffer), model.goal_batch_size, model.batch_size) == (220, goals, 4)
 
@@ -63,12 +62,8 @@ def test_the_whole_run(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(update, "SCENARIOS", scenarios)
     monkeypatch.setattr(th.cuda, "is_available", lambda: False)
     folder = UpdateConfig(rounds=3, seconds=0.01, threads=(1,), output=tmp_path).run()
-    rows = pd.read_csv(folder / "update-table.csv")
-    raw = pd.read_csv(folder / "update-1-threads.csv").groupby("contender")["value"].median()[rows["update"]]
-    columns = ["threads", "update", "transitions", "goals", "updates_per_second", "goal_updates_per_second"]
-    assert rows.columns.tolist() == columns
-    for column, pairs in zip(columns[-2:], (1, 32 * 16), strict=True):
-        assert rows[column].tolist() == pytest.approx((pairs * raw).tolist(), rel=0.01)
+    raw = pd.read_csv(folder / "update-1-threads.csv")
+    assert raw["contender"].tolist() == ["pairwise 32 x 16", "tiled 32 x 16"] * 3
     printed = capsys.readouterr().out
     assert "CUDA is not measured" in printed
     assert "updates/s: pairwise / tiled, 32 x 16" in printed

@@ -22,11 +22,18 @@ from tests.benchmarks.suite.suite_agent import make, one_fails, quick, slow, sta
 
 ROOT = Path(__file__).parents[3]
 PROCESSES = ("--engine", "processes", "--workers", "2")
+DRIVER = """
+import sys, tyro
+from benchmarks.suite.run import SuiteConfig
+from tests.benchmarks.suite import suite_agent
+lacking = tyro.cli(SuiteConfig, args=sys.argv[2:]).carry_out(getattr(suite_agent, sys.argv[1])())
+sys.exit(bool(lacking))
+"""
 
 
 def driver(specs, root, *arguments):
     """One that runs beside the test, in a group of its own as in a terminal, to be killed at will."""
-    command = [sys.executable, "-m", "benchmarks.suite", f"{suite_agent.__name__}:{specs}", "--root", str(root), *arguments]
+    command = [sys.executable, "-c", DRIVER, specs, "--root", str(root), *arguments]
     return subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -82,12 +89,10 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.parametrize("engine", [{}, {"engine": "processes", "workers": 2}])
 def test_each_engine_gives_the_same_and_a_second_call_does_nothing(tmp_path, engine, tmp_path_factory):
     specs = quick()
-    outcome = SuiteConfig(tmp_path, **engine).run([*specs, *specs])  # each once
-    assert outcome.complete
-    assert sorted(outcome.finished, key=specs.index) == specs
+    assert SuiteConfig(tmp_path, **engine).carry_out([*specs, *specs]) == {}  # each once
     assert places(specs, tmp_path) == walked(specs, tmp_path_factory.mktemp("walk"))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert SuiteConfig(tmp_path, **engine).run(specs).finished == []
+    assert SuiteConfig(tmp_path, **engine).carry_out(specs) == {}
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
 
 
@@ -96,7 +101,7 @@ def test_failures_are_tried_again_and_stop_nobody(tmp_path, engine):
     status, output = ended(driver("one_fails", tmp_path, *engine))
     hopeless, flaky = one_fails()
     assert status == 1
-    assert f"failed: {hopeless.name}: failed with exit status 1; see {hopeless.folder(tmp_path) / 'log.txt'}" in output
+    assert f"not finished: {hopeless.name}: failed with exit status 1; see {hopeless.folder(tmp_path) / 'log.txt'}" in output
     assert "Traceback" in (hopeless.folder(tmp_path) / "log.txt").read_text()
     assert starts(hopeless.folder(tmp_path)) == [0, 1, 2]
     assert starts(flaky.folder(tmp_path)) == [0, 2, 4]
@@ -188,8 +193,7 @@ def test_a_function_that_will_not_do_is_an_error(tmp_path, path, message):
 def test_a_function_that_leaves_has_failed(tmp_path, engine):
     """As main() of a program does, even with status 0; in-process, too, it is the run that ends and not the suite."""
     leaving = make(carry_out=f"{suite_agent.__name__}:leaves")
-    outcome = SuiteConfig(tmp_path, engine, retries=0).run([leaving, make(steps=2)])
-    assert (list(outcome.failed), outcome.finished) == ([leaving], [make(steps=2)])
+    assert list(SuiteConfig(tmp_path, engine, retries=0).carry_out([leaving, make(steps=2)])) == [leaving]
     assert "SystemExit: 0" in (leaving.folder(tmp_path) / "log.txt").read_text()
 
 
@@ -205,11 +209,11 @@ def test_a_dry_run_says_what_it_would_cost_and_does_nothing(tmp_path, capsys):
     # the third waits for one of the first two
     assert [hours_until_done(todo, rates, workers) for workers in (1, 2, 8)] == [4.0, 3.0, 2.0]
     root = tmp_path / "none"
-    assert SuiteConfig(root, dry_run=True, steps_per_second={"a": 2.0}).run(todo) is None
+    assert SuiteConfig(root, dry_run=True, steps_per_second={"a": 2.0}).carry_out(todo) is None
     output = capsys.readouterr().out
     assert f"would run {todo[1].name}\n" in output
     assert "no estimate: never measured: b" in output
-    SuiteConfig(root, "processes", 2, dry_run=True, steps_per_second=rates, price_per_hour=2.0).run(todo)
+    SuiteConfig(root, "processes", 2, dry_run=True, steps_per_second=rates, price_per_hour=2.0).carry_out(todo)
     assert "4 hours of work, at 2 an hour 8.00; done after 3 hours with 2 at a time" in capsys.readouterr().out
     assert not root.exists()
 
@@ -231,7 +235,7 @@ def test_options_that_make_no_sense_are_refused(options, message):
 def test_ray_that_is_not_there_is_a_message(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match="the engine ray needs Ray, which the extra 'ray' brings"):
-        SuiteConfig(tmp_path, engine="ray").run(quick())
+        SuiteConfig(tmp_path, engine="ray").carry_out(quick())
 
 
 @pytest.mark.parametrize("what", ["worker", "child", "driver", "driver killed"])
