@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import warnings
@@ -20,7 +19,6 @@ from sb3_manygoals.memory import check_memory
 GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """The observation spaces whose elements can be goals: each is one NumPy array of fixed shape and dtype."""
 
-_DIGEST_SIZE = 16  # bytes: among a billion goals two share a digest with probability 1e-21
 _INDEX_SIZE = 184  # bytes of a hash, three numbers and their places in a dict, just after it has grown; and of labels
 
 
@@ -29,10 +27,9 @@ class GoalBuffer:
     The goals among the observations of a table, each with a stable integer id.
 
     Two observations are the same goal when they are identical byte for byte (section 3 of Veeriah et al. 2018).
-    An id is the row of the goal in :attr:`observations`; it never changes and is never reused, so replay memories can
-    store ids and "is this the goal?" becomes an integer comparison. The buffer is bounded: once ``capacity`` goals are in,
-    new observations are not stored and have the id ``UNKNOWN`` (-1), as have held-out ones; a warning says so once.
-    :attr:`table` has the held-out ones that were met too.
+    An id is the row of the goal in :attr:`observations` and never changes, so "is this the goal?" is an integer comparison.
+    Once ``capacity`` goals are in, new observations have the id ``UNKNOWN`` (-1), as have held-out ones; a warning says so
+    once. :attr:`table` has the held-out ones that were met too.
 
     :param observation_space: the space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
     :param capacity: the greatest number of goals; memory is touched only as goals come in
@@ -42,9 +39,9 @@ class GoalBuffer:
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
 
     ``n_added`` counts observations given to :meth:`add`, and ``n_recurred`` those that were known by then: where hardly any
-    are, observations do not recur. ``labels``, shape ``(capacity + 1, 3)`` once :meth:`record` was called, has for each goal
-    the number of arrivals, the sum of the environment's rewards on arriving, and the number of arrivals at which the
-    environment ended; the last row is for all observations that are no goals.
+    are, observations do not recur. ``labels``, shape ``(capacity + 1, 3)``, has for each goal the number of arrivals, the sum
+    of the environment's rewards on arriving, and the number of arrivals at which the environment ended; the last row is for
+    all observations that are no goals.
     """
 
     def __init__(
@@ -61,19 +58,17 @@ class GoalBuffer:
         self.shape: tuple[int, ...] = observation_space.shape
         self.dtype = np.dtype(observation_space.dtype)
         self.n_added, self.n_recurred = 0, 0
-        self.labels: NDArray[np.float64] = np.zeros((0, 3))
         self.rewarded_share = 0.0
-        self._warned = False
-        self._salt = f"{self.dtype.str}{self.shape}".encode()[:64]
-        self.table = ObservationTable(observation_space, 1)
-        self._n, self._goal_ids, self._numbers = 0, np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._n, self._warned = 0, False
         check_memory(f"a goal buffer of capacity {self.capacity}", self.memory_to_come, "choose a smaller capacity")
-        self._hold_out(frozenset(() if held_out is None else self._digests(self.check(held_out, "held_out"))))
+        self.labels: NDArray[np.float64] = np.zeros((self.capacity + 1, 3))
+        self._hold_out(np.zeros((0, *self.shape), self.dtype) if held_out is None else self.check(held_out, "held_out"))
 
-    def _hold_out(self, digests: frozenset[bytes]) -> None:
+    def _hold_out(self, observations: NDArray[Any]) -> None:
         """Only of an empty buffer."""
-        self._held_out = digests
-        self.table = ObservationTable(self.observation_space, self.capacity + len(digests))
+        self._held_out = ObservationTable(self.observation_space, len(observations) + 1)
+        self._held_out.add(observations)
+        self.table = ObservationTable(self.observation_space, self.capacity + len(self._held_out))
         # of each observation in the table, and the last of the unknown one; and the numbers of the goals in the table
         self._goal_ids = np.full(self.table.capacity + 1, UNKNOWN)
         self._numbers = np.empty(self.capacity, dtype=np.int64)
@@ -124,15 +119,13 @@ class GoalBuffer:
         n_before = len(self)
         numbers = self._take_in(observations)
         ids = self._goal_ids[numbers]
-        known = int(np.count_nonzero(ids != UNKNOWN))
+        unknown = ids == UNKNOWN
         self.n_added += len(ids)
-        self.n_recurred += known - (len(self) - n_before)
-        if known < len(ids) and len(self) == self.capacity and not self._warned:
-            self._warned = not self.is_held_out(observations[ids == UNKNOWN]).all()
-            if self._warned:
-                limit = f"{self.capacity} goals are known, no more are kept: observations met from now on are none"
-                message = f"{limit}. To keep more, raise capacity, of the goal buffer."
-                warnings.warn(message, RuntimeWarning, stacklevel=2)
+        self.n_recurred += int(np.count_nonzero(~unknown)) - (len(self) - n_before)
+        if len(self) == self.capacity and not self._warned and not self.is_held_out(observations[unknown]).all():
+            self._warned = True
+            limit = f"{self.capacity} goals are known, no more are kept: observations met from now on are none"
+            warnings.warn(f"{limit}. To keep more, raise capacity, of the goal buffer.", RuntimeWarning, stacklevel=2)
         return ids
 
     def _take_in(self, observations: NDArray[Any]) -> NDArray[np.int64]:
@@ -166,8 +159,6 @@ class GoalBuffer:
         :param rewards: the environment's on arriving there, shape ``(n,)``
         :param ended: whether its episode ended by that, time limits aside, shape ``(n,)``
         """
-        if len(self.labels) == 0:
-            self.labels = np.zeros((self.capacity + 1, 3))
         np.add.at(self.labels[:, 0], ids, 1.0)
         if rewards.any():  # most steps have neither a reward nor an end
             np.add.at(self.labels[:, 1], ids, rewards)
@@ -177,8 +168,6 @@ class GoalBuffer:
     @property
     def rewards(self) -> NDArray[np.float64]:
         """The mean reward on arriving at each goal, NaN where no arrival was recorded, shape ``(len(self),)``."""
-        if len(self.labels) == 0:
-            return np.full(len(self), np.nan)
         arrivals, sums, _ = self.labels[: len(self)].T
         means: NDArray[np.float64] = np.divide(sums, arrivals, out=np.full(len(self), np.nan), where=arrivals > 0)
         return means
@@ -223,8 +212,7 @@ class GoalBuffer:
 
     def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether each observation of a batch may never become a goal, shape ``(n,)``."""
-        digests = self._digests(self.check(observations, "observations"))
-        return np.array([digest in self._held_out for digest in digests], dtype=np.bool_)
+        return self._held_out.ids(self.check(observations, "observations")) != UNKNOWN
 
     def check(self, observations: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
         """The observations as an array. A ValueError if they do not fit the space, with ``axes`` more axes (None: any)."""
@@ -237,36 +225,28 @@ class GoalBuffer:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """Capacity, digests of held-out observations and share of rewarded goals, for :meth:`from_rules`."""
-        return {"capacity": self.capacity, "held_out": sorted(self._held_out), "rewarded_share": self.rewarded_share}
+        """Capacity, held-out observations and share of rewarded goals, for :meth:`from_rules`."""
+        held_out = self._held_out.observations.copy()
+        return {"capacity": self.capacity, "held_out": held_out, "rewarded_share": self.rewarded_share}
 
     @classmethod
     def from_rules(cls, observation_space: spaces.Space[Any], rules: dict[str, Any]) -> GoalBuffer:
         """:return: an empty buffer with the ``rules`` of another one for this space"""
-        buffer = cls(observation_space, rules["capacity"])
-        buffer._hold_out(frozenset(rules["held_out"]))
-        buffer.rewarded_share = rules.get("rewarded_share", 0.0)
+        buffer = cls(observation_space, rules["capacity"], rules["held_out"])
+        buffer.rewarded_share = rules["rewarded_share"]
         return buffer
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """
-        Write goals, their labels and held-out digests to an ``.npz`` file (no pickle). A file already there is replaced only
-        once the new one is whole.
+        Write goals, their labels and held-out observations to an ``.npz`` file (no pickle). A file already there is replaced
+        only once the new one is whole.
 
         :param path: where; ``.npz`` is appended if it is missing
         """
         target = _npz(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         staged = target.with_name(target.name + ".tmp.npz")
-        held_out = np.frombuffer(b"".join(sorted(self._held_out)), dtype=np.uint8)
-        np.savez_compressed(
-            staged,
-            observations=self.observations,
-            held_out=held_out,
-            capacity=np.int64(self.capacity),
-            labels=self._labels_kept,
-            rewarded_share=self.rewarded_share,
-        )
+        np.savez_compressed(staged, **self.get_checkpoint_state())
         staged.replace(target)
 
     @classmethod
@@ -278,23 +258,10 @@ class GoalBuffer:
         :raises ValueError: if the stored observations do not fit the space
         """
         with np.load(_npz(path), allow_pickle=False) as stored:
-            rules = {"capacity": int(stored["capacity"]), "held_out": _split(stored["held_out"].tobytes())}
-            buffer = cls.from_rules(observation_space, rules)
-            buffer.add(stored["observations"])
-            if "labels" in stored:  # files of the first versions have none
-                buffer.rewarded_share = float(stored["rewarded_share"])
-                buffer._keep_labels(stored["labels"])
+            buffer = cls(observation_space, int(stored["capacity"]))
+            buffer.set_checkpoint_state({**stored, **buffer._kind()})
+        buffer.n_added = buffer.n_recurred = 0  # whoever loads has met nothing
         return buffer
-
-    @property
-    def _labels_kept(self) -> NDArray[np.float64]:
-        """Of the known goals, and the last row, if there are any."""
-        return self.labels[np.r_[: len(self), -1]] if len(self.labels) else self.labels
-
-    def _keep_labels(self, kept: NDArray[np.float64]) -> None:
-        self.labels = np.zeros((self.capacity + 1 if len(kept) else 0, 3))
-        if len(kept):
-            self.labels[np.r_[: len(kept) - 1, -1]] = kept
 
     def _kind(self) -> dict[str, Any]:
         return {"capacity": self.capacity, "shape": self.shape, "dtype": self.dtype.str}
@@ -305,18 +272,18 @@ class GoalBuffer:
             **self._kind(),
             "observations": self.table.observations.copy(),
             "numbers": self._numbers[: len(self)].copy(),
-            "held_out": b"".join(sorted(self._held_out)),
+            "held_out": self._held_out.observations.copy(),
             "n_added": self.n_added,
             "n_recurred": self.n_recurred,
             "rewarded_share": self.rewarded_share,
-            "labels": self._labels_kept,
+            "labels": self.labels[np.r_[: len(self), -1]],
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """Take over the goals with their ids, in place. A ValueError if the state is of another kind of buffer."""
         check_same("a goal buffer", state, self._kind())
         met, numbers = self.check(state["observations"], "the goals of the state"), state["numbers"]
-        held_out = _split(state["held_out"])
+        held_out = self.check(state["held_out"], "what is held out in the state")
         table = ObservationTable(self.observation_space, self.capacity + len(held_out))
         table.add(met)
         if len(table) != len(met) or len(numbers) > self.capacity:
@@ -328,16 +295,9 @@ class GoalBuffer:
         self._numbers[: len(numbers)] = numbers
         self._goal_ids[numbers] = np.arange(len(numbers))
         self.n_added, self.n_recurred = state["n_added"], state["n_recurred"]
-        self.rewarded_share = state["rewarded_share"]
-        self._keep_labels(state["labels"])
-
-    def _digests(self, observations: NDArray[Any]) -> list[bytes]:
-        rows = np.ascontiguousarray(observations)
-        return [hashlib.blake2b(row.tobytes(), digest_size=_DIGEST_SIZE, key=self._salt).digest() for row in rows]
-
-
-def _split(digests: bytes) -> frozenset[bytes]:
-    return frozenset(digests[start : start + _DIGEST_SIZE] for start in range(0, len(digests), _DIGEST_SIZE))
+        self.rewarded_share = float(state["rewarded_share"])
+        self.labels[:] = 0.0
+        self.labels[np.r_[: len(self), -1]] = state["labels"]
 
 
 def _npz(path: str | os.PathLike[str]) -> Path:

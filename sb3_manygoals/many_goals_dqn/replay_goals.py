@@ -35,6 +35,7 @@ class ReplayGoals(GoalBuffer):
         self.capacity = 0  # for whoever makes an array with an entry for each id
         self._replay: ManyGoalsReplayBuffer | None = None
         self._first: dict[int, NDArray[Any]] = {}
+        self._salt = f"{self.dtype.str}{self.shape}".encode()[:64]
 
     def use(self, replay_buffer: ManyGoalsReplayBuffer) -> None:
         """:param replay_buffer: whose next observations are the goals from now on"""

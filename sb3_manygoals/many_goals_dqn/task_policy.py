@@ -185,7 +185,7 @@ def task_of(goals: GoalBuffer, reward: Reward | None, gamma: float) -> Task:
 
 def _remembered(goals: GoalBuffer, gamma: float) -> Task:
     rewards = np.nan_to_num(goals.rewards)
-    arrivals, _, ended = goals.labels[: len(goals)].T if len(goals.labels) else np.zeros((3, len(goals)))
+    arrivals, _, ended = goals.labels[: len(goals)].T
     # an end without reward is a failure to the values already, whatever it costs
     costs = rewards[(rewards <= 0.0) & (arrivals > 0) & (ended < arrivals)]
     cost = float(costs.min(initial=0.0))
@@ -199,7 +199,7 @@ def _remembered(goals: GoalBuffer, gamma: float) -> Task:
     # to arrive at a goal is worth cost / (1 - gamma) + (reward - cost / (1 - gamma)) * gamma ** (steps - 1)
     worth = rewards - cost / (1.0 - gamma) if cost else rewards
     ids = np.flatnonzero((worth > 0.0) & ((rewards > 0.0) | (ended > 0)))
-    elsewhere = goals.labels[UNKNOWN, 1] if len(goals.labels) else 0.0
+    elsewhere = goals.labels[UNKNOWN, 1]
     where = "observations that are no goals, as they were held out or the goal buffer was full"
     if len(ids) == 0:
         found = f", but a sum of {elsewhere:g} on arriving at {where}" if elsewhere > 0.0 else ""

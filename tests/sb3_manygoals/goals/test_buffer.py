@@ -162,7 +162,7 @@ def test_a_state_restores_goals_ids_and_rules_in_place():
     assert len(other) == 3
     assert np.array_equal(other.observations, buffer.observations)
     assert np.array_equal(other.ids(rows), buffer.ids(rows))
-    assert other.rules == buffer.rules
+    np.testing.assert_equal(other.rules, buffer.rules)
     assert np.array_equal(other.add(rows), buffer.add(rows))
     assert (other.n_added, other.n_recurred) == (buffer.n_added, buffer.n_recurred)
 
