@@ -134,8 +134,7 @@ class TabularAllGoals(OffPolicyAlgorithm):
     transition updates the values for all goals, once, when it is made; there is no replay memory. The table grows with the
     square of the states.
 
-    Goals are pursued as by :class:`~sb3_manygoals.ManyGoalsDQN`, epsilon-greedily. A selector is told of episodes, not of
-    losses.
+    Goals are pursued as by :class:`~sb3_manygoals.ManyGoalsDQN`, epsilon-greedily. A selector is not told of losses.
 
     :param policy: "TablePolicy"
     :param env: an environment, its id or a VecEnv, with Discrete observations and actions; with goals or without

@@ -212,7 +212,7 @@ class GoalBuffer:
 
     def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether each observation of a batch may never become a goal, shape ``(n,)``."""
-        return self._held_out.ids(self.check(observations, "observations")) != UNKNOWN
+        return np.not_equal(self._held_out.ids(self.check(observations, "observations")), UNKNOWN)
 
     def check(self, observations: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
         """The observations as an array. A ValueError if they do not fit the space, with ``axes`` more axes (None: any)."""

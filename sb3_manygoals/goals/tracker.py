@@ -43,12 +43,11 @@ class Starts:
 
     def observe(self, ids: NDArray[np.int64]) -> None:
         """Count starts. Those with ``UNKNOWN`` count as all different."""
-        for number in ids.tolist():
-            self.n += 1
-            if number != UNKNOWN:
-                before = self.counts.get(number, 0)
-                self.equal_pairs += before
-                self.counts[number] = before + 1
+        self.n += len(ids)
+        for number in ids[ids != UNKNOWN].tolist():
+            before = self.counts.get(number, 0)
+            self.equal_pairs += before
+            self.counts[number] = before + 1
 
     def are_broad(self, n_known: int) -> bool:
         """Whether there are at least a tenth as many starts as known observations, and more than one."""
@@ -111,7 +110,7 @@ class GoalTracker:
         self.rng = np.random.default_rng(None if seed is None else (seed, _GOAL_STREAM))
 
     def adopt(self, goal_buffer: GoalBuffer) -> None:
-        """:param goal_buffer: for the same observation space, to be used from now on"""
+        """Use this goal buffer, for the same observation space, from now on."""
         if goal_buffer is not self.goal_buffer:
             self.selector.forget()
             self.starts = Starts()
@@ -160,24 +159,21 @@ class GoalTracker:
 
         :param rows: which environments, shape ``(k,)``
         :param current_ids: ids of their current observations, shape ``(k,)``
-        :param goal: the goal, which may be unknown or held out; chosen by the selector if None
+        :param goal: an observation, which may be unknown or held out; chosen by the selector if None
         :param anew: whether their worlds were reset, shape ``(k,)`` or one answer for all
         :raises ValueError: if no goal is given and none is known, or the goal is no observation; nothing has changed then
         """
         if goal is not None:
-            goal = self.goal_buffer.check(goal, "goal", axes=0)[None]
-        elif len(self.goal_buffer) == 0:
+            ids = self.goal_buffer.ids(self.goal_buffer.check(goal, "goal", axes=0)[None])
+        elif len(self.goal_buffer):
+            ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
+            goal = self.goal_buffer[ids]
+        else:
             raise ValueError("the goal buffer is empty: no observation that may be a goal has been met yet")
+        self.desired_goals[rows], self.desired_ids[rows], self.steps[rows] = goal, ids, 0
         begun = np.broadcast_to(anew, len(rows))
         self.starts.observe(current_ids[begun])
         self.world_steps[rows[begun]] = 0
-        if goal is not None:
-            ids = self.goal_buffer.ids(goal)
-        else:
-            ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
-            goal = self.goal_buffer[ids]
-        self.desired_goals[rows], self.desired_ids[rows] = goal, ids
-        self.steps[rows] = 0
 
     def step(
         self,
@@ -191,9 +187,7 @@ class GoalTracker:
         Take in one step of every environment. The observations become known goals.
 
         :param observations: where the step led, terminal ones included, shape ``(n_envs, *observation_space.shape)``
-        :param env_rewards: the environments' own, shape ``(n_envs,)``
-        :param env_terminated: whether the environments terminated, shape ``(n_envs,)``
-        :param env_truncated: whether they were truncated, shape ``(n_envs,)``
+        :param env_rewards: the environments' own, shape ``(n_envs,)``, as ``env_terminated`` and ``env_truncated``
         :param infos: one dict an environment; all of the above, ids and outcome are written into it
         :return: the outcome
         :raises ValueError: if an environment's reward is not finite
@@ -219,9 +213,6 @@ class GoalTracker:
             info["is_success"], info["goal_steps"] = success, n_steps
             info["achieved_goal_id"], info["desired_goal_id"] = achieved, desired
         resets = terminated | truncated
-        known = resets & (self.desired_ids != UNKNOWN)
-        if known.any():
-            self.selector.observe_episodes(self.desired_ids[known], reached[known])
         if resets.any():
             resets &= ~(env_terminated | env_truncated) & self._resets_worlds()
         return GoalStep(np.where(reached, self.goal_reward, self.step_reward), terminated, truncated, resets)

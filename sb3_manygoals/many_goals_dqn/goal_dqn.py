@@ -236,11 +236,7 @@ class GoalDQN(DQN):
         fault.num_timesteps = self.num_timesteps
 
     def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
-        """
-        Write the known goals, which ``save`` leaves out, as it does the replay memory.
-
-        :param path: of an ``.npz`` file
-        """
+        """:param path: of an ``.npz`` file for the known goals, which ``save`` leaves out, as it does the replay memory"""
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         self.goal_buffer.save(path)
 
@@ -289,7 +285,6 @@ class GoalDQN(DQN):
         *,
         gamma: float | None = None,
         planned: bool | None = None,
-        max_goals: int = 10_000,
     ) -> TaskPolicy:
         """
         A policy for a task, made of the network as it is now. Give it to SB3's ``evaluate_policy``, or ask its ``predict``;
@@ -297,8 +292,8 @@ class GoalDQN(DQN):
 
         It goes for the highest discounted reward. That is exact, up to errors of the network, for tasks that end at their
         first reward in worlds without chance. An end without reward counts as a failure. A reward that ends nothing is gone
-        for and stayed at, with a warning: the sum of rewards is not maximized. Remembered rewards are means. If each step
-        costs the same, as in MountainCar, that is accounted for; other negative rewards are refused.
+        for and stayed at, with a warning. Remembered rewards are means. If each step costs the same, as in MountainCar, that
+        is accounted for; other negative rewards are refused.
 
         :param reward: None for the rewards that the environment gave while the model learned; else a function of a batch of
             observations, or an array, that gives a number of at least 0 for each of ``model.goal_buffer.observations``
@@ -306,7 +301,6 @@ class GoalDQN(DQN):
         :param planned: whether to take the actions of the last plan where it knows a way to a reward, often long before the
             network does, and the network's elsewhere. None: if there is a plan, as with PlannedTargets after learning, but not
             in a loaded model
-        :param max_goals: if more observations are rewarded, so many are drawn, with a warning
         :return: an SB3 policy, independent of what the model learns from now on
         :raises TypeError: if the goals are in the replay memory
         :raises ValueError: if no known observation is rewarded, or rewards are negative, not finite or of another shape, or a
@@ -323,7 +317,7 @@ class GoalDQN(DQN):
             plan = None if self.targets.plan.model is None else (self.targets.plan, states)
         if planned and plan is None:
             raise ValueError("planned=True needs a model that has planned: with PlannedTargets, after it has learned")
-        return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, max_goals, plan)
+        return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, plan)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """

@@ -16,7 +16,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_manygoals.action_masks import check_action_masks
-from sb3_manygoals.checks import check_count, check_number
+from sb3_manygoals.checks import check_number
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.table import ObservationTable
 from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
@@ -141,7 +141,7 @@ def _power(gamma: float, own: float) -> float:
     return 1.0 if gamma == own else max(math.log(gamma) / math.log(own), 1e-3)
 
 
-def planned_actions(
+def _planned_actions(
     plan: ReplayPlan, columns: NDArray[np.int64], rewards: NDArray[np.float64], gamma: float
 ) -> NDArray[np.int64]:
     """The plan's action towards the best goal in each of its states, -1 where it knows no way to any, shape ``(S,)``."""
@@ -162,19 +162,14 @@ Task = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Rewarded goals by their ids, and what is discounted of each by its distance, both of shape ``(n,)``."""
 
 
-def task_of(goals: GoalBuffer, reward: Reward | None, gamma: float) -> Task:
-    """The task that a reward describes, None for the remembered one."""
-    if len(goals) == 0:
-        raise ValueError("no reward is known: the model has met no observation yet")
-    if reward is None:
-        return _remembered(goals, gamma)
+def _told(goals: GoalBuffer, reward: Reward) -> Task:
     told = np.asarray(reward(goals.observations) if callable(reward) else reward)
     if told.shape != (len(goals),) or told.dtype.kind not in "biuf":
         expected = f"numbers of shape {(len(goals),)}, one for each of model.goal_buffer.observations"
         raise ValueError(f"reward must {'return' if callable(reward) else 'be'} {expected}, got {told.dtype} of {told.shape}")
     rewards = told.astype(np.float64)
-    if not np.isfinite(rewards).all() or (rewards < 0.0).any():
-        wrong = rewards[~((rewards >= 0.0) & np.isfinite(rewards))]
+    wrong = rewards[~((rewards >= 0.0) & np.isfinite(rewards))]
+    if len(wrong):
         raise ValueError(f"reward must be finite and not negative, as a policy towards goals avoids nothing, got {wrong[:3]}")
     ids = np.flatnonzero(rewards)
     if len(ids) == 0:
@@ -226,24 +221,20 @@ def make_task_policy(
     values: tuple[float, float, float],
     reward: Reward | None,
     gamma: float | None,
-    max_goals: int,
     planned: tuple[ReplayPlan, ObservationTable] | None,
 ) -> TaskPolicy:
     """See ``ManyGoalsDQN.task_policy``; ``values`` as of :class:`TaskPolicy`; ``planned`` is a plan and its states."""
     gamma = values[0] if gamma is None else check_number("gamma", gamma, "(0, 1]")
     if values[0] == 0.0:
         raise ValueError("a model with gamma=0 knows no distances, so it has no policy for tasks")
-    check_count("max_goals", max_goals)
-    ids, rewards = task_of(goals, reward, gamma)
-    if len(ids) > max_goals:
-        warnings.warn(f"{len(ids)} observations are rewarded, the policy knows {max_goals} of them: max_goals", stacklevel=3)
-        some = np.sort(np.random.default_rng(0).permutation(len(ids))[:max_goals])
-        ids, rewards = ids[some], rewards[some]
+    if len(goals) == 0:
+        raise ValueError("no reward is known: the model has met no observation yet")
+    ids, rewards = _remembered(goals, gamma) if reward is None else _told(goals, reward)
     space, table = goals.observation_space, None
     if planned is not None:
         plan, states = planned
         columns = plan.columns_of(ids)
-        actions = planned_actions(plan, columns[columns >= 0], rewards[columns >= 0], gamma)
+        actions = _planned_actions(plan, columns[columns >= 0], rewards[columns >= 0], gamma)
         table = ObservationTable(space, len(actions)), actions
         table[0].add(states.observations[: len(actions)])
     return TaskPolicy(space, action_space, copy.deepcopy(q_net), goals[ids], rewards, values, gamma, table)

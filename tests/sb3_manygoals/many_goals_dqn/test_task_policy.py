@@ -115,8 +115,6 @@ def test_what_is_rewarded_on_the_way_is_said():
     model = taught(Paid({6: 1.0, 8: 2.0}, ENDS))
     with pytest.warns(UserWarning, match="1 of 2 rewarded observations did not always end the episode"):
         model.task_policy()
-    with pytest.warns(UserWarning, match="2 observations are rewarded, the policy knows 1 of them: max_goals"):
-        assert len(model.task_policy(np.fmax(model.goal_buffer.rewards, 0), max_goals=1).goals) == 1
 
 
 def test_what_cannot_be_done_is_refused(treasure):
@@ -132,7 +130,6 @@ def test_what_cannot_be_done_is_refused(treasure):
     refused("reward must be finite and not negative", reward=np.full(9, np.nan))
     refused("reward must be positive for a known observation, it is 0 for all 9", reward=np.zeros(9))
     refused("planned=True needs a model that has planned", make_model(), planned=True)
-    refused("max_goals must be a whole number, at least 1, got 0", max_goals=0)
     refused("the model has met no observation yet", make_model())
     refused("of 9 known observations none had a positive mean reward", taught(Paid({}, ENDS)))
     refused("negative rewards differ, from -2 to 0", taught(Paid({5: -2.0, 8: 1.0}, ENDS)))
