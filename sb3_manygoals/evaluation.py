@@ -34,12 +34,10 @@ Ceiling = Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]
 @dataclass(frozen=True)
 class MasteryPoint:
     """
-    One measurement of a learning curve.
+    One measurement of a learning curve: mastery of the greedy policy, and with some random actions.
 
     :ivar step: environment steps taken
     :ivar training_seconds: time since training began, less the time the measurements took
-    :ivar greedy: mastery of the greedy policy
-    :ivar epsilon: mastery with some random actions
     """
 
     step: int
@@ -57,8 +55,7 @@ class MasteryResult:
     :ivar interval: bootstrap interval of ``rate`` over goals
     :ivar reached: whether each episode reached its goal, shape (n_goals, episodes_per_goal)
     :ivar steps: steps it took, 0 if the start was the goal, -1 if it was not reached; of the same shape
-    :ivar ceiling: the best probability of reaching each goal from the same start, of the same shape, or None. Its mean is the
-        best ``rate`` to be expected of any policy without random actions
+    :ivar ceiling: the best probability of reaching each goal from the same start, of the same shape, or None
     """
 
     rate: float
@@ -94,9 +91,8 @@ def evaluate_mastery(
     """
     Let the model try every goal from a random start: does it get there within ``max_steps`` (the paper: 200)?
 
-    All goals are pursued at once, one in each sub-environment; with more episodes than sub-environments, in rounds. Starts
-    are the environment's own resets, its seed in each round a hash of ``seed`` and the round. An episode in which the
-    environment ends before its goal has failed.
+    All goals are pursued at once, one in each sub-environment; with more episodes than sub-environments, in rounds. Starts are
+    the environment's own. An episode in which the environment ends before its goal has failed.
 
     :param model: acts towards goals; asked for deterministic actions
     :param env: vector environment without goals, of single arrays and discrete actions, in any autoreset mode
@@ -109,7 +105,7 @@ def evaluate_mastery(
     :param seed: of starts, random actions, and the bootstrap
     :param action_masks: whether all actions obey the ``infos["action_mask"]`` of ``env``, which the model's ``predict`` gets
         as ``action_masks``
-    :param ceiling: how likely the best policy reaches each goal from its start within ``max_steps``, for instance
+    :param ceiling: how likely the best policy reaches each goal from its start, for instance
         ``gym_twoRooms.oracle.mastery_ceiling(mdp, max_steps)``; None where it is not known
     :return: rate, interval, and the outcome of each episode
     :raises TypeError: if ``env`` is no vector environment, or its observations cannot be goals
@@ -191,14 +187,12 @@ def _result(steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, confi
     if len(reached) == 0:
         raise ValueError("goals must be at least one of the goals, got none")
     rate, rates = float(reached.mean()), reached.mean(axis=1)
-    if np.ptp(rates) == 0.0:  # every resample is the sample
-        return MasteryResult(rate, (rate, rate), reached, steps, ceiling)
-    from scipy import stats  # importing it takes longer than all else of this package but torch
+    low = high = rate
+    if np.ptp(rates) > 0.0:  # otherwise every resample is the sample
+        from scipy import stats  # importing it takes longer than all else of this package but torch
 
-    found = stats.bootstrap(
-        (rates,), np.mean, confidence_level=confidence, method="percentile", batch=100, rng=np.random.default_rng(seed)
-    )
-    low, high = found.confidence_interval
+        how: dict[str, Any] = {"confidence_level": confidence, "method": "percentile", "batch": 100}
+        low, high = stats.bootstrap((rates,), np.mean, **how, rng=np.random.default_rng(seed)).confidence_interval
     return MasteryResult(rate, (float(low), float(high)), reached, steps, ceiling)
 
 
@@ -259,14 +253,13 @@ class MasteryCallback(BaseCallback):
         self._last_step, self._goes_on = 0, False
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: when it measured last, and the seconds of training, for :class:`~sb3_manygoals.ExactCheckpointCallback`"""
+        """:return: when it measured last, and the seconds of training"""
         seconds = self.training_seconds + time.perf_counter() - self._resumed
         return {"last_step": self._last_step, "training_seconds": seconds}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: of :meth:`get_checkpoint_state`; training goes on without a measurement before it"""
-        self._last_step, self.training_seconds = state["last_step"], state["training_seconds"]
-        self._goes_on = True
+        self._last_step, self.training_seconds, self._goes_on = state["last_step"], state["training_seconds"], True
 
     def _on_training_start(self) -> None:
         self._resumed = time.perf_counter()
@@ -287,10 +280,8 @@ class MasteryCallback(BaseCallback):
         self.training_seconds += time.perf_counter() - self._resumed
         self._last_step = self.num_timesteps
         settings: dict[str, Any] = {"seed": self.seed, "action_masks": getattr(self.model, "action_masks", False)}
-        results = [
-            evaluate_mastery(self.model, self.env, self.goals, self.max_steps, epsilon, **settings)
-            for epsilon in (0.0, self.epsilon)
-        ]
+        rounds = (self.model, self.env, self.goals, self.max_steps)
+        results = (evaluate_mastery(*rounds, epsilon, **settings) for epsilon in (0.0, self.epsilon))
         point = MasteryPoint(self.num_timesteps, self.training_seconds, *results)
         self.logger.record("time/total_timesteps", point.step)
         self.logger.record("mastery/greedy", point.greedy.rate)

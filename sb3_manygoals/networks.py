@@ -17,6 +17,8 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 from torch.nn import functional
 
+from sb3_manygoals.checks import check_count
+
 MASTERY_LAYERS = ((16, 2, 2), (32, 2, 2))
 """Convolutions (channels, kernel, stride) for the paper's 10x10 gridworld (its appendix)."""
 ATARI_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -72,8 +74,7 @@ def channels_are_last(image_space: spaces.Box) -> bool:
 class Preprocess(nn.Module):
     """
     Prepares observations for a network: channels first, images scaled to [0, 1], discrete values one-hot, and each element
-    standardized by its mean and standard deviation over the observations given to :meth:`fit`. ``space`` is the observation
-    space with image channels first, as features extractors expect it.
+    standardized by the observations given to :meth:`fit`. ``space`` is the observation space with image channels first.
 
     :param observation_space: of single observations, as the environment has it
     :param normalize_images: whether to divide images by 255
@@ -120,10 +121,7 @@ class Preprocess(nn.Module):
         self.scale.copy_(1.0 / th.where(varied, deviation.clamp(min=float(typical) / 2), typical))
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
-        """
-        :param observations: shape (B, *observation_space.shape)
-        :return: float32, shape (B, *space.shape); discrete values one-hot
-        """
+        """From shape (B, *observation_space.shape) to float32, shape (B, *space.shape); discrete values one-hot."""
         scaled = self._scaled(observations)
         return (scaled - self.mean) * self.scale if self.standardize else scaled
 
@@ -147,8 +145,7 @@ def check_image_space(observation_space: spaces.Space[Any]) -> None:
 class PaddedCNN(BaseFeaturesExtractor):
     """
     Convolutions that see every pixel, then one fully connected layer, each followed by ReLU. Zeros are added at the bottom and
-    at the right where a window would not fit: two 2x2 convolutions with stride 2 would not see rows 8 and 9 of 10. For 84x84
-    images and ``ATARI_LAYERS`` none are needed: that is the Nature CNN.
+    at the right where a window would not fit. 84x84 images and ``ATARI_LAYERS`` need none: that is the Nature CNN.
 
     :param observation_space: image space, channels first
     :param features_dim: width of the fully connected layer
@@ -201,10 +198,8 @@ def make_trunk(
     :param features_extractor: the second, made for ``preprocess.space``
     :param net_arch: widths of the fully connected layers that follow
     :param activation_fn: after each of them
-    :param ortho_init: whether weights begin as in SB3's actor-critics, orthogonal and scaled by the square root of 2; else as
-        in PyTorch, much smaller
-    :return: the layers from observations, shape (B, *observation_space.shape), to features, shape (B, features_dim); and
-        ``features_dim``
+    :param ortho_init: whether weights begin as in SB3's actor-critics, orthogonal and scaled by the square root of 2
+    :return: the layers from observations to features, shape (B, features_dim); and ``features_dim``
     """
     layers: list[nn.Module] = []
     features_dim = features_extractor.features_dim
@@ -223,7 +218,7 @@ class UniversalQNetwork(nn.Module):
 
     .. math:: Q(s, \cdot, g) = W \,(A\,h(s) \odot B\,h(g)) + b
 
-    States and goals share the trunk :math:`h` but have embeddings of their own, :math:`A` and :math:`B`; else
+    States and goals share the trunk :math:`h` but not the embeddings :math:`A` and :math:`B`; else
     :math:`Q(s, a, g) = Q(g, a, s)`. The values of S states for G goals cost S + G passes of the trunk and one matrix product.
 
     :param trunk: from observations to features, shape (B, features_dim)
@@ -235,8 +230,7 @@ class UniversalQNetwork(nn.Module):
 
     def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 1024) -> None:
         super().__init__()
-        if embedding_dim < 1:
-            raise ValueError(f"embedding_dim must be at least 1, got {embedding_dim}")
+        check_count("embedding_dim", embedding_dim)
         self.trunk = trunk
         self.n_actions = n_actions
         self.state_embedding = Linear(features_dim, embedding_dim)
@@ -267,19 +261,12 @@ class UniversalQNetwork(nn.Module):
         return q.view(len(states), len(goals), -1)
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
-        """
-        Every state with every goal, one action per state: a factor A less work than :meth:`pairwise`.
-
-        :param states: state embeddings, as :meth:`pairwise`
-        :param goals: goal embeddings, shape (G, D)
-        :param actions: int64, shape (S,)
-        :return: values of these actions, shape (S, G)
-        """
+        """As :meth:`pairwise` for one action of each state, int64, shape (S,): A times less work. Values of shape (S, G)."""
         return linear(goals, states * self.head.weight[actions], self.head.bias[actions]).T
 
     @th.no_grad()
     def shift_values(self, by: float) -> None:
-        """:param by: added to all values"""
+        """Add a number to all values."""
         self.head.bias.add_(by)
 
 
@@ -290,13 +277,7 @@ class DistanceQNetwork(UniversalQNetwork):
     .. math:: Q(s, a, g) = o - c \log(1 + \lVert A_a h(s) - B h(g) \rVert^2)
 
     with one embedding of the state for each action, :math:`A_a`, and two learned numbers, the scale :math:`c > 0` and the
-    offset :math:`o`. The values of S states for G goals are one matrix product here too.
-
-    :param trunk: from observations to features, shape (B, features_dim)
-    :param features_dim: width of the features
-    :param n_actions: number of actions
-    :param embedding_dim: width of each embedding
-    :raises ValueError: if ``embedding_dim`` is not positive
+    offset :math:`o`. Arguments as of :class:`UniversalQNetwork`.
     """
 
     def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 128) -> None:

@@ -156,8 +156,7 @@ class GoalBuffer:
         Count arrivals.
 
         :param ids: of the observations, ``UNKNOWN`` for those that are no goals, shape ``(n,)``
-        :param rewards: the environment's on arriving there, shape ``(n,)``
-        :param ended: whether its episode ended by that, time limits aside, shape ``(n,)``
+        :param rewards: the environment's on arriving there, and ``ended``, whether that ended its episode; both ``(n,)``
         """
         np.add.at(self.labels[:, 0], ids, 1.0)
         if rewards.any():  # most steps have neither a reward nor an end
@@ -174,11 +173,10 @@ class GoalBuffer:
 
     def favor_rewarded(self, share: float) -> None:
         """
-        From now on, draw a share of all goals, of updates and of behavior, among those whose mean reward is positive. The
-        ``UniformSelector`` heeds it; other rules choose behavior goals as before.
+        From now on, draw a share of all goals, of updates and of behavior, among those whose mean reward is positive. Only the
+        ``UniformSelector`` heeds it.
 
-        :param share: in [0, 1); 0: all known goals are equal, as without this call
-        :raises ValueError: if it is not
+        :param share: in [0, 1); a ValueError if it is not
         """
         self.rewarded_share = check_number("share", share, "[0, 1)")
 
@@ -251,12 +249,7 @@ class GoalBuffer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], observation_space: spaces.Space[Any]) -> GoalBuffer:
-        """
-        :param path: a file written by :meth:`save`
-        :param observation_space: the space of the observations in it
-        :return: a buffer with the same goals, ids, labels, held-out observations and capacity
-        :raises ValueError: if the stored observations do not fit the space
-        """
+        """:return: the buffer that :meth:`save` wrote to a file. A ValueError if its observations do not fit the space"""
         with np.load(_npz(path), allow_pickle=False) as stored:
             buffer = cls(observation_space, int(stored["capacity"]))
             buffer.set_checkpoint_state({**stored, **buffer._kind()})
@@ -306,10 +299,7 @@ def _npz(path: str | os.PathLike[str]) -> Path:
 
 
 def check_goal_space(observation_space: spaces.Space[Any]) -> None:
-    """
-    :param observation_space: of an environment without goals
-    :raises TypeError: if its observations cannot be goals: they must be single arrays of fixed shape and dtype
-    """
+    """A TypeError if observations of this space cannot be goals: they must be single arrays of fixed shape and dtype."""
     reason = None
     if not isinstance(observation_space, GOAL_SPACES):
         reason = f"expected one of {', '.join(space.__name__ for space in GOAL_SPACES)}"
@@ -337,12 +327,10 @@ def identical(left: NDArray[Any], right: NDArray[Any], dims: int) -> NDArray[np.
     """
     Compare observations byte for byte, not by value: -0.0 and 0.0 are two goals to the buffer, and must be two everywhere.
 
-    :param left: shape ``(*batch, *shape)``
-    :param right: the same shape and dtype
+    :param left: shape ``(*batch, *shape)``; ``right`` has the same shape and dtype
     :param dims: number of axes in ``shape``
     :return: shape ``batch``
     """
     batch, size = left.shape[: left.ndim - dims], math.prod(left.shape[left.ndim - dims :])
     ours, theirs = (np.ascontiguousarray(array).reshape(*batch, size).view(np.uint8) for array in (left, right))
-    same: NDArray[np.bool_] = np.asarray(ours == theirs)
-    return np.asarray(same.all(axis=-1))
+    return np.asarray((ours == theirs).all(axis=-1))

@@ -57,10 +57,8 @@ class Starts:
 
 class GoalTracker:
     """
-    The core of both goal wrappers: the goal of each of ``n_envs`` environments, and the rewards and ends of its episode.
-
-    An episode ends when the observation equals the goal (terminated) or after ``max_episode_steps`` steps (truncated), as in
-    Algorithm 1 of Veeriah et al. 2018. The environment's own ends end it too.
+    The core of both goal wrappers: the goal of each of ``n_envs`` environments, and the rewards and ends of its episode, as in
+    Algorithm 1 of Veeriah et al. 2018.
 
     :param goal_buffer: the known goals; every observation is added to it, and goals are compared by the ids it gives
     :param n_envs: number of environments
@@ -227,9 +225,7 @@ class GoalTracker:
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
         """
-        :param achieved_goal: one observation or a batch
-        :param desired_goal: the same shape
-        :param info: not used; part of the GoalEnv interface
+        :param achieved_goal: one observation or a batch, as ``desired_goal``; ``info`` is not used
         :return: a float for one observation, float32 of shape ``(n,)`` for a batch
         :raises ValueError: if a shape or dtype is another
         """

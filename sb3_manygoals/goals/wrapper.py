@@ -38,14 +38,13 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     Pursue goals drawn from the observations met so far.
 
     The observation becomes ``{"observation", "achieved_goal", "desired_goal"}``, as Gymnasium-Robotics' GoalEnv has it. An
-    episode terminates when the goal is reached and is truncated after ``max_episode_steps``; the environment's own
-    termination and truncation end it too. ``reset(options={"goal": observation})`` sets the goal, all other options go to
-    the environment. The environment's reward is in ``info["env_reward"]``; ``info`` also has ``env_terminated``,
-    ``env_truncated``, ``is_success``, ``goal_steps``, and the ids ``achieved_goal_id`` and ``desired_goal_id`` (-1: not in
-    the buffer).
+    episode terminates when the goal is reached and is truncated after ``max_episode_steps``; the environment's own ends end it
+    too. ``reset(options={"goal": observation})`` sets the goal, other options go to the environment. ``info`` has the
+    environment's ``env_reward``, ``env_terminated`` and ``env_truncated``, besides ``is_success``, ``goal_steps``, and the ids
+    ``achieved_goal_id`` and ``desired_goal_id`` (-1: not in the buffer).
 
-    ``reset`` raises a ValueError if the goal has not the shape and dtype of an observation, or no goal can be found; ``step``
-    if the observation has not the shape and kind of dtype of its space, or it or the reward is not finite.
+    ``reset`` raises a ValueError if the goal is no observation, or none can be found; ``step`` if the observation has not the
+    shape and kind of dtype of its space, or it or the reward is not finite.
 
     :param env: an environment whose observation is one array
     :param goal_buffer: where goals are kept, to be shared between environments; a new one if None
@@ -137,9 +136,9 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :func:`~sb3_manygoals.vec_env.can_reset_single_envs`.
 
     ``infos`` have the keys of ``GoalBufferWrapper``, and at the end of an episode ``terminal_observation``,
-    ``TimeLimit.truncated`` and ``episode`` (return, length) of the goal episode. An ``episode`` entry that a Monitor below
-    writes is moved to ``env_episode``. Options set by ``set_options({"goal": observation})``, or one such dict for each
-    environment, set the goals of the next reset. A step raises a RuntimeError if a worker of a SubprocVecEnv has died.
+    ``TimeLimit.truncated`` and ``episode`` (return, length) of the goal episode; a Monitor's entry becomes ``env_episode``.
+    ``set_options({"goal": observation})``, or one such dict for each environment, sets the goals of the next reset. A step
+    raises a RuntimeError if a worker of a SubprocVecEnv has died.
 
     :param venv: vectorized environment whose observation is one array
     :param goal_buffer: where goals are kept; a new one if None

@@ -166,11 +166,11 @@ class GoalDQN(DQN):
             self._make_targets(self._first_target_class if now is None else type(now))
 
     @staticmethod
-    def _pursue(env: GymEnv, goal_wrapper_kwargs: dict[str, Any], goals_in_replay: bool) -> GymEnv:
+    def _pursue(env: GymEnv, settings: dict[str, Any], goals_in_replay: bool) -> GymEnv:
         """With a goal wrapper around it, if it has none."""
         if goals_in_replay and not is_goal_wrapped(env):
-            goal_wrapper_kwargs = {**goal_wrapper_kwargs, "goal_buffer": ReplayGoals(env.observation_space)}
-        return pursue_goals(env, goal_wrapper_kwargs)
+            settings = {**settings, "goal_buffer": ReplayGoals(env.observation_space)}
+        return pursue_goals(env, settings)
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -185,10 +185,13 @@ class GoalDQN(DQN):
         :raises ValueError: if it comes with another goal buffer that is not empty
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
-        settings = copy.deepcopy(self.goal_wrapper_kwargs)
-        if self.goal_buffer is None and self.goal_rules is not None and not self.goals_in_replay:  # the model was loaded
-            settings.setdefault("goal_buffer", GoalBuffer.from_rules(self.observation_space["observation"], self.goal_rules))
-        env = self._wrap_env(self._pursue(env, settings, self.goals_in_replay))
+        if not is_goal_wrapped(env):
+            settings = copy.deepcopy(self.goal_wrapper_kwargs)
+            if self.goal_buffer is None and self.goal_rules is not None and not self.goals_in_replay:  # the model was loaded
+                known = GoalBuffer.from_rules(self.observation_space["observation"], self.goal_rules)
+                settings.setdefault("goal_buffer", known)
+            env = self._pursue(env, settings, self.goals_in_replay)
+        env = self._wrap_env(env)
         theirs = goal_trackers(env)[0].goal_buffer
         others = self.goal_buffer is not None and theirs is not self.goal_buffer
         if others and (len(theirs) > 0 or theirs.has_held_out):
@@ -260,8 +263,7 @@ class GoalDQN(DQN):
         """
         Replace the transitions by those written by ``save_replay_buffer``; their next observations become known goals.
 
-        :param path: of the pickle
-        :param truncate_last_traj: not used; part of SB3's interface
+        :param path: of the pickle; ``truncate_last_traj`` is not used
         :raises ValueError: if the model that wrote them had another ``action_masks``
         """
         before = self.replay_buffer
@@ -320,12 +322,7 @@ class GoalDQN(DQN):
         return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, plan)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """
-        All that exact resumption needs, except the environments and the global random generators, see
-        :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`.
-
-        :return: a plain tree; its arrays may be in use, so write it before training goes on
-        """
+        """:return: a plain tree of all but environments and global generators; arrays are its own, so write it at once"""
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         return {
             "algorithm": get_algorithm_state(self),
@@ -336,10 +333,7 @@ class GoalDQN(DQN):
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: from :meth:`get_checkpoint_state` of a model that was built in the same way
-        :raises CheckpointError: if it was built in another way; this model may then be partly changed
-        """
+        """A CheckpointError if the state is of a model that was built in another way; this one may then be partly changed."""
         assert self.goal_buffer is not None, "the model has no environment: call set_env first"
         set_algorithm_state(self, state["algorithm"])
         saved, now = state["targets"]["class"], type(self.targets).__name__

@@ -21,7 +21,6 @@ from torch import nn
 from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
 from sb3_manygoals.checks import check_number, check_whole
-from sb3_manygoals.goals.environments import is_goal_wrapped
 from sb3_manygoals.many_goals_dqn.goal_dqn import GoalDQN
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -162,8 +161,6 @@ class ManyGoalsDQN(GoalDQN):
         if env is None and _init_setup_model:
             raise ValueError("env is needed to build a model; to load one without, use ManyGoalsDQN.load(path)")
         if env is not None:
-            if goal_wrapper_kwargs and is_goal_wrapped(env):
-                raise ValueError(f"goal_wrapper_kwargs {sorted(goal_wrapper_kwargs)} given, but env pursues goals already")
             if goals_in_replay and "goal_buffer" in (goal_wrapper_kwargs or {}):
                 raise ValueError("goals_in_replay: the goals are in the replay memory, goal_buffer must not be given")
             env = self._pursue(env, goal_wrapper_kwargs or {}, goals_in_replay)

@@ -42,14 +42,12 @@ class ManyGoalsPolicy(BasePolicy):
         (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
     :param ema_decay: decay of the exponential moving average of the weights, by which greedy actions are chosen; it is lower
         in the first updates. 0.0: no average, actions are those of the trained network
-    :param channels_last: whether the last axis of images holds the channels. None: told from the shape, see
-        :func:`~sb3_manygoals.networks.channels_are_last`
+    :param channels_last: whether the last axis of images holds the channels. None: as the shape tells
     :param features_extractor_class: SB3 features extractor, the first part of the trunk; it sees images channels first
     :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
     :param optimizer_class: Adam by default. For the paper's RMSProp use SB3's ``RMSpropTFLike``, whose epsilon, here 1e-12 by
-        default, is inside the root. (In torch's RMSprop the second moments of rarely used weights decay into denormal
-        numbers, whose square roots are some fifty times slower.)
+        default, is inside the root: second moments of torch's RMSprop decay into denormal numbers, which are slow
     :param optimizer_kwargs: its arguments other than the learning rate
     :raises ValueError: if an argument is out of its range, or the shape of images does not tell which axis holds the channels
     """
@@ -139,13 +137,13 @@ class ManyGoalsPolicy(BasePolicy):
                 copied.copy_(buffer)
 
     def fit_standardization(self, observations: th.Tensor) -> None:
-        """:param observations: if the policy standardizes, then by these from now on, shape (B, *observation_space.shape)"""
+        """If the policy standardizes, then by these observations from now on, shape (B, *observation_space.shape)."""
         if self.standardize:
             for network in self._networks:
                 network.trunk[0].fit(observations)  # type: ignore[index]
 
     def shift_values(self, by: float) -> None:
-        """:param by: added to all values of each network"""
+        """Add a number to all values of each network."""
         for network in self._networks:
             network.shift_values(by)
 

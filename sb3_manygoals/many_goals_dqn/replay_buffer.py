@@ -122,12 +122,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         observation_space: spaces.Dict,
         action_space: spaces.Discrete,
         n_envs: int,
-        action_masks: bool = False,
-        as_numbers: bool = False,
+        **kwargs: Any,
     ) -> dict[str, int]:
         """:return: bytes of the arrays of a memory with these arguments, by what they are for; without the table of states"""
-        one = cls(n_envs, observation_space, action_space, "cpu", n_envs, False, action_masks, as_numbers)
-        if not as_numbers:
+        one = cls(n_envs, observation_space, action_space, "cpu", n_envs, **kwargs)
+        if not one.as_numbers:
             one._keep(whole=True)
         sizes = {name: array.nbytes for name, array in (one._arrays | {"numbers": one.numbers}).items() if array is not None}
         return {f"replay {name.replace('_', ' ')}": size * max(buffer_size // n_envs, 1) for name, size in sizes.items()}
@@ -167,11 +166,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.full |= self.pos == 0
 
     def keep_states(self, states: ObservationTable) -> None:
-        """
-        Number states from now on as a table does, those of the transitions already kept included.
-
-        :param states: where observations get their numbers
-        """
+        """Number states from now on as this table does, those of the transitions already kept included."""
         before, tried, (rows, counts) = self.states, self.tried, self.outcomes()
         if not self.as_numbers:
             self._keep(whole=True)

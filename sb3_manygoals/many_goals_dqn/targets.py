@@ -67,35 +67,17 @@ class Targets(ABC):
 
     @abstractmethod
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
-        """
-        :param batch_size: number of transitions, S
-        :param goal_batch_size: number of goals, G
-        :param rng: generator of random numbers
-        :return: the data of an update
-        """
+        """:return: the data of an update of S = ``batch_size`` transitions and G = ``goal_batch_size`` goals"""
 
     @abstractmethod
     def losses(self, draw: Draw) -> th.Tensor:
-        """
-        :param draw: from :meth:`draw`
-        :return: the loss of each goal, shape (G,); an update minimizes their mean
-        """
+        """:return: the loss of each goal, shape (G,); an update minimizes their mean"""
 
     def before_updates(self, num_timesteps: int, progress: float) -> None:  # noqa: B027 - need not be overridden, as below
-        """
-        Called before the updates that follow a rollout.
-
-        :param num_timesteps: environment steps so far
-        :param progress: share of training done, from 0 to 1
-        """
+        """Called before the updates that follow a rollout; ``progress`` is the share of training done, from 0 to 1."""
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:  # noqa: B027
-        """
-        Called after every step of the environments, once learning has started.
-
-        :param num_timesteps: environment steps so far, all environments together
-        :param n_envs: number of environments
-        """
+        """Called after every step of the environments, once learning has started; all of them together count as steps."""
 
     def act(
         self,
@@ -111,7 +93,6 @@ class Targets(ABC):
         :param observations: what the environments show, shape (n, *observation_space.shape)
         :param goal_ids: the goal of each environment, -1 for unknown ones, shape (n,)
         :param explore: which environments explore, shape (n,)
-        :param rng: generator of random numbers
         :param action_masks: actions allowed, shape (n, A), None for all
         :return: actions, shape (n,); None to act epsilon-greedily by the network
         """
@@ -131,12 +112,12 @@ class TDTargets(Targets):
 
     :param learner: whose network is trained
     :param goal_sampling: the goals of an update. "uniform": drawn from the known goals, as in the paper. "batch": the distinct
-        next observations of the sampled transitions, filled up with uniform ones. "behavior": each transition teaches only the
-        goal pursued when it was made, which is the paper's on-policy baseline (there with a ``batch_size`` of 16)
+        next observations of the sampled transitions, filled up with uniform ones. "behavior", the paper's on-policy baseline:
+        each transition teaches only the goal pursued when it was made
     :param update_interval: environment steps between updates of the target network
     :param tau: step of these updates: 1.0 copies the weights
     :param initial_value: the value to which all pairs are initialized; None: that of a goal never reached,
-        ``step_reward / (1 - gamma)``. If values begin at 0 and few goals are reached in an update, all values sink there first
+        ``step_reward / (1 - gamma)``, to which all values would sink first if few goals are reached in an update
     :raises ValueError: if an argument is out of its range
     """
 
@@ -183,10 +164,8 @@ class TDTargets(Targets):
 
     def losses(self, draw: Draw) -> th.Tensor:
         """The paper's L(g) of each goal; with ``goal_sampling="behavior"`` of each transition."""
-        return self._paired_losses(draw) if self.goal_sampling == "behavior" else self._pairwise_losses(draw)
-
-    def _pairwise_losses(self, draw: Draw) -> th.Tensor:
-        """Every transition with every goal, at the cost of S + G passes of the trunk."""
+        if self.goal_sampling == "behavior":
+            return self._paired_losses(draw)
         batch, goals, goal_ids = draw
         net, target, n = self.learner.policy.q_net, self.learner.policy.q_net_target, len(batch.actions)
         with th.no_grad():

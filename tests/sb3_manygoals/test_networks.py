@@ -119,7 +119,7 @@ def test_discrete_observations_become_one_hot():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="CnnPolicy needs images: a uint8 Box of three axes"):
         PaddedCNN(spaces.Box(-1, 1, (4,), np.float32))
-    with pytest.raises(ValueError, match="embedding_dim must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="embedding_dim must be a whole number, at least 1, got 0"):
         UniversalQNetwork(nn.Identity(), 4, 2, embedding_dim=0)
 
 
