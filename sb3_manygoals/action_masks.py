@@ -42,9 +42,7 @@ def current_action_masks(
 
 def check_action_masks(masks: ArrayLike, n: int, n_actions: int, ended: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
     """
-    :param masks: given by a user, shape (n, A), or (A,) where n is 1; True or not 0 where an action is allowed
-    :param n: number of observations
-    :param n_actions: A
+    :param masks: not 0 where an action is allowed, shape (n, A), or (A,) where n is 1
     :param ended: environments that have ended, shape (n,), where nothing need be allowed any more
     :return: the same, bool, shape (n, A)
     :raises ValueError: if they have another shape or allow nothing

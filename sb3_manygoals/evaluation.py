@@ -33,15 +33,11 @@ Ceiling = Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class MasteryPoint:
-    """
-    One measurement of a learning curve: mastery of the greedy policy, and with some random actions.
-
-    :ivar step: environment steps taken
-    :ivar training_seconds: time since training began, less the time the measurements took
-    """
+    """One measurement of a learning curve: mastery of the greedy policy, and with some random actions."""
 
     step: int
     training_seconds: float
+    """Since training began, less the time the measurements took."""
     greedy: MasteryResult
     epsilon: MasteryResult
 
@@ -52,7 +48,7 @@ class MasteryResult:
     What :func:`evaluate_mastery` found.
 
     :ivar rate: mastery, the share of episodes that reached their goal, in [0, 1]
-    :ivar interval: bootstrap interval of ``rate`` over goals
+    :ivar interval: 95% bootstrap interval of ``rate`` over goals
     :ivar reached: whether each episode reached its goal, shape (n_goals, episodes_per_goal)
     :ivar steps: steps it took, 0 if the start was the goal, -1 if it was not reached; of the same shape
     :ivar ceiling: the best probability of reaching each goal from the same start, of the same shape, or None
@@ -64,16 +60,12 @@ class MasteryResult:
     steps: NDArray[np.int64]
     ceiling: NDArray[np.float64] | None = None
 
-    def subset(self, goals: NDArray[Any], confidence: float = 0.95, seed: int = 0) -> MasteryResult:
+    def subset(self, goals: NDArray[Any]) -> MasteryResult:
         """
-        :param goals: some of the goals, such as those held out: a mask of shape (n_goals,) or indexes; at least one
-        :param confidence: of the interval
-        :param seed: of the bootstrap
-        :return: their mastery
-        :raises ValueError: if there are none
+        :param goals: some of the goals, such as those held out: a mask of shape (n_goals,) or indexes
+        :return: their mastery; a ValueError if there are none
         """
-        ceiling = None if self.ceiling is None else self.ceiling[goals]
-        return _result(self.steps[goals], ceiling, confidence, seed)
+        return _result(self.steps[goals], None if self.ceiling is None else self.ceiling[goals], 0)
 
 
 def evaluate_mastery(
@@ -83,7 +75,6 @@ def evaluate_mastery(
     max_steps: int = 200,
     epsilon: float = 0.0,
     episodes_per_goal: int = 1,
-    confidence: float = 0.95,
     seed: int = 0,
     action_masks: bool = False,
     ceiling: Ceiling | None = None,
@@ -98,13 +89,10 @@ def evaluate_mastery(
     :param env: vector environment without goals, of single arrays and discrete actions, in any autoreset mode
     :param goals: observations to reach, shape (n_goals, *observation_space.shape)
     :param max_steps: steps allowed
-    :param epsilon: probability of a random action instead of the model's. The paper does not say whether it evaluates
-        greedily; greedy policies circle for ever where they are wrong, so give both
+    :param epsilon: probability of a random action instead of the model's: greedy policies circle for ever where they are wrong
     :param episodes_per_goal: starts tried for each goal
-    :param confidence: of the interval
     :param seed: of starts, random actions, and the bootstrap
-    :param action_masks: whether all actions obey the ``infos["action_mask"]`` of ``env``, which the model's ``predict`` gets
-        as ``action_masks``
+    :param action_masks: whether all actions obey ``infos["action_mask"]`` of ``env``, which the model's ``predict`` gets
     :param ceiling: how likely the best policy reaches each goal from its start, for instance
         ``gym_twoRooms.oracle.mastery_ceiling(mdp, max_steps)``; None where it is not known
     :return: rate, interval, and the outcome of each episode
@@ -116,7 +104,6 @@ def evaluate_mastery(
     check_count("episodes_per_goal", episodes_per_goal)
     check_count("seed", seed, least=0)
     check_number("epsilon", epsilon, "[0, 1]")
-    check_number("confidence", confidence, "(0, 1)")
     assert isinstance(env.single_action_space, spaces.Discrete)
     n_actions, n_envs = int(env.single_action_space.n), env.num_envs
     episode_goals = np.repeat(np.arange(len(goals)), episodes_per_goal)
@@ -153,7 +140,7 @@ def evaluate_mastery(
             active = active[~ended[active]]
     steps = steps.reshape(len(goals), episodes_per_goal)
     best = None if ceiling is None else _probabilities(ceiling(starts, goals[episode_goals]), steps.shape)
-    return _result(steps, best, confidence, seed)
+    return _result(steps, best, seed)
 
 
 def _step(
@@ -182,7 +169,7 @@ def _probabilities(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArr
     return values.reshape(shape)
 
 
-def _result(steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, confidence: float, seed: int) -> MasteryResult:
+def _result(steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, seed: int) -> MasteryResult:
     reached = steps >= 0
     if len(reached) == 0:
         raise ValueError("goals must be at least one of the goals, got none")
@@ -191,8 +178,8 @@ def _result(steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, confi
     if np.ptp(rates) > 0.0:  # otherwise every resample is the sample
         from scipy import stats  # importing it takes longer than all else of this package but torch
 
-        how: dict[str, Any] = {"confidence_level": confidence, "method": "percentile", "batch": 100}
-        low, high = stats.bootstrap((rates,), np.mean, **how, rng=np.random.default_rng(seed)).confidence_interval
+        found = stats.bootstrap((rates,), np.mean, method="percentile", batch=100, rng=np.random.default_rng(seed))
+        low, high = found.confidence_interval
     return MasteryResult(rate, (float(low), float(high)), reached, steps, ceiling)
 
 
@@ -224,13 +211,9 @@ class MasteryCallback(BaseCallback):
     Measure mastery as training goes on, greedy and at ``epsilon``, into SB3's log as ``mastery/greedy`` and
     ``mastery/epsilon``. A model that learns under action masks is measured under them.
 
-    :param env: as for :func:`evaluate_mastery`
-    :param goals: observations to reach
+    :param env: as for :func:`evaluate_mastery`, like ``goals``, ``max_steps``, ``epsilon`` and ``seed``, the same each time
     :param eval_freq: environment steps between measurements; one more is taken before training and one after
-    :param max_steps: steps allowed
-    :param epsilon: of the second measurement
     :param on_measure: called with each measurement, or None
-    :param seed: of the starts, the same each time
     :param verbose: 1 to print each measurement
     :raises ValueError: if ``eval_freq`` is not positive
     """

@@ -55,10 +55,8 @@ class Linear(nn.Linear):
 
 def channels_are_last(image_space: spaces.Box) -> bool:
     """
-    :param image_space: a uint8 Box of three axes
-    :return: True for (height, width, channels), False for (channels, height, width): the last axis holds the channels if it
-        has 1, 3 or 4 entries, otherwise the first or the last, whichever is the smallest of the three
-    :raises ValueError: if the shape does not tell, as (10, 10, 10)
+    Whether images are (height, width, channels) and not (channels, height, width): so they are if the last axis has 1, 3 or 4
+    entries; otherwise the smallest axis holds the channels. A ValueError if the shape does not tell, as (10, 10, 10).
     """
     first, middle, last = image_space.shape
     if last in (1, 3, 4) or last < min(first, middle):
@@ -78,9 +76,8 @@ class Preprocess(nn.Module):
 
     :param observation_space: of single observations, as the environment has it
     :param normalize_images: whether to divide images by 255
-    :param standardize: whether to standardize; it has no effect until :meth:`fit` is called
+    :param standardize: whether to standardize, once :meth:`fit` was called
     :param channels_last: whether the last axis of images holds the channels; None: :func:`channels_are_last` decides
-    :raises ValueError: if ``channels_last`` is None and the shape of images does not tell
     """
 
     mean: th.Tensor
@@ -194,12 +191,11 @@ def make_trunk(
     ortho_init: bool = False,
 ) -> tuple[nn.Sequential, int]:
     """
-    :param preprocess: the first part
-    :param features_extractor: the second, made for ``preprocess.space``
-    :param net_arch: widths of the fully connected layers that follow
-    :param activation_fn: after each of them
+    The layers from observations to features, and the width of these.
+
+    :param features_extractor: made for ``preprocess.space``
+    :param net_arch: widths of the fully connected layers that follow it
     :param ortho_init: whether weights begin as in SB3's actor-critics, orthogonal and scaled by the square root of 2
-    :return: the layers from observations to features, shape (B, features_dim); and ``features_dim``
     """
     layers: list[nn.Module] = []
     features_dim = features_extractor.features_dim
@@ -222,10 +218,8 @@ class UniversalQNetwork(nn.Module):
     :math:`Q(s, a, g) = Q(g, a, s)`. The values of S states for G goals cost S + G passes of the trunk and one matrix product.
 
     :param trunk: from observations to features, shape (B, features_dim)
-    :param features_dim: width of the features
     :param n_actions: number of actions
     :param embedding_dim: width of the embeddings (the paper's 1024)
-    :raises ValueError: if ``embedding_dim`` is not positive
     """
 
     def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 1024) -> None:
@@ -238,13 +232,13 @@ class UniversalQNetwork(nn.Module):
         self.head = nn.Linear(embedding_dim, n_actions)
 
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
-        """
-        :param observations: shape (B, *observation_space.shape)
-        :param goals: that of each observation, the same shape
-        :return: values of all actions, shape (B, A)
-        """
+        """Values of all actions, shape (B, A), for observations and the goal of each, shape (B, *observation_space.shape)."""
+        return self._paired(*self.embed(observations, goals))
+
+    def embed(self, observations: th.Tensor, goals: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        """The embeddings of S observations and of G goals, by one pass of the trunk."""
         states, goals = self.trunk(th.cat([observations, goals])).split([len(observations), len(goals)])
-        return self._paired(self.state_embedding(states), self.goal_embedding(goals))
+        return self.state_embedding(states), self.goal_embedding(goals)
 
     def _paired(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
         q: th.Tensor = self.head(states * goals)

@@ -63,9 +63,6 @@ class AllGoalsTable:
 
         :param states: s, shape (N,), as ``actions``, a, and ``next_states``, s'
         :param learning_rate: step size, in [0, 1]
-        :param gamma: discount factor, in [0, 1)
-        :param goal_reward: reward of the transition that reaches the goal
-        :param step_reward: reward of every other transition
         :param terminated: whether the environment itself ended, bool, shape (N,); None: nowhere
         :raises ValueError: if there is no such state or action; then nothing has changed
         """
@@ -89,24 +86,13 @@ class AllGoalsTable:
             values += change
 
     def greedy(self, states: NDArray[np.integer[Any]], goals: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """
-        :param states: shape (n,) or ()
-        :param goals: the goal of each
-        :return: the best actions, the first where several are, of the same shape
-        :raises ValueError: if there is no such state
-        """
+        """The best action in each state for its goal, the first if several are. A ValueError if there is no such state."""
         _check_numbers(self.n_states, states=states, goals=goals)
         return np.asarray(self.values[states, :, goals].argmax(axis=-1), dtype=np.int64)
 
 
 class TablePolicy(BasePolicy):
-    """
-    Greedy in an :class:`AllGoalsTable`. SB3 saves it as a buffer named ``q``.
-
-    :param observation_space: Dict with "observation" and "desired_goal", both Discrete
-    :param action_space: Discrete
-    :param lr_schedule: not used
-    """
+    """Greedy in an :class:`AllGoalsTable`, of Discrete observations and goals. SB3 saves it as a buffer named ``q``."""
 
     q: th.Tensor
 
@@ -137,7 +123,6 @@ class TabularAllGoals(OffPolicyAlgorithm):
         ``exploration_steps`` environment steps, over which it falls linearly
     :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` without goals, as ManyGoalsDQN's
     :param seed: of all pseudo-random generators
-    :param _init_setup_model: whether to make the table now
     :param kwargs: of SB3's BaseAlgorithm: ``verbose``, ``tensorboard_log``, ``stats_window_size``. ``device`` is not used
     :raises TypeError: if observations or actions are not discrete
     :raises ValueError: if a number makes no sense

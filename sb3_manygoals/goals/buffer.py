@@ -38,10 +38,9 @@ class GoalBuffer:
     :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
 
-    ``n_added`` counts observations given to :meth:`add`, and ``n_recurred`` those that were known by then: where hardly any
-    are, observations do not recur. ``labels``, shape ``(capacity + 1, 3)``, has for each goal the number of arrivals, the sum
-    of the environment's rewards on arriving, and the number of arrivals at which the environment ended; the last row is for
-    all observations that are no goals.
+    ``n_added`` counts observations given to :meth:`add`, and ``n_recurred`` those that were known by then. ``labels``,
+    shape ``(capacity + 1, 3)``, has the number of arrivals at each goal, the sum of the environment's rewards on arriving, and
+    the number of arrivals at which it ended; the last row is for all observations that are no goals.
     """
 
     def __init__(
@@ -77,22 +76,15 @@ class GoalBuffer:
         return self._n
 
     def __getitem__(self, ids: NDArray[np.integer[Any]] | int | slice) -> NDArray[Any]:
-        """
-        :param ids: ids of known goals
-        :return: their observations, shape ``(*ids.shape, *observation_space.shape)``
-        :raises IndexError: if there is no such goal; ``UNKNOWN`` is not the last one
-        """
+        """The observations of goals, shape ``(*ids.shape, *observation_space.shape)``. An IndexError if there is none."""
         if not isinstance(ids, slice) and np.any(np.asarray(ids) < 0):
             raise IndexError(f"there is no goal with the id {int(np.min(ids))}: that is the id of an unknown observation")
         return self.table[self._numbers[: len(self)][ids]]
 
-    def __contains__(self, observation: NDArray[Any]) -> bool:
-        return bool(self.ids(np.asarray(observation)[None])[0] != UNKNOWN)
-
     @property
     def memory_to_come(self) -> dict[str, int]:
         """Bytes that it will take besides what it has taken, once it is full."""
-        room = self.capacity - len(self)
+        room = self.capacity - self._n
         return {"goals": room * math.prod(self.shape) * self.dtype.itemsize, "index of goals": room * _INDEX_SIZE}
 
     @property
@@ -111,13 +103,20 @@ class GoalBuffer:
         """
         Take in the observations that are new, not held out, and for which there is room.
 
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space; else a ValueError
         :return: the id of each, shape ``(n,)`` int64; ``UNKNOWN`` for the held out and those there was no room for
-        :raises ValueError: if shape or dtype differ from the space's; then nothing is stored
         """
         observations = self.check(observations, "observations")
-        n_before = len(self)
-        numbers = self._take_in(observations)
+        n_before, n_met = len(self), len(self.table)
+        numbers = self.table.add(observations)
+        if len(self.table) > n_met:
+            fresh = np.arange(n_met, len(self.table))
+            if self.has_held_out:
+                fresh = fresh[~self.is_held_out(self.table[fresh])]
+            fresh = fresh[: self.capacity - len(self)]
+            self._goal_ids[fresh] = np.arange(self._n, self._n + len(fresh))
+            self._numbers[self._n : self._n + len(fresh)] = fresh
+            self._n += len(fresh)
         ids = self._goal_ids[numbers]
         unknown = ids == UNKNOWN
         self.n_added += len(ids)
@@ -128,27 +127,8 @@ class GoalBuffer:
             warnings.warn(f"{limit}. To keep more, raise capacity, of the goal buffer.", RuntimeWarning, stacklevel=2)
         return ids
 
-    def _take_in(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """Their numbers in the table; the new ones become goals if they may."""
-        n_before = len(self.table)
-        numbers = self.table.add(observations)
-        if len(self.table) > n_before:
-            fresh = np.arange(n_before, len(self.table))
-            if self.has_held_out:
-                fresh = fresh[~self.is_held_out(self.table[fresh])]
-            fresh = fresh[: self.capacity - len(self)]
-            self._goal_ids[fresh] = np.arange(self._n, self._n + len(fresh))
-            self._numbers[self._n : self._n + len(fresh)] = fresh
-            self._n += len(fresh)
-        return numbers
-
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """
-        Look observations up without storing any.
-
-        :param observations: as of :meth:`add`
-        :return: the id of each, shape ``(n,)`` int64, ``UNKNOWN`` where it is not a goal of this buffer
-        """
+        """As :meth:`add`, without storing any; ``UNKNOWN`` where an observation is not a goal of this buffer."""
         return self._goal_ids[self.table.ids(self.check(observations, "observations"))]
 
     def record(self, ids: NDArray[np.int64], rewards: NDArray[Any], ended: NDArray[np.bool_]) -> None:
@@ -192,9 +172,7 @@ class GoalBuffer:
         """
         Draw goals uniformly, with replacement, see :meth:`favor_rewarded`.
 
-        :param n: how many, at least 1
-        :return: ids, shape ``(n,)`` int64
-        :raises ValueError: if the buffer is empty or ``n`` is not positive
+        :return: ids, shape ``(n,)`` int64; a ValueError if the buffer is empty or ``n`` is not positive
         """
         if len(self) == 0:
             raise ValueError("cannot sample from an empty goal buffer: add observations first")
@@ -236,10 +214,8 @@ class GoalBuffer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """
-        Write goals, their labels and held-out observations to an ``.npz`` file (no pickle). A file already there is replaced
-        only once the new one is whole.
-
-        :param path: where; ``.npz`` is appended if it is missing
+        Write goals, their labels and held-out observations to an ``.npz`` file (no pickle), whose ending may be left out. A
+        file already there is replaced only once the new one is whole.
         """
         target = _npz(path)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -17,8 +17,7 @@ from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
 
 def goal_trackers(env: VecEnv) -> list[GoalTracker]:
     """
-    :param env: a VecEnv with goal wrappers
-    :return: their trackers: one for a VecGoalBufferWrapper, else one an environment
+    :return: the trackers of its goal wrappers: one for a VecGoalBufferWrapper, else one an environment
     :raises ValueError: if it has none, or they do not share one goal buffer and the same rewards
     """
     wrapper = unwrap_vec_wrapper(env, VecGoalBufferWrapper)

@@ -10,7 +10,7 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
-from sb3_manygoals.checks import check_count
+from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.table import UNKNOWN
 
@@ -58,10 +58,9 @@ class LearningProgressSelector(GoalSelector):
 
     .. math:: p(g) = \sum_{k=i-m}^{i} \mathcal{L}_{k-m}(g) - \mathcal{L}_k(g)
 
-    An error L(g) is measured whenever the goal is in an update. The paper leaves open how negative values become
-    probabilities, and what goals with fewer than 2m + 1 measurements have. Here the former count as zero, the latter as the
-    mean of the others. Some goals are drawn uniformly, so that every goal keeps a chance. The current observation is chosen
-    only if it is the only goal.
+    An error L(g) is measured whenever the goal is in an update. Where the paper leaves it open, negative values count as zero,
+    goals with fewer than 2m + 1 measurements as the mean of the others, and some goals are drawn uniformly, so that each keeps
+    a chance. The current observation is chosen only if it is the only goal.
 
     :param m: the paper's m, 5 there
     :param uniform_share: share of goals drawn uniformly, in (0, 1]
@@ -69,9 +68,7 @@ class LearningProgressSelector(GoalSelector):
     """
 
     def __init__(self, m: int = 5, uniform_share: float = 0.1) -> None:
-        if not 0.0 < uniform_share <= 1.0:
-            raise ValueError(f"uniform_share must be in (0, 1], for every goal to keep a chance, got {uniform_share!r}")
-        self.m, self.uniform_share = check_count("m", m), float(uniform_share)
+        self.m, self.uniform_share = check_count("m", m), check_number("uniform_share", uniform_share, "(0, 1]")
         self.forget()
 
     def forget(self) -> None:
@@ -106,8 +103,7 @@ class LearningProgressSelector(GoalSelector):
             return uniform
         weights /= weights[known].max()  # for no sum to overflow
         weights = np.where(known, weights, weights[known].mean())
-        mixed: NDArray[np.float64] = (1.0 - self.uniform_share) * weights / weights.sum() + self.uniform_share * uniform
-        return mixed
+        return np.asarray((1.0 - self.uniform_share) * weights / weights.sum() + self.uniform_share * uniform)
 
     def select(self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         everywhere = self.probabilities(len(goal_buffer))

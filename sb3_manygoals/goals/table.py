@@ -17,10 +17,8 @@ UNKNOWN = -1
 
 class ObservationTable:
     """
-    Distinct observations in one array, numbered in the order in which they came. Two are the same if their bytes are.
-
-    They are found by a hash of 64 bits and compared with the bytes kept; where two share a hash, the second is found by its
-    bytes.
+    Distinct observations in one array, numbered in the order in which they came. Two are the same if their bytes are. They
+    are found by a hash and compared with the bytes kept; where two share a hash, the second is found by its bytes.
 
     :param observation_space: a space whose elements are single arrays
     :param capacity: the greatest number of observations; memory is touched only as they come in
@@ -49,7 +47,7 @@ class ObservationTable:
 
     def ids(self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None = None) -> NDArray[np.int64]:
         """
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :param observations: shape ``(n, *observation_space.shape)``
         :param guess: the numbers that they are likely to have, which saves time, shape ``(n,)``
         :return: their numbers, ``UNKNOWN`` for those that are not in the table, shape ``(n,)``
         """

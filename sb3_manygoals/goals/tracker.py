@@ -58,18 +58,7 @@ class Starts:
 class GoalTracker:
     """
     The core of both goal wrappers: the goal of each of ``n_envs`` environments, and the rewards and ends of its episode, as in
-    Algorithm 1 of Veeriah et al. 2018.
-
-    :param goal_buffer: the known goals; every observation is added to it, and goals are compared by the ids it gives
-    :param n_envs: number of environments
-    :param selector: rule that chooses goals, uniform if None
-    :param max_episode_steps: steps an episode may take, T in Algorithm 1
-    :param goal_reward: reward of the transition that reaches the goal
-    :param step_reward: reward of every other transition
-    :param reset_worlds: whether the end of a goal episode resets the world, or the world goes on with another goal. "auto":
-        reset if its starts are broad, and else only after 20 ``max_episode_steps``
-    :raises TypeError: if ``selector`` is none
-    :raises ValueError: if a count is not positive, or ``goal_reward`` is not greater than ``step_reward``
+    Algorithm 1 of Veeriah et al. 2018. Arguments are as of :class:`~sb3_manygoals.GoalBufferWrapper`.
     """
 
     def __init__(
@@ -103,7 +92,6 @@ class GoalTracker:
         self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)  # since the world was reset
 
     def seed(self, seed: int | None) -> None:
-        """:param seed: of the choice of goals; None for a random one"""
         # tagged: the environment draws its own numbers with default_rng(seed)
         self.rng = np.random.default_rng(None if seed is None else (seed, _GOAL_STREAM))
 
@@ -124,14 +112,8 @@ class GoalTracker:
         self, observations: NDArray[Any], goals: Sequence[NDArray[Any] | None], move: Callable[[], NDArray[Any]]
     ) -> NDArray[Any]:
         """
-        Begin an episode in every environment.
-
-        :param observations: the first ones, shape ``(n_envs, *observation_space.shape)``
-        :param goals: the goal of each environment, chosen by the selector if None
-        :param move: makes a random step everywhere and returns the observations. It is called while all that was met is held
-            out and no goal can be chosen (Algorithm 1, line 2)
-        :return: the current observations
-        :raises ValueError: if no goal can be found
+        Begin an episode in every environment. ``move`` makes a random step everywhere and returns the observations, while all
+        that was met is held out (Algorithm 1, line 2). Returns the current observations; a ValueError if no goal is found.
         """
         ids = self.goal_buffer.add(observations)
         n_moves = 0
@@ -153,13 +135,8 @@ class GoalTracker:
         anew: NDArray[np.bool_] | bool = True,
     ) -> None:
         """
-        Begin an episode in some environments.
-
-        :param rows: which environments, shape ``(k,)``
-        :param current_ids: ids of their current observations, shape ``(k,)``
-        :param goal: an observation, which may be unknown or held out; chosen by the selector if None
-        :param anew: whether their worlds were reset, shape ``(k,)`` or one answer for all
-        :raises ValueError: if no goal is given and none is known, or the goal is no observation; nothing has changed then
+        Begin an episode in some environments, which show ``current_ids``; ``anew`` says whether their worlds were reset. The
+        goal may be unknown or held out; a ValueError, and nothing has changed, if it is no observation, or none is known.
         """
         if goal is not None:
             ids = self.goal_buffer.ids(self.goal_buffer.check(goal, "goal", axes=0)[None])
@@ -182,13 +159,8 @@ class GoalTracker:
         infos: Sequence[dict[str, Any]],
     ) -> GoalStep:
         """
-        Take in one step of every environment. The observations become known goals.
-
-        :param observations: where the step led, terminal ones included, shape ``(n_envs, *observation_space.shape)``
-        :param env_rewards: the environments' own, shape ``(n_envs,)``, as ``env_terminated`` and ``env_truncated``
-        :param infos: one dict an environment; all of the above, ids and outcome are written into it
-        :return: the outcome
-        :raises ValueError: if an environment's reward is not finite
+        Take in one step of every environment, with where it led, terminal observations included, which become known goals.
+        Ids and outcome are written into ``infos``. A ValueError if an environment's reward is not finite.
         """
         guards.check_finite(env_rewards, "a reward", self)
         self.steps += 1
@@ -224,11 +196,6 @@ class GoalTracker:
         return guards.own_observation(observation, self.goal_buffer.shape, self.goal_buffer.dtype, what, self, row)
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
-        """
-        :param achieved_goal: one observation or a batch, as ``desired_goal``; ``info`` is not used
-        :return: a float for one observation, float32 of shape ``(n,)`` for a batch
-        :raises ValueError: if a shape or dtype is another
-        """
         achieved = self.goal_buffer.check(achieved_goal, "achieved_goal", axes=None)
         desired = self.goal_buffer.check(desired_goal, "desired_goal", axes=None)
         if achieved.shape != desired.shape:

@@ -24,11 +24,7 @@ _FIRST = np.array([0])
 
 
 def goal_observation_space(observation_space: spaces.Space[Any]) -> spaces.Dict:
-    """
-    :param observation_space: of an environment without goals
-    :return: the GoalEnv space: the same three times, as observation, achieved_goal and desired_goal
-    :raises TypeError: if its observations cannot be goals
-    """
+    """The GoalEnv space: a space three times. A TypeError if its elements cannot be goals."""
     check_goal_space(observation_space)
     return spaces.Dict({key: observation_space for key in ("observation", "achieved_goal", "desired_goal")})
 
@@ -49,9 +45,10 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     :param env: an environment whose observation is one array
     :param goal_buffer: where goals are kept, to be shared between environments; a new one if None
     :param selector: rule that chooses goals, uniform if None
-    :param settings: ``max_episode_steps``, ``goal_reward``, ``step_reward`` and ``reset_worlds``, as of
-        :class:`~sb3_manygoals.goals.GoalTracker`. ``reset`` with a seed, options or a goal always resets the world
-    :raises TypeError: if the observations cannot be goals
+    :param settings: ``max_episode_steps`` (50), the paper's T; ``goal_reward`` (0.0) of the transition that reaches the goal,
+        ``step_reward`` (-0.1) of every other one; ``reset_worlds``, whether the end of a goal episode resets the world,
+        "auto": if its starts are broad, and else only after 20 ``max_episode_steps``. ``reset`` with a seed or options does
+    :raises TypeError: if the observations cannot be goals, or ``selector`` is none
     :raises ValueError: if ``goal_buffer`` is for another space, or a number makes no sense
     """
 
@@ -114,7 +111,10 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         return _goal_obs(observation, tracker.desired_goals[0]), float(step.rewards[0]), terminated, truncated, info
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
-        """The reward of a transition that led to ``achieved_goal``; see :meth:`GoalTracker.compute_reward`."""
+        """
+        The reward of a transition that led to ``achieved_goal``, a float; float32 of shape ``(n,)`` for a batch. A ValueError
+        if a shape or dtype is another.
+        """
         return self.goal_tracker.compute_reward(achieved_goal, desired_goal, info)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
@@ -141,10 +141,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     raises a RuntimeError if a worker of a SubprocVecEnv has died.
 
     :param venv: vectorized environment whose observation is one array
-    :param goal_buffer: where goals are kept; a new one if None
-    :param selector: rule that chooses goals, uniform if None
-    :param settings: as of ``GoalBufferWrapper``. Where worlds are reset, a Monitor around one must allow early resets, as it
-        does by default
+    :param goal_buffer: as of ``GoalBufferWrapper``, like ``selector`` and ``settings``. Where worlds are reset, a Monitor
+        around one must allow early resets, as it does by default
     :raises TypeError: if the observations cannot be goals
     :raises ValueError: if ``reset_worlds`` is asked of a VecEnv that cannot, or another argument makes no sense
     """

@@ -178,10 +178,8 @@ class GoalDQN(DQN):
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """
-        As SB3's. The goals known so far are kept.
+        As SB3's, for an environment with goals or without. The goals known so far are kept.
 
-        :param env: the environment to continue in, with goals or without
-        :param force_reset: whether to reset it before training
         :raises ValueError: if it comes with another goal buffer that is not empty
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
@@ -244,12 +242,7 @@ class GoalDQN(DQN):
         self.goal_buffer.save(path)
 
     def load_goal_buffer(self, path: str | os.PathLike[str]) -> None:
-        """
-        Replace the goals by those written by :meth:`save_goal_buffer`.
-
-        :param path: of the ``.npz`` file
-        :raises TypeError: if the goals are in the replay memory
-        """
+        """Replace the goals by those written by :meth:`save_goal_buffer`. A TypeError if they are in the replay memory."""
         if self.goals_in_replay:
             raise TypeError("the goals of this model are in its replay memory: use load_replay_buffer")
         self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"])
@@ -261,10 +254,8 @@ class GoalDQN(DQN):
 
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """
-        Replace the transitions by those written by ``save_replay_buffer``; their next observations become known goals.
-
-        :param path: of the pickle; ``truncate_last_traj`` is not used
-        :raises ValueError: if the model that wrote them had another ``action_masks``
+        Replace the transitions by those written by ``save_replay_buffer``; their next observations become known goals. A
+        ValueError if the model that wrote them had another ``action_masks``; ``truncate_last_traj`` is not used.
         """
         before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
@@ -289,24 +280,21 @@ class GoalDQN(DQN):
         planned: bool | None = None,
     ) -> TaskPolicy:
         """
-        A policy for a task, made of the network as it is now. Give it to SB3's ``evaluate_policy``, or ask its ``predict``;
-        observations are those of the environment without goals.
+        A policy for a task, made of the network as it is now; observations are those of the environment without goals.
 
         It goes for the highest discounted reward. That is exact, up to errors of the network, for tasks that end at their
         first reward in worlds without chance. An end without reward counts as a failure. A reward that ends nothing is gone
-        for and stayed at, with a warning. Remembered rewards are means. If each step costs the same, as in MountainCar, that
-        is accounted for; other negative rewards are refused.
+        for and stayed at, with a warning. If each step costs the same, that is accounted for; other negative rewards are
+        refused.
 
         :param reward: None for the rewards that the environment gave while the model learned; else a function of a batch of
             observations, or an array, that gives a number of at least 0 for each of ``model.goal_buffer.observations``
         :param gamma: discount of the task, in (0, 1]; None: the model's. Another one is exact without chance only
-        :param planned: whether to take the actions of the last plan where it knows a way to a reward, often long before the
-            network does, and the network's elsewhere. None: if there is a plan, as with PlannedTargets after learning, but not
-            in a loaded model
+        :param planned: whether to take the actions of the last plan where it knows a way to a reward, and the network's
+            elsewhere. None: if there is a plan, as with PlannedTargets after learning, but not in a loaded model
         :return: an SB3 policy, independent of what the model learns from now on
         :raises TypeError: if the goals are in the replay memory
-        :raises ValueError: if no known observation is rewarded, or rewards are negative, not finite or of another shape, or a
-            number is out of its range, or there is no plan
+        :raises ValueError: if no known observation is rewarded, an argument is out of its range, or there is no plan
         """
         if self.goals_in_replay:
             raise TypeError("the goals of this model are in its replay memory, and are forgotten: their rewards are not known")

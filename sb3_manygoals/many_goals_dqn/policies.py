@@ -30,8 +30,6 @@ class ManyGoalsPolicy(BasePolicy):
     """
     A universal Q-network and its target network, for goal observations; as ``"MlpPolicy"`` for vectors.
 
-    :param observation_space: Dict with "observation", "achieved_goal" and "desired_goal"
-    :param action_space: Discrete
     :param lr_schedule: learning rate, a function of the remaining progress
     :param net_arch: widths of the shared layers after the features extractor; by default two of 512
     :param embedding_dim: width of the state and the goal embedding
@@ -44,7 +42,6 @@ class ManyGoalsPolicy(BasePolicy):
         in the first updates. 0.0: no average, actions are those of the trained network
     :param channels_last: whether the last axis of images holds the channels. None: as the shape tells
     :param features_extractor_class: SB3 features extractor, the first part of the trunk; it sees images channels first
-    :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
     :param optimizer_class: Adam by default. For the paper's RMSProp use SB3's ``RMSpropTFLike``, whose epsilon, here 1e-12 by
         default, is inside the root: second moments of torch's RMSprop decay into denormal numbers, which are slow

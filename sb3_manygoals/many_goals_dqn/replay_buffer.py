@@ -51,12 +51,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     has no room for one: then whole observations are kept again. Outcomes of actions are counted for
     :class:`~sb3_manygoals.many_goals_dqn.planning.ReplayModel`.
 
-    :param buffer_size: transitions kept, all environments together
-    :param observation_space: goal observation space, Dict with "observation"
-    :param action_space: Discrete
-    :param device: device of batches
-    :param n_envs: number of parallel environments
-    :param optimize_memory_usage: must be False; part of SB3's interface
+    :param buffer_size: transitions kept, all environments together; what follows is as of SB3's ``ReplayBuffer``
     :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
     :param as_numbers: whether to keep numbers only, 18 bytes a transition beside the table: observations without a number are
         lost, and their transitions never sampled

@@ -167,12 +167,10 @@ class TDTargets(Targets):
         if self.goal_sampling == "behavior":
             return self._paired_losses(draw)
         batch, goals, goal_ids = draw
-        net, target, n = self.learner.policy.q_net, self.learner.policy.q_net_target, len(batch.actions)
+        net, target = self.learner.policy.q_net, self.learner.policy.q_net_target
         with th.no_grad():
-            features = target.trunk(th.cat([batch.next_observations, goals]))
-            next_q = target.pairwise(target.state_embedding(features[:n]), target.goal_embedding(features[n:]))
-        features = net.trunk(th.cat([batch.observations, goals]))
-        q = net.pairwise_taken(net.state_embedding(features[:n]), net.goal_embedding(features[n:]), batch.actions)
+            next_q = target.pairwise(*target.embed(batch.next_observations, goals))
+        q = net.pairwise_taken(*net.embed(batch.observations, goals), batch.actions)
         return pairwise_td_loss(q, self._targets(next_q, batch.next_ids[:, None] == goal_ids, batch))
 
     def _paired_losses(self, draw: Draw) -> th.Tensor:
@@ -192,19 +190,16 @@ class TDTargets(Targets):
 class PlannedTargets(Targets):
     """
     Values from value iteration in the replay memory (:class:`~sb3_manygoals.many_goals_dqn.planning.ReplayPlan`), for worlds
-    whose observations recur: of all goals, or of draws of them where all are too many for ``max_plan_bytes``. The network
-    learns the values of all actions and which of them are best, in states drawn uniformly, however often they were met. Errors
-    are measured in steps; a step costs ``goal_reward - step_reward``. During training, behavior follows the plan, and
-    exploration the counts (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`), also where a goal is not planned.
+    whose observations recur. The network learns the values of all actions and which of them are best, in states drawn
+    uniformly. Errors are measured in steps; a step costs ``goal_reward - step_reward``. During training, behavior follows the
+    plan, and exploration the counts (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`).
 
     :param learner: whose network is trained
     :param growth: plan again when the number of environment steps has grown by this factor, above 1
     :param sweeps: maximal number of sweeps of value iteration
     :param max_plan_bytes: memory for the plan, five bytes for a pair of state and goal (six from 128 actions on)
     :param fresh_goals: where not all goals fit: goals exchanged for fresh ones for each update
-    :param near_decay: a pair d steps apart has weight ``near_decay ** d + near_floor``, see
-        :func:`~sb3_manygoals.losses.near_weights`; 1.0 for equal weights
-    :param near_floor: weight of the farthest pairs
+    :param near_decay: of :func:`~sb3_manygoals.losses.near_weights`, as ``near_floor``; 1.0 for equal weights
     :param best_weight: weight of :func:`~sb3_manygoals.losses.best_action_loss`, relative to the squared error of values
     :param temperature: of that loss
     :raises ValueError: if an argument is out of its range
@@ -275,11 +270,10 @@ class PlannedTargets(Targets):
         """Every state with every goal, all actions whose value the plan knows."""
         batch, goals, goal_ids = draw
         assert batch.states is not None
-        net, n = self.learner.policy.q_net, len(batch.observations)
+        net = self.learner.policy.q_net
         values = self.plan.action_values(batch.states.cpu().numpy(), goal_ids.cpu().numpy())
         planned = th.as_tensor(values, device=goals.device)
-        features = net.trunk(th.cat([batch.observations, goals]))
-        q = net.pairwise(net.state_embedding(features[:n]), net.goal_embedding(features[n:]))
+        q = net.pairwise(*net.embed(batch.observations, goals))
         told = ~planned.isnan()
         known = told.any(dim=2)
         best = planned.nan_to_num(nan=-th.inf).amax(dim=2, keepdim=True)

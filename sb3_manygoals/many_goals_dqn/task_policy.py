@@ -36,11 +36,8 @@ class TaskPolicy(BasePolicy):
     *d*, in steps, that the values of a universal value function tell. The goal is chosen anew at each step. See
     :meth:`ManyGoalsDQN.task_policy <sb3_manygoals.ManyGoalsDQN.task_policy>`, which makes one from a copy of the network.
 
-    :param observation_space: of the environment, without goals
-    :param action_space: Discrete
     :param q_net: the universal value function
-    :param goals: rewarded observations, shape (G, *observation_space.shape)
-    :param rewards: of each goal, positive, shape (G,)
+    :param goals: rewarded observations, shape (G, *observation_space.shape), and ``rewards``, positive, of each, shape (G,)
     :param values: discount, value of a goal reached, and reward of a step, with which ``q_net`` was trained
     :param gamma: discount of the task
     :param table: states and the action to take in each, -1 for that of the network; shape (S,); or None
@@ -105,12 +102,9 @@ class TaskPolicy(BasePolicy):
         action_masks: NDArray[Any] | None = None,
     ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
         """
-        Greedy actions.
-
         :param observation: one of the environment without goals, or a batch
-        :param state: not used, as ``episode_start`` and ``deterministic``
         :param action_masks: actions allowed, shape (A,) or (n, A), None for all, as in sb3-contrib
-        :return: actions, int64, of shape () or (n,), and ``state``
+        :return: greedy actions, int64, of shape () or (n,), and ``state``, which is not used
         :raises ValueError: if the observation is not of this space, or masks do not fit it or allow no action
         """
         if isinstance(observation, dict):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
+from sb3_manygoals import GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.goals.tracker import Starts
 from tests.sb3_manygoals.worlds import Corridor
@@ -119,11 +119,3 @@ def test_who_asks_for_something_gets_a_reset(asked):
     assert obs["observation"].argmax() == asked.get("options", {}).get("cell", 20)
     if "goal" in asked.get("options", {}):
         assert obs["desired_goal"].argmax() == 9
-
-
-def test_other_goals_make_it_forget_its_starts():
-    player = Player(True, max_episode_steps=5).play(50)
-    player.episodes.adopt(player.env.goal_buffer)
-    assert player.episodes.starts.n > 5
-    player.episodes.adopt(GoalBuffer(Corridor(LENGTH).observation_space))
-    assert player.episodes.starts.n == 0
