@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals import guards
@@ -63,8 +64,9 @@ class GoalTracker:
 
     def __init__(
         self,
-        goal_buffer: GoalBuffer,
-        n_envs: int = 1,
+        observation_space: spaces.Space[Any],
+        n_envs: int,
+        goal_buffer: GoalBuffer | None = None,
         selector: GoalSelector | None = None,
         max_episode_steps: int = 50,
         goal_reward: float = 0.0,
@@ -77,8 +79,11 @@ class GoalTracker:
             raise ValueError(f"goal_reward must be greater than step_reward, both finite, got {goal_reward} and {step_reward}")
         if selector is not None and not isinstance(selector, GoalSelector):
             raise TypeError(f"selector must be a GoalSelector or None, got {selector!r}")
-        self.goal_buffer = goal_buffer
-        self.n_envs = check_count("n_envs", n_envs)
+        self.goal_buffer = GoalBuffer(observation_space) if goal_buffer is None else goal_buffer
+        known = self.goal_buffer.observation_space
+        if known != observation_space:
+            raise ValueError(f"goal_buffer is for observations of {known}, the environment has {observation_space}")
+        self.n_envs = n_envs
         self.selector = UniformSelector() if selector is None else selector
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
         self.goal_reward = float(goal_reward)
@@ -86,7 +91,7 @@ class GoalTracker:
         self.reset_worlds = reset_worlds
         self.starts = Starts()
         self.rng = np.random.default_rng()
-        self.desired_goals: NDArray[Any] = np.zeros((n_envs, *goal_buffer.shape), dtype=goal_buffer.dtype)
+        self.desired_goals: NDArray[Any] = np.zeros((n_envs, *self.goal_buffer.shape), dtype=self.goal_buffer.dtype)
         self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
         self.steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
         self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)  # since the world was reset

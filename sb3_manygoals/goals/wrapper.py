@@ -64,7 +64,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         )
         super().__init__(env)
         self.observation_space = goal_observation_space(env.observation_space)  # type: ignore[assignment]
-        self.goal_tracker = GoalTracker(_buffer_for(env.observation_space, goal_buffer), 1, selector, **settings)
+        self.goal_tracker = GoalTracker(env.observation_space, 1, goal_buffer, selector, **settings)
         self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = None  # where a world stands that is not to be reset
 
     @property
@@ -160,8 +160,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             if settings.get("reset_worlds", "auto") == "auto":
                 settings["reset_worlds"] = False
         super().__init__(venv, observation_space=goal_observation_space(venv.observation_space))
-        goal_buffer = _buffer_for(venv.observation_space, goal_buffer)
-        self.goal_tracker = GoalTracker(goal_buffer, venv.num_envs, selector, **settings)
+        self.goal_tracker = GoalTracker(venv.observation_space, venv.num_envs, goal_buffer, selector, **settings)
         self._returns = np.zeros(venv.num_envs)
 
     @property
@@ -271,16 +270,6 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         observations = self.goal_buffer.check(np.array(venv_obs), "observations")
         guards.check_finite(observations, what, self.goal_tracker)
         return observations
-
-
-def _buffer_for(observation_space: spaces.Space[Any], goal_buffer: GoalBuffer | None) -> GoalBuffer:
-    if goal_buffer is None:
-        return GoalBuffer(observation_space)
-    if goal_buffer.observation_space != observation_space:
-        raise ValueError(
-            f"goal_buffer is for observations of {goal_buffer.observation_space}, the environment has {observation_space}"
-        )
-    return goal_buffer
 
 
 def _goal_obs(shown: NDArray[Any], desired: NDArray[Any]) -> GoalObs:
