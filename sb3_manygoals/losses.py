@@ -87,8 +87,7 @@ def best_action_loss(q: th.Tensor, known: th.Tensor, best: th.Tensor, temperatur
 
 def pairwise_td_loss(q: th.Tensor, targets: th.Tensor) -> th.Tensor:
     r"""
-    The paper's :math:`\mathcal{L}(g)` of each goal: the squared Bellman error, averaged over the transitions. The loss of an
-    update, :math:`\mathcal{L}^Q`, is the mean over goals.
+    The paper's :math:`\mathcal{L}(g)` of each goal: the squared Bellman error, averaged over the transitions.
 
     :param q: values of the actions taken, shape (S, G)
     :param targets: from :func:`pairwise_td_targets`, shape (S, G)

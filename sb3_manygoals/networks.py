@@ -105,10 +105,8 @@ class Preprocess(nn.Module):
 
     def fit(self, observations: th.Tensor) -> None:
         """
-        Standardize by these observations from now on. Elements that have hardly varied may vary later, so a standard
-        deviation counts as at least half the median of those that vary, and a constant element's as the median.
-
-        :param observations: shape (B, *observation_space.shape)
+        Standardize by these observations, shape (B, *observation_space.shape). What has hardly varied may vary later:
+        a deviation counts as at least half the median of those that vary, and a constant element's as the median.
         """
         scaled = self._scaled(observations)
         deviation = scaled.std(dim=0, correction=0)
@@ -245,11 +243,7 @@ class UniversalQNetwork(nn.Module):
         return q
 
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
-        """
-        :param states: state embeddings, shape (S, D), or (S, A D) in :class:`DistanceQNetwork`
-        :param goals: goal embeddings, shape (G, D)
-        :return: values of every state for every goal, shape (S, G, A)
-        """
+        """Values of every state for every goal, shape (S, G, A), from the embeddings of both, see :meth:`embed`."""
         weighted = goals[:, None, :] * self.head.weight  # (G, A, D)
         q = linear(states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals)))
         return q.view(len(states), len(goals), -1)

@@ -45,16 +45,12 @@ class ObservationTable:
         view.flags.writeable = False
         return view
 
-    def ids(self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None = None) -> NDArray[np.int64]:
-        """
-        :param observations: shape ``(n, *observation_space.shape)``
-        :param guess: the numbers that they are likely to have, which saves time, shape ``(n,)``
-        :return: their numbers, ``UNKNOWN`` for those that are not in the table, shape ``(n,)``
-        """
-        return self._look_up(observations, guess, False)
+    def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """The numbers of observations, ``UNKNOWN`` for those that are not in the table, shape ``(n,)``."""
+        return self._look_up(observations, None, False)
 
     def add(self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None = None) -> NDArray[np.int64]:
-        """As :meth:`ids`, taking in those that are new while there is room."""
+        """As :meth:`ids`, taking in what is new while there is room. To guess their numbers, shape ``(n,)``, saves time."""
         return self._look_up(observations, guess, True)
 
     def _look_up(self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None, take_in: bool) -> NDArray[np.int64]:

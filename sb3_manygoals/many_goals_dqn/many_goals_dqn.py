@@ -91,11 +91,9 @@ class ManyGoalsDQN(GoalDQN):
         and ``model.targets`` say
     :param target_kwargs: arguments of the ``target_class``
     :param exploration_fraction: share of training over which the exploration rate falls, linearly
-    :param exploration_initial_eps: initial exploration rate: the share of goal episodes that explore with planned targets, the
-        share of random actions with others
-    :param exploration_final_eps: final exploration rate
-    :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` without goals: ``goal_buffer``,
-        ``selector``, ``max_episode_steps``, ``goal_reward``, ``step_reward``, ``reset_worlds``
+    :param exploration_initial_eps: initial exploration rate, ``exploration_final_eps`` the final one: the share of goal
+        episodes that explore with planned targets, the share of random actions with others
+    :param goal_wrapper_kwargs: arguments of the :class:`GoalBufferWrapper` put around an ``env`` without goals
     :param goals_in_replay: whether the goals are the next observations in the replay memory, for worlds that show too many, as
         games do; see :class:`~sb3_manygoals.many_goals_dqn.ReplayGoals`. It needs ``TDTargets`` and uniform choice of goals
     :param replay_buffer_class: :class:`ManyGoalsReplayBuffer`, which None stands for, or a subclass, such as
@@ -324,8 +322,7 @@ class ManyGoalsDQN(GoalDQN):
         """
         As SB3's; ``total_timesteps`` may be a float such as ``3e6``.
 
-        :raises ValueError: if ``total_timesteps`` is not a finite number of at least 1, or an environment gives an observation
-            that is not of its space, or a reward that is not finite
+        :raises ValueError: if ``total_timesteps`` is below 1, or an environment gives what is not finite or not of its space
         :raises RuntimeError: if a worker of a SubprocVecEnv has died
         :raises FloatingPointError: if a loss is not finite, see :func:`~sb3_manygoals.guards.check_loss`
         """

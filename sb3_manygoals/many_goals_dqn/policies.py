@@ -156,10 +156,7 @@ class ManyGoalsPolicy(BasePolicy):
         return self.action_values(observation).argmax(dim=1)  # type: ignore[arg-type]
 
     def action_values(self, observation: dict[str, th.Tensor]) -> th.Tensor:
-        """
-        :param observation: goal observations, tensors of shape (B, *space.shape)
-        :return: values of all actions, by which greedy ones are chosen, shape (B, A)
-        """
+        """Values of all actions, by which greedy ones are chosen, shape (B, A)."""
         network = self.q_net if self.q_net_ema is None else self.q_net_ema
         return network(observation["observation"], observation["desired_goal"])  # type: ignore[no-any-return]
 

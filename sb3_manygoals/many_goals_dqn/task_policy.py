@@ -71,11 +71,7 @@ class TaskPolicy(BasePolicy):
         self._power = _power(gamma, values[0])
 
     def action_values(self, observations: th.Tensor, masks: th.Tensor | None = None) -> tuple[th.Tensor, th.Tensor]:
-        """
-        :param observations: shape (B, *observation_space.shape)
-        :param masks: actions allowed, shape (B, A) bool, None for all
-        :return: the best goal of each observation, as a row of ``goals``, shape (B,); its values of all actions, (B, A)
-        """
+        """The best goal of each of B observations, as a row of ``goals``; its values of all actions, shape (B, A)."""
         gamma, goal_reward, step_reward = self.values
         q = self.q_net.pairwise(self.q_net.state_embedding(self.q_net.trunk(observations)), self._embedded)
         if masks is not None:
