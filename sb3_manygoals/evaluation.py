@@ -47,8 +47,7 @@ class MasteryResult:
     """
     What :func:`evaluate_mastery` found.
 
-    :ivar rate: mastery, the share of episodes that reached their goal, in [0, 1]
-    :ivar interval: 95% bootstrap interval of ``rate`` over goals
+    :ivar rate: mastery, the share of episodes that reached their goal, with a 95% bootstrap ``interval`` over goals
     :ivar reached: whether each episode reached its goal, shape (n_goals, episodes_per_goal)
     :ivar steps: steps it took, 0 if the start was the goal, -1 if it was not reached; of the same shape
     :ivar ceiling: the best probability of reaching each goal from the same start, of the same shape, or None
@@ -88,7 +87,6 @@ def evaluate_mastery(
     :param model: acts towards goals; asked for deterministic actions
     :param env: vector environment without goals, of single arrays and discrete actions, in any autoreset mode
     :param goals: observations to reach, shape (n_goals, *observation_space.shape)
-    :param max_steps: steps allowed
     :param epsilon: probability of a random action instead of the model's: greedy policies circle for ever where they are wrong
     :param episodes_per_goal: starts tried for each goal
     :param seed: of starts, random actions, and the bootstrap

@@ -143,7 +143,6 @@ class PaddedCNN(BaseFeaturesExtractor):
     at the right where a window would not fit. 84x84 images and ``ATARI_LAYERS`` need none: that is the Nature CNN.
 
     :param observation_space: image space, channels first
-    :param features_dim: width of the fully connected layer
     :param layers: (channels, kernel, stride) of each convolution; None: ``ATARI_LAYERS`` if both sides have at least 36
         pixels, else ``MASTERY_LAYERS``
     :raises ValueError: if the observations are not images

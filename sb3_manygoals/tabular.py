@@ -226,10 +226,8 @@ class TabularAllGoals(OffPolicyAlgorithm):
 
     def predict(self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False) -> Any:
         """
-        :param observation: dict with "observation" and "desired_goal", the numbers of states, of shape () or (n,)
-        :param deterministic: True for greedy actions, else epsilon-greedy ones
-        :return: actions, int64, of the same shape, and ``state``, which is not used, as ``episode_start``
-        :raises ValueError: if ``observation`` is not such a dict, or there is no such state
+        As ManyGoalsDQN's, for a dict with "observation" and "desired_goal", the numbers of states, of shape () or (n,). A
+        ValueError if ``observation`` is not such a dict, or there is no such state.
         """
         if not isinstance(observation, dict) or not {"observation", "desired_goal"} <= observation.keys():
             raise ValueError(f'observation must be a dict with "observation" and "desired_goal", got {observation!r}')

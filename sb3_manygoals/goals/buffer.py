@@ -31,10 +31,9 @@ class GoalBuffer:
     Once ``capacity`` goals are in, new observations have the id ``UNKNOWN`` (-1), as have held-out ones; a warning says so
     once. :attr:`table` has the held-out ones that were met too.
 
-    :param observation_space: the space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
+    :param observation_space: of the observations: Box, Discrete, MultiDiscrete or MultiBinary; else a TypeError
     :param capacity: the greatest number of goals; memory is touched only as goals come in
     :param held_out: observations of shape ``(n, *observation_space.shape)`` that must never become goals, or None
-    :raises TypeError: if elements of ``observation_space`` are not single arrays of fixed shape
     :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
 

@@ -61,10 +61,8 @@ def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None = None)
 
 def as_goal_vec_env(env: GymEnv, monitor_wrapper: bool = True) -> VecEnv:
     """
-    As SB3's ``_wrap_env``, with goals and without VecTransposeImage, as networks put the channels first.
-
-    :param env: an environment or VecEnv, with a goal wrapper or without
-    :param monitor_wrapper: whether to put a Monitor around a single environment whose goal episodes none monitors
+    As SB3's ``_wrap_env``, with goals and without VecTransposeImage, as networks put the channels first. ``monitor_wrapper``:
+    whether to put a Monitor around a single environment whose goal episodes none monitors.
     """
     env = pursue_goals(env)
     if isinstance(env, VecEnv):

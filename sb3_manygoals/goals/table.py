@@ -20,7 +20,6 @@ class ObservationTable:
     Distinct observations in one array, numbered in the order in which they came. Two are the same if their bytes are. They
     are found by a hash and compared with the bytes kept; where two share a hash, the second is found by its bytes.
 
-    :param observation_space: a space whose elements are single arrays
     :param capacity: the greatest number of observations; memory is touched only as they come in
     """
 

@@ -351,10 +351,7 @@ class GoalDQN(DQN):
         force_reset: bool = True,
         **kwargs: Any,
     ) -> SelfGoalDQN:
-        """
-        As SB3's. An ``env`` without goals is wrapped as that of the saved model, with the same observations held out. Load the
-        goals with :meth:`load_goal_buffer`.
-        """
+        """As SB3's. An ``env`` without goals is wrapped as before. Load the goals with :meth:`load_goal_buffer`."""
         if env is not None:
             kwargs["n_envs"] = env.num_envs if isinstance(env, VecEnv) else 1
         model = super().load(path, None, device, custom_objects, print_system_info, force_reset, **kwargs)

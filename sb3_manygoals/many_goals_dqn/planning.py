@@ -65,8 +65,8 @@ class ReplayModel:
 
     def options(self) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Option]]:
         """
-        An order of the states, those with the most options first; the place of each state in it; and the first option of all
-        states that have one, the second one, and so on. Actions that always led back to the same state are none.
+        An order of the states, those with the most options first; the place of each in it; and the first option of all states
+        that have one, the second one, and so on. Actions that always led back to the same state are none.
         """
         certain = np.flatnonzero((np.diff(self.on.indptr) == 1) & (np.diff(self.ends.indptr) == 0))
         idle = certain[self.on.indices[self.on.indptr[certain]] == certain // self.n_actions]
@@ -276,10 +276,7 @@ class ReplayPlan:
         return returns.astype(np.float32)
 
     def action_values(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """
-        Values of all actions for all pairs of S states and G goals (-1: unknown), shape (S, G, A). NaN where they are unknown:
-        the action had not been tried when this was planned, or its value is below ``horizon``.
-        """
+        """Of all actions for S states and G goals (-1: unknown), (S, G, A); NaN for those not tried or below ``horizon``."""
         model = self.model
         if model is None:
             return np.full((len(states), len(goal_ids), 1), np.nan, dtype=np.float32)

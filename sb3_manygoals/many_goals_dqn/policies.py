@@ -38,8 +38,7 @@ class ManyGoalsPolicy(BasePolicy):
     :param standardize: whether to standardize observations, element by element, by the goals known when learning starts
     :param head: "bilinear", as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`), or "distance"
         (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
-    :param ema_decay: decay of the exponential moving average of the weights, by which greedy actions are chosen; it is lower
-        in the first updates. 0.0: no average, actions are those of the trained network
+    :param ema_decay: decay of the average of the weights, by which greedy actions are chosen; 0.0: no average
     :param channels_last: whether the last axis of images holds the channels. None: as the shape tells
     :param features_extractor_class: SB3 features extractor, the first part of the trunk; it sees images channels first
     :param normalize_images: whether to divide images by 255
@@ -179,8 +178,8 @@ MlpPolicy = ManyGoalsPolicy
 class CnnPolicy(ManyGoalsPolicy):
     """
     For images. By default those with at least 36 pixels a side go through the convolutions of the Nature DQN
-    (:class:`~sb3_manygoals.networks.PaddedCNN`) alone, and smaller ones, which are mostly gridworlds, through two layers of
-    512 units. Arguments as in :class:`ManyGoalsPolicy`.
+    (:class:`~sb3_manygoals.networks.PaddedCNN`) alone, and smaller ones through two layers of 512 units. Arguments as in
+    :class:`ManyGoalsPolicy`.
     """
 
     def __init__(

@@ -114,8 +114,7 @@ class TDTargets(Targets):
     :param goal_sampling: the goals of an update. "uniform": drawn from the known goals, as in the paper. "batch": the distinct
         next observations of the sampled transitions, filled up with uniform ones. "behavior", the paper's on-policy baseline:
         each transition teaches only the goal pursued when it was made
-    :param update_interval: environment steps between updates of the target network
-    :param tau: step of these updates: 1.0 copies the weights
+    :param update_interval: environment steps between updates of the target network, of step ``tau``: 1.0 copies the weights
     :param initial_value: the value to which all pairs are initialized; None: that of a goal never reached,
         ``step_reward / (1 - gamma)``, to which all values would sink first if few goals are reached in an update
     :raises ValueError: if an argument is out of its range
@@ -195,10 +194,10 @@ class PlannedTargets(Targets):
     plan, and exploration the counts (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`).
 
     :param learner: whose network is trained
-    :param growth: plan again when the number of environment steps has grown by this factor, above 1
+    :param growth: plan again when the number of environment steps has grown by this factor
     :param sweeps: maximal number of sweeps of value iteration
-    :param max_plan_bytes: memory for the plan, five bytes for a pair of state and goal (six from 128 actions on)
-    :param fresh_goals: where not all goals fit: goals exchanged for fresh ones for each update
+    :param max_plan_bytes: memory for the plan, five bytes a pair of state and goal. Where not all goals fit, it is of draws of
+        them, and ``fresh_goals`` are exchanged for each update
     :param near_decay: of :func:`~sb3_manygoals.losses.near_weights`, as ``near_floor``; 1.0 for equal weights
     :param best_weight: weight of :func:`~sb3_manygoals.losses.best_action_loss`, relative to the squared error of values
     :param temperature: of that loss

@@ -1,5 +1,4 @@
 import csv
-import itertools
 
 import gymnasium as gym
 import numpy as np
@@ -138,24 +137,6 @@ def test_the_interval_is_the_bootstraps():
     resampled = np.random.default_rng(0).choice(reached, (20_000, 100)).mean(axis=1)
     np.testing.assert_allclose(result.interval, np.quantile(resampled, [0.025, 0.975]), atol=0.011)
     assert evaluate_mastery(model, env, goals[:80]).interval == (1.0, 1.0)
-
-
-def test_neighbouring_seeds_and_rounds_share_no_worlds():
-    starts = []
-
-    class Recorder:
-        def predict(self, observation, deterministic=False):
-            starts.append(observation["observation"])
-            return np.zeros(len(observation["observation"]), dtype=np.int64), None
-
-    env = gym.make_vec(SMALL, num_envs=40)
-    for seed in range(3):
-        evaluate_mastery(Recorder(), env, all_goals()[:40], max_steps=1, episodes_per_goal=3, seed=seed)
-    assert len(starts) == 9
-    for first, second in itertools.combinations(starts, 2):
-        n = min(len(first), len(second)) - 4
-        for shift in range(3):  # by one or two, as consecutive seeds would give, or none
-            assert (first[:n] == second[shift : shift + n]).all(axis=(1, 2, 3)).mean() < 0.3
 
 
 def test_the_callback_measures_before_during_and_after(tmp_path):
