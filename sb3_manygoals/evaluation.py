@@ -60,10 +60,7 @@ class MasteryResult:
     ceiling: NDArray[np.float64] | None = None
 
     def subset(self, goals: NDArray[Any]) -> MasteryResult:
-        """
-        :param goals: some of the goals, such as those held out: a mask of shape (n_goals,) or indexes
-        :return: their mastery; a ValueError if there are none
-        """
+        """Mastery of some of the goals, such as those held out: a mask or indexes. A ValueError if there are none."""
         return _result(self.steps[goals], None if self.ceiling is None else self.ceiling[goals], 0)
 
 

@@ -30,8 +30,7 @@ def pairwise_td_targets(
     :param achieved: whether the transition reached the goal, bool, shape (S, G)
     :param terminated: whether the environment itself ended, bool, shape (S,)
     :param gamma: discount factor, in [0, 1)
-    :param goal_reward: reward of the transition that reaches the goal
-    :param step_reward: reward of every other transition
+    :param goal_reward: reward of the transition that reaches the goal, ``step_reward`` of every other one
     :param next_action_mask: actions allowed in the next observations, bool, shape (S, A), None for all
     :return: targets, shape (S, G)
     """

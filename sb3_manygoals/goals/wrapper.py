@@ -111,10 +111,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         return _goal_obs(observation, tracker.desired_goals[0]), float(step.rewards[0]), terminated, truncated, info
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
-        """
-        The reward of a transition that led to ``achieved_goal``, a float; float32 of shape ``(n,)`` for a batch. A ValueError
-        if a shape or dtype is another.
-        """
+        """The reward of a transition that led to ``achieved_goal``; float32 of shape ``(n,)`` for a batch."""
         return self.goal_tracker.compute_reward(achieved_goal, desired_goal, info)
 
     def get_checkpoint_state(self) -> dict[str, Any]:

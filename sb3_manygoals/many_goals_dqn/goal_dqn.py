@@ -199,8 +199,7 @@ class GoalDQN(DQN):
             )
         self._check_memory(env)
         super().set_env(env, force_reset)
-        assert self.env is not None
-        self._adopt_goals(self.env)
+        self._adopt_goals(env)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         assert self.env is not None, "a model without an environment cannot learn"

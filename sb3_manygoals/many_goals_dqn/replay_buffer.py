@@ -210,9 +210,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         if len(self._fresh) >= max(_COUNT_EVERY, len(self._counted[0]) // 2):
             self._count_outcomes()
 
-    def _keys(
-        self, states: NDArray[np.int64], actions: NDArray[np.int64], next_states: NDArray[np.int64], ended: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def _keys(self, *columns: NDArray[np.int64]) -> NDArray[np.int64]:
+        states, actions, next_states, ended = columns
         return (states * self._n_actions + actions) << 32 | next_states << 1 | ended
 
     def _count_outcomes(self) -> None:
@@ -224,8 +223,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
     def outcomes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
-        :return: columns s, a, s' and whether the environment ended, by numbers of states, shape (K, 4), of all transitions
-            since states are numbered; how often each row occurred, shape (K,)
+        Columns s, a, s' and whether the environment ended, by numbers of states, shape (K, 4), of all transitions since states
+        are numbered; how often each row occurred, shape (K,).
         """
         self._count_outcomes()
         keys, counts = self._counted
@@ -242,10 +241,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         return {**numbers, **arrays, "states": states}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        A CheckpointError if the state is of a memory of another size, or keeps masks where this one does not. States have the
-        numbers of the table that this memory keeps.
-        """
+        """A CheckpointError if the state is of a memory of another size, or keeps masks where this one does not."""
         for name in ("buffer_size", "n_envs"):
             if state[name] != getattr(self, name):
                 raise CheckpointError(
