@@ -15,13 +15,7 @@ from sb3_manygoals.vec_env import current_reset_infos
 def read_action_masks(
     infos: Sequence[Mapping[str, Any]], n_actions: int, ended: NDArray[np.bool_] | None = None
 ) -> NDArray[np.bool_]:
-    """
-    :param infos: one for each environment, from a step or a reset
-    :param n_actions: A
-    :param ended: environments that have ended, shape (n,), where nothing need be allowed any more
-    :return: whether each action is allowed, shape (n, A)
-    :raises ValueError: if an info has no mask, or it has another shape, or allows nothing where something must be done
-    """
+    """As :func:`check_action_masks`, of one info for each environment. A ValueError also if one has no mask."""
     if not all("action_mask" in info for info in infos):
         raise ValueError(
             'action_masks=True needs an environment that gives info["action_mask"] at each reset and step, and this one does '
@@ -35,11 +29,8 @@ def current_action_masks(
 ) -> NDArray[np.bool_]:
     """
     :param env: has just been reset, or made a step; where an episode has ended, it shows the next one already
-    :param n_actions: A
-    :param infos: that the step returned; None after a reset
-    :param dones: that the step returned, shape (n,)
-    :return: the masks to act by, whether each action is allowed now, shape (n, A)
-    :raises ValueError: as :func:`read_action_masks`
+    :param infos: that the step returned, with ``dones``; None after a reset
+    :return: the masks to act by, shape (n, A). A ValueError as of :func:`read_action_masks`
     """
     if infos is None:
         return read_action_masks(current_reset_infos(env), n_actions)
@@ -51,9 +42,7 @@ def current_action_masks(
 
 def check_action_masks(masks: ArrayLike, n: int, n_actions: int, ended: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
     """
-    :param masks: given by a user, shape (n, A), or (A,) where n is 1; True or not 0 where an action is allowed
-    :param n: number of observations
-    :param n_actions: A
+    :param masks: not 0 where an action is allowed, shape (n, A), or (A,) where n is 1
     :param ended: environments that have ended, shape (n,), where nothing need be allowed any more
     :return: the same, bool, shape (n, A)
     :raises ValueError: if they have another shape or allow nothing
@@ -70,10 +59,6 @@ def check_action_masks(masks: ArrayLike, n: int, n_actions: int, ended: NDArray[
 
 
 def random_allowed(masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
-    """
-    :param masks: shape (n, A), something being allowed in each row
-    :param rng: draws n x A numbers
-    :return: an action for each row, uniform among those allowed, shape (n,)
-    """
+    """An action for each row of masks, shape (n, A), uniform among those allowed; ``rng`` draws n x A numbers."""
     actions: NDArray[np.int64] = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1)
     return actions

@@ -33,17 +33,11 @@ Ceiling = Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class MasteryPoint:
-    """
-    One measurement of a learning curve.
-
-    :ivar step: environment steps taken
-    :ivar training_seconds: time since training began, less the time the measurements took
-    :ivar greedy: mastery of the greedy policy
-    :ivar epsilon: mastery with some random actions
-    """
+    """One measurement of a learning curve: mastery of the greedy policy, and with some random actions."""
 
     step: int
     training_seconds: float
+    """Since training began, less the time the measurements took."""
     greedy: MasteryResult
     epsilon: MasteryResult
 
@@ -53,12 +47,10 @@ class MasteryResult:
     """
     What :func:`evaluate_mastery` found.
 
-    :ivar rate: mastery, the share of episodes that reached their goal, in [0, 1]
-    :ivar interval: bootstrap interval of ``rate`` over goals
+    :ivar rate: mastery, the share of episodes that reached their goal, with a 95% bootstrap ``interval`` over goals
     :ivar reached: whether each episode reached its goal, shape (n_goals, episodes_per_goal)
     :ivar steps: steps it took, 0 if the start was the goal, -1 if it was not reached; of the same shape
-    :ivar ceiling: the best probability of reaching each goal from the same start, of the same shape, or None. Its mean is the
-        best ``rate`` to be expected of any policy without random actions
+    :ivar ceiling: the best probability of reaching each goal from the same start, of the same shape, or None
     """
 
     rate: float
@@ -67,16 +59,9 @@ class MasteryResult:
     steps: NDArray[np.int64]
     ceiling: NDArray[np.float64] | None = None
 
-    def subset(self, goals: NDArray[Any], confidence: float = 0.95, seed: int = 0) -> MasteryResult:
-        """
-        :param goals: some of the goals, such as those held out: a mask of shape (n_goals,) or indexes; at least one
-        :param confidence: of the interval
-        :param seed: of the bootstrap
-        :return: their mastery
-        :raises ValueError: if there are none
-        """
-        ceiling = None if self.ceiling is None else self.ceiling[goals]
-        return _result(self.steps[goals], ceiling, confidence, seed)
+    def subset(self, goals: NDArray[Any]) -> MasteryResult:
+        """Mastery of some of the goals, such as those held out: a mask or indexes. A ValueError if there are none."""
+        return _result(self.steps[goals], None if self.ceiling is None else self.ceiling[goals], 0)
 
 
 def evaluate_mastery(
@@ -86,7 +71,6 @@ def evaluate_mastery(
     max_steps: int = 200,
     epsilon: float = 0.0,
     episodes_per_goal: int = 1,
-    confidence: float = 0.95,
     seed: int = 0,
     action_masks: bool = False,
     ceiling: Ceiling | None = None,
@@ -94,22 +78,17 @@ def evaluate_mastery(
     """
     Let the model try every goal from a random start: does it get there within ``max_steps`` (the paper: 200)?
 
-    All goals are pursued at once, one in each sub-environment; with more episodes than sub-environments, in rounds. Starts
-    are the environment's own resets, its seed in each round a hash of ``seed`` and the round. An episode in which the
-    environment ends before its goal has failed.
+    All goals are pursued at once, one in each sub-environment; with more episodes than sub-environments, in rounds. Starts are
+    the environment's own. An episode in which the environment ends before its goal has failed.
 
     :param model: acts towards goals; asked for deterministic actions
     :param env: vector environment without goals, of single arrays and discrete actions, in any autoreset mode
     :param goals: observations to reach, shape (n_goals, *observation_space.shape)
-    :param max_steps: steps allowed
-    :param epsilon: probability of a random action instead of the model's. The paper does not say whether it evaluates
-        greedily; greedy policies circle for ever where they are wrong, so give both
+    :param epsilon: probability of a random action instead of the model's: greedy policies circle for ever where they are wrong
     :param episodes_per_goal: starts tried for each goal
-    :param confidence: of the interval
     :param seed: of starts, random actions, and the bootstrap
-    :param action_masks: whether all actions obey the ``infos["action_mask"]`` of ``env``, which the model's ``predict`` gets
-        as ``action_masks``
-    :param ceiling: how likely the best policy reaches each goal from its start within ``max_steps``, for instance
+    :param action_masks: whether all actions obey ``infos["action_mask"]`` of ``env``, which the model's ``predict`` gets
+    :param ceiling: how likely the best policy reaches each goal from its start, for instance
         ``gym_twoRooms.oracle.mastery_ceiling(mdp, max_steps)``; None where it is not known
     :return: rate, interval, and the outcome of each episode
     :raises TypeError: if ``env`` is no vector environment, or its observations cannot be goals
@@ -120,7 +99,6 @@ def evaluate_mastery(
     check_count("episodes_per_goal", episodes_per_goal)
     check_count("seed", seed, least=0)
     check_number("epsilon", epsilon, "[0, 1]")
-    check_number("confidence", confidence, "(0, 1)")
     assert isinstance(env.single_action_space, spaces.Discrete)
     n_actions, n_envs = int(env.single_action_space.n), env.num_envs
     episode_goals = np.repeat(np.arange(len(goals)), episodes_per_goal)
@@ -157,7 +135,7 @@ def evaluate_mastery(
             active = active[~ended[active]]
     steps = steps.reshape(len(goals), episodes_per_goal)
     best = None if ceiling is None else _probabilities(ceiling(starts, goals[episode_goals]), steps.shape)
-    return _result(steps, best, confidence, seed)
+    return _result(steps, best, seed)
 
 
 def _step(
@@ -186,19 +164,17 @@ def _probabilities(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArr
     return values.reshape(shape)
 
 
-def _result(steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, confidence: float, seed: int) -> MasteryResult:
+def _result(steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, seed: int) -> MasteryResult:
     reached = steps >= 0
     if len(reached) == 0:
         raise ValueError("goals must be at least one of the goals, got none")
     rate, rates = float(reached.mean()), reached.mean(axis=1)
-    if np.ptp(rates) == 0.0:  # every resample is the sample
-        return MasteryResult(rate, (rate, rate), reached, steps, ceiling)
-    from scipy import stats  # importing it takes longer than all else of this package but torch
+    low = high = rate
+    if np.ptp(rates) > 0.0:  # otherwise every resample is the sample
+        from scipy import stats  # importing it takes longer than all else of this package but torch
 
-    found = stats.bootstrap(
-        (rates,), np.mean, confidence_level=confidence, method="percentile", batch=100, rng=np.random.default_rng(seed)
-    )
-    low, high = found.confidence_interval
+        found = stats.bootstrap((rates,), np.mean, method="percentile", batch=100, rng=np.random.default_rng(seed))
+        low, high = found.confidence_interval
     return MasteryResult(rate, (float(low), float(high)), reached, steps, ceiling)
 
 
@@ -230,13 +206,9 @@ class MasteryCallback(BaseCallback):
     Measure mastery as training goes on, greedy and at ``epsilon``, into SB3's log as ``mastery/greedy`` and
     ``mastery/epsilon``. A model that learns under action masks is measured under them.
 
-    :param env: as for :func:`evaluate_mastery`
-    :param goals: observations to reach
+    :param env: as for :func:`evaluate_mastery`, like ``goals``, ``max_steps``, ``epsilon`` and ``seed``, the same each time
     :param eval_freq: environment steps between measurements; one more is taken before training and one after
-    :param max_steps: steps allowed
-    :param epsilon: of the second measurement
     :param on_measure: called with each measurement, or None
-    :param seed: of the starts, the same each time
     :param verbose: 1 to print each measurement
     :raises ValueError: if ``eval_freq`` is not positive
     """
@@ -259,14 +231,13 @@ class MasteryCallback(BaseCallback):
         self._last_step, self._goes_on = 0, False
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: when it measured last, and the seconds of training, for :class:`~sb3_manygoals.ExactCheckpointCallback`"""
+        """:return: when it measured last, and the seconds of training"""
         seconds = self.training_seconds + time.perf_counter() - self._resumed
         return {"last_step": self._last_step, "training_seconds": seconds}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: of :meth:`get_checkpoint_state`; training goes on without a measurement before it"""
-        self._last_step, self.training_seconds = state["last_step"], state["training_seconds"]
-        self._goes_on = True
+        self._last_step, self.training_seconds, self._goes_on = state["last_step"], state["training_seconds"], True
 
     def _on_training_start(self) -> None:
         self._resumed = time.perf_counter()
@@ -287,10 +258,8 @@ class MasteryCallback(BaseCallback):
         self.training_seconds += time.perf_counter() - self._resumed
         self._last_step = self.num_timesteps
         settings: dict[str, Any] = {"seed": self.seed, "action_masks": getattr(self.model, "action_masks", False)}
-        results = [
-            evaluate_mastery(self.model, self.env, self.goals, self.max_steps, epsilon, **settings)
-            for epsilon in (0.0, self.epsilon)
-        ]
+        rounds = (self.model, self.env, self.goals, self.max_steps)
+        results = (evaluate_mastery(*rounds, epsilon, **settings) for epsilon in (0.0, self.epsilon))
         point = MasteryPoint(self.num_timesteps, self.training_seconds, *results)
         self.logger.record("time/total_timesteps", point.step)
         self.logger.record("mastery/greedy", point.greedy.rate)

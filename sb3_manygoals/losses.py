@@ -24,16 +24,14 @@ def pairwise_td_targets(
         \end{cases}
 
     A transition ends the episode of the goal it reaches, and of no other. If the environment ends elsewhere, the target is
-    that of paying ``step_reward`` for ever, ``step_reward / (1 - gamma)``: with zero, dying would be better than any detour.
+    ``step_reward`` for ever, ``step_reward / (1 - gamma)``: with zero, dying would be better than any detour.
 
     :param next_q: target network's values of the next observations, shape (S, G, A)
     :param achieved: whether the transition reached the goal, bool, shape (S, G)
     :param terminated: whether the environment itself ended, bool, shape (S,)
     :param gamma: discount factor, in [0, 1)
-    :param goal_reward: reward of the transition that reaches the goal
-    :param step_reward: reward of every other transition
-    :param next_action_mask: actions allowed in the next observations, bool, shape (S, A), None for all; ignored where the
-        environment ended
+    :param goal_reward: reward of the transition that reaches the goal, ``step_reward`` of every other one
+    :param next_action_mask: actions allowed in the next observations, bool, shape (S, A), None for all
     :return: targets, shape (S, G)
     """
     if next_action_mask is not None:
@@ -57,9 +55,7 @@ def near_weights(
     :param targets: shape (S, G)
     :param decay: in (0, 1]; 1 for equal weights
     :param floor: weight of the farthest pairs, relative to 1 + floor at the goal
-    :param gamma: discount factor, in (0, 1)
-    :param goal_reward: reward of the transition that reaches the goal
-    :param step_reward: reward of every other transition
+    :param gamma: discount factor, in (0, 1), as ``goal_reward`` and ``step_reward`` those of :func:`pairwise_td_targets`
     :return: weights with mean 1, shape (S, G)
     """
     never = step_reward / (1.0 - gamma)
@@ -74,8 +70,8 @@ def best_action_loss(q: th.Tensor, known: th.Tensor, best: th.Tensor, temperatur
 
     .. math:: -\log \sum_{a \in B_{sg}} \pi(a), \qquad \pi(a) \propto \exp(Q(s, a, g) / \tau)
 
-    It is policy distillation (Rusu et al. 2016) with a plan as the teacher: a greedy policy depends on small differences
-    between the values of actions, to which the squared error is nearly blind.
+    It is policy distillation (Rusu et al. 2016) with a plan as the teacher: greedy policies depend on small differences of
+    values, to which the squared error is nearly blind.
 
     :param q: values of all actions, shape (S, G, A)
     :param known: pairs whose best actions are known, bool, shape (S, G); the loss of other pairs is 0
@@ -90,8 +86,7 @@ def best_action_loss(q: th.Tensor, known: th.Tensor, best: th.Tensor, temperatur
 
 def pairwise_td_loss(q: th.Tensor, targets: th.Tensor) -> th.Tensor:
     r"""
-    The paper's :math:`\mathcal{L}(g)` of each goal: the squared Bellman error, averaged over the transitions. The loss of an
-    update, :math:`\mathcal{L}^Q`, is the mean over goals.
+    The paper's :math:`\mathcal{L}(g)` of each goal: the squared Bellman error, averaged over the transitions.
 
     :param q: values of the actions taken, shape (S, G)
     :param targets: from :func:`pairwise_td_targets`, shape (S, G)

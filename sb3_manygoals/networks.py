@@ -17,6 +17,8 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 from torch.nn import functional
 
+from sb3_manygoals.checks import check_count
+
 MASTERY_LAYERS = ((16, 2, 2), (32, 2, 2))
 """Convolutions (channels, kernel, stride) for the paper's 10x10 gridworld (its appendix)."""
 ATARI_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -53,10 +55,8 @@ class Linear(nn.Linear):
 
 def channels_are_last(image_space: spaces.Box) -> bool:
     """
-    :param image_space: a uint8 Box of three axes
-    :return: True for (height, width, channels), False for (channels, height, width): the last axis holds the channels if it
-        has 1, 3 or 4 entries, otherwise the first or the last, whichever is the smallest of the three
-    :raises ValueError: if the shape does not tell, as (10, 10, 10)
+    Whether images are (height, width, channels) and not (channels, height, width): so they are if the last axis has 1, 3 or 4
+    entries; otherwise the smallest axis holds the channels. A ValueError if the shape does not tell, as (10, 10, 10).
     """
     first, middle, last = image_space.shape
     if last in (1, 3, 4) or last < min(first, middle):
@@ -72,14 +72,12 @@ def channels_are_last(image_space: spaces.Box) -> bool:
 class Preprocess(nn.Module):
     """
     Prepares observations for a network: channels first, images scaled to [0, 1], discrete values one-hot, and each element
-    standardized by its mean and standard deviation over the observations given to :meth:`fit`. ``space`` is the observation
-    space with image channels first, as features extractors expect it.
+    standardized by the observations given to :meth:`fit`. ``space`` is the observation space with image channels first.
 
     :param observation_space: of single observations, as the environment has it
     :param normalize_images: whether to divide images by 255
-    :param standardize: whether to standardize; it has no effect until :meth:`fit` is called
+    :param standardize: whether to standardize, once :meth:`fit` was called
     :param channels_last: whether the last axis of images holds the channels; None: :func:`channels_are_last` decides
-    :raises ValueError: if ``channels_last`` is None and the shape of images does not tell
     """
 
     mean: th.Tensor
@@ -107,10 +105,8 @@ class Preprocess(nn.Module):
 
     def fit(self, observations: th.Tensor) -> None:
         """
-        Standardize by these observations from now on. Elements that have hardly varied may vary later, so a standard
-        deviation counts as at least half the median of those that vary, and a constant element's as the median.
-
-        :param observations: shape (B, *observation_space.shape)
+        Standardize by these observations, shape (B, *observation_space.shape). What has hardly varied may vary later:
+        a deviation counts as at least half the median of those that vary, and a constant element's as the median.
         """
         scaled = self._scaled(observations)
         deviation = scaled.std(dim=0, correction=0)
@@ -120,10 +116,7 @@ class Preprocess(nn.Module):
         self.scale.copy_(1.0 / th.where(varied, deviation.clamp(min=float(typical) / 2), typical))
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
-        """
-        :param observations: shape (B, *observation_space.shape)
-        :return: float32, shape (B, *space.shape); discrete values one-hot
-        """
+        """From shape (B, *observation_space.shape) to float32, shape (B, *space.shape); discrete values one-hot."""
         scaled = self._scaled(observations)
         return (scaled - self.mean) * self.scale if self.standardize else scaled
 
@@ -147,11 +140,9 @@ def check_image_space(observation_space: spaces.Space[Any]) -> None:
 class PaddedCNN(BaseFeaturesExtractor):
     """
     Convolutions that see every pixel, then one fully connected layer, each followed by ReLU. Zeros are added at the bottom and
-    at the right where a window would not fit: two 2x2 convolutions with stride 2 would not see rows 8 and 9 of 10. For 84x84
-    images and ``ATARI_LAYERS`` none are needed: that is the Nature CNN.
+    at the right where a window would not fit. 84x84 images and ``ATARI_LAYERS`` need none: that is the Nature CNN.
 
     :param observation_space: image space, channels first
-    :param features_dim: width of the fully connected layer
     :param layers: (channels, kernel, stride) of each convolution; None: ``ATARI_LAYERS`` if both sides have at least 36
         pixels, else ``MASTERY_LAYERS``
     :raises ValueError: if the observations are not images
@@ -197,14 +188,11 @@ def make_trunk(
     ortho_init: bool = False,
 ) -> tuple[nn.Sequential, int]:
     """
-    :param preprocess: the first part
-    :param features_extractor: the second, made for ``preprocess.space``
-    :param net_arch: widths of the fully connected layers that follow
-    :param activation_fn: after each of them
-    :param ortho_init: whether weights begin as in SB3's actor-critics, orthogonal and scaled by the square root of 2; else as
-        in PyTorch, much smaller
-    :return: the layers from observations, shape (B, *observation_space.shape), to features, shape (B, features_dim); and
-        ``features_dim``
+    The layers from observations to features, and the width of these.
+
+    :param features_extractor: made for ``preprocess.space``
+    :param net_arch: widths of the fully connected layers that follow it
+    :param ortho_init: whether weights begin as in SB3's actor-critics, orthogonal and scaled by the square root of 2
     """
     layers: list[nn.Module] = []
     features_dim = features_extractor.features_dim
@@ -223,20 +211,17 @@ class UniversalQNetwork(nn.Module):
 
     .. math:: Q(s, \cdot, g) = W \,(A\,h(s) \odot B\,h(g)) + b
 
-    States and goals share the trunk :math:`h` but have embeddings of their own, :math:`A` and :math:`B`; else
+    States and goals share the trunk :math:`h` but not the embeddings :math:`A` and :math:`B`; else
     :math:`Q(s, a, g) = Q(g, a, s)`. The values of S states for G goals cost S + G passes of the trunk and one matrix product.
 
     :param trunk: from observations to features, shape (B, features_dim)
-    :param features_dim: width of the features
     :param n_actions: number of actions
     :param embedding_dim: width of the embeddings (the paper's 1024)
-    :raises ValueError: if ``embedding_dim`` is not positive
     """
 
     def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 1024) -> None:
         super().__init__()
-        if embedding_dim < 1:
-            raise ValueError(f"embedding_dim must be at least 1, got {embedding_dim}")
+        check_count("embedding_dim", embedding_dim)
         self.trunk = trunk
         self.n_actions = n_actions
         self.state_embedding = Linear(features_dim, embedding_dim)
@@ -244,42 +229,31 @@ class UniversalQNetwork(nn.Module):
         self.head = nn.Linear(embedding_dim, n_actions)
 
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
-        """
-        :param observations: shape (B, *observation_space.shape)
-        :param goals: that of each observation, the same shape
-        :return: values of all actions, shape (B, A)
-        """
+        """Values of all actions, shape (B, A), for observations and the goal of each, shape (B, *observation_space.shape)."""
+        return self._paired(*self.embed(observations, goals))
+
+    def embed(self, observations: th.Tensor, goals: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        """The embeddings of S observations and of G goals, by one pass of the trunk."""
         states, goals = self.trunk(th.cat([observations, goals])).split([len(observations), len(goals)])
-        return self._paired(self.state_embedding(states), self.goal_embedding(goals))
+        return self.state_embedding(states), self.goal_embedding(goals)
 
     def _paired(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
         q: th.Tensor = self.head(states * goals)
         return q
 
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
-        """
-        :param states: state embeddings, shape (S, D), or (S, A D) in :class:`DistanceQNetwork`
-        :param goals: goal embeddings, shape (G, D)
-        :return: values of every state for every goal, shape (S, G, A)
-        """
+        """Values of every state for every goal, shape (S, G, A), from the embeddings of both, see :meth:`embed`."""
         weighted = goals[:, None, :] * self.head.weight  # (G, A, D)
         q = linear(states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals)))
         return q.view(len(states), len(goals), -1)
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
-        """
-        Every state with every goal, one action per state: a factor A less work than :meth:`pairwise`.
-
-        :param states: state embeddings, as :meth:`pairwise`
-        :param goals: goal embeddings, shape (G, D)
-        :param actions: int64, shape (S,)
-        :return: values of these actions, shape (S, G)
-        """
+        """As :meth:`pairwise` for one action of each state, int64, shape (S,): A times less work. Values of shape (S, G)."""
         return linear(goals, states * self.head.weight[actions], self.head.bias[actions]).T
 
     @th.no_grad()
     def shift_values(self, by: float) -> None:
-        """:param by: added to all values"""
+        """Add a number to all values."""
         self.head.bias.add_(by)
 
 
@@ -290,13 +264,7 @@ class DistanceQNetwork(UniversalQNetwork):
     .. math:: Q(s, a, g) = o - c \log(1 + \lVert A_a h(s) - B h(g) \rVert^2)
 
     with one embedding of the state for each action, :math:`A_a`, and two learned numbers, the scale :math:`c > 0` and the
-    offset :math:`o`. The values of S states for G goals are one matrix product here too.
-
-    :param trunk: from observations to features, shape (B, features_dim)
-    :param features_dim: width of the features
-    :param n_actions: number of actions
-    :param embedding_dim: width of each embedding
-    :raises ValueError: if ``embedding_dim`` is not positive
+    offset :math:`o`. Arguments as of :class:`UniversalQNetwork`.
     """
 
     def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 128) -> None:

@@ -29,9 +29,7 @@ _LEARNER_STREAM = 4
 class AllGoalsTable:
     """
     Q(s, a, g) for all states, actions and goals, every state being a goal ("Learning to Achieve Goals", Kaelbling 1993).
-
-    ``values[s, a]`` are the values for all goals, which a transition changes at once. They start at zero, more than any goal a
-    step away is worth, so untried actions look best.
+    ``values[s, a]`` are those for all goals. They start at zero, so untried actions look best.
 
     :param n_states: number of states, S
     :param n_actions: number of actions, A
@@ -61,16 +59,10 @@ class AllGoalsTable:
 
         .. math:: Q(s, a, g) \leftarrow Q(s, a, g) + \alpha \,(r_g + \gamma_g \max_{a'} Q(s', a', g) - Q(s, a, g))
 
-        with ``goal_reward`` and 0 for :math:`r_g, \gamma_g` where :math:`s' = g`, else ``step_reward`` and ``gamma``. Where
-        the environment itself ended elsewhere, the goal will never be reached: the target is ``step_reward`` paid for ever.
+        with the targets of :func:`~sb3_manygoals.losses.pairwise_td_targets`.
 
-        :param states: s, shape (N,)
-        :param actions: a, shape (N,)
-        :param next_states: s', shape (N,)
+        :param states: s, shape (N,), as ``actions``, a, and ``next_states``, s'
         :param learning_rate: step size, in [0, 1]
-        :param gamma: discount factor, in [0, 1)
-        :param goal_reward: reward of the transition that reaches the goal
-        :param step_reward: reward of every other transition
         :param terminated: whether the environment itself ended, bool, shape (N,); None: nowhere
         :raises ValueError: if there is no such state or action; then nothing has changed
         """
@@ -94,24 +86,13 @@ class AllGoalsTable:
             values += change
 
     def greedy(self, states: NDArray[np.integer[Any]], goals: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """
-        :param states: shape (n,) or ()
-        :param goals: the goal of each
-        :return: the best actions, the first where several are, of the same shape
-        :raises ValueError: if there is no such state
-        """
+        """The best action in each state for its goal, the first if several are. A ValueError if there is no such state."""
         _check_numbers(self.n_states, states=states, goals=goals)
         return np.asarray(self.values[states, :, goals].argmax(axis=-1), dtype=np.int64)
 
 
 class TablePolicy(BasePolicy):
-    """
-    Greedy in an :class:`AllGoalsTable`. SB3 saves it as a buffer named ``q``.
-
-    :param observation_space: Dict with "observation" and "desired_goal", both Discrete
-    :param action_space: Discrete
-    :param lr_schedule: not used
-    """
+    """Greedy in an :class:`AllGoalsTable`, of Discrete observations and goals. SB3 saves it as a buffer named ``q``."""
 
     q: th.Tensor
 
@@ -131,22 +112,17 @@ class TablePolicy(BasePolicy):
 class TabularAllGoals(OffPolicyAlgorithm):
     """
     The paper's tabular baseline: all-goals Q-learning in a lookup table, on the numbers of states instead of pictures. Every
-    transition updates the values for all goals, once, when it is made; there is no replay memory. The table grows with the
-    square of the states.
-
-    Goals are pursued as by :class:`~sb3_manygoals.ManyGoalsDQN`, epsilon-greedily. A selector is told of episodes, not of
-    losses.
+    transition updates the values for all goals, once, when it is made. The table grows with the square of the states. Goals
+    are pursued as by :class:`~sb3_manygoals.ManyGoalsDQN`, epsilon-greedily. A selector is not told of losses.
 
     :param policy: "TablePolicy"
     :param env: an environment, its id or a VecEnv, with Discrete observations and actions; with goals or without
     :param learning_rate: step size, or a function of the remaining progress from 1 to 0
     :param gamma: discount factor
-    :param exploration_initial_eps: probability of a random action at the start
-    :param exploration_final_eps: the same at the end
-    :param exploration_steps: environment steps over which it falls, linearly
+    :param exploration_initial_eps: probability of a random action at the start, ``exploration_final_eps`` after
+        ``exploration_steps`` environment steps, over which it falls linearly
     :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` without goals, as ManyGoalsDQN's
     :param seed: of all pseudo-random generators
-    :param _init_setup_model: whether to make the table now
     :param kwargs: of SB3's BaseAlgorithm: ``verbose``, ``tensorboard_log``, ``stats_window_size``. ``device`` is not used
     :raises TypeError: if observations or actions are not discrete
     :raises ValueError: if a number makes no sense
@@ -250,11 +226,8 @@ class TabularAllGoals(OffPolicyAlgorithm):
 
     def predict(self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False) -> Any:
         """
-        :param observation: dict with "observation" and "desired_goal", the numbers of states, of shape () or (n,)
-        :param state: returned as it is; ``episode_start`` is not used
-        :param deterministic: True for greedy actions, else epsilon-greedy ones
-        :return: actions, int64, of the same shape, and ``state``
-        :raises ValueError: if ``observation`` is not such a dict, or there is no such state
+        As ManyGoalsDQN's, for a dict with "observation" and "desired_goal", the numbers of states, of shape () or (n,). A
+        ValueError if ``observation`` is not such a dict, or there is no such state.
         """
         if not isinstance(observation, dict) or not {"observation", "desired_goal"} <= observation.keys():
             raise ValueError(f'observation must be a dict with "observation" and "desired_goal", got {observation!r}')
@@ -270,10 +243,7 @@ class TabularAllGoals(OffPolicyAlgorithm):
         return {"algorithm": get_algorithm_state(self), "goal_buffer": goals, "rng": self.rng}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of :meth:`get_checkpoint_state`, of a model that was built in the same way
-        :raises CheckpointError: if it was built in another way; this one may then be in part what the other was
-        """
+        """A CheckpointError if the state is of a model that was built in another way; this one may then be partly changed."""
         set_algorithm_state(self, state["algorithm"])
         try:
             self._tracker.goal_buffer.set_checkpoint_state(state["goal_buffer"])
@@ -291,9 +261,7 @@ def _check_numbers(n: int, **numbers: NDArray[Any]) -> None:
 def _with_room_for_all(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None) -> GymEnv:
     """Pursue goals, any state of ``env`` if not said otherwise."""
     if is_goal_wrapped(env):
-        if goal_wrapper_kwargs:
-            raise ValueError(f"goal_wrapper_kwargs {sorted(goal_wrapper_kwargs)} given, but env pursues goals already")
-        return env
+        return pursue_goals(env, goal_wrapper_kwargs)
     if not isinstance(env.observation_space, spaces.Discrete) or env.observation_space.start != 0:
         raise TypeError(f"a table needs a Discrete observation space that starts at 0, got {env.observation_space}")
     settings = dict(goal_wrapper_kwargs or {})

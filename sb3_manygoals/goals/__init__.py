@@ -3,7 +3,6 @@
 from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.selection import GoalSelector, LearningProgressSelector, UniformSelector
 from sb3_manygoals.goals.table import UNKNOWN, ObservationTable
-from sb3_manygoals.goals.tracker import GoalStep, GoalTracker
 from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
 
 __all__ = [
@@ -11,8 +10,6 @@ __all__ = [
     "GoalBuffer",
     "GoalBufferWrapper",
     "GoalSelector",
-    "GoalStep",
-    "GoalTracker",
     "LearningProgressSelector",
     "ObservationTable",
     "UniformSelector",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import warnings
@@ -20,7 +19,6 @@ from sb3_manygoals.memory import check_memory
 GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """The observation spaces whose elements can be goals: each is one NumPy array of fixed shape and dtype."""
 
-_DIGEST_SIZE = 16  # bytes: among a billion goals two share a digest with probability 1e-21
 _INDEX_SIZE = 184  # bytes of a hash, three numbers and their places in a dict, just after it has grown; and of labels
 
 
@@ -29,22 +27,19 @@ class GoalBuffer:
     The goals among the observations of a table, each with a stable integer id.
 
     Two observations are the same goal when they are identical byte for byte (section 3 of Veeriah et al. 2018).
-    An id is the row of the goal in :attr:`observations`; it never changes and is never reused, so replay memories can
-    store ids and "is this the goal?" becomes an integer comparison. The buffer is bounded: once ``capacity`` goals are in,
-    new observations are not stored and have the id ``UNKNOWN`` (-1), as have held-out ones; a warning says so once.
-    :attr:`table` has the held-out ones that were met too.
+    An id is the row of the goal in :attr:`observations` and never changes, so "is this the goal?" is an integer comparison.
+    Once ``capacity`` goals are in, new observations have the id ``UNKNOWN`` (-1), as have held-out ones; a warning says so
+    once. :attr:`table` has the held-out ones that were met too.
 
-    :param observation_space: the space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
+    :param observation_space: of the observations: Box, Discrete, MultiDiscrete or MultiBinary; else a TypeError
     :param capacity: the greatest number of goals; memory is touched only as goals come in
     :param held_out: observations of shape ``(n, *observation_space.shape)`` that must never become goals, or None
-    :raises TypeError: if elements of ``observation_space`` are not single arrays of fixed shape
     :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
 
-    ``n_added`` counts observations given to :meth:`add`, and ``n_recurred`` those that were known by then: where hardly any
-    are, observations do not recur. ``labels``, shape ``(capacity + 1, 3)`` once :meth:`record` was called, has for each goal
-    the number of arrivals, the sum of the environment's rewards on arriving, and the number of arrivals at which the
-    environment ended; the last row is for all observations that are no goals.
+    ``n_added`` counts observations given to :meth:`add`, and ``n_recurred`` those that were known by then. ``labels``,
+    shape ``(capacity + 1, 3)``, has the number of arrivals at each goal, the sum of the environment's rewards on arriving, and
+    the number of arrivals at which it ended; the last row is for all observations that are no goals.
     """
 
     def __init__(
@@ -61,19 +56,17 @@ class GoalBuffer:
         self.shape: tuple[int, ...] = observation_space.shape
         self.dtype = np.dtype(observation_space.dtype)
         self.n_added, self.n_recurred = 0, 0
-        self.labels: NDArray[np.float64] = np.zeros((0, 3))
         self.rewarded_share = 0.0
-        self._warned = False
-        self._salt = f"{self.dtype.str}{self.shape}".encode()[:64]
-        self.table = ObservationTable(observation_space, 1)
-        self._n, self._goal_ids, self._numbers = 0, np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._n, self._warned = 0, False
         check_memory(f"a goal buffer of capacity {self.capacity}", self.memory_to_come, "choose a smaller capacity")
-        self._hold_out(frozenset(() if held_out is None else self._digests(self.check(held_out, "held_out"))))
+        self.labels: NDArray[np.float64] = np.zeros((self.capacity + 1, 3))
+        self._hold_out(np.zeros((0, *self.shape), self.dtype) if held_out is None else self.check(held_out, "held_out"))
 
-    def _hold_out(self, digests: frozenset[bytes]) -> None:
+    def _hold_out(self, observations: NDArray[Any]) -> None:
         """Only of an empty buffer."""
-        self._held_out = digests
-        self.table = ObservationTable(self.observation_space, self.capacity + len(digests))
+        self._held_out = ObservationTable(self.observation_space, len(observations) + 1)
+        self._held_out.add(observations)
+        self.table = ObservationTable(self.observation_space, self.capacity + len(self._held_out))
         # of each observation in the table, and the last of the unknown one; and the numbers of the goals in the table
         self._goal_ids = np.full(self.table.capacity + 1, UNKNOWN)
         self._numbers = np.empty(self.capacity, dtype=np.int64)
@@ -82,22 +75,15 @@ class GoalBuffer:
         return self._n
 
     def __getitem__(self, ids: NDArray[np.integer[Any]] | int | slice) -> NDArray[Any]:
-        """
-        :param ids: ids of known goals
-        :return: their observations, shape ``(*ids.shape, *observation_space.shape)``
-        :raises IndexError: if there is no such goal; ``UNKNOWN`` is not the last one
-        """
+        """The observations of goals, shape ``(*ids.shape, *observation_space.shape)``. An IndexError if there is none."""
         if not isinstance(ids, slice) and np.any(np.asarray(ids) < 0):
             raise IndexError(f"there is no goal with the id {int(np.min(ids))}: that is the id of an unknown observation")
         return self.table[self._numbers[: len(self)][ids]]
 
-    def __contains__(self, observation: NDArray[Any]) -> bool:
-        return bool(self.ids(np.asarray(observation)[None])[0] != UNKNOWN)
-
     @property
     def memory_to_come(self) -> dict[str, int]:
         """Bytes that it will take besides what it has taken, once it is full."""
-        room = self.capacity - len(self)
+        room = self.capacity - self._n
         return {"goals": room * math.prod(self.shape) * self.dtype.itemsize, "index of goals": room * _INDEX_SIZE}
 
     @property
@@ -116,46 +102,32 @@ class GoalBuffer:
         """
         Take in the observations that are new, not held out, and for which there is room.
 
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space; else a ValueError
         :return: the id of each, shape ``(n,)`` int64; ``UNKNOWN`` for the held out and those there was no room for
-        :raises ValueError: if shape or dtype differ from the space's; then nothing is stored
         """
         observations = self.check(observations, "observations")
-        n_before = len(self)
-        numbers = self._take_in(observations)
-        ids = self._goal_ids[numbers]
-        known = int(np.count_nonzero(ids != UNKNOWN))
-        self.n_added += len(ids)
-        self.n_recurred += known - (len(self) - n_before)
-        if known < len(ids) and len(self) == self.capacity and not self._warned:
-            self._warned = not self.is_held_out(observations[ids == UNKNOWN]).all()
-            if self._warned:
-                limit = f"{self.capacity} goals are known, no more are kept: observations met from now on are none"
-                message = f"{limit}. To keep more, raise capacity, of the goal buffer."
-                warnings.warn(message, RuntimeWarning, stacklevel=2)
-        return ids
-
-    def _take_in(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """Their numbers in the table; the new ones become goals if they may."""
-        n_before = len(self.table)
+        n_before, n_met = len(self), len(self.table)
         numbers = self.table.add(observations)
-        if len(self.table) > n_before:
-            fresh = np.arange(n_before, len(self.table))
+        if len(self.table) > n_met:
+            fresh = np.arange(n_met, len(self.table))
             if self.has_held_out:
                 fresh = fresh[~self.is_held_out(self.table[fresh])]
             fresh = fresh[: self.capacity - len(self)]
             self._goal_ids[fresh] = np.arange(self._n, self._n + len(fresh))
             self._numbers[self._n : self._n + len(fresh)] = fresh
             self._n += len(fresh)
-        return numbers
+        ids = self._goal_ids[numbers]
+        unknown = ids == UNKNOWN
+        self.n_added += len(ids)
+        self.n_recurred += int(np.count_nonzero(~unknown)) - (len(self) - n_before)
+        if len(self) == self.capacity and not self._warned and not self.is_held_out(observations[unknown]).all():
+            self._warned = True
+            limit = f"{self.capacity} goals are known, no more are kept: observations met from now on are none"
+            warnings.warn(f"{limit}. To keep more, raise capacity, of the goal buffer.", RuntimeWarning, stacklevel=2)
+        return ids
 
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """
-        Look observations up without storing any.
-
-        :param observations: as of :meth:`add`
-        :return: the id of each, shape ``(n,)`` int64, ``UNKNOWN`` where it is not a goal of this buffer
-        """
+        """As :meth:`add`, without storing any; ``UNKNOWN`` where an observation is not a goal of this buffer."""
         return self._goal_ids[self.table.ids(self.check(observations, "observations"))]
 
     def record(self, ids: NDArray[np.int64], rewards: NDArray[Any], ended: NDArray[np.bool_]) -> None:
@@ -163,11 +135,8 @@ class GoalBuffer:
         Count arrivals.
 
         :param ids: of the observations, ``UNKNOWN`` for those that are no goals, shape ``(n,)``
-        :param rewards: the environment's on arriving there, shape ``(n,)``
-        :param ended: whether its episode ended by that, time limits aside, shape ``(n,)``
+        :param rewards: the environment's on arriving there, and ``ended``, whether that ended its episode; both ``(n,)``
         """
-        if len(self.labels) == 0:
-            self.labels = np.zeros((self.capacity + 1, 3))
         np.add.at(self.labels[:, 0], ids, 1.0)
         if rewards.any():  # most steps have neither a reward nor an end
             np.add.at(self.labels[:, 1], ids, rewards)
@@ -177,19 +146,16 @@ class GoalBuffer:
     @property
     def rewards(self) -> NDArray[np.float64]:
         """The mean reward on arriving at each goal, NaN where no arrival was recorded, shape ``(len(self),)``."""
-        if len(self.labels) == 0:
-            return np.full(len(self), np.nan)
         arrivals, sums, _ = self.labels[: len(self)].T
         means: NDArray[np.float64] = np.divide(sums, arrivals, out=np.full(len(self), np.nan), where=arrivals > 0)
         return means
 
     def favor_rewarded(self, share: float) -> None:
         """
-        From now on, draw a share of all goals, of updates and of behavior, among those whose mean reward is positive. The
-        ``UniformSelector`` heeds it; other rules choose behavior goals as before.
+        From now on, draw a share of all goals, of updates and of behavior, among those whose mean reward is positive. Only the
+        ``UniformSelector`` heeds it.
 
-        :param share: in [0, 1); 0: all known goals are equal, as without this call
-        :raises ValueError: if it is not
+        :param share: in [0, 1); a ValueError if it is not
         """
         self.rewarded_share = check_number("share", share, "[0, 1)")
 
@@ -205,9 +171,7 @@ class GoalBuffer:
         """
         Draw goals uniformly, with replacement, see :meth:`favor_rewarded`.
 
-        :param n: how many, at least 1
-        :return: ids, shape ``(n,)`` int64
-        :raises ValueError: if the buffer is empty or ``n`` is not positive
+        :return: ids, shape ``(n,)`` int64; a ValueError if the buffer is empty or ``n`` is not positive
         """
         if len(self) == 0:
             raise ValueError("cannot sample from an empty goal buffer: add observations first")
@@ -223,8 +187,7 @@ class GoalBuffer:
 
     def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether each observation of a batch may never become a goal, shape ``(n,)``."""
-        digests = self._digests(self.check(observations, "observations"))
-        return np.array([digest in self._held_out for digest in digests], dtype=np.bool_)
+        return np.not_equal(self._held_out.ids(self.check(observations, "observations")), UNKNOWN)
 
     def check(self, observations: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
         """The observations as an array. A ValueError if they do not fit the space, with ``axes`` more axes (None: any)."""
@@ -237,64 +200,36 @@ class GoalBuffer:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """Capacity, digests of held-out observations and share of rewarded goals, for :meth:`from_rules`."""
-        return {"capacity": self.capacity, "held_out": sorted(self._held_out), "rewarded_share": self.rewarded_share}
+        """Capacity, held-out observations and share of rewarded goals, for :meth:`from_rules`."""
+        held_out = self._held_out.observations.copy()
+        return {"capacity": self.capacity, "held_out": held_out, "rewarded_share": self.rewarded_share}
 
     @classmethod
     def from_rules(cls, observation_space: spaces.Space[Any], rules: dict[str, Any]) -> GoalBuffer:
         """:return: an empty buffer with the ``rules`` of another one for this space"""
-        buffer = cls(observation_space, rules["capacity"])
-        buffer._hold_out(frozenset(rules["held_out"]))
-        buffer.rewarded_share = rules.get("rewarded_share", 0.0)
+        buffer = cls(observation_space, rules["capacity"], rules["held_out"])
+        buffer.rewarded_share = rules["rewarded_share"]
         return buffer
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """
-        Write goals, their labels and held-out digests to an ``.npz`` file (no pickle). A file already there is replaced only
-        once the new one is whole.
-
-        :param path: where; ``.npz`` is appended if it is missing
+        Write goals, their labels and held-out observations to an ``.npz`` file (no pickle), whose ending may be left out. A
+        file already there is replaced only once the new one is whole.
         """
         target = _npz(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         staged = target.with_name(target.name + ".tmp.npz")
-        held_out = np.frombuffer(b"".join(sorted(self._held_out)), dtype=np.uint8)
-        np.savez_compressed(
-            staged,
-            observations=self.observations,
-            held_out=held_out,
-            capacity=np.int64(self.capacity),
-            labels=self._labels_kept,
-            rewarded_share=self.rewarded_share,
-        )
+        np.savez_compressed(staged, **self.get_checkpoint_state())
         staged.replace(target)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], observation_space: spaces.Space[Any]) -> GoalBuffer:
-        """
-        :param path: a file written by :meth:`save`
-        :param observation_space: the space of the observations in it
-        :return: a buffer with the same goals, ids, labels, held-out observations and capacity
-        :raises ValueError: if the stored observations do not fit the space
-        """
+        """:return: the buffer that :meth:`save` wrote to a file. A ValueError if its observations do not fit the space"""
         with np.load(_npz(path), allow_pickle=False) as stored:
-            rules = {"capacity": int(stored["capacity"]), "held_out": _split(stored["held_out"].tobytes())}
-            buffer = cls.from_rules(observation_space, rules)
-            buffer.add(stored["observations"])
-            if "labels" in stored:  # files of the first versions have none
-                buffer.rewarded_share = float(stored["rewarded_share"])
-                buffer._keep_labels(stored["labels"])
+            buffer = cls(observation_space, int(stored["capacity"]))
+            buffer.set_checkpoint_state({**stored, **buffer._kind()})
+        buffer.n_added = buffer.n_recurred = 0  # whoever loads has met nothing
         return buffer
-
-    @property
-    def _labels_kept(self) -> NDArray[np.float64]:
-        """Of the known goals, and the last row, if there are any."""
-        return self.labels[np.r_[: len(self), -1]] if len(self.labels) else self.labels
-
-    def _keep_labels(self, kept: NDArray[np.float64]) -> None:
-        self.labels = np.zeros((self.capacity + 1 if len(kept) else 0, 3))
-        if len(kept):
-            self.labels[np.r_[: len(kept) - 1, -1]] = kept
 
     def _kind(self) -> dict[str, Any]:
         return {"capacity": self.capacity, "shape": self.shape, "dtype": self.dtype.str}
@@ -305,18 +240,18 @@ class GoalBuffer:
             **self._kind(),
             "observations": self.table.observations.copy(),
             "numbers": self._numbers[: len(self)].copy(),
-            "held_out": b"".join(sorted(self._held_out)),
+            "held_out": self._held_out.observations.copy(),
             "n_added": self.n_added,
             "n_recurred": self.n_recurred,
             "rewarded_share": self.rewarded_share,
-            "labels": self._labels_kept,
+            "labels": self.labels[np.r_[: len(self), -1]],
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """Take over the goals with their ids, in place. A ValueError if the state is of another kind of buffer."""
         check_same("a goal buffer", state, self._kind())
         met, numbers = self.check(state["observations"], "the goals of the state"), state["numbers"]
-        held_out = _split(state["held_out"])
+        held_out = self.check(state["held_out"], "what is held out in the state")
         table = ObservationTable(self.observation_space, self.capacity + len(held_out))
         table.add(met)
         if len(table) != len(met) or len(numbers) > self.capacity:
@@ -328,16 +263,9 @@ class GoalBuffer:
         self._numbers[: len(numbers)] = numbers
         self._goal_ids[numbers] = np.arange(len(numbers))
         self.n_added, self.n_recurred = state["n_added"], state["n_recurred"]
-        self.rewarded_share = state["rewarded_share"]
-        self._keep_labels(state["labels"])
-
-    def _digests(self, observations: NDArray[Any]) -> list[bytes]:
-        rows = np.ascontiguousarray(observations)
-        return [hashlib.blake2b(row.tobytes(), digest_size=_DIGEST_SIZE, key=self._salt).digest() for row in rows]
-
-
-def _split(digests: bytes) -> frozenset[bytes]:
-    return frozenset(digests[start : start + _DIGEST_SIZE] for start in range(0, len(digests), _DIGEST_SIZE))
+        self.rewarded_share = float(state["rewarded_share"])
+        self.labels[:] = 0.0
+        self.labels[np.r_[: len(self), -1]] = state["labels"]
 
 
 def _npz(path: str | os.PathLike[str]) -> Path:
@@ -346,10 +274,7 @@ def _npz(path: str | os.PathLike[str]) -> Path:
 
 
 def check_goal_space(observation_space: spaces.Space[Any]) -> None:
-    """
-    :param observation_space: of an environment without goals
-    :raises TypeError: if its observations cannot be goals: they must be single arrays of fixed shape and dtype
-    """
+    """A TypeError if observations of this space cannot be goals: they must be single arrays of fixed shape and dtype."""
     reason = None
     if not isinstance(observation_space, GOAL_SPACES):
         reason = f"expected one of {', '.join(space.__name__ for space in GOAL_SPACES)}"
@@ -377,12 +302,10 @@ def identical(left: NDArray[Any], right: NDArray[Any], dims: int) -> NDArray[np.
     """
     Compare observations byte for byte, not by value: -0.0 and 0.0 are two goals to the buffer, and must be two everywhere.
 
-    :param left: shape ``(*batch, *shape)``
-    :param right: the same shape and dtype
+    :param left: shape ``(*batch, *shape)``; ``right`` has the same shape and dtype
     :param dims: number of axes in ``shape``
     :return: shape ``batch``
     """
     batch, size = left.shape[: left.ndim - dims], math.prod(left.shape[left.ndim - dims :])
     ours, theirs = (np.ascontiguousarray(array).reshape(*batch, size).view(np.uint8) for array in (left, right))
-    same: NDArray[np.bool_] = np.asarray(ours == theirs)
-    return np.asarray(same.all(axis=-1))
+    return np.asarray((ours == theirs).all(axis=-1))

@@ -17,8 +17,7 @@ from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
 
 def goal_trackers(env: VecEnv) -> list[GoalTracker]:
     """
-    :param env: a VecEnv with goal wrappers
-    :return: their trackers: one for a VecGoalBufferWrapper, else one an environment
+    :return: the trackers of its goal wrappers: one for a VecGoalBufferWrapper, else one an environment
     :raises ValueError: if it has none, or they do not share one goal buffer and the same rewards
     """
     wrapper = unwrap_vec_wrapper(env, VecGoalBufferWrapper)
@@ -45,25 +44,25 @@ def is_goal_wrapped(env: GymEnv) -> bool:
 def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None = None) -> GymEnv:
     """
     :param env: an environment or VecEnv, with a goal wrapper or without
-    :param goal_wrapper_kwargs: arguments of the wrapper, if one is put around it
+    :param goal_wrapper_kwargs: arguments of the wrapper that is put around it
     :return: ``env`` with a goal wrapper
     :raises TypeError: if actions are not discrete or observations cannot be goals
+    :raises ValueError: if there are arguments, and it has a wrapper already
     """
     if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
         raise TypeError(f"a Discrete action space that starts at 0 is needed, got {env.action_space}")
-    if is_goal_wrapped(env):
-        return env
     settings = goal_wrapper_kwargs or {}
+    if is_goal_wrapped(env):
+        if settings:
+            raise ValueError(f"goal_wrapper_kwargs {sorted(settings)} given, but env pursues goals already")
+        return env
     return VecGoalBufferWrapper(env, **settings) if isinstance(env, VecEnv) else GoalBufferWrapper(env, **settings)
 
 
 def as_goal_vec_env(env: GymEnv, monitor_wrapper: bool = True) -> VecEnv:
     """
-    As SB3's ``_wrap_env``, without VecTransposeImage: networks put the channels first, once for all three keys.
-
-    :param env: an environment or VecEnv, with a goal wrapper or without
-    :param monitor_wrapper: whether to put a Monitor around a single environment whose goal episodes none monitors
-    :return: a VecEnv with a goal wrapper
+    As SB3's ``_wrap_env``, with goals and without VecTransposeImage, as networks put the channels first. ``monitor_wrapper``:
+    whether to put a Monitor around a single environment whose goal episodes none monitors.
     """
     env = pursue_goals(env)
     if isinstance(env, VecEnv):

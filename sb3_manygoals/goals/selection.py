@@ -10,18 +10,13 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
-from sb3_manygoals.checks import check_count
+from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.table import UNKNOWN
 
 
 class GoalSelector(ABC):
-    """
-    A rule for choosing behavior goals among the known goals.
-
-    The methods ``observe_*`` inform a rule and do nothing unless overridden. Goal wrappers report episodes, ManyGoalsDQN
-    reports losses.
-    """
+    """A rule for choosing behavior goals among the known goals. All methods but ``select`` may be left as they are."""
 
     @abstractmethod
     def select(self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -32,13 +27,10 @@ class GoalSelector(ABC):
         :return: id of the goal chosen for each environment, shape ``(n,)`` int64
         """
 
-    def observe_episodes(self, ids: NDArray[np.int64], reached: NDArray[np.bool_]) -> None:  # noqa: B027 - optional
-        """Take in the goals of episodes that have ended, and whether each was reached, both of shape ``(n,)``."""
-
-    def observe_losses(self, ids: th.Tensor, losses: th.Tensor) -> None:  # noqa: B027
+    def observe_losses(self, ids: th.Tensor, losses: th.Tensor) -> None:  # noqa: B027 - optional
         """
-        Take in an update: its goals, ``(G,)`` int64, with repetitions and ``UNKNOWN``, and the paper's L(g) of each, ``(G,)``.
-        To keep them, copy them. They are on the learner's device: reading them makes the update wait for it.
+        Take in an update of ManyGoalsDQN: its goals, ``(G,)`` int64, with repetitions and ``UNKNOWN``, and the paper's L(g) of
+        each, ``(G,)``. They are on the learner's device: reading them makes the update wait for it.
         """
 
     def forget(self) -> None:  # noqa: B027
@@ -66,10 +58,9 @@ class LearningProgressSelector(GoalSelector):
 
     .. math:: p(g) = \sum_{k=i-m}^{i} \mathcal{L}_{k-m}(g) - \mathcal{L}_k(g)
 
-    An error L(g) is measured whenever the goal is in an update. The paper leaves open how negative values become
-    probabilities, and what goals with fewer than 2m + 1 measurements have. Here the former count as zero, the latter as the
-    mean of the others. Some goals are drawn uniformly, so that every goal keeps a chance. The current observation is chosen
-    only if it is the only goal.
+    An error L(g) is measured whenever the goal is in an update. Where the paper leaves it open, negative values count as zero,
+    goals with fewer than 2m + 1 measurements as the mean of the others, and some goals are drawn uniformly, so that each keeps
+    a chance. The current observation is chosen only if it is the only goal.
 
     :param m: the paper's m, 5 there
     :param uniform_share: share of goals drawn uniformly, in (0, 1]
@@ -77,9 +68,7 @@ class LearningProgressSelector(GoalSelector):
     """
 
     def __init__(self, m: int = 5, uniform_share: float = 0.1) -> None:
-        if not 0.0 < uniform_share <= 1.0:
-            raise ValueError(f"uniform_share must be in (0, 1], for every goal to keep a chance, got {uniform_share!r}")
-        self.m, self.uniform_share = check_count("m", m), float(uniform_share)
+        self.m, self.uniform_share = check_count("m", m), check_number("uniform_share", uniform_share, "(0, 1]")
         self.forget()
 
     def forget(self) -> None:
@@ -90,8 +79,7 @@ class LearningProgressSelector(GoalSelector):
         means = np.bincount(place, weights=losses.double().cpu().numpy()) / np.bincount(place)  # of goals drawn twice
         known = goals != UNKNOWN
         errors = self._errors_of(int(goals[-1]) + 1)
-        errors[goals[known], :-1] = errors[goals[known], 1:]
-        errors[goals[known], -1] = means[known]
+        errors[goals[known]] = np.column_stack([errors[goals[known], 1:], means[known]])
 
     def _errors_of(self, n_goals: int) -> NDArray[np.float64]:
         """Those of all goals, to be changed in place, shape ``(n_goals, 2m + 1)``; NaN where none was measured."""
@@ -115,17 +103,14 @@ class LearningProgressSelector(GoalSelector):
             return uniform
         weights /= weights[known].max()  # for no sum to overflow
         weights = np.where(known, weights, weights[known].mean())
-        mixed: NDArray[np.float64] = (1.0 - self.uniform_share) * weights / weights.sum() + self.uniform_share * uniform
-        return np.asarray(mixed / mixed.sum())
+        return np.asarray((1.0 - self.uniform_share) * weights / weights.sum() + self.uniform_share * uniform)
 
     def select(self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         everywhere = self.probabilities(len(goal_buffer))
         ids = np.empty(len(current_ids), dtype=np.int64)
         for row, current in enumerate(current_ids.tolist()):
-            here = everywhere
-            if current != UNKNOWN and len(goal_buffer) > 1:
-                here = everywhere.copy()
+            here = everywhere.copy()
+            if current != UNKNOWN and len(here) > 1:
                 here[current] = 0.0
-                here /= here.sum()
-            ids[row] = rng.choice(len(here), p=here)
+            ids[row] = rng.choice(len(here), p=here / here.sum())
         return ids

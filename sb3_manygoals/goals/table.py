@@ -17,12 +17,9 @@ UNKNOWN = -1
 
 class ObservationTable:
     """
-    Distinct observations in one array, numbered in the order in which they came. Two are the same if their bytes are.
+    Distinct observations in one array, numbered in the order in which they came. Two are the same if their bytes are. They
+    are found by a hash and compared with the bytes kept; where two share a hash, the second is found by its bytes.
 
-    They are found by a hash of 64 bits and compared with the bytes kept; where two share a hash, the second is found by its
-    bytes.
-
-    :param observation_space: a space whose elements are single arrays
     :param capacity: the greatest number of observations; memory is touched only as they come in
     """
 
@@ -47,16 +44,12 @@ class ObservationTable:
         view.flags.writeable = False
         return view
 
-    def ids(self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None = None) -> NDArray[np.int64]:
-        """
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
-        :param guess: the numbers that they are likely to have, which saves time, shape ``(n,)``
-        :return: their numbers, ``UNKNOWN`` for those that are not in the table, shape ``(n,)``
-        """
-        return self._look_up(observations, guess, False)
+    def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """The numbers of observations, ``UNKNOWN`` for those that are not in the table, shape ``(n,)``."""
+        return self._look_up(observations, None, False)
 
     def add(self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None = None) -> NDArray[np.int64]:
-        """As :meth:`ids`, taking in those that are new while there is room."""
+        """As :meth:`ids`, taking in what is new while there is room. To guess their numbers, shape ``(n,)``, saves time."""
         return self._look_up(observations, guess, True)
 
     def _look_up(self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None, take_in: bool) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals import guards
@@ -43,12 +44,11 @@ class Starts:
 
     def observe(self, ids: NDArray[np.int64]) -> None:
         """Count starts. Those with ``UNKNOWN`` count as all different."""
-        for number in ids.tolist():
-            self.n += 1
-            if number != UNKNOWN:
-                before = self.counts.get(number, 0)
-                self.equal_pairs += before
-                self.counts[number] = before + 1
+        self.n += len(ids)
+        for number in ids[ids != UNKNOWN].tolist():
+            before = self.counts.get(number, 0)
+            self.equal_pairs += before
+            self.counts[number] = before + 1
 
     def are_broad(self, n_known: int) -> bool:
         """Whether there are at least a tenth as many starts as known observations, and more than one."""
@@ -58,27 +58,15 @@ class Starts:
 
 class GoalTracker:
     """
-    The core of both goal wrappers: the goal of each of ``n_envs`` environments, and the rewards and ends of its episode.
-
-    An episode ends when the observation equals the goal (terminated) or after ``max_episode_steps`` steps (truncated), as in
-    Algorithm 1 of Veeriah et al. 2018. The environment's own ends end it too.
-
-    :param goal_buffer: the known goals; every observation is added to it, and goals are compared by the ids it gives
-    :param n_envs: number of environments
-    :param selector: rule that chooses goals, uniform if None
-    :param max_episode_steps: steps an episode may take, T in Algorithm 1
-    :param goal_reward: reward of the transition that reaches the goal
-    :param step_reward: reward of every other transition
-    :param reset_worlds: whether the end of a goal episode resets the world, or the world goes on with another goal. "auto":
-        reset if its starts are broad, and else only after 20 ``max_episode_steps``
-    :raises TypeError: if ``selector`` is none
-    :raises ValueError: if a count is not positive, or ``goal_reward`` is not greater than ``step_reward``
+    The core of both goal wrappers: the goal of each of ``n_envs`` environments, and the rewards and ends of its episode, as in
+    Algorithm 1 of Veeriah et al. 2018. Arguments are as of :class:`~sb3_manygoals.GoalBufferWrapper`.
     """
 
     def __init__(
         self,
-        goal_buffer: GoalBuffer,
-        n_envs: int = 1,
+        observation_space: spaces.Space[Any],
+        n_envs: int,
+        goal_buffer: GoalBuffer | None = None,
         selector: GoalSelector | None = None,
         max_episode_steps: int = 50,
         goal_reward: float = 0.0,
@@ -91,8 +79,11 @@ class GoalTracker:
             raise ValueError(f"goal_reward must be greater than step_reward, both finite, got {goal_reward} and {step_reward}")
         if selector is not None and not isinstance(selector, GoalSelector):
             raise TypeError(f"selector must be a GoalSelector or None, got {selector!r}")
-        self.goal_buffer = goal_buffer
-        self.n_envs = check_count("n_envs", n_envs)
+        self.goal_buffer = GoalBuffer(observation_space) if goal_buffer is None else goal_buffer
+        known = self.goal_buffer.observation_space
+        if known != observation_space:
+            raise ValueError(f"goal_buffer is for observations of {known}, the environment has {observation_space}")
+        self.n_envs = n_envs
         self.selector = UniformSelector() if selector is None else selector
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
         self.goal_reward = float(goal_reward)
@@ -100,18 +91,17 @@ class GoalTracker:
         self.reset_worlds = reset_worlds
         self.starts = Starts()
         self.rng = np.random.default_rng()
-        self.desired_goals: NDArray[Any] = np.zeros((n_envs, *goal_buffer.shape), dtype=goal_buffer.dtype)
+        self.desired_goals: NDArray[Any] = np.zeros((n_envs, *self.goal_buffer.shape), dtype=self.goal_buffer.dtype)
         self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
         self.steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
         self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)  # since the world was reset
 
     def seed(self, seed: int | None) -> None:
-        """:param seed: of the choice of goals; None for a random one"""
         # tagged: the environment draws its own numbers with default_rng(seed)
         self.rng = np.random.default_rng(None if seed is None else (seed, _GOAL_STREAM))
 
     def adopt(self, goal_buffer: GoalBuffer) -> None:
-        """:param goal_buffer: for the same observation space, to be used from now on"""
+        """Use this goal buffer, for the same observation space, from now on."""
         if goal_buffer is not self.goal_buffer:
             self.selector.forget()
             self.starts = Starts()
@@ -127,14 +117,8 @@ class GoalTracker:
         self, observations: NDArray[Any], goals: Sequence[NDArray[Any] | None], move: Callable[[], NDArray[Any]]
     ) -> NDArray[Any]:
         """
-        Begin an episode in every environment.
-
-        :param observations: the first ones, shape ``(n_envs, *observation_space.shape)``
-        :param goals: the goal of each environment, chosen by the selector if None
-        :param move: makes a random step everywhere and returns the observations. It is called while all that was met is held
-            out and no goal can be chosen (Algorithm 1, line 2)
-        :return: the current observations
-        :raises ValueError: if no goal can be found
+        Begin an episode in every environment. ``move`` makes a random step everywhere and returns the observations, while all
+        that was met is held out (Algorithm 1, line 2). Returns the current observations; a ValueError if no goal is found.
         """
         ids = self.goal_buffer.add(observations)
         n_moves = 0
@@ -156,28 +140,20 @@ class GoalTracker:
         anew: NDArray[np.bool_] | bool = True,
     ) -> None:
         """
-        Begin an episode in some environments.
-
-        :param rows: which environments, shape ``(k,)``
-        :param current_ids: ids of their current observations, shape ``(k,)``
-        :param goal: the goal, which may be unknown or held out; chosen by the selector if None
-        :param anew: whether their worlds were reset, shape ``(k,)`` or one answer for all
-        :raises ValueError: if no goal is given and none is known, or the goal is no observation; nothing has changed then
+        Begin an episode in some environments, which show ``current_ids``; ``anew`` says whether their worlds were reset. The
+        goal may be unknown or held out; a ValueError, and nothing has changed, if it is no observation, or none is known.
         """
         if goal is not None:
-            goal = self.goal_buffer.check(goal, "goal", axes=0)[None]
-        elif len(self.goal_buffer) == 0:
+            ids = self.goal_buffer.ids(self.goal_buffer.check(goal, "goal", axes=0)[None])
+        elif len(self.goal_buffer):
+            ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
+            goal = self.goal_buffer[ids]
+        else:
             raise ValueError("the goal buffer is empty: no observation that may be a goal has been met yet")
+        self.desired_goals[rows], self.desired_ids[rows], self.steps[rows] = goal, ids, 0
         begun = np.broadcast_to(anew, len(rows))
         self.starts.observe(current_ids[begun])
         self.world_steps[rows[begun]] = 0
-        if goal is not None:
-            ids = self.goal_buffer.ids(goal)
-        else:
-            ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
-            goal = self.goal_buffer[ids]
-        self.desired_goals[rows], self.desired_ids[rows] = goal, ids
-        self.steps[rows] = 0
 
     def step(
         self,
@@ -188,15 +164,8 @@ class GoalTracker:
         infos: Sequence[dict[str, Any]],
     ) -> GoalStep:
         """
-        Take in one step of every environment. The observations become known goals.
-
-        :param observations: where the step led, terminal ones included, shape ``(n_envs, *observation_space.shape)``
-        :param env_rewards: the environments' own, shape ``(n_envs,)``
-        :param env_terminated: whether the environments terminated, shape ``(n_envs,)``
-        :param env_truncated: whether they were truncated, shape ``(n_envs,)``
-        :param infos: one dict an environment; all of the above, ids and outcome are written into it
-        :return: the outcome
-        :raises ValueError: if an environment's reward is not finite
+        Take in one step of every environment, with where it led, terminal observations included, which become known goals.
+        Ids and outcome are written into ``infos``. A ValueError if an environment's reward is not finite.
         """
         guards.check_finite(env_rewards, "a reward", self)
         self.steps += 1
@@ -219,9 +188,6 @@ class GoalTracker:
             info["is_success"], info["goal_steps"] = success, n_steps
             info["achieved_goal_id"], info["desired_goal_id"] = achieved, desired
         resets = terminated | truncated
-        known = resets & (self.desired_ids != UNKNOWN)
-        if known.any():
-            self.selector.observe_episodes(self.desired_ids[known], reached[known])
         if resets.any():
             resets &= ~(env_terminated | env_truncated) & self._resets_worlds()
         return GoalStep(np.where(reached, self.goal_reward, self.step_reward), terminated, truncated, resets)
@@ -235,13 +201,6 @@ class GoalTracker:
         return guards.own_observation(observation, self.goal_buffer.shape, self.goal_buffer.dtype, what, self, row)
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
-        """
-        :param achieved_goal: one observation or a batch
-        :param desired_goal: the same shape
-        :param info: not used; part of the GoalEnv interface
-        :return: a float for one observation, float32 of shape ``(n,)`` for a batch
-        :raises ValueError: if a shape or dtype is another
-        """
         achieved = self.goal_buffer.check(achieved_goal, "achieved_goal", axes=None)
         desired = self.goal_buffer.check(desired_goal, "desired_goal", axes=None)
         if achieved.shape != desired.shape:

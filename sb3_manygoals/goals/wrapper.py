@@ -24,11 +24,7 @@ _FIRST = np.array([0])
 
 
 def goal_observation_space(observation_space: spaces.Space[Any]) -> spaces.Dict:
-    """
-    :param observation_space: of an environment without goals
-    :return: the GoalEnv space: the same three times, as observation, achieved_goal and desired_goal
-    :raises TypeError: if its observations cannot be goals
-    """
+    """The GoalEnv space: a space three times. A TypeError if its elements cannot be goals."""
     check_goal_space(observation_space)
     return spaces.Dict({key: observation_space for key in ("observation", "achieved_goal", "desired_goal")})
 
@@ -38,21 +34,21 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     Pursue goals drawn from the observations met so far.
 
     The observation becomes ``{"observation", "achieved_goal", "desired_goal"}``, as Gymnasium-Robotics' GoalEnv has it. An
-    episode terminates when the goal is reached and is truncated after ``max_episode_steps``; the environment's own
-    termination and truncation end it too. ``reset(options={"goal": observation})`` sets the goal, all other options go to
-    the environment. The environment's reward is in ``info["env_reward"]``; ``info`` also has ``env_terminated``,
-    ``env_truncated``, ``is_success``, ``goal_steps``, and the ids ``achieved_goal_id`` and ``desired_goal_id`` (-1: not in
-    the buffer).
+    episode terminates when the goal is reached and is truncated after ``max_episode_steps``; the environment's own ends end it
+    too. ``reset(options={"goal": observation})`` sets the goal, other options go to the environment. ``info`` has the
+    environment's ``env_reward``, ``env_terminated`` and ``env_truncated``, besides ``is_success``, ``goal_steps``, and the ids
+    ``achieved_goal_id`` and ``desired_goal_id`` (-1: not in the buffer).
 
-    ``reset`` raises a ValueError if the goal has not the shape and dtype of an observation, or no goal can be found; ``step``
-    if the observation has not the shape and kind of dtype of its space, or it or the reward is not finite.
+    ``reset`` raises a ValueError if the goal is no observation, or none can be found; ``step`` if the observation has not the
+    shape and kind of dtype of its space, or it or the reward is not finite.
 
     :param env: an environment whose observation is one array
     :param goal_buffer: where goals are kept, to be shared between environments; a new one if None
     :param selector: rule that chooses goals, uniform if None
-    :param settings: ``max_episode_steps``, ``goal_reward``, ``step_reward`` and ``reset_worlds``, as of
-        :class:`~sb3_manygoals.goals.GoalTracker`. ``reset`` with a seed, options or a goal always resets the world
-    :raises TypeError: if the observations cannot be goals
+    :param settings: ``max_episode_steps`` (50), the paper's T; ``goal_reward`` (0.0) of the transition that reaches the goal,
+        ``step_reward`` (-0.1) of every other one; ``reset_worlds``, whether the end of a goal episode resets the world,
+        "auto": if its starts are broad, and else only after 20 ``max_episode_steps``. ``reset`` with a seed or options does
+    :raises TypeError: if the observations cannot be goals, or ``selector`` is none
     :raises ValueError: if ``goal_buffer`` is for another space, or a number makes no sense
     """
 
@@ -68,7 +64,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         )
         super().__init__(env)
         self.observation_space = goal_observation_space(env.observation_space)  # type: ignore[assignment]
-        self.goal_tracker = GoalTracker(_buffer_for(env.observation_space, goal_buffer), 1, selector, **settings)
+        self.goal_tracker = GoalTracker(env.observation_space, 1, goal_buffer, selector, **settings)
         self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = None  # where a world stands that is not to be reset
 
     @property
@@ -115,7 +111,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         return _goal_obs(observation, tracker.desired_goals[0]), float(step.rewards[0]), terminated, truncated, info
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
-        """The reward of a transition that led to ``achieved_goal``; see :meth:`GoalTracker.compute_reward`."""
+        """The reward of a transition that led to ``achieved_goal``; float32 of shape ``(n,)`` for a batch."""
         return self.goal_tracker.compute_reward(achieved_goal, desired_goal, info)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
@@ -137,15 +133,13 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :func:`~sb3_manygoals.vec_env.can_reset_single_envs`.
 
     ``infos`` have the keys of ``GoalBufferWrapper``, and at the end of an episode ``terminal_observation``,
-    ``TimeLimit.truncated`` and ``episode`` (return, length) of the goal episode. An ``episode`` entry that a Monitor below
-    writes is moved to ``env_episode``. Options set by ``set_options({"goal": observation})``, or one such dict for each
-    environment, set the goals of the next reset. A step raises a RuntimeError if a worker of a SubprocVecEnv has died.
+    ``TimeLimit.truncated`` and ``episode`` (return, length) of the goal episode; a Monitor's entry becomes ``env_episode``.
+    ``set_options({"goal": observation})``, or one such dict for each environment, sets the goals of the next reset. A step
+    raises a RuntimeError if a worker of a SubprocVecEnv has died.
 
     :param venv: vectorized environment whose observation is one array
-    :param goal_buffer: where goals are kept; a new one if None
-    :param selector: rule that chooses goals, uniform if None
-    :param settings: as of ``GoalBufferWrapper``. Where worlds are reset, a Monitor around one must allow early resets, as it
-        does by default
+    :param goal_buffer: as of ``GoalBufferWrapper``, like ``selector`` and ``settings``. Where worlds are reset, a Monitor
+        around one must allow early resets, as it does by default
     :raises TypeError: if the observations cannot be goals
     :raises ValueError: if ``reset_worlds`` is asked of a VecEnv that cannot, or another argument makes no sense
     """
@@ -163,8 +157,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             if settings.get("reset_worlds", "auto") == "auto":
                 settings["reset_worlds"] = False
         super().__init__(venv, observation_space=goal_observation_space(venv.observation_space))
-        goal_buffer = _buffer_for(venv.observation_space, goal_buffer)
-        self.goal_tracker = GoalTracker(goal_buffer, venv.num_envs, selector, **settings)
+        self.goal_tracker = GoalTracker(venv.observation_space, venv.num_envs, goal_buffer, selector, **settings)
         self._returns = np.zeros(venv.num_envs)
 
     @property
@@ -274,16 +267,6 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         observations = self.goal_buffer.check(np.array(venv_obs), "observations")
         guards.check_finite(observations, what, self.goal_tracker)
         return observations
-
-
-def _buffer_for(observation_space: spaces.Space[Any], goal_buffer: GoalBuffer | None) -> GoalBuffer:
-    if goal_buffer is None:
-        return GoalBuffer(observation_space)
-    if goal_buffer.observation_space != observation_space:
-        raise ValueError(
-            f"goal_buffer is for observations of {goal_buffer.observation_space}, the environment has {observation_space}"
-        )
-    return goal_buffer
 
 
 def _goal_obs(shown: NDArray[Any], desired: NDArray[Any]) -> GoalObs:

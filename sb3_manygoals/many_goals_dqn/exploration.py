@@ -83,10 +83,9 @@ class CountBonus:
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         model = None if self._model is None else self._model.get_checkpoint_state()
-        due = {"solve_at": self._solve_at, "model_at": self._model_at}
-        return {"values": self.values, "led": self.led, "model": model, **due}
+        return {"values": self.values, "led": self.led, "model": model, "due": (self._solve_at, self._model_at)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         self.values, self.led = state["values"], state["led"]
         self._model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
-        self._solve_at, self._model_at = state["solve_at"], state["model_at"]
+        self._solve_at, self._model_at = state["due"]

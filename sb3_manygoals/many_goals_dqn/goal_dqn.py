@@ -166,11 +166,11 @@ class GoalDQN(DQN):
             self._make_targets(self._first_target_class if now is None else type(now))
 
     @staticmethod
-    def _pursue(env: GymEnv, goal_wrapper_kwargs: dict[str, Any], goals_in_replay: bool) -> GymEnv:
+    def _pursue(env: GymEnv, settings: dict[str, Any], goals_in_replay: bool) -> GymEnv:
         """With a goal wrapper around it, if it has none."""
         if goals_in_replay and not is_goal_wrapped(env):
-            goal_wrapper_kwargs = {**goal_wrapper_kwargs, "goal_buffer": ReplayGoals(env.observation_space)}
-        return pursue_goals(env, goal_wrapper_kwargs)
+            settings = {**settings, "goal_buffer": ReplayGoals(env.observation_space)}
+        return pursue_goals(env, settings)
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -178,17 +178,18 @@ class GoalDQN(DQN):
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """
-        As SB3's. The goals known so far are kept.
+        As SB3's, for an environment with goals or without. The goals known so far are kept.
 
-        :param env: the environment to continue in, with goals or without
-        :param force_reset: whether to reset it before training
         :raises ValueError: if it comes with another goal buffer that is not empty
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
-        settings = copy.deepcopy(self.goal_wrapper_kwargs)
-        if self.goal_buffer is None and self.goal_rules is not None and not self.goals_in_replay:  # the model was loaded
-            settings.setdefault("goal_buffer", GoalBuffer.from_rules(self.observation_space["observation"], self.goal_rules))
-        env = self._wrap_env(self._pursue(env, settings, self.goals_in_replay))
+        if not is_goal_wrapped(env):
+            settings = copy.deepcopy(self.goal_wrapper_kwargs)
+            if self.goal_buffer is None and self.goal_rules is not None and not self.goals_in_replay:  # the model was loaded
+                known = GoalBuffer.from_rules(self.observation_space["observation"], self.goal_rules)
+                settings.setdefault("goal_buffer", known)
+            env = self._pursue(env, settings, self.goals_in_replay)
+        env = self._wrap_env(env)
         theirs = goal_trackers(env)[0].goal_buffer
         others = self.goal_buffer is not None and theirs is not self.goal_buffer
         if others and (len(theirs) > 0 or theirs.has_held_out):
@@ -198,8 +199,7 @@ class GoalDQN(DQN):
             )
         self._check_memory(env)
         super().set_env(env, force_reset)
-        assert self.env is not None
-        self._adopt_goals(self.env)
+        self._adopt_goals(env)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         assert self.env is not None, "a model without an environment cannot learn"
@@ -236,21 +236,12 @@ class GoalDQN(DQN):
         fault.num_timesteps = self.num_timesteps
 
     def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
-        """
-        Write the known goals, which ``save`` leaves out, as it does the replay memory.
-
-        :param path: of an ``.npz`` file
-        """
+        """:param path: of an ``.npz`` file for the known goals, which ``save`` leaves out, as it does the replay memory"""
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         self.goal_buffer.save(path)
 
     def load_goal_buffer(self, path: str | os.PathLike[str]) -> None:
-        """
-        Replace the goals by those written by :meth:`save_goal_buffer`.
-
-        :param path: of the ``.npz`` file
-        :raises TypeError: if the goals are in the replay memory
-        """
+        """Replace the goals by those written by :meth:`save_goal_buffer`. A TypeError if they are in the replay memory."""
         if self.goals_in_replay:
             raise TypeError("the goals of this model are in its replay memory: use load_replay_buffer")
         self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"])
@@ -262,11 +253,8 @@ class GoalDQN(DQN):
 
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """
-        Replace the transitions by those written by ``save_replay_buffer``; their next observations become known goals.
-
-        :param path: of the pickle
-        :param truncate_last_traj: not used; part of SB3's interface
-        :raises ValueError: if the model that wrote them had another ``action_masks``
+        Replace the transitions by those written by ``save_replay_buffer``; their next observations become known goals. A
+        ValueError if the model that wrote them had another ``action_masks``; ``truncate_last_traj`` is not used.
         """
         before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
@@ -289,28 +277,23 @@ class GoalDQN(DQN):
         *,
         gamma: float | None = None,
         planned: bool | None = None,
-        max_goals: int = 10_000,
     ) -> TaskPolicy:
         """
-        A policy for a task, made of the network as it is now. Give it to SB3's ``evaluate_policy``, or ask its ``predict``;
-        observations are those of the environment without goals.
+        A policy for a task, made of the network as it is now; observations are those of the environment without goals.
 
         It goes for the highest discounted reward. That is exact, up to errors of the network, for tasks that end at their
         first reward in worlds without chance. An end without reward counts as a failure. A reward that ends nothing is gone
-        for and stayed at, with a warning: the sum of rewards is not maximized. Remembered rewards are means. If each step
-        costs the same, as in MountainCar, that is accounted for; other negative rewards are refused.
+        for and stayed at, with a warning. If each step costs the same, that is accounted for; other negative rewards are
+        refused.
 
         :param reward: None for the rewards that the environment gave while the model learned; else a function of a batch of
             observations, or an array, that gives a number of at least 0 for each of ``model.goal_buffer.observations``
         :param gamma: discount of the task, in (0, 1]; None: the model's. Another one is exact without chance only
-        :param planned: whether to take the actions of the last plan where it knows a way to a reward, often long before the
-            network does, and the network's elsewhere. None: if there is a plan, as with PlannedTargets after learning, but not
-            in a loaded model
-        :param max_goals: if more observations are rewarded, so many are drawn, with a warning
+        :param planned: whether to take the actions of the last plan where it knows a way to a reward, and the network's
+            elsewhere. None: if there is a plan, as with PlannedTargets after learning, but not in a loaded model
         :return: an SB3 policy, independent of what the model learns from now on
         :raises TypeError: if the goals are in the replay memory
-        :raises ValueError: if no known observation is rewarded, or rewards are negative, not finite or of another shape, or a
-            number is out of its range, or there is no plan
+        :raises ValueError: if no known observation is rewarded, an argument is out of its range, or there is no plan
         """
         if self.goals_in_replay:
             raise TypeError("the goals of this model are in its replay memory, and are forgotten: their rewards are not known")
@@ -323,15 +306,10 @@ class GoalDQN(DQN):
             plan = None if self.targets.plan.model is None else (self.targets.plan, states)
         if planned and plan is None:
             raise ValueError("planned=True needs a model that has planned: with PlannedTargets, after it has learned")
-        return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, max_goals, plan)
+        return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, plan)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """
-        All that exact resumption needs, except the environments and the global random generators, see
-        :class:`~sb3_manygoals.checkpoint.callback.ExactCheckpointCallback`.
-
-        :return: a plain tree; its arrays may be in use, so write it before training goes on
-        """
+        """:return: a plain tree of all but environments and global generators; arrays are its own, so write it at once"""
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         return {
             "algorithm": get_algorithm_state(self),
@@ -342,10 +320,7 @@ class GoalDQN(DQN):
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        :param state: from :meth:`get_checkpoint_state` of a model that was built in the same way
-        :raises CheckpointError: if it was built in another way; this model may then be partly changed
-        """
+        """A CheckpointError if the state is of a model that was built in another way; this one may then be partly changed."""
         assert self.goal_buffer is not None, "the model has no environment: call set_env first"
         set_algorithm_state(self, state["algorithm"])
         saved, now = state["targets"]["class"], type(self.targets).__name__
@@ -375,10 +350,7 @@ class GoalDQN(DQN):
         force_reset: bool = True,
         **kwargs: Any,
     ) -> SelfGoalDQN:
-        """
-        As SB3's. An ``env`` without goals is wrapped as that of the saved model, with the same observations held out. Load the
-        goals with :meth:`load_goal_buffer`.
-        """
+        """As SB3's. An ``env`` without goals is wrapped as before. Load the goals with :meth:`load_goal_buffer`."""
         if env is not None:
             kwargs["n_envs"] = env.num_envs if isinstance(env, VecEnv) else 1
         model = super().load(path, None, device, custom_objects, print_system_info, force_reset, **kwargs)

@@ -21,7 +21,6 @@ from torch import nn
 from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
 from sb3_manygoals.checks import check_number, check_whole
-from sb3_manygoals.goals.environments import is_goal_wrapped
 from sb3_manygoals.many_goals_dqn.goal_dqn import GoalDQN
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -73,10 +72,8 @@ class ManyGoalsDQN(GoalDQN):
     Deep Q-learning of a universal value function Q(s, a, g), in which every transition teaches many goals.
 
     Paper: "Many-Goals Reinforcement Learning" (Veeriah, Oh, Singh 2018), https://arxiv.org/abs/1806.09605. Goals are the
-    observations met so far. An update teaches the values of S states for G goals, all S x G pairs at the cost of S + G passes.
-
-    The defaults master worlds of some thousand observations, whatever the world and the number of steps. For the paper's
-    settings see :data:`~sb3_manygoals.many_goals_dqn.many_goals_dqn.PAPER`. Where nothing else is said, it is SB3's ``DQN``.
+    observations met so far. The defaults master worlds of some thousand observations; for the paper's settings see
+    :data:`~sb3_manygoals.many_goals_dqn.many_goals_dqn.PAPER`. Where nothing else is said, it is SB3's ``DQN``.
 
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of :class:`ManyGoalsPolicy`
     :param env: an environment, its id, or a VecEnv; either without goals, and then it is wrapped, or already wrapped in
@@ -90,30 +87,23 @@ class ManyGoalsDQN(GoalDQN):
     :param updates_per_step: updates for each environment step, all environments together
     :param target_class: :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`, values from planning in the replay memory;
         :class:`~sb3_manygoals.many_goals_dqn.TDTargets`, the paper's target network; or another subclass of
-        :class:`~sb3_manygoals.many_goals_dqn.Targets`. None: planned while observations recur, else bootstrapped. This choice
-        is logged, reviewed as steps double, and can be read from ``model.targets``
+        :class:`~sb3_manygoals.many_goals_dqn.Targets`. None: planned while observations recur, else bootstrapped, as the log
+        and ``model.targets`` say
     :param target_kwargs: arguments of the ``target_class``
     :param exploration_fraction: share of training over which the exploration rate falls, linearly
-    :param exploration_initial_eps: initial exploration rate: the share of goal episodes that explore with planned targets, the
-        share of random actions with others
-    :param exploration_final_eps: final exploration rate
-    :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` without goals: ``goal_buffer``,
-        ``selector``, ``max_episode_steps``, ``goal_reward``, ``step_reward``, ``reset_worlds``
-    :param goals_in_replay: whether the goals are the next observations in the replay memory instead of all observations ever
-        met, for worlds that show too many, as games do; see :class:`~sb3_manygoals.many_goals_dqn.ReplayGoals`. It needs
-        ``TDTargets``, and goals to pursue are chosen uniformly
+    :param exploration_initial_eps: initial exploration rate, ``exploration_final_eps`` the final one: the share of goal
+        episodes that explore with planned targets, the share of random actions with others
+    :param goal_wrapper_kwargs: arguments of the :class:`GoalBufferWrapper` put around an ``env`` without goals
+    :param goals_in_replay: whether the goals are the next observations in the replay memory, for worlds that show too many, as
+        games do; see :class:`~sb3_manygoals.many_goals_dqn.ReplayGoals`. It needs ``TDTargets`` and uniform choice of goals
     :param replay_buffer_class: :class:`ManyGoalsReplayBuffer`, which None stands for, or a subclass, such as
-        :class:`~sb3_manygoals.pretraining.ManyGoalsFrameReplayBuffer`, which keeps frames once
-    :param replay_buffer_kwargs: its arguments other than those that follow from the arguments here
+        :class:`~sb3_manygoals.pretraining.ManyGoalsFrameReplayBuffer`
+    :param replay_buffer_kwargs: its further arguments
     :param action_masks: whether to act, and to maximize over next actions, only among those that the environment allows in
         ``info["action_mask"]`` at every reset and step; False: masks are ignored
-    :param stats_window_size: episodes averaged in the log
-    :param tensorboard_log: folder for TensorBoard, None for no such log
+    :param stats_window_size: as of SB3's ``DQN``, like ``tensorboard_log``, ``verbose``, ``device`` and ``_init_setup_model``
     :param policy_kwargs: further arguments of the policy
-    :param verbose: 0 no output, 1 info, 2 debug
     :param seed: of all random generators
-    :param device: for the networks
-    :param _init_setup_model: whether to build the network now
     :raises TypeError: if observations cannot be goals, actions are not discrete, or a class is of the wrong kind
     :raises ValueError: if an argument is out of its range, or two do not fit together
     :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
@@ -162,8 +152,6 @@ class ManyGoalsDQN(GoalDQN):
         if env is None and _init_setup_model:
             raise ValueError("env is needed to build a model; to load one without, use ManyGoalsDQN.load(path)")
         if env is not None:
-            if goal_wrapper_kwargs and is_goal_wrapped(env):
-                raise ValueError(f"goal_wrapper_kwargs {sorted(goal_wrapper_kwargs)} given, but env pursues goals already")
             if goals_in_replay and "goal_buffer" in (goal_wrapper_kwargs or {}):
                 raise ValueError("goals_in_replay: the goals are in the replay memory, goal_buffer must not be given")
             env = self._pursue(env, goal_wrapper_kwargs or {}, goals_in_replay)
@@ -282,11 +270,9 @@ class ManyGoalsDQN(GoalDQN):
         Greedy or epsilon-greedy actions of the network; each environment explores independently.
 
         :param observation: dict with "observation" and "desired_goal", one of each or a batch
-        :param state: not used, as ``episode_start``
         :param deterministic: True for greedy actions, False for random ones with probability ``exploration_rate``
-        :param action_masks: actions allowed, shape (A,) or (n, A), None for all, as in sb3-contrib; independent of the
-            constructor's ``action_masks``, which is about training
-        :return: actions, int64, of shape () or (n,), and ``state``
+        :param action_masks: actions allowed, shape (A,) or (n, A), None for all, as in sb3-contrib
+        :return: actions, int64, of shape () or (n,), and ``state``, which is not used, as ``episode_start``
         :raises ValueError: if ``observation`` is not such a dict, or masks do not fit it or allow no action
         """
         if not isinstance(observation, dict) or not {"observation", "desired_goal"} <= observation.keys():
@@ -336,8 +322,7 @@ class ManyGoalsDQN(GoalDQN):
         """
         As SB3's; ``total_timesteps`` may be a float such as ``3e6``.
 
-        :raises ValueError: if ``total_timesteps`` is not a finite number of at least 1, or an environment gives an observation
-            of another shape or kind of dtype than its space, or an observation or reward that is not finite
+        :raises ValueError: if ``total_timesteps`` is below 1, or an environment gives what is not finite or not of its space
         :raises RuntimeError: if a worker of a SubprocVecEnv has died
         :raises FloatingPointError: if a loss is not finite, see :func:`~sb3_manygoals.guards.check_loss`
         """

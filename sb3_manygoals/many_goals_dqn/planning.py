@@ -65,8 +65,8 @@ class ReplayModel:
 
     def options(self) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Option]]:
         """
-        An order of the states, those with the most options first; the place of each state in it; and the first option of all
-        states that have one, the second one, and so on. Actions that always led back to the same state are none.
+        An order of the states, those with the most options first; the place of each in it; and the first option of all states
+        that have one, the second one, and so on. Actions that always led back to the same state are none.
         """
         certain = np.flatnonzero((np.diff(self.on.indptr) == 1) & (np.diff(self.ends.indptr) == 0))
         idle = certain[self.on.indices[self.on.indptr[certain]] == certain // self.n_actions]
@@ -111,13 +111,13 @@ class ReplayPlan:
     .. math:: V(s, g) \leftarrow \max_{a\ \text{tried in}\ s} \sum_{s'} p_{sas'}
         \begin{cases} \text{goal_reward} & s' = g \\ \text{step_reward} + \gamma V(s', g) & \text{otherwise} \end{cases}
 
-    This is the all-goals table of Kaelbling (1993), with every transition used again and again, as in prioritized sweeping
-    (Moore and Atkeson 1993) or search on the replay buffer (Eysenbach et al. 2019). Actions that always led back to the same
-    state are left out, so V(g, g) does not follow the equation; nothing uses it.
+    This is the all-goals table of Kaelbling (1993), with every transition used again and again, as in search on the replay
+    buffer (Eysenbach et al. 2019). Actions that always led back to the same state are left out, so V(g, g) does not follow the
+    equation; nothing uses it.
 
-    All goals are planned, from the values of the last plan, while their values fit into ``max_bytes``. Beyond, each plan is of
-    a fresh draw of as many goals as fit, at least one, and :meth:`rotate` exchanges some of them. Their values begin with the
-    numbers of steps that breadth-first search finds as if each action had its most frequent outcome; sweeps settle chance.
+    All goals are planned, from the values of the last plan, while they fit into ``max_bytes``. Beyond, each plan is of a fresh
+    draw of as many goals as fit, and :meth:`rotate` exchanges some of them. Their values begin with the numbers of steps that
+    breadth-first search finds as if each action had its most frequent outcome; sweeps settle chance.
     """
 
     def __init__(self, gamma: float, goal_reward: float, step_reward: float, max_bytes: float = np.inf) -> None:
@@ -158,7 +158,7 @@ class ReplayPlan:
         self.model = ReplayModel.of(replay)
         self._goal_states = replay.states.ids(goals.observations)
         self._columns = np.full(len(goals), -1)
-        self.goal_ids, self._oldest = self._draw(n_goals), 0
+        self.goal_ids, self._oldest = self._draw(n_goals, len(goals)), 0
         self._columns[self.goal_ids] = np.arange(n_goals)
         self._prepared = self._prepare()
         for begin in range(0, n_goals, _BLOCK):
@@ -179,9 +179,8 @@ class ReplayPlan:
         assert self.model is not None
         return (*self.model.options(), self.model.arrivals() if self.is_draw else None)
 
-    def _draw(self, n: int, of: int | None = None) -> NDArray[np.int64]:
+    def _draw(self, n: int, of: int) -> NDArray[np.int64]:
         """Some numbers below another; in order if they are all."""
-        of = len(self._columns) if of is None else of
         if n == of:
             return np.arange(n)
         self._n_drawn += n
@@ -277,10 +276,7 @@ class ReplayPlan:
         return returns.astype(np.float32)
 
     def action_values(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """
-        Values of all actions for all pairs of S states and G goals (-1: unknown), shape (S, G, A). NaN where they are unknown:
-        the action had not been tried when this was planned, or its value is below ``horizon``.
-        """
+        """Of all actions for S states and G goals (-1: unknown), (S, G, A); NaN for those not tried or below ``horizon``."""
         model = self.model
         if model is None:
             return np.full((len(states), len(goal_ids), 1), np.nan, dtype=np.float32)

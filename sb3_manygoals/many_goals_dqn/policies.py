@@ -30,8 +30,6 @@ class ManyGoalsPolicy(BasePolicy):
     """
     A universal Q-network and its target network, for goal observations; as ``"MlpPolicy"`` for vectors.
 
-    :param observation_space: Dict with "observation", "achieved_goal" and "desired_goal"
-    :param action_space: Discrete
     :param lr_schedule: learning rate, a function of the remaining progress
     :param net_arch: widths of the shared layers after the features extractor; by default two of 512
     :param embedding_dim: width of the state and the goal embedding
@@ -40,16 +38,12 @@ class ManyGoalsPolicy(BasePolicy):
     :param standardize: whether to standardize observations, element by element, by the goals known when learning starts
     :param head: "bilinear", as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`), or "distance"
         (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
-    :param ema_decay: decay of the exponential moving average of the weights, by which greedy actions are chosen; it is lower
-        in the first updates. 0.0: no average, actions are those of the trained network
-    :param channels_last: whether the last axis of images holds the channels. None: told from the shape, see
-        :func:`~sb3_manygoals.networks.channels_are_last`
+    :param ema_decay: decay of the average of the weights, by which greedy actions are chosen; 0.0: no average
+    :param channels_last: whether the last axis of images holds the channels. None: as the shape tells
     :param features_extractor_class: SB3 features extractor, the first part of the trunk; it sees images channels first
-    :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
     :param optimizer_class: Adam by default. For the paper's RMSProp use SB3's ``RMSpropTFLike``, whose epsilon, here 1e-12 by
-        default, is inside the root. (In torch's RMSprop the second moments of rarely used weights decay into denormal
-        numbers, whose square roots are some fifty times slower.)
+        default, is inside the root: second moments of torch's RMSprop decay into denormal numbers, which are slow
     :param optimizer_kwargs: its arguments other than the learning rate
     :raises ValueError: if an argument is out of its range, or the shape of images does not tell which axis holds the channels
     """
@@ -139,13 +133,13 @@ class ManyGoalsPolicy(BasePolicy):
                 copied.copy_(buffer)
 
     def fit_standardization(self, observations: th.Tensor) -> None:
-        """:param observations: if the policy standardizes, then by these from now on, shape (B, *observation_space.shape)"""
+        """If the policy standardizes, then by these observations from now on, shape (B, *observation_space.shape)."""
         if self.standardize:
             for network in self._networks:
                 network.trunk[0].fit(observations)  # type: ignore[index]
 
     def shift_values(self, by: float) -> None:
-        """:param by: added to all values of each network"""
+        """Add a number to all values of each network."""
         for network in self._networks:
             network.shift_values(by)
 
@@ -161,10 +155,7 @@ class ManyGoalsPolicy(BasePolicy):
         return self.action_values(observation).argmax(dim=1)  # type: ignore[arg-type]
 
     def action_values(self, observation: dict[str, th.Tensor]) -> th.Tensor:
-        """
-        :param observation: goal observations, tensors of shape (B, *space.shape)
-        :return: values of all actions, by which greedy ones are chosen, shape (B, A)
-        """
+        """Values of all actions, by which greedy ones are chosen, shape (B, A)."""
         network = self.q_net if self.q_net_ema is None else self.q_net_ema
         return network(observation["observation"], observation["desired_goal"])  # type: ignore[no-any-return]
 
@@ -187,8 +178,8 @@ MlpPolicy = ManyGoalsPolicy
 class CnnPolicy(ManyGoalsPolicy):
     """
     For images. By default those with at least 36 pixels a side go through the convolutions of the Nature DQN
-    (:class:`~sb3_manygoals.networks.PaddedCNN`) alone, and smaller ones, which are mostly gridworlds, through two layers of
-    512 units. Arguments as in :class:`ManyGoalsPolicy`.
+    (:class:`~sb3_manygoals.networks.PaddedCNN`) alone, and smaller ones through two layers of 512 units. Arguments as in
+    :class:`ManyGoalsPolicy`.
     """
 
     def __init__(

@@ -47,16 +47,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     Transitions (s, a, s') and the goal id of s'. Reward and end of the goal that was pursued are not kept: every transition
     teaches the goals it is paired with. ``dones`` are the environment's own ends.
 
-    Once :meth:`keep_states` was called, a transition is the numbers of s and s' in a table of observations, until one comes
-    for which the table has no room: then whole observations are kept again. The outcomes of actions are counted for
+    Once :meth:`keep_states` was called, a transition is the numbers of s and s' in a table of observations, until the table
+    has no room for one: then whole observations are kept again. Outcomes of actions are counted for
     :class:`~sb3_manygoals.many_goals_dqn.planning.ReplayModel`.
 
-    :param buffer_size: transitions kept, all environments together
-    :param observation_space: goal observation space, Dict with "observation"
-    :param action_space: Discrete
-    :param device: device of batches
-    :param n_envs: number of parallel environments
-    :param optimize_memory_usage: must be False; part of SB3's interface
+    :param buffer_size: transitions kept, all environments together; what follows is as of SB3's ``ReplayBuffer``
     :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
     :param as_numbers: whether to keep numbers only, 18 bytes a transition beside the table: observations without a number are
         lost, and their transitions never sampled
@@ -73,9 +68,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         action_masks: bool = False,
         as_numbers: bool = False,
     ) -> None:
+        space = observation_space["observation"]
         # SB3's arrays of one step: those that are needed follow
-        super().__init__(n_envs, observation_space["observation"], action_space, device, n_envs, optimize_memory_usage)
+        super().__init__(n_envs, space, action_space, device, n_envs, optimize_memory_usage)
         del self.rewards, self.timeouts
+        self._shape, self._n_actions = space.shape or (), int(action_space.n)
         self.buffer_size, self.as_numbers = max(buffer_size // n_envs, 1), as_numbers
         shape, of_ids = (self.buffer_size, n_envs), np.int32 if as_numbers else np.int64  # of goals in the memory: 63 bits
         self.actions = np.zeros((*shape, 1), dtype=np.min_scalar_type(-self._n_actions))
@@ -83,7 +80,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.next_ids = np.zeros(shape, dtype=of_ids)
         self.behavior_goal_ids = np.zeros(shape, dtype=of_ids)
         self.next_action_masks = np.zeros((*shape, self._n_actions), dtype=np.bool_) if action_masks else None
-        self.numbers: NDArray[np.int32] = np.zeros((self.buffer_size, n_envs, 2), dtype=np.int32)
+        self.numbers: NDArray[np.int32] = np.zeros((*shape, 2), dtype=np.int32)
         """Of s and s', where states are kept, -1 for unknown ones; shape (time, n_envs, 2)."""
         self.whole = False
         """Whether whole observations are kept."""
@@ -93,31 +90,25 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self._last: NDArray[np.int64] | None
         self._set_states(None)
 
-    def _at(self, time: int) -> list[NDArray[Any]]:
-        """Observations and next observations; any in place of those that have no number."""
-        if self.states is None or self.whole:  # SB3 keeps discrete ones with an extra axis
-            return [getattr(self, name)[time].reshape(self.n_envs, *self._shape) for name in _WHOLE]
-        return [self.states[numbers] for numbers in self.numbers[time].T]
+    def _at(self, *place: Any) -> list[NDArray[Any]]:
+        """Observations and next observations of times, or of times and environments; any for those that have no number."""
+        if self.whole or self.states is None:
+            return [getattr(self, name)[place] for name in _WHOLE]
+        return [self.states[self.numbers[place][..., which]] for which in (0, 1)]
 
-    def _keep_whole(self) -> None:
-        """Whole observations from now on, those kept as numbers included."""
-        if self.whole:
+    def _keep(self, whole: bool) -> None:
+        """Keep whole observations from now on, those kept as numbers included; or numbers only."""
+        if whole and self.whole:
             return
-        for name, array in zip(_WHOLE, self._room(self.buffer_size), strict=True):
-            for time in range(self.size()):
-                array[time] = self._at(time)[_WHOLE.index(name)].reshape(self.n_envs, *self.obs_shape)
+        for which, name in enumerate(_WHOLE):
+            array = getattr(self, name)
+            if isinstance(array, np.ndarray):  # otherwise it keeps frames, and has room
+                rows = self.buffer_size if whole else 0
+                array = np.zeros((rows, self.n_envs, *self._shape), self.observation_space.dtype)
+            for time in range(self.size() if whole else 0):
+                array[time] = self._at(time)[which]
             setattr(self, name, array)
-        self.whole = True
-
-    def _room(self, n: int) -> list[Any]:
-        """For observations and next observations of so many steps; where frames are kept, there is room."""
-        shape, dtype = (n, self.n_envs, *self.obs_shape), self.observation_space.dtype
-        arrays = [getattr(self, name) for name in _WHOLE]
-        return [np.zeros(shape, dtype) if isinstance(array, np.ndarray) else array for array in arrays]
-
-    def _keep_numbers(self) -> None:
-        self.whole = False
-        self.observations, self.next_observations = self._room(0)
+        self.whole = whole
 
     @classmethod
     def memory_needed(
@@ -126,13 +117,12 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         observation_space: spaces.Dict,
         action_space: spaces.Discrete,
         n_envs: int,
-        action_masks: bool = False,
-        as_numbers: bool = False,
+        **kwargs: Any,
     ) -> dict[str, int]:
-        """:return: bytes of the arrays of a memory with these arguments, by what they are for; states are not counted"""
-        one = cls(n_envs, observation_space, action_space, "cpu", n_envs, False, action_masks, as_numbers)
-        if not as_numbers:
-            one._keep_whole()
+        """:return: bytes of the arrays of a memory with these arguments, by what they are for; without the table of states"""
+        one = cls(n_envs, observation_space, action_space, "cpu", n_envs, **kwargs)
+        if not one.as_numbers:
+            one._keep(whole=True)
         sizes = {name: array.nbytes for name, array in (one._arrays | {"numbers": one.numbers}).items() if array is not None}
         return {f"replay {name.replace('_', ' ')}": size * max(buffer_size // n_envs, 1) for name, size in sizes.items()}
 
@@ -163,23 +153,18 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.numbers[at, :, 0] = self.states.add(here, self._last)
             self.numbers[at, :, 1] = self._last = self.states.add(there, ids)
             self._count(self.numbers[at], self.actions[at], ended)
-        if not self.whole and (self.states is None or not (self.as_numbers or (self.numbers[at] != UNKNOWN).all())):
-            self._keep_whole()
+        if self.states is None or not (self.as_numbers or (self.numbers[at] != UNKNOWN).all()):
+            self._keep(whole=True)
         if self.whole:
-            for name, array in zip(_WHOLE, (here, there), strict=True):
-                getattr(self, name)[at] = array.reshape(self.n_envs, *self.obs_shape)
+            self.observations[at], self.next_observations[at] = here, there
         self.pos = (at + 1) % self.buffer_size
         self.full |= self.pos == 0
 
     def keep_states(self, states: ObservationTable) -> None:
-        """
-        Number states from now on as a table does, those of the transitions already kept included.
-
-        :param states: where observations get their numbers
-        """
+        """Number states from now on as this table does, those of the transitions already kept included."""
         before, tried, (rows, counts) = self.states, self.tried, self.outcomes()
         if not self.as_numbers:
-            self._keep_whole()
+            self._keep(whole=True)
         kept = self.numbers[: self.size()]
         lost = np.zeros(kept.shape, np.bool_) if self.whole else kept == UNKNOWN
         for time in range(self.size()):
@@ -196,13 +181,13 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             known = (rows != UNKNOWN).all(axis=1)
             self._counted = self._keys(*rows[known].T), counts[known]
         if self.as_numbers or (kept != UNKNOWN).all():
-            self._keep_numbers()
+            self._keep(whole=False)
 
     def forget_states(self) -> None:
         """Number states no longer, and keep whole observations. A ValueError if some were lost."""
         if not self.whole and (self.numbers[: self.size()] == UNKNOWN).any():
             raise ValueError("observations for which the goal buffer had no room were not kept: only PlannedTargets can go on")
-        self._keep_whole()
+        self._keep(whole=True)
         self._set_states(None)
 
     def _set_states(self, states: ObservationTable | None) -> None:
@@ -225,9 +210,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         if len(self._fresh) >= max(_COUNT_EVERY, len(self._counted[0]) // 2):
             self._count_outcomes()
 
-    def _keys(
-        self, states: NDArray[np.int64], actions: NDArray[np.int64], next_states: NDArray[np.int64], ended: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def _keys(self, *columns: NDArray[np.int64]) -> NDArray[np.int64]:
+        states, actions, next_states, ended = columns
         return (states * self._n_actions + actions) << 32 | next_states << 1 | ended
 
     def _count_outcomes(self) -> None:
@@ -239,22 +223,14 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
     def outcomes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
-        :return: columns s, a, s' and whether the environment ended, by numbers of states, shape (K, 4), of all transitions
-            since states are numbered; how often each row occurred, shape (K,)
+        Columns s, a, s' and whether the environment ended, by numbers of states, shape (K, 4), of all transitions since states
+        are numbered; how often each row occurred, shape (K,).
         """
         self._count_outcomes()
         keys, counts = self._counted
         pairs = keys >> 32
         columns = pairs // self._n_actions, pairs % self._n_actions, (keys & 0xFFFFFFFF) >> 1, keys & 1
         return np.stack(columns, axis=1), counts
-
-    @property
-    def _n_actions(self) -> int:
-        return int(self.action_space.n)  # type: ignore[attr-defined]
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.observation_space.shape or ()
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         states = None
@@ -265,14 +241,12 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         return {**numbers, **arrays, "states": states}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """
-        A CheckpointError if the state is of a memory of another size, or keeps masks where this one does not. States have the
-        numbers of the table that this memory keeps.
-        """
+        """A CheckpointError if the state is of a memory of another size, or keeps masks where this one does not."""
         for name in ("buffer_size", "n_envs"):
-            saved, own = state[name], getattr(self, name)
-            if saved != own:
-                raise CheckpointError(f"the replay memory was saved with {name} {saved}, this one has {own}")
+            if state[name] != getattr(self, name):
+                raise CheckpointError(
+                    f"the replay memory was saved with {name} {state[name]}, this one has {getattr(self, name)}"
+                )
         if (self.next_action_masks is None) != (state["next_action_masks"] is None):
             how = "without" if state["next_action_masks"] is None else "with"
             raise CheckpointError(f"the replay memory was saved {how} next_action_masks")
@@ -282,10 +256,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             tried, (rows, counts), self._last = (state["states"][name] for name in ("tried", "outcomes", "last"))
             self.tried[: len(tried)] = tried
             self._counted = self._keys(*rows.T), counts
-        if state["whole"]:
-            self._keep_whole()
-        else:
-            self._keep_numbers()
+        self._keep(state["whole"])
         for name, array in self._arrays.items():
             if array is not None:
                 array[: len(state[name])] = state[name]
@@ -315,15 +286,12 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     ) -> ManyGoalsSamples:
         envs = np.random.randint(self.n_envs, size=len(batch_inds))  # noqa: NPY002 - the generator that SB3 seeds
 
-        if self.whole or self.states is None:
-            here, there = (getattr(self, name)[batch_inds, envs].reshape(-1, *self._shape) for name in _WHOLE)
-        else:
-            lost = (self.numbers[batch_inds, envs] == UNKNOWN).any(axis=1)
-            if lost.any():
-                known = np.argwhere((self.numbers[: self.size()] != UNKNOWN).all(axis=2))
-                others = known[np.random.randint(len(known), size=int(lost.sum()))]  # noqa: NPY002
-                batch_inds[lost], envs[lost] = others.T
-            here, there = (self.states[numbers] for numbers in self.numbers[batch_inds, envs].T)
+        lost = (self.numbers[batch_inds, envs] == UNKNOWN).any(axis=1)
+        if not self.whole and lost.any():
+            known = np.argwhere((self.numbers[: self.size()] != UNKNOWN).all(axis=2))
+            others = known[np.random.randint(len(known), size=int(lost.sum()))]  # noqa: NPY002
+            batch_inds[lost], envs[lost] = others.T
+        here, there = self._at(batch_inds, envs)
 
         def rows(array: NDArray[Any]) -> th.Tensor:
             return self.to_torch(array[batch_inds, envs], copy=False)

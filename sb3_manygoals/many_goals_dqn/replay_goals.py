@@ -22,10 +22,8 @@ class ReplayGoals(GoalBuffer):
     """
     A goal buffer that keeps nothing itself. Its goals are the next observations in the replay memory, each as often as it is
     there, and are forgotten with their transitions, as in section 4 of Veeriah et al. (2018) for Atari. While there are no
-    transitions yet, the goals are the last observations met.
-
-    The id of a goal is not a row, but a hash of its bytes, of 63 bits: equal observations always have equal ids, and two of
-    four million different ones share one with a probability of one in a million.
+    transitions yet, the goals are the last observations met. The id of a goal is a hash of its bytes, of 63 bits: two of four
+    million different ones share one with a probability of one in a million.
 
     :param observation_space: of the observations: Box, Discrete, MultiDiscrete or MultiBinary
     """
@@ -35,6 +33,7 @@ class ReplayGoals(GoalBuffer):
         self.capacity = 0  # for whoever makes an array with an entry for each id
         self._replay: ManyGoalsReplayBuffer | None = None
         self._first: dict[int, NDArray[Any]] = {}
+        self._salt = f"{self.dtype.str}{self.shape}".encode()[:64]
 
     def use(self, replay_buffer: ManyGoalsReplayBuffer) -> None:
         """:param replay_buffer: whose next observations are the goals from now on"""
@@ -54,10 +53,6 @@ class ReplayGoals(GoalBuffer):
                 raise IndexError(f"there is no goal with the id {number} in the replay memory")
             found.append(self._first[number] if replay is None else replay.next_observations[divmod(rows[0], replay.n_envs)])
         return np.array(found, dtype=self.dtype).reshape(*wanted.shape, *self.shape)
-
-    @property
-    def memory_to_come(self) -> dict[str, int]:
-        return {}
 
     @property
     def observations(self) -> NDArray[Any]:
@@ -106,13 +101,12 @@ class ReplayGoals(GoalBuffer):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: the goals while there are no transitions; the replay memory is saved by itself"""
-        first = np.array(list(self._first.values()), dtype=self.dtype).reshape(-1, *self.shape)
-        return {**self._kind(), "first": first}
+        return {**self._kind(), "first": dict(self._first)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """A ValueError if the state is of a buffer for other observations, or of one that keeps its goals itself."""
         check_same("a goal buffer", state, self._kind())
-        self._first = dict(zip(self.ids(state["first"]).tolist(), state["first"], strict=True))
+        self._first = dict(state["first"])
 
     @property
     def _filled(self) -> ManyGoalsReplayBuffer | None:
@@ -126,10 +120,7 @@ class ReplayGoals(GoalBuffer):
 
 
 def replay_goals(trackers: list[GoalTracker], known: GoalBuffer | None, replay_buffer: ManyGoalsReplayBuffer) -> ReplayGoals:
-    """
-    The goals in a learner's replay memory. A ValueError if the environments have other goals, or select them other than
-    uniformly.
-    """
+    """The goals in a learner's replay memory. A ValueError if the environments have others, or select not uniformly."""
     theirs = trackers[0].goal_buffer
     if not isinstance(theirs, ReplayGoals) and (len(theirs) > 0 or theirs.has_held_out):
         raise ValueError("goals_in_replay: env's goal buffer has goals or held-out observations, which would be ignored")

@@ -73,35 +73,17 @@ class Targets(ABC):
 
     @abstractmethod
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
-        """
-        :param batch_size: number of transitions, S
-        :param goal_batch_size: number of goals, G
-        :param rng: generator of random numbers
-        :return: the data of an update
-        """
+        """:return: the data of an update of S = ``batch_size`` transitions and G = ``goal_batch_size`` goals"""
 
     @abstractmethod
     def losses(self, draw: Draw) -> th.Tensor:
-        """
-        :param draw: from :meth:`draw`
-        :return: the loss of each goal, shape (G,); an update minimizes their mean
-        """
+        """:return: the loss of each goal, shape (G,); an update minimizes their mean"""
 
     def before_updates(self, num_timesteps: int, progress: float) -> None:  # noqa: B027 - need not be overridden, as below
-        """
-        Called before the updates that follow a rollout.
-
-        :param num_timesteps: environment steps so far
-        :param progress: share of training done, from 0 to 1
-        """
+        """Called before the updates that follow a rollout; ``progress`` is the share of training done, from 0 to 1."""
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:  # noqa: B027
-        """
-        Called after every step of the environments, once learning has started.
-
-        :param num_timesteps: environment steps so far, all environments together
-        :param n_envs: number of environments
-        """
+        """Called after every step of the environments, once learning has started; all of them together count as steps."""
 
     def act(
         self,
@@ -117,7 +99,6 @@ class Targets(ABC):
         :param observations: what the environments show, shape (n, *observation_space.shape)
         :param goal_ids: the goal of each environment, -1 for unknown ones, shape (n,)
         :param explore: which environments explore, shape (n,)
-        :param rng: generator of random numbers
         :param action_masks: actions allowed, shape (n, A), None for all
         :return: actions, shape (n,); None to act epsilon-greedily by the network
         """
@@ -137,12 +118,11 @@ class TDTargets(Targets):
 
     :param learner: whose network is trained
     :param goal_sampling: the goals of an update. "uniform": drawn from the known goals, as in the paper. "batch": the distinct
-        next observations of the sampled transitions, filled up with uniform ones. "behavior": each transition teaches only the
-        goal pursued when it was made, which is the paper's on-policy baseline (there with a ``batch_size`` of 16)
-    :param update_interval: environment steps between updates of the target network
-    :param tau: step of these updates: 1.0 copies the weights
+        next observations of the sampled transitions, filled up with uniform ones. "behavior", the paper's on-policy baseline:
+        each transition teaches only the goal pursued when it was made
+    :param update_interval: environment steps between updates of the target network, of step ``tau``: 1.0 copies the weights
     :param initial_value: the value to which all pairs are initialized; None: that of a goal never reached,
-        ``step_reward / (1 - gamma)``. If values begin at 0 and few goals are reached in an update, all values sink there first
+        ``step_reward / (1 - gamma)``, to which all values would sink first if few goals are reached in an update
     :raises ValueError: if an argument is out of its range
     """
 
@@ -189,17 +169,13 @@ class TDTargets(Targets):
 
     def losses(self, draw: Draw) -> th.Tensor:
         """The paper's L(g) of each goal; with ``goal_sampling="behavior"`` of each transition."""
-        return self._paired_losses(draw) if self.goal_sampling == "behavior" else self._pairwise_losses(draw)
-
-    def _pairwise_losses(self, draw: Draw) -> th.Tensor:
-        """Every transition with every goal, at the cost of S + G passes of the trunk."""
+        if self.goal_sampling == "behavior":
+            return self._paired_losses(draw)
         batch, goals, goal_ids, _ = draw
-        net, target, n = self.learner.policy.q_net, self.learner.policy.q_net_target, len(batch.actions)
+        net, target = self.learner.policy.q_net, self.learner.policy.q_net_target
         with th.no_grad():
-            features = target.trunk(th.cat([batch.next_observations, goals]))
-            next_q = target.pairwise(target.state_embedding(features[:n]), target.goal_embedding(features[n:]))
-        features = net.trunk(th.cat([batch.observations, goals]))
-        q = net.pairwise_taken(net.state_embedding(features[:n]), net.goal_embedding(features[n:]), batch.actions)
+            next_q = target.pairwise(*target.embed(batch.next_observations, goals))
+        q = net.pairwise_taken(*net.embed(batch.observations, goals), batch.actions)
         return pairwise_td_loss(q, self._targets(next_q, batch.next_ids[:, None] == goal_ids, batch))
 
     def _paired_losses(self, draw: Draw) -> th.Tensor:
@@ -219,21 +195,19 @@ class TDTargets(Targets):
 class PlannedTargets(Targets):
     """
     Values from value iteration in the replay memory (:class:`~sb3_manygoals.many_goals_dqn.planning.ReplayPlan`), for worlds
-    whose observations recur: of all goals, or of draws of them where all are too many for ``max_plan_bytes``. The network
-    learns the values of all actions and which of them are best, in states drawn uniformly, however often they were met. Where
-    goals are a draw, states are drawn on the ways to them instead (:class:`~sb3_manygoals.many_goals_dqn.routes.Routes`), and
-    half of the weight is that of each state with its own goal: in large worlds few other pairs are near enough to teach much.
-    Errors are measured in steps; a step costs ``goal_reward - step_reward``. During training, behavior follows the plan, and
-    exploration the counts (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`), also where a goal is not planned.
+    whose observations recur. The network learns the values of all actions and which of them are best, in states drawn
+    uniformly. Where the plan is of a draw of goals, states are on the ways to them instead
+    (:class:`~sb3_manygoals.many_goals_dqn.routes.Routes`), and half of the weight is that of each state with its own goal: in
+    large worlds few other pairs are near enough to teach much. Errors are measured in steps; a step costs ``goal_reward -
+    step_reward``. During training, behavior follows the plan, and exploration the counts
+    (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`).
 
     :param learner: whose network is trained
-    :param growth: plan again when the number of environment steps has grown by this factor, above 1
+    :param growth: plan again when the number of environment steps has grown by this factor
     :param sweeps: maximal number of sweeps of value iteration
-    :param max_plan_bytes: memory for the plan, five bytes for a pair of state and goal (six from 128 actions on)
-    :param fresh_goals: where not all goals fit: goals exchanged for fresh ones for each update
-    :param near_decay: a pair d steps apart has weight ``near_decay ** d + near_floor``, see
-        :func:`~sb3_manygoals.losses.near_weights`; 1.0 for equal weights
-    :param near_floor: weight of the farthest pairs
+    :param max_plan_bytes: memory for the plan, five bytes a pair of state and goal. Where not all goals fit, it is of draws of
+        them, and ``fresh_goals`` are exchanged for each update
+    :param near_decay: of :func:`~sb3_manygoals.losses.near_weights`, as ``near_floor``; 1.0 for equal weights
     :param best_weight: weight of :func:`~sb3_manygoals.losses.best_action_loss`, relative to the squared error of values
     :param temperature: of that loss
     :raises ValueError: if an argument is out of its range
@@ -313,11 +287,10 @@ class PlannedTargets(Targets):
         """Every state with every goal, all actions whose value the plan knows."""
         batch, goals, goal_ids, own = draw
         assert batch.states is not None
-        net, n = self.learner.policy.q_net, len(batch.observations)
+        net = self.learner.policy.q_net
         values = self.plan.action_values(batch.states.cpu().numpy(), goal_ids.cpu().numpy())
         planned = th.as_tensor(values, device=goals.device)
-        features = net.trunk(th.cat([batch.observations, goals]))
-        q = net.pairwise(net.state_embedding(features[:n]), net.goal_embedding(features[n:]))
+        q = net.pairwise(*net.embed(batch.observations, goals))
         told = ~planned.isnan()
         known = told.any(dim=2)
         best = planned.nan_to_num(nan=-th.inf).amax(dim=2, keepdim=True)

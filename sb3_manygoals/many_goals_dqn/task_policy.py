@@ -16,7 +16,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_manygoals.action_masks import check_action_masks
-from sb3_manygoals.checks import check_count, check_number
+from sb3_manygoals.checks import check_number
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.table import ObservationTable
 from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
@@ -36,11 +36,8 @@ class TaskPolicy(BasePolicy):
     *d*, in steps, that the values of a universal value function tell. The goal is chosen anew at each step. See
     :meth:`ManyGoalsDQN.task_policy <sb3_manygoals.ManyGoalsDQN.task_policy>`, which makes one from a copy of the network.
 
-    :param observation_space: of the environment, without goals
-    :param action_space: Discrete
     :param q_net: the universal value function
-    :param goals: rewarded observations, shape (G, *observation_space.shape)
-    :param rewards: of each goal, positive, shape (G,)
+    :param goals: rewarded observations, shape (G, *observation_space.shape), and ``rewards``, positive, of each, shape (G,)
     :param values: discount, value of a goal reached, and reward of a step, with which ``q_net`` was trained
     :param gamma: discount of the task
     :param table: states and the action to take in each, -1 for that of the network; shape (S,); or None
@@ -74,11 +71,7 @@ class TaskPolicy(BasePolicy):
         self._power = _power(gamma, values[0])
 
     def action_values(self, observations: th.Tensor, masks: th.Tensor | None = None) -> tuple[th.Tensor, th.Tensor]:
-        """
-        :param observations: shape (B, *observation_space.shape)
-        :param masks: actions allowed, shape (B, A) bool, None for all
-        :return: the best goal of each observation, as a row of ``goals``, shape (B,); its values of all actions, (B, A)
-        """
+        """The best goal of each of B observations, as a row of ``goals``; its values of all actions, shape (B, A)."""
         gamma, goal_reward, step_reward = self.values
         q = self.q_net.pairwise(self.q_net.state_embedding(self.q_net.trunk(observations)), self._embedded)
         if masks is not None:
@@ -105,12 +98,9 @@ class TaskPolicy(BasePolicy):
         action_masks: NDArray[Any] | None = None,
     ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
         """
-        Greedy actions.
-
         :param observation: one of the environment without goals, or a batch
-        :param state: not used, as ``episode_start`` and ``deterministic``
         :param action_masks: actions allowed, shape (A,) or (n, A), None for all, as in sb3-contrib
-        :return: actions, int64, of shape () or (n,), and ``state``
+        :return: greedy actions, int64, of shape () or (n,), and ``state``, which is not used
         :raises ValueError: if the observation is not of this space, or masks do not fit it or allow no action
         """
         if isinstance(observation, dict):
@@ -141,7 +131,7 @@ def _power(gamma: float, own: float) -> float:
     return 1.0 if gamma == own else max(math.log(gamma) / math.log(own), 1e-3)
 
 
-def planned_actions(
+def _planned_actions(
     plan: ReplayPlan, columns: NDArray[np.int64], rewards: NDArray[np.float64], gamma: float
 ) -> NDArray[np.int64]:
     """The plan's action towards the best goal in each of its states, -1 where it knows no way to any, shape ``(S,)``."""
@@ -162,19 +152,14 @@ Task = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Rewarded goals by their ids, and what is discounted of each by its distance, both of shape ``(n,)``."""
 
 
-def task_of(goals: GoalBuffer, reward: Reward | None, gamma: float) -> Task:
-    """The task that a reward describes, None for the remembered one."""
-    if len(goals) == 0:
-        raise ValueError("no reward is known: the model has met no observation yet")
-    if reward is None:
-        return _remembered(goals, gamma)
+def _told(goals: GoalBuffer, reward: Reward) -> Task:
     told = np.asarray(reward(goals.observations) if callable(reward) else reward)
     if told.shape != (len(goals),) or told.dtype.kind not in "biuf":
         expected = f"numbers of shape {(len(goals),)}, one for each of model.goal_buffer.observations"
         raise ValueError(f"reward must {'return' if callable(reward) else 'be'} {expected}, got {told.dtype} of {told.shape}")
     rewards = told.astype(np.float64)
-    if not np.isfinite(rewards).all() or (rewards < 0.0).any():
-        wrong = rewards[~((rewards >= 0.0) & np.isfinite(rewards))]
+    wrong = rewards[~((rewards >= 0.0) & np.isfinite(rewards))]
+    if len(wrong):
         raise ValueError(f"reward must be finite and not negative, as a policy towards goals avoids nothing, got {wrong[:3]}")
     ids = np.flatnonzero(rewards)
     if len(ids) == 0:
@@ -185,7 +170,7 @@ def task_of(goals: GoalBuffer, reward: Reward | None, gamma: float) -> Task:
 
 def _remembered(goals: GoalBuffer, gamma: float) -> Task:
     rewards = np.nan_to_num(goals.rewards)
-    arrivals, _, ended = goals.labels[: len(goals)].T if len(goals.labels) else np.zeros((3, len(goals)))
+    arrivals, _, ended = goals.labels[: len(goals)].T
     # an end without reward is a failure to the values already, whatever it costs
     costs = rewards[(rewards <= 0.0) & (arrivals > 0) & (ended < arrivals)]
     cost = float(costs.min(initial=0.0))
@@ -199,7 +184,7 @@ def _remembered(goals: GoalBuffer, gamma: float) -> Task:
     # to arrive at a goal is worth cost / (1 - gamma) + (reward - cost / (1 - gamma)) * gamma ** (steps - 1)
     worth = rewards - cost / (1.0 - gamma) if cost else rewards
     ids = np.flatnonzero((worth > 0.0) & ((rewards > 0.0) | (ended > 0)))
-    elsewhere = goals.labels[UNKNOWN, 1] if len(goals.labels) else 0.0
+    elsewhere = goals.labels[UNKNOWN, 1]
     where = "observations that are no goals, as they were held out or the goal buffer was full"
     if len(ids) == 0:
         found = f", but a sum of {elsewhere:g} on arriving at {where}" if elsewhere > 0.0 else ""
@@ -226,24 +211,20 @@ def make_task_policy(
     values: tuple[float, float, float],
     reward: Reward | None,
     gamma: float | None,
-    max_goals: int,
     planned: tuple[ReplayPlan, ObservationTable] | None,
 ) -> TaskPolicy:
     """See ``ManyGoalsDQN.task_policy``; ``values`` as of :class:`TaskPolicy`; ``planned`` is a plan and its states."""
     gamma = values[0] if gamma is None else check_number("gamma", gamma, "(0, 1]")
     if values[0] == 0.0:
         raise ValueError("a model with gamma=0 knows no distances, so it has no policy for tasks")
-    check_count("max_goals", max_goals)
-    ids, rewards = task_of(goals, reward, gamma)
-    if len(ids) > max_goals:
-        warnings.warn(f"{len(ids)} observations are rewarded, the policy knows {max_goals} of them: max_goals", stacklevel=3)
-        some = np.sort(np.random.default_rng(0).permutation(len(ids))[:max_goals])
-        ids, rewards = ids[some], rewards[some]
+    if len(goals) == 0:
+        raise ValueError("no reward is known: the model has met no observation yet")
+    ids, rewards = _remembered(goals, gamma) if reward is None else _told(goals, reward)
     space, table = goals.observation_space, None
     if planned is not None:
         plan, states = planned
         columns = plan.columns_of(ids)
-        actions = planned_actions(plan, columns[columns >= 0], rewards[columns >= 0], gamma)
+        actions = _planned_actions(plan, columns[columns >= 0], rewards[columns >= 0], gamma)
         table = ObservationTable(space, len(actions)), actions
         table[0].add(states.observations[: len(actions)])
     return TaskPolicy(space, action_space, copy.deepcopy(q_net), goals[ids], rewards, values, gamma, table)

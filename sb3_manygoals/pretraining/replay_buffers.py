@@ -73,7 +73,7 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
     """
 
     @staticmethod
-    def memory_needed(  # type: ignore[override]
+    def memory_needed(
         buffer_size: int,
         observation_space: spaces.Dict,
         action_space: spaces.Discrete,

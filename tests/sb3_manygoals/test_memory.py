@@ -22,7 +22,7 @@ def test_bytes_of_a_replay_memory_are_those_of_its_arrays(space, action_masks):
     replay = ManyGoalsReplayBuffer(*arguments, n_envs=3, action_masks=action_masks)
     replay.forget_states()  # so that it keeps whole observations
     arrays = sum(array.nbytes for array in vars(replay).values() if isinstance(array, np.ndarray))
-    assert sum(ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks).values()) == arrays
+    assert sum(ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks=action_masks).values()) == arrays
 
 
 def test_what_cannot_fit_is_refused():
@@ -43,7 +43,7 @@ def test_both_together_are_counted(monkeypatch):
     space = spaces.Box(0, 100, (10, 10, 3), np.uint8)
     buffer = GoalBuffer(space, capacity=1_000)  # 0.44 MiB
     env = GoalBufferWrapper(Hostile(shape=(10, 10, 3), dtype=np.uint8), goal_buffer=buffer)
-    replay = sum(ManyGoalsReplayBuffer.memory_needed(1_000, env.observation_space, env.action_space, 1, False).values())
+    replay = sum(ManyGoalsReplayBuffer.memory_needed(1_000, env.observation_space, env.action_space, 1).values())
     both = replay + sum(buffer.memory_to_come.values())
     monkeypatch.setattr(memory, "available_memory", lambda: both - 1)
     with pytest.raises(MemoryError, match="choose a smaller buffer_size than 1000, or a goal buffer of smaller capacity"):

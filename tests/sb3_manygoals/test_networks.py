@@ -7,17 +7,14 @@ from torch import nn
 from torch.nn import functional
 
 from sb3_manygoals import networks
+from sb3_manygoals.goals.wrapper import goal_observation_space as goal_space
 from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy
-from sb3_manygoals.networks import ATARI_LAYERS, MASTERY_LAYERS, Linear, PaddedCNN, Preprocess, UniversalQNetwork
+from sb3_manygoals.networks import ATARI_LAYERS, MASTERY_LAYERS, Linear, PaddedCNN, Preprocess
 
 
 def image_space(height, width, channels_last=True):
     shape = (height, width, 3) if channels_last else (3, height, width)
     return spaces.Box(0, 255, shape, np.uint8)
-
-
-def goal_space(space):
-    return spaces.Dict({key: space for key in ("observation", "achieved_goal", "desired_goal")})
 
 
 def images(n, height=10, width=10, seed=0):
@@ -68,23 +65,13 @@ def test_pairwise_values_are_those_of_every_pair_by_itself(head):
     network = mastery_network(head)
     states, goals, actions = images(7, seed=1), images(4, seed=2), th.tensor([0, 1, 2, 3, 4, 0, 1])
     with th.no_grad():
-        state_embeddings = network.state_embedding(network.trunk(states))
-        goal_embeddings = network.goal_embedding(network.trunk(goals))
-        pairwise = network.pairwise(state_embeddings, goal_embeddings)
-        taken = network.pairwise_taken(state_embeddings, goal_embeddings, actions)
+        embedded = network.embed(states, goals)
+        pairwise, taken = network.pairwise(*embedded), network.pairwise_taken(*embedded, actions)
         for s in range(7):
             for g in range(4):
                 alone = network(states[s : s + 1], goals[g : g + 1])[0]
                 th.testing.assert_close(pairwise[s, g], alone, rtol=1e-4, atol=1e-6)
                 th.testing.assert_close(taken[s, g], alone[actions[s]], rtol=1e-4, atol=1e-6)
-
-
-def test_channels_may_come_first_or_last():
-    observations = images(3, 10, 12)
-    last, first = Preprocess(image_space(10, 12)), Preprocess(image_space(10, 12, channels_last=False))
-    th.testing.assert_close(last(observations), first(observations.permute(0, 3, 1, 2)))
-    assert last.space == first.space
-    assert last(observations).max() <= 1.0
 
 
 @pytest.mark.parametrize("shape", [(10, 10, 10), (5, 5, 10), (12, 8, 10)])
@@ -112,15 +99,9 @@ def test_the_smallest_axis_holds_the_channels(shape, last):
     assert Preprocess(spaces.Box(0, 255, shape, np.uint8)).space.shape == expected
 
 
-def test_discrete_observations_become_one_hot():
-    th.testing.assert_close(Preprocess(spaces.Discrete(3))(th.tensor([2, 0])), th.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
-
-
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="CnnPolicy needs images: a uint8 Box of three axes"):
         PaddedCNN(spaces.Box(-1, 1, (4,), np.float32))
-    with pytest.raises(ValueError, match="embedding_dim must be at least 1, got 0"):
-        UniversalQNetwork(nn.Identity(), 4, 2, embedding_dim=0)
 
 
 by_onednn = pytest.mark.skipif(not th.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")

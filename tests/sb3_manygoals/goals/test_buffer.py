@@ -72,8 +72,6 @@ def test_looking_up_stores_nothing_and_what_is_stored_is_a_read_only_copy():
     buffer.add(known)
     np.testing.assert_array_equal(buffer.ids(np.array([known[0], known[0] + 1])), [0, UNKNOWN])
     assert len(buffer) == 1
-    assert known[0] in buffer
-    assert known[0] + 1 not in buffer
     known += 7
     assert buffer.observations.max() == 0
     with pytest.raises(ValueError, match="read-only"):
@@ -162,7 +160,7 @@ def test_a_state_restores_goals_ids_and_rules_in_place():
     assert len(other) == 3
     assert np.array_equal(other.observations, buffer.observations)
     assert np.array_equal(other.ids(rows), buffer.ids(rows))
-    assert other.rules == buffer.rules
+    np.testing.assert_equal(other.rules, buffer.rules)
     assert np.array_equal(other.add(rows), buffer.add(rows))
     assert (other.n_added, other.n_recurred) == (buffer.n_added, buffer.n_recurred)
 

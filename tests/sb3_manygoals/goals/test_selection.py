@@ -6,9 +6,8 @@ import torch as th
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
+from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer, LearningProgressSelector, UniformSelector
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Corridor
@@ -86,45 +85,23 @@ def test_a_goal_that_is_twice_in_an_update_is_measured_once():
 
 
 def test_bad_settings_are_refused():
-    for settings, message in (({"uniform_share": 0.0}, r"uniform_share must be in \(0, 1\]"), ({"m": 0}, "m must be a whole")):
+    for settings, message in (
+        ({"uniform_share": 0.0}, r"uniform_share must be .* in \(0, 1\]"),
+        ({"m": 0}, "m must be a whole"),
+    ):
         with pytest.raises(ValueError, match=message):
             LearningProgressSelector(**settings)
 
 
 class Spy(UniformSelector):
     def __init__(self):
-        self.episodes, self.losses, self.forgot = [], [], 0
-
-    def observe_episodes(self, ids, reached):
-        self.episodes += zip(ids.tolist(), reached.tolist(), strict=True)
+        self.losses, self.forgot = [], 0
 
     def observe_losses(self, ids, losses):
         self.losses.append((ids.clone(), losses.clone()))
 
     def forget(self):
         self.forgot += 1
-
-
-@pytest.mark.parametrize("vector", [False, True])
-def test_wrappers_tell_of_episodes_with_goals_that_are_known(vector):
-    spy, world = Spy(), Corridor(6, deadly=True)
-    buffer = GoalBuffer(world.observation_space, 50, world.observation_of(3)[None])
-    wrap = VecGoalBufferWrapper if vector else GoalBufferWrapper
-    env = wrap(DummyVecEnv([lambda: world]) if vector else world, buffer, spy, max_episode_steps=3)
-    env = env if vector else DummyVecEnv([lambda: env])
-    env.seed(0)
-    env.reset()
-    rng, episodes = np.random.default_rng(0), []
-    for _ in range(60):
-        _, _, (done,), (info,) = env.step(rng.integers(2, size=1))
-        episodes += [(info["desired_goal_id"], info["is_success"])] if done else []
-    assert spy.episodes == episodes
-    assert {reached for _, reached in episodes} == {True, False}
-    env.set_options({"goal": world.observation_of(3)})  # which is held out
-    env.reset()
-    for _ in range(3):
-        env.step(np.array([2]))
-    assert spy.episodes == episodes
 
 
 def test_the_learner_tells_of_the_losses_it_descends_and_of_other_goals():
@@ -140,9 +117,9 @@ def test_the_learner_tells_of_the_losses_it_descends_and_of_other_goals():
         assert not losses.requires_grad
     (episodes,) = model.env.get_attr("goal_tracker")
     episodes.adopt(episodes.goal_buffer)
-    assert spy.forgot == 0
+    assert (spy.forgot, episodes.starts.n > 0) == (0, True)
     episodes.adopt(GoalBuffer(episodes.goal_buffer.observation_space))
-    assert spy.forgot == 1
+    assert (spy.forgot, episodes.starts.n) == (1, 0)
 
 
 def test_a_saved_model_brings_a_fresh_rule(tmp_path):

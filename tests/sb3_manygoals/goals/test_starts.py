@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
+from sb3_manygoals import GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.goals.tracker import Starts
 from tests.sb3_manygoals.worlds import Corridor
@@ -33,8 +33,8 @@ def test_starts_are_broad_by_the_share_of_equal_pairs(ids, n_known):
 class Counted(Corridor):
     """A corridor that counts its resets, and where its steps began."""
 
-    def __init__(self, start, **kwargs):
-        super().__init__(LENGTH, start=start, **kwargs)
+    def __init__(self, start):
+        super().__init__(LENGTH, start=start)
         self.resets = 0
 
     def reset(self, **kwargs):
@@ -43,33 +43,22 @@ class Counted(Corridor):
 
 
 class Player:
-    """The same interface to both wrappers: one environment, stepped at random."""
+    """One environment in either wrapper, stepped at random."""
 
-    def __init__(self, vector, start=None, seed=0, image=False, **settings):
-        self.world, self.vector = Counted(start, image=image), vector
-        self.wrap = VecGoalBufferWrapper if vector else GoalBufferWrapper
-        self.env = self.wrap(DummyVecEnv([lambda: self.world]) if vector else self.world, **settings)
-        if vector:
-            self.env.seed(seed)
-        self.env.reset() if vector else self.env.reset(seed=seed)
-        self.rng = np.random.default_rng(seed)
+    def __init__(self, vector, start=None, **settings):
+        self.world = world = Counted(start)
+        wrap = VecGoalBufferWrapper if vector else GoalBufferWrapper
+        wrapper = wrap(DummyVecEnv([lambda: world]) if vector else world, **settings)
+        self.env, self.episodes = wrapper if vector else DummyVecEnv([lambda: wrapper]), wrapper.goal_tracker
+        self.env.seed(0)
+        self.env.reset()
+        self.rng = np.random.default_rng(0)
         self.ends = self.jumps = 0
-
-    @property
-    def episodes(self):
-        return self.env.goal_tracker
 
     def play(self, n_steps):
         for _ in range(n_steps):
-            action = int(self.rng.integers(3))
             resets = self.world.resets
-            if self.vector:
-                _, _, (done,), _ = self.env.step(np.array([action]))
-            else:
-                _, _, terminated, truncated, _ = self.env.step(action)
-                done = terminated or truncated
-                if done:
-                    self.env.reset()
+            _, _, (done,), _ = self.env.step(self.rng.integers(3, size=1))
             self.ends += done
             self.jumps += self.world.resets > resets
         return self
@@ -100,7 +89,7 @@ def test_a_world_with_many_starts_is_reset_at_every_end_but_what_is_asked_for_is
     assert player.jumps == (player.ends if reset_worlds else 0)
     assert player.episodes.starts.n == player.world.resets
     # each observation is counted once: beginnings and ends of short episodes must not look as if observations recurred
-    buffer = player.env.goal_buffer
+    buffer = player.episodes.goal_buffer
     assert buffer.n_added == 400 + player.world.resets
     assert buffer.n_recurred == buffer.n_added - len(buffer)
 
@@ -109,21 +98,13 @@ def test_a_world_with_many_starts_is_reset_at_every_end_but_what_is_asked_for_is
     "asked", [{"seed": 3}, {"options": {"cell": 7}}, {"options": {"goal": Corridor(LENGTH).observation_of(9)}}]
 )
 def test_who_asks_for_something_gets_a_reset(asked):
-    player = Player(False, start=20, max_episode_steps=5, reset_worlds=False)
-    player.play(4)
-    while player.env._going_on is None:
-        player.env.step(1)
-    resets = player.world.resets
-    obs, _ = player.env.reset(**asked)
-    assert player.world.resets == resets + 1
+    env = GoalBufferWrapper(Counted(20), max_episode_steps=5, reset_worlds=False)
+    env.reset(seed=0)
+    while env._going_on is None:
+        env.step(1)
+    resets = env.unwrapped.resets
+    obs, _ = env.reset(**asked)
+    assert env.unwrapped.resets == resets + 1
     assert obs["observation"].argmax() == asked.get("options", {}).get("cell", 20)
     if "goal" in asked.get("options", {}):
         assert obs["desired_goal"].argmax() == 9
-
-
-def test_other_goals_make_it_forget_its_starts():
-    player = Player(True, max_episode_steps=5).play(50)
-    player.episodes.adopt(player.env.goal_buffer)
-    assert player.episodes.starts.n > 5
-    player.episodes.adopt(GoalBuffer(Corridor(LENGTH).observation_space))
-    assert player.episodes.starts.n == 0

@@ -10,10 +10,11 @@ CELLS = spaces.Discrete(100)
 GOAL_SPACE = spaces.Dict({key: CELLS for key in ("observation", "achieved_goal", "desired_goal")})
 
 
-def add(buffer, here, action, there, ended, goal_id=UNKNOWN):
-    obs, next_obs = ({"observation": np.array([cell])} for cell in (here, there))
-    infos = [{"achieved_goal_id": goal_id, "env_terminated": ended}]
-    buffer.add(obs, next_obs, np.array([action]), np.zeros(1), np.zeros(1, bool), infos)
+def add(buffer, here, action, there, ended=False, goal_id=UNKNOWN):
+    """A transition of each environment, of which each may do the same."""
+    here, action, there, ended, ids = (np.broadcast_to(each, buffer.n_envs) for each in (here, action, there, ended, goal_id))
+    infos = [{"achieved_goal_id": number, "env_terminated": end} for number, end in zip(ids, ended, strict=True)]
+    buffer.add({"observation": here}, {"observation": there}, action, np.zeros(len(ids)), np.zeros(len(ids), bool), infos)
 
 
 def filled(transitions, max_states=100, n_actions=5, buffer_size=None):

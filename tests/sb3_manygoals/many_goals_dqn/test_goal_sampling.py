@@ -78,31 +78,20 @@ def test_held_out_goals_are_neither_pursued_nor_taught(goal_sampling):
         model = make_model(Corridor(6), goal_wrapper_kwargs=wrapper, target_class=PlannedTargets)
     else:
         model = td_model(Corridor(6), goal_wrapper_kwargs=wrapper, targets={"goal_sampling": goal_sampling})
-    pursued, taught, draw = set(), set(), model.targets.draw
-
-    def spy(*sizes):
-        drawn = draw(*sizes)
-        taught.update(drawn.goals.argmax(dim=1).tolist())
-        return drawn
-
-    model.targets.draw = spy
+    pursued, taught, losses = set(), set(), model.targets.losses
+    model.targets.losses = lambda draw: taught.update(draw.goals.argmax(dim=1).tolist()) or losses(draw)
     model.learn(400, callback=lambda local, _: pursued.add(int(local["new_obs"]["desired_goal"].argmax())) or True)
     assert pursued == taught == {0, 1, 3, 5}
 
 
 def test_updates_of_each_goal_are_counted_and_no_part_of_a_saved_model(tmp_path):
-    model = sampling("behavior")
-    counts, draw = np.zeros_like(model.goal_updates), model.targets.draw
-
-    def listen(*sizes):
-        drawn = draw(*sizes)
-        np.add.at(counts, drawn.goal_ids[drawn.goal_ids != UNKNOWN].numpy(), 1)
-        return drawn
-
-    model.targets.draw = listen
+    model, drawn = sampling("behavior"), []
+    draw = model.targets.draw
+    model.targets.draw = lambda *sizes: drawn.append(draw(*sizes)) or drawn[-1]
     model.learn(100)
-    assert counts.sum() > 100
-    np.testing.assert_array_equal(model.goal_updates, counts)
+    ids = np.concatenate([each.goal_ids for each in drawn])
+    assert len(ids) > 100
+    np.testing.assert_array_equal(model.goal_updates, np.bincount(ids[ids != UNKNOWN], minlength=len(model.goal_updates)))
     model.save(tmp_path / "model")
     model.save_goal_buffer(tmp_path / "goals")
     again = ManyGoalsDQN.load(tmp_path / "model", Corridor(6))

@@ -13,7 +13,7 @@ from sb3_manygoals import GoalBuffer
 from sb3_manygoals.goals import UNKNOWN, ObservationTable
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.planning import ReplayModel, ReplayPlan
-from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, filled, shares_of
+from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, add, filled, shares_of
 
 N, A, GAMMA, GOAL_REWARD, STEP_REWARD = 7, 3, 0.9, 0.5, -0.2
 NEVER = STEP_REWARD / (1 - GAMMA)
@@ -132,14 +132,11 @@ def test_in_a_world_tried_out_everywhere_it_is_exact():
     space = spaces.Dict({key: numbers for key in GOAL_SPACE})
     buffer = ManyGoalsReplayBuffer(mdp.n_states * mdp.n_actions * times, space, spaces.Discrete(mdp.n_actions), "cpu", times)
     buffer.keep_states(ObservationTable(numbers, mdp.n_states))
-    infos = [{"achieved_goal_id": UNKNOWN, "env_terminated": False}] * times
     matrices = transition_matrices(mdp)
     for action, matrix in enumerate(matrices):
         for state, shares in enumerate(matrix.toarray()):
             there = np.repeat(np.arange(mdp.n_states), np.rint(times * shares).astype(int))
-            assert len(there) == times
-            obs, next_obs = {"observation": np.full(times, state)}, {"observation": there}
-            buffer.add(obs, next_obs, np.full(times, action), np.zeros(times), np.zeros(times, bool), infos)
+            add(buffer, state, action, there)
     goals = GoalBuffer(numbers)
     goals.add(np.arange(0, mdp.n_states, 7))
     plan = ReplayPlan(0.99, 0.0, -0.1)
@@ -188,20 +185,6 @@ def test_a_way_counts_as_known_up_to_three_times_the_discount_horizon():
     # action 1 reaches cell 1 in 2 of 10 tries and ends in cell 2 else; action 2 always ends there
     seldom = [(0, 1, 1, False)] * 2 + [(0, 1, 2, True)] * 8 + [(0, 2, 2, True)] * 10
     assert planned(seldom, [1], 50)[0].best_actions(np.array([0]), np.array([0])).tolist() == [1]
-
-
-def test_where_nothing_but_staying_was_tried_no_way_is_known():
-    transitions = [(0, 0, 0, False), (0, 2, 0, False), (1, 1, 0, False), (1, 1, 1, False), (2, 1, 2, True)]
-    plan, _ = planned(transitions, range(3), 100)
-    # from cell 1 half of the steps lead to 0; to end where one is reaches that goal and no other
-    best = plan.best_actions(np.repeat(np.arange(3), 3), np.tile(np.arange(3), 3))
-    assert best.tolist() == [-1, -1, -1, 1, 1, -1, -1, -1, 1]
-    assert plan.values[1, 0] == pytest.approx((GOAL_REWARD + STEP_REWARD) / 2 / (1 - GAMMA / 2), abs=0.002)
-    only_staying, _ = planned(transitions[:2], range(3), 100)
-    assert (only_staying.values == np.float32(NEVER)).all()
-    assert (only_staying.best == -1).all()
-    # what staying is worth is known all the same
-    assert only_staying.action_values(np.array([0]), np.array([0]))[0, 0, [0, 2]].tolist() == [GOAL_REWARD] * 2
 
 
 @given(steps, st.integers(1, N - 1))

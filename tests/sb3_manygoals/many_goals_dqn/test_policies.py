@@ -6,14 +6,11 @@ from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 
 from sb3_manygoals import ManyGoalsDQN, RewardPredictor
+from sb3_manygoals.goals.wrapper import goal_observation_space as goal_space
 from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy
 from sb3_manygoals.networks import PaddedCNN, Preprocess
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Corridor
-
-
-def goal_space(space):
-    return spaces.Dict({key: space for key in ("observation", "achieved_goal", "desired_goal")})
 
 
 @pytest.mark.parametrize("ema_decay", [0.0, 0.75])

@@ -8,14 +8,12 @@ from hypothesis import strategies as st
 
 from sb3_manygoals.goals import UNKNOWN, ObservationTable
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
-from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, kept
+from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, add, kept
 
 
 def _add(buffer, time):
-    n = buffer.n_envs
-    here, there = np.arange(n) + 10 * time, np.arange(n) + 10 * time + 1
-    infos = [{"achieved_goal_id": 100 + cell, "env_terminated": cell % 2 == 0} for cell in there]
-    buffer.add({"observation": here}, {"observation": there}, np.full(n, time % 3), np.zeros(n), np.zeros(n, bool), infos)
+    there = np.arange(buffer.n_envs) + 10 * time + 1
+    add(buffer, there - 1, time % 3, there, there % 2 == 0, 100 + there)
 
 
 def test_the_newest_transitions_stay_whole():
@@ -44,8 +42,7 @@ def test_states_and_counts_are_those_of_what_was_added(moves, n_envs, later):
     expected = []
     for here, action, there in moves:
         where, to = here + 10 * np.arange(n_envs), there + 10 * np.arange(n_envs)
-        infos, nothing = [{"achieved_goal_id": 0, "env_terminated": False}] * n_envs, np.zeros(n_envs)
-        buffer.add({"observation": where}, {"observation": to}, np.full(n_envs, action), nothing, nothing, infos)
+        add(buffer, where, action, to)
         expected += [(cell, action, after, 0) for cell, after in zip(where.tolist(), to.tolist(), strict=True)]
     if later:
         buffer.keep_states(ObservationTable(CELLS, 50))
@@ -89,9 +86,8 @@ def test_numbers_stand_for_whole_observations_until_the_table_has_no_room(moves,
     expected = []
     for step in moves:
         here, there = np.array(step).T
-        infos = [{"achieved_goal_id": cell, "env_terminated": False} for cell in there.tolist()]
         for buffer in buffers:
-            buffer.add({"observation": here}, {"observation": there}, np.ones(2), np.zeros(2), np.zeros(2, bool), infos)
+            add(buffer, here, 1, there, goal_id=there)
         expected.append((here, there))
     buffer, numbered = buffers
     n_cells = len(np.unique(moves))

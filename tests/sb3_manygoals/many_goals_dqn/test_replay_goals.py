@@ -24,9 +24,9 @@ def filled(seed, n_added, n_envs):
     history = []
     for _ in range(n_added):
         there = rng.integers(0, 3, size=(n_envs, 2), dtype=np.uint8)
-        infos = [{"achieved_goal_id": number, "env_terminated": False} for number in goals.add(there)]
-        nothing = np.zeros(n_envs)
-        replay.add({"observation": there}, {"observation": there}, nothing.astype(int), nothing, nothing, infos)
+        ids, nothing = goals.add(there), np.zeros(n_envs)
+        infos = [{"achieved_goal_id": number, "env_terminated": False} for number in ids]
+        replay.add({"observation": there}, {"observation": there}, nothing, nothing, nothing, infos)
         history = [*history, *map(tuple, there)][-5 * n_envs :]
     return goals, replay, history
 

@@ -56,32 +56,29 @@ def test_the_policy_is_saved_and_does_not_change_with_the_model(treasure, tmp_pa
     assert policy.q_net is not treasure.policy.q_net_ema
 
 
-def test_the_best_of_several_rewards_depends_on_distance_and_discount(treasure):
-    """From cell 4, cell 1 (steps 3) is worth .99 ** 2 and cell 7 .99 ** 2 times its reward."""
-    cells = np.eye(9, dtype=np.uint8)
-    order = treasure.goal_buffer.ids(cells)
-    rewards = np.zeros(9)
-    rewards[order[[1, 7]]] = 1.0, 1.03  # at .99 worth a way of three steps more, at .8 not worth one
+def chooses_by_distance_and_discount(model, planned):
+    rewards, cells = np.zeros(9), np.eye(9, dtype=np.uint8)
+    rewards[model.goal_buffer.ids(cells[[1, 7]])] = 1.0, 1.03  # at .99 worth a way of three steps more, at .8 not worth one
     for gamma, expected in ((None, [0, 1, 1, 1]), (1.0, [1, 1, 1, 1]), (0.8, [0, 0, 1, 1])):
-        policy = treasure.task_policy(rewards, gamma=gamma, planned=False)
-        actions, _ = policy.predict(cells[[2, 3, 5, 6]])
-        assert actions.tolist() == expected, gamma
+        policy = model.task_policy(rewards, gamma=gamma, planned=planned)
+        assert policy.predict(cells[[2, 3, 5, 6]])[0].tolist() == expected, gamma
+
+
+def test_the_best_of_several_rewards_depends_on_distance_and_discount(treasure):
+    chooses_by_distance_and_discount(treasure, planned=False)
+    cells = np.eye(9, dtype=np.uint8)
     by_function = treasure.task_policy(lambda seen: seen[:, 3] == 1, planned=False)
     assert by_function.predict(cells[[2, 4]])[0].tolist() == [1, 0]
     assert by_function.predict(cells[2], action_masks=np.array([True, False, False]))[0] == 0
 
 
-def test_a_plan_tells_more_than_a_network_that_has_not_learned(treasure):
+def test_a_plan_tells_more_than_a_network_that_has_not_learned():
     cells = np.eye(9, dtype=np.uint8)
     model = taught(Paid({8: 1.0}, ENDS), updates_per_step=0.01)
     planned = model.task_policy()  # as it has a plan
     assert planned.predict(cells[1:8])[0].tolist() == [1] * 7
     assert planned.predict(cells[3], action_masks=np.array([True, False, False]))[0] == 0
-    rewards = np.zeros(9)
-    rewards[model.goal_buffer.ids(cells[[1, 7]])] = 1.0, 1.03
-    for gamma, expected in ((None, [0, 1, 1, 1]), (1.0, [1, 1, 1, 1]), (0.8, [0, 0, 1, 1])):
-        policy = model.task_policy(rewards, gamma=gamma, planned=True)
-        assert policy.predict(cells[[2, 3, 5, 6]])[0].tolist() == expected, gamma
+    chooses_by_distance_and_discount(model, planned=True)
 
 
 def test_labels_count_arrivals_rewards_and_ends(treasure, tmp_path):
@@ -115,8 +112,6 @@ def test_what_is_rewarded_on_the_way_is_said():
     model = taught(Paid({6: 1.0, 8: 2.0}, ENDS))
     with pytest.warns(UserWarning, match="1 of 2 rewarded observations did not always end the episode"):
         model.task_policy()
-    with pytest.warns(UserWarning, match="2 observations are rewarded, the policy knows 1 of them: max_goals"):
-        assert len(model.task_policy(np.fmax(model.goal_buffer.rewards, 0), max_goals=1).goals) == 1
 
 
 def test_what_cannot_be_done_is_refused(treasure):
@@ -132,7 +127,6 @@ def test_what_cannot_be_done_is_refused(treasure):
     refused("reward must be finite and not negative", reward=np.full(9, np.nan))
     refused("reward must be positive for a known observation, it is 0 for all 9", reward=np.zeros(9))
     refused("planned=True needs a model that has planned", make_model(), planned=True)
-    refused("max_goals must be a whole number, at least 1, got 0", max_goals=0)
     refused("the model has met no observation yet", make_model())
     refused("of 9 known observations none had a positive mean reward", taught(Paid({}, ENDS)))
     refused("negative rewards differ, from -2 to 0", taught(Paid({5: -2.0, 8: 1.0}, ENDS)))

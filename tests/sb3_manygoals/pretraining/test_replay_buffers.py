@@ -60,12 +60,12 @@ def test_observations_are_those_that_were_put_in(seed, n_added, n_envs, n_stack,
 
 
 def test_ten_thousand_transitions_of_a_game_take_an_eighth():
-    arguments = 10_000, goal_observation_space(spaces.Box(0, 255, (4, 84, 84), np.uint8)), ACTIONS, 1, False
+    arguments = 10_000, goal_observation_space(spaces.Box(0, 255, (4, 84, 84), np.uint8)), ACTIONS, 1
     frames, whole = ManyGoalsFrameReplayBuffer.memory_needed, ManyGoalsReplayBuffer.memory_needed(*arguments)
     observations = whole.pop("replay observations") + whole.pop("replay next observations")
     size = 10_005 * (84 * 84 + 33) + 2 * 10_000 * 4 * 8  # frames, objects of Python, and a reference to each that a stack has
     assert size < 0.13 * observations == 0.13 * 2 * 10_000 * 4 * 84 * 84
-    assert frames(*arguments[:4], action_masks=False, n_stack=4) == {"replay frames": size, **whole}
+    assert frames(*arguments, action_masks=False, n_stack=4) == {"replay frames": size, **whole}
 
 
 def test_the_state_of_another_memory_is_refused():
