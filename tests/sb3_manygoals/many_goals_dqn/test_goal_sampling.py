@@ -63,7 +63,7 @@ def test_batch_goals_are_the_next_observations_topped_up():
     ids = th.tensor([known[4], known[4], known[2], UNKNOWN])
     model.replay_buffer.sample = lambda _: ManyGoalsSamples(*th.zeros(3, 4), ids, th.zeros(4))
     for _ in range(20):
-        _, goals, goal_ids = model.targets.draw(4, 5, model.rng)
+        _, goals, goal_ids, _ = model.targets.draw(4, 5, model.rng)
         assert set(goal_ids[:2].tolist()) == {known[4], known[2]}
         assert goal_ids.shape == (5,)
         np.testing.assert_array_equal(goals.numpy(), model.goal_buffer[goal_ids.numpy()])
