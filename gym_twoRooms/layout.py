@@ -43,8 +43,25 @@ class Layout:
     name: str = field(default="custom", compare=False)
 
     def __post_init__(self) -> None:
-        self._check_symbols()
-        self._check_things()
+        if not self.rows or not self.rows[0]:
+            raise LayoutError("The map is empty.")
+        for row, line in enumerate(self.rows):
+            if len(line) != self.width:
+                raise LayoutError(f"Row {row} (counted from 0) has {len(line)} cells where row 0 has {self.width}.")
+            for column, symbol in enumerate(line):
+                if symbol not in SYMBOLS:
+                    raise LayoutError(f"Unknown symbol {symbol!r} at {_at((row, column))}; known are {' '.join(SYMBOLS)}.")
+        if len(self.free) < 2:
+            raise LayoutError(f"The map has {len(self.free)} free cells; the agent needs at least 2 to have somewhere to go.")
+        for door, switch in zip(DOORS, SWITCHES, strict=True):
+            doors, switches = self._cells(door), self._cells(switch)
+            if doors and not switches:
+                raise LayoutError(f"The door {door} at {_at(doors[0])} can never open: the map has no switch {switch}.")
+            if switches and not doors:
+                raise LayoutError(f"The switch {switch} at {_at(switches[0])} has nothing to do: the map has no door {door}.")
+        for block in self.blocks:
+            if block not in self._roomy:
+                raise LayoutError(f"The block at {_at(block)} touches a wall, a door or the edge and could never be pushed.")
 
     @classmethod
     def parse(cls, text: str, name: str = "custom") -> "Layout":
@@ -140,29 +157,6 @@ class Layout:
 
     def _cells(self, symbols: str) -> tuple[Cell, ...]:
         return tuple((r, c) for r, row in enumerate(self.rows) for c, symbol in enumerate(row) if symbol in symbols)
-
-    def _check_symbols(self) -> None:
-        if not self.rows or not self.rows[0]:
-            raise LayoutError("The map is empty.")
-        for row, line in enumerate(self.rows):
-            if len(line) != self.width:
-                raise LayoutError(f"Row {row} (counted from 0) has {len(line)} cells where row 0 has {self.width}.")
-            for column, symbol in enumerate(line):
-                if symbol not in SYMBOLS:
-                    raise LayoutError(f"Unknown symbol {symbol!r} at {_at((row, column))}; known are {' '.join(SYMBOLS)}.")
-        if len(self.free) < 2:
-            raise LayoutError(f"The map has {len(self.free)} free cells; the agent needs at least 2 to have somewhere to go.")
-
-    def _check_things(self) -> None:
-        for door, switch in zip(DOORS, SWITCHES, strict=True):
-            doors, switches = self._cells(door), self._cells(switch)
-            if doors and not switches:
-                raise LayoutError(f"The door {door} at {_at(doors[0])} can never open: the map has no switch {switch}.")
-            if switches and not doors:
-                raise LayoutError(f"The switch {switch} at {_at(switches[0])} has nothing to do: the map has no door {door}.")
-        for block in self.blocks:
-            if block not in self._roomy:
-                raise LayoutError(f"The block at {_at(block)} touches a wall, a door or the edge and could never be pushed.")
 
 
 def as_layout(layout: Layout | str) -> Layout:

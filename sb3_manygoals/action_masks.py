@@ -24,17 +24,15 @@ def read_action_masks(
     return check_action_masks([info["action_mask"] for info in infos], len(infos), n_actions, ended)
 
 
-def current_action_masks(
-    env: VecEnv, n_actions: int, infos: Sequence[Mapping[str, Any]] | None = None, dones: NDArray[np.bool_] | None = None
+def next_action_masks(
+    env: VecEnv, n_actions: int, infos: Sequence[Mapping[str, Any]], dones: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """
-    :param env: has just been reset, or made a step; where an episode has ended, it shows the next one already
-    :param infos: that the step returned, with ``dones``; None after a reset
+    :param env: has just made a step; where an episode has ended, it shows the next one already
+    :param infos: that the step returned, with ``dones``
     :return: the masks to act by, shape (n, A). A ValueError as of :func:`read_action_masks`
     """
-    if infos is None:
-        return read_action_masks(current_reset_infos(env), n_actions)
-    if dones is not None and dones.any():
+    if dones.any():
         starts = current_reset_infos(env)
         infos = [start if done else info for start, done, info in zip(starts, dones, infos, strict=True)]
     return read_action_masks(infos, n_actions)

@@ -6,11 +6,12 @@ import math
 import sys
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.checks import check_count
 
 try:
@@ -34,30 +35,21 @@ class FrameStore:
 
     :param shape: of an observation
     :param dtype: of its elements
-    :param n_stack: frames in an observation, the newest last
-    :param stack_axis: along which they are stacked, 0 (images with channels first) or -1
+    :param n_stack: frames in an observation along its first axis (images with channels first), the newest last
     :param compress: whether to compress frames; needs lz4
     :raises ValueError: if observations cannot be cut into that many frames
     :raises ImportError: if lz4 is needed and not installed
     """
 
-    def __init__(
-        self, shape: tuple[int, ...], dtype: Any, n_stack: int = 1, stack_axis: Literal[0, -1] = 0, compress: bool = False
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, n_stack: int = 1, compress: bool = False) -> None:
         check_count("n_stack", n_stack)
-        if stack_axis not in (0, -1):
-            raise ValueError(f"stack_axis must be 0 or -1, got {stack_axis!r}")
-        if n_stack > 1 and (shape == () or shape[stack_axis] % n_stack):
-            raise ValueError(f"n_stack must divide axis {stack_axis} of observations of shape {shape}, got {n_stack}")
+        if n_stack > 1 and (shape == () or shape[0] % n_stack):
+            raise ValueError(f"n_stack must divide the first axis of observations of shape {shape}, got {n_stack}")
         if compress and lz4_block is None:
             raise ImportError('compressed frames need lz4: pip install "sb3-manygoals[atari]"')
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         self.n_stack, self.compress = int(n_stack), compress
-        self.stack_axis: int = stack_axis
-        frame_shape = list(shape)
-        if n_stack > 1:
-            frame_shape[stack_axis] //= n_stack
-        self.frame_shape = tuple(frame_shape)
+        self.frame_shape = (shape[0] // n_stack, *shape[1:]) if n_stack > 1 else self.shape
         self._zeros = bytes(math.prod(self.frame_shape) * self.dtype.itemsize)
         self._first = b""  # the first frame that is not blank
         self.blank = self._pack(self._zeros)
@@ -97,23 +89,15 @@ class FrameStore:
         if self.compress:
             unpacked = {frame: self._unpack(frame) for frame in set(contents)}
             contents = [unpacked[frame] for frame in contents]
-        shape = (len(contents) // self.n_stack, self.n_stack, *self.frame_shape)
-        stacks: NDArray[Any] = np.ndarray(shape, self.dtype, bytearray().join(contents))
-        if self.n_stack > 1:
-            stacks = np.moveaxis(stacks, 1, self.stack_axis % len(self.shape) + 1)
-        return stacks.reshape(*frames.shape[:-1], *self.shape)
+        return np.ndarray((*frames.shape[:-1], *self.shape), self.dtype, bytearray().join(contents))
 
     def split(self, observations: NDArray[Any]) -> NDArray[Any]:
         """
         :param observations: shape (*batch, *shape)
         :return: their frames as arrays, oldest first, a view of shape (*batch, n_stack, *frame_shape)
         """
-        first, shape = observations.ndim - len(self.shape), observations.shape
-        if self.n_stack == 1:
-            return np.expand_dims(observations, first)
-        axis = first + self.stack_axis % len(self.shape)
-        parts = observations.reshape(*shape[:axis], self.n_stack, shape[axis] // self.n_stack, *shape[axis + 1 :])
-        return np.moveaxis(parts, axis, first)
+        batch = observations.shape[: observations.ndim - len(self.shape)]
+        return observations.reshape(*batch, self.n_stack, *self.frame_shape)
 
     def get_checkpoint_state(self, *arrays: Frames) -> dict[str, Any]:
         """:return: a plain tree of these arrays of frames and what the store needs to go on, with each frame once"""
@@ -137,11 +121,9 @@ class FrameStore:
         """
         :param state: of :meth:`get_checkpoint_state`
         :return: its arrays
-        :raises ValueError: if it is of a store that was built in another way; nothing has changed then
+        :raises CheckpointError: if it is of a store that was built in another way; nothing has changed then
         """
-        for name, value in self._built().items():
-            if state["built"][name] != value:
-                raise ValueError(f"the frames were saved with {name}={state['built'][name]!r}, this store has {value!r}")
+        check_same("frames", state["built"], self._built())
         frames = np.array([part.tobytes() for part in np.split(state["frames"], state["ends"][:-1])], object)
         self._first, self.blank = state["first"].tobytes(), frames[0]
         self._latest = {
@@ -151,8 +133,7 @@ class FrameStore:
         return [frames[numbers] for numbers in state["arrays"]]
 
     def _built(self) -> dict[str, Any]:
-        names = ("n_stack", "stack_axis", "compress")
-        return {"shape": list(self.shape), "dtype": self.dtype.str, **{name: getattr(self, name) for name in names}}
+        return {"shape": list(self.shape), "dtype": self.dtype.str, "n_stack": self.n_stack, "compress": self.compress}
 
     def _pack(self, content: bytes) -> bytes:
         if not self.compress:

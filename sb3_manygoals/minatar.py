@@ -21,6 +21,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from torch import nn
 
+from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.checks import check_count, check_game, check_number
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
@@ -119,10 +120,8 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         return {"game": self.game, "steps": self.steps.copy(), "games": games}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:raises ValueError: if the state is of another game, or another number of them"""
-        ours, theirs = (self.game, self.num_envs), (state["game"], len(state["games"]))
-        if ours != theirs:
-            raise ValueError(f"the state is of {theirs[1]} games of {theirs[0]}, not of {ours[1]} of {ours[0]}")
+        """:raises CheckpointError: if the state is of another game, or another number of them"""
+        check_same("games", {**state, "number": len(state["games"])}, {"game": self.game, "number": self.num_envs})
         self.steps = state["steps"].copy()
         for game, saved in zip(self.games, state["games"], strict=True):
             game.random.set_state(saved["random"])

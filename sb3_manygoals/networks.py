@@ -230,16 +230,14 @@ class UniversalQNetwork(nn.Module):
 
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
         """Values of all actions, shape (B, A), for observations and the goal of each, shape (B, *observation_space.shape)."""
-        return self._paired(*self.embed(observations, goals))
+        states, goals = self.embed(observations, goals)
+        q: th.Tensor = self.head(states * goals)
+        return q
 
     def embed(self, observations: th.Tensor, goals: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         """The embeddings of S observations and of G goals, by one pass of the trunk."""
         states, goals = self.trunk(th.cat([observations, goals])).split([len(observations), len(goals)])
         return self.state_embedding(states), self.goal_embedding(goals)
-
-    def _paired(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
-        q: th.Tensor = self.head(states * goals)
-        return q
 
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
         """Values of every state for every goal, shape (S, G, A), from the embeddings of both, see :meth:`embed`."""
@@ -274,6 +272,10 @@ class DistanceQNetwork(UniversalQNetwork):
         self.log_scale = nn.Parameter(th.zeros(()))
         self.offset = nn.Parameter(th.zeros(()))
 
+    def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
+        states, goals = self.embed(observations, goals)
+        return self._values((self._points(states) - goals[:, None]).square().sum(dim=2))
+
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
         values = self._values(_squared_distances(self._points(states).flatten(0, 1), goals))
         return values.view(len(states), self.n_actions, len(goals)).transpose(1, 2)
@@ -285,9 +287,6 @@ class DistanceQNetwork(UniversalQNetwork):
     @th.no_grad()
     def shift_values(self, by: float) -> None:
         self.offset.add_(by)
-
-    def _paired(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
-        return self._values((self._points(states) - goals[:, None]).square().sum(dim=2))
 
     def _points(self, states: th.Tensor) -> th.Tensor:
         return states.view(len(states), self.n_actions, -1)

@@ -16,7 +16,6 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
-from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
@@ -245,10 +244,7 @@ class TabularAllGoals(OffPolicyAlgorithm):
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """A CheckpointError if the state is of a model that was built in another way; this one may then be partly changed."""
         set_algorithm_state(self, state["algorithm"])
-        try:
-            self._tracker.goal_buffer.set_checkpoint_state(state["goal_buffer"])
-        except ValueError as error:
-            raise CheckpointError(str(error)) from error
+        self._tracker.goal_buffer.set_checkpoint_state(state["goal_buffer"])
         self.rng = state["rng"]
 
 

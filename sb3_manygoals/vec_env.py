@@ -172,10 +172,10 @@ class GymnasiumVecEnv(VecEnv):
             return infos
         if final["final_obs"] is None:
             raise ValueError(f"{self.vector_env} ended episodes and resets in the same step, but gave no infos['final_obs']")
-        final_infos = info_list(final["final_info"] or {}, self.num_envs, ended)
-        for row, final_info in zip(ended.tolist(), final_infos, strict=True):
+        final_infos = infos if final["final_info"] is None else info_list(final["final_info"], self.num_envs)
+        for row in ended.tolist():
             reset_info = infos[row]
-            infos[row] = info = dict(reset_info) if final["final_info"] is None else final_info
+            infos[row] = info = dict(final_infos[row])
             info["TimeLimit.truncated"] = reset_info.pop("TimeLimit.truncated")
             if "episode" in reset_info:  # RecordEpisodeStatistics writes of the episode that ended, and not in final_info
                 info["episode"] = reset_info.pop("episode")
@@ -218,7 +218,7 @@ def _row(batch: Any, row: int) -> Any:
     return deepcopy(batch[row])
 
 
-def info_list(infos: dict[str, Any], n: int, rows: NDArray[np.intp] | None = None) -> list[dict[str, Any]]:
+def info_list(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
     """
     The infos of each environment, which Gymnasium's VectorEnv joins: for each ``key`` an array of N values, or again such a
     dict, and under ``_key`` a mask of the environments that gave one. Values without a mask are taken to be of all
@@ -226,35 +226,28 @@ def info_list(infos: dict[str, Any], n: int, rows: NDArray[np.intp] | None = Non
 
     :param infos: of a vector environment
     :param n: number of its environments, N
-    :param rows: those wanted, int; all if None
-    :return: a dict for each of ``rows``, which shares no memory with ``infos`` but for objects that are no arrays
+    :return: a dict for each of them, which shares no memory with ``infos`` but for objects that are no arrays
     """
-    if rows is None:
-        rows = np.arange(n)
-    listed: list[dict[str, Any]] = [{} for _ in rows]
+    listed: list[dict[str, Any]] = [{} for _ in range(n)]
     for key, values in infos.items():
         if key.startswith("_") and key[1:] in infos:
             continue  # a mask
-        column, mask = _column(values, n, rows), infos.get(f"_{key}")
-        chosen = None if mask is None else np.asarray(mask)[rows]
-        if chosen is None or chosen.all():
+        column, mask = _column(values, n), infos.get(f"_{key}")
+        if mask is None or np.all(mask):
             for info, value in zip(listed, column, strict=True):
                 info[key] = value
         else:
-            for row in np.flatnonzero(chosen).tolist():
+            for row in np.flatnonzero(mask).tolist():
                 listed[row][key] = column[row]
     return listed
 
 
-def _column(values: Any, n: int, rows: NDArray[np.intp]) -> list[Any]:
+def _column(values: Any, n: int) -> list[Any]:
     if isinstance(values, dict):
-        return info_list(values, n, rows)
+        return info_list(values, n)
     if isinstance(values, np.ndarray) and values.ndim > 0 and len(values) == n:
-        chosen = values[rows]
-        return chosen.tolist() if chosen.ndim == 1 else list(chosen)
-    if isinstance(values, (list, tuple)) and len(values) == n:
-        return [values[row] for row in rows]
-    return [values] * len(rows)
+        return values.tolist() if values.ndim == 1 else list(values.copy())
+    return list(values) if isinstance(values, (list, tuple)) and len(values) == n else [values] * n
 
 
 def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:

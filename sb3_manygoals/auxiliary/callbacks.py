@@ -94,7 +94,7 @@ class AuxiliaryCallback(BaseCallback):
         return {"rng": self._rng, "n_updates": self.n_updates, "episodes": episodes}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:raises ValueError: if its episodes are of a buffer built in another way"""
+        """:raises CheckpointError: if its episodes are of a buffer built in another way"""
         self._saved_episodes = state["episodes"]
         self._restore_episodes()
         self._rng, self.n_updates = state["rng"], state["n_updates"]
@@ -113,7 +113,13 @@ class AuxiliaryCallback(BaseCallback):
         if self.task not in policy.tasks:
             raise ValueError(f'the policy has no head for it: pass policy_kwargs={{"tasks": [..., {self.task!r}]}} to A2C')
         if self.episodes is None:
-            self.episodes = self._make_buffer()
+            venv, space = unwrap_vec_wrapper(self.training_env, VecFrameStack), model.observation_space
+            self.episodes = EpisodeBuffer(space)
+            # stacked along the first axis, as also images are, whose channels SB3 has moved, and vectors
+            if isinstance(venv, VecFrameStack) and (
+                venv.stacked_obs.stack_dimension == 1 or is_image_space(space) or len(space.shape or ()) == 1
+            ):
+                self.episodes = EpisodeBuffer(space, n_stack=venv.stacked_obs.n_stack)
         elif self.episodes.observation_space != model.observation_space:
             seen, kept = model.observation_space, self.episodes.observation_space
             raise ValueError(f"episodes must be a buffer for {seen}, as the model sees it, got one for {kept}")
@@ -124,13 +130,6 @@ class AuxiliaryCallback(BaseCallback):
             # Tagged: the same number seeds the learner and others.
             seed = model.seed if self.seed is None else self.seed
             self._rng = np.random.default_rng(None if seed is None else [*self.task.encode(), seed])
-
-    def _make_buffer(self) -> EpisodeBuffer:
-        venv, space = unwrap_vec_wrapper(self.training_env, VecFrameStack), self.model.observation_space
-        if not isinstance(venv, VecFrameStack):
-            return EpisodeBuffer(space)
-        last = venv.stacked_obs.stack_dimension == -1 and not is_image_space(space)  # SB3 has moved the channels of images
-        return EpisodeBuffer(space, n_stack=venv.stacked_obs.n_stack, stack_axis=-1 if last else 0)
 
     def _on_training_start(self) -> None:
         if self.parent is not None:

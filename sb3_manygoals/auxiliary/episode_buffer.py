@@ -7,12 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.checks import check_count
 from sb3_manygoals.frames import Frames, FrameStore
 from sb3_manygoals.goals.buffer import check_goal_space
@@ -73,8 +74,7 @@ class EpisodeBuffer:
 
     :param observation_space: of the learner: Box, Discrete, MultiDiscrete or MultiBinary
     :param capacity: K
-    :param n_stack: frames in an observation, the newest last
-    :param stack_axis: along which they are stacked, 0 (as in the images of a learner, channels first) or -1
+    :param n_stack: frames in an observation along its first axis (that of channels, in a learner's images), the newest last
     :param compress: whether frames are compressed without loss; needs lz4. See :class:`~sb3_manygoals.frames.FrameStore`
     :raises TypeError: if observations are not single arrays of fixed shape
     :raises ValueError: if ``capacity`` or ``n_stack`` is no positive whole number, or observations cannot be cut into that
@@ -87,14 +87,13 @@ class EpisodeBuffer:
         observation_space: spaces.Space[Any],
         capacity: int = 2000,
         n_stack: int = 1,
-        stack_axis: Literal[0, -1] = 0,
         compress: bool = False,
     ) -> None:
         check_goal_space(observation_space)
         assert observation_space.shape is not None  # for mypy: see check_goal_space
         self.observation_space = observation_space
         self.capacity = check_count("capacity", capacity, of="episodes")
-        self.frames = FrameStore(observation_space.shape, observation_space.dtype, n_stack, stack_axis, compress)
+        self.frames = FrameStore(observation_space.shape, observation_space.dtype, n_stack, compress)
         self.monitored = False
         """Whether only a Monitor says when an episode is complete."""
         self.recorder: object = None
@@ -157,7 +156,7 @@ class EpisodeBuffer:
         stacks = frames.put(reached).tolist()
         for env, (ongoing, (*older, newest)) in enumerate(zip(self._ongoing, stacks, strict=True)):
             if older != ongoing.frames[len(ongoing.frames) - len(older) :]:
-                stated = f"n_stack={frames.n_stack} along axis {frames.stack_axis}, but an observation of environment {env}"
+                stated = f"n_stack={frames.n_stack} along the first axis, but an observation of environment {env}"
                 raise ValueError(f"{stated} does not begin with the newest frames of the one before")
             ongoing.frames.append(newest)
             ongoing.actions.append(int(actions[env]))
@@ -224,9 +223,8 @@ class EpisodeBuffer:
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:raises ValueError: if ``state`` is not of a buffer built in the same way; nothing has changed then"""
-        if state["capacity"] != self.capacity:
-            raise ValueError(f"the state is of an episode buffer with capacity={state['capacity']!r}, not {self.capacity!r}")
+        """:raises CheckpointError: if ``state`` is not of a buffer built in the same way; nothing has changed then"""
+        check_same("an episode buffer", state, {"capacity": self.capacity})
         ended, *ongoing = self.frames.set_checkpoint_state(state["frames"])
         packed = state["segments"]
         sizes = packed["lengths"] + self.frames.n_stack, packed["lengths"], packed["lengths"]

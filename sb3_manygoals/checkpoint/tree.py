@@ -37,8 +37,15 @@ _BIT_GENERATORS: dict[str, Any] = {
 _SEED_SEQUENCE = ("entropy", "spawn_key", "pool_size", "n_children_spawned")
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(RuntimeError, ValueError):
     """A state that cannot be saved or does not fit, or a checkpoint that cannot be trusted; says which part and why."""
+
+
+def check_same(what: str, saved: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise a CheckpointError if one of the settings of a saved state is not what it is now."""
+    for name, value in now.items():
+        if saved[name] != value:
+            raise CheckpointError(f"the state is of {what} with {name}={saved[name]!r}, not {value!r}")
 
 
 def check_tree(tree: Any, name: str = "the state") -> None:

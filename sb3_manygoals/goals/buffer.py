@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals.table import UNKNOWN, ObservationTable
 from sb3_manygoals.memory import check_memory
@@ -200,16 +201,9 @@ class GoalBuffer:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """Capacity, held-out observations and share of rewarded goals, for :meth:`from_rules`."""
+        """Capacity, held-out observations and share of rewarded goals."""
         held_out = self._held_out.observations.copy()
         return {"capacity": self.capacity, "held_out": held_out, "rewarded_share": self.rewarded_share}
-
-    @classmethod
-    def from_rules(cls, observation_space: spaces.Space[Any], rules: dict[str, Any]) -> GoalBuffer:
-        """:return: an empty buffer with the ``rules`` of another one for this space"""
-        buffer = cls(observation_space, rules["capacity"], rules["held_out"])
-        buffer.rewarded_share = rules["rewarded_share"]
-        return buffer
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """
@@ -248,14 +242,14 @@ class GoalBuffer:
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """Take over the goals with their ids, in place. A ValueError if the state is of another kind of buffer."""
+        """Take over the goals with their ids, in place. A CheckpointError if the state is of another kind of buffer."""
         check_same("a goal buffer", state, self._kind())
         met, numbers = self.check(state["observations"], "the goals of the state"), state["numbers"]
         held_out = self.check(state["held_out"], "what is held out in the state")
         table = ObservationTable(self.observation_space, self.capacity + len(held_out))
         table.add(met)
         if len(table) != len(met) or len(numbers) > self.capacity:
-            raise ValueError(f"the state has {len(met)} goals, {len(table)} of them distinct, of at most {self.capacity}")
+            raise CheckpointError(f"the state has {len(met)} goals, {len(table)} of them distinct, of at most {self.capacity}")
         known = self.table
         self._hold_out(held_out)
         vars(known).update(vars(table))  # in place, for those that use it
@@ -289,13 +283,6 @@ def check_goal_space(observation_space: spaces.Space[Any]) -> None:
             f"observation_space cannot be treated as a space of goals: {reason}, got {observation_space}. Wrap the "
             "environment so that its observation is one such array (gymnasium.wrappers.FlattenObservation, for example)."
         )
-
-
-def check_same(what: str, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """A ValueError if one of the settings of a saved state is not what it is now."""
-    for name, value in now.items():
-        if saved[name] != value:
-            raise ValueError(f"the state is of {what} with {name}={saved[name]!r}, not {value!r}")
 
 
 def identical(left: NDArray[Any], right: NDArray[Any], dims: int) -> NDArray[np.bool_]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals import guards
+from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.checks import check_count
-from sb3_manygoals.goals.buffer import GoalBuffer, check_same, identical
+from sb3_manygoals.goals.buffer import GoalBuffer, identical
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 from sb3_manygoals.goals.table import UNKNOWN
 
@@ -23,16 +24,6 @@ _BROAD = 0.1  # starts are broad if they are at least this share of the known ob
 _NOT_ONE = 1.5  # and more than this: resets to a single start would keep an agent in a corridor from going on
 _RETURN_AFTER = 20  # goal episodes of full length after which a world is reset although its starts are narrow
 _MAX_WANDERING = 1_000  # random steps after which a world is given up that shows no observation that may be a goal
-
-
-class GoalStep(NamedTuple):
-    """The outcome of one step for the goals pursued, each of shape ``(n_envs,)``."""
-
-    rewards: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    resets: NDArray[np.bool_]
-    """Where the goal episode has ended, the world has not, and is to be reset all the same."""
 
 
 class Starts:
@@ -162,10 +153,12 @@ class GoalTracker:
         env_terminated: NDArray[np.bool_],
         env_truncated: NDArray[np.bool_],
         infos: Sequence[dict[str, Any]],
-    ) -> GoalStep:
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
         """
         Take in one step of every environment, with where it led, terminal observations included, which become known goals.
-        Ids and outcome are written into ``infos``. A ValueError if an environment's reward is not finite.
+        Ids and outcome are written into ``infos``. Returns rewards and ends (terminated, truncated) of the goal episodes, and
+        which worlds are to be reset though only their goal episodes have ended, each of shape ``(n_envs,)``. A ValueError if
+        an environment's reward is not finite.
         """
         guards.check_finite(env_rewards, "a reward", self)
         self.steps += 1
@@ -187,15 +180,10 @@ class GoalTracker:
             info["env_reward"], info["env_terminated"], info["env_truncated"] = reward, over, cut
             info["is_success"], info["goal_steps"] = success, n_steps
             info["achieved_goal_id"], info["desired_goal_id"] = achieved, desired
-        resets = terminated | truncated
-        if resets.any():
-            resets &= ~(env_terminated | env_truncated) & self._resets_worlds()
-        return GoalStep(np.where(reached, self.goal_reward, self.step_reward), terminated, truncated, resets)
-
-    def _resets_worlds(self) -> NDArray[np.bool_] | bool:
-        if self.reset_worlds == "auto" and not self.starts.are_broad(len(self.goal_buffer)):
-            return self.world_steps >= _RETURN_AFTER * self.max_episode_steps
-        return bool(self.reset_worlds)
+        resets = (terminated | truncated) & ~(env_terminated | env_truncated) & bool(self.reset_worlds)
+        if self.reset_worlds == "auto" and resets.any() and not self.starts.are_broad(len(self.goal_buffer)):
+            resets &= self.world_steps >= _RETURN_AFTER * self.max_episode_steps
+        return np.where(reached, self.goal_reward, self.step_reward), terminated, truncated, resets
 
     def own(self, observation: Any, what: str, row: int = 0) -> NDArray[Any]:
         return guards.own_observation(observation, self.goal_buffer.shape, self.goal_buffer.dtype, what, self, row)
@@ -219,7 +207,7 @@ class GoalTracker:
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """Go on with these episodes. A ValueError if they have other settings. The goal buffer is restored by itself."""
+        """Go on with these episodes. A CheckpointError if they have other settings. The goal buffer is restored by itself."""
         check_same("goal episodes", state["settings"], self._settings())
         for name in _ARRAYS:
             setattr(self, name, state["arrays"][name].copy())

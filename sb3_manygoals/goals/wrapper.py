@@ -104,11 +104,11 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         observation = tracker.own(world_obs, "a terminal observation" if any(env_ends) else "an observation")
         info = dict(info)
         env_rewards, (env_terminated, env_truncated) = np.array([env_reward], np.float64), np.array(env_ends, np.bool_)
-        step = tracker.step(observation[None], env_rewards, env_terminated[None], env_truncated[None], [info])
-        terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
-        if (terminated or truncated) and not (any(env_ends) or step.resets[0]):
+        outcome = tracker.step(observation[None], env_rewards, env_terminated[None], env_truncated[None], [info])
+        terminated, truncated, resets = (bool(column[0]) for column in outcome[1:])
+        if (terminated or truncated) and not (any(env_ends) or resets):
             self._going_on = observation.copy(), info
-        return _goal_obs(observation, tracker.desired_goals[0]), float(step.rewards[0]), terminated, truncated, info
+        return _goal_obs(observation, tracker.desired_goals[0]), float(outcome[0][0]), terminated, truncated, info
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
         """The reward of a transition that led to ``achieved_goal``; float32 of shape ``(n,)`` for a batch."""
@@ -119,7 +119,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), "going_on": copy.deepcopy(self._going_on)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """Raises a ValueError if the state is of goal episodes of other settings."""
+        """Raises a CheckpointError if the state is of goal episodes of other settings."""
         self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
         self._going_on = copy.deepcopy(state["going_on"])
 
@@ -213,24 +213,23 @@ class VecGoalBufferWrapper(VecEnvWrapper):
                 self.reset_infos[row] = starts[row]
                 # at a lost life of an Atari game the episode is only cut: play goes on, and every goal can still be reached
                 env_truncated[row] = bool(infos[row].get("TimeLimit.truncated") or infos[row].get("life_lost"))
-        step = tracker.step(final, env_rewards, env_dones & ~env_truncated, env_truncated, infos)
-        rewards, dones = step.rewards.astype(np.float32), step.terminated | step.truncated
+        outcome = tracker.step(final, env_rewards, env_dones & ~env_truncated, env_truncated, infos)
+        goal_rewards, terminated, truncated, resets = outcome
+        rewards, dones, anew = goal_rewards.astype(np.float32), terminated | truncated, env_dones | resets
         self._returns += rewards
-
-        anew = env_dones | step.resets
         ended = np.flatnonzero(dones)
         for row in ended.tolist():
             info = infos[row]
             if not anew[row]:
                 self.reset_infos[row] = dict(info)  # the next episode starts where this one ends
-            info["TimeLimit.truncated"] = bool(step.truncated[row] and not step.terminated[row])
+            info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
             info["terminal_observation"] = _goal_obs(final[row].copy(), tracker.desired_goals[row])
             if "episode" in info:
                 info["env_episode"] = info["episode"]
             info["episode"] = {"r": float(self._returns[row]), "l": info["goal_steps"]}
-        if step.resets.any():
+        if resets.any():
             # all at once: a vector environment then looks once at its states
-            rows = np.flatnonzero(step.resets).tolist()
+            rows = np.flatnonzero(resets).tolist()
             with guards.workers(self.venv):
                 restarted = self.venv.env_method("reset", indices=rows)
             for row, (first, self.reset_infos[row]) in zip(rows, restarted, strict=True):
@@ -258,7 +257,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), **copy.deepcopy(kept)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """Raises a ValueError if the state is of goal episodes of other settings."""
+        """Raises a CheckpointError if the state is of goal episodes of other settings."""
         self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
         state = copy.deepcopy({name: state[name] for name in ("returns", "reset_infos", "options")})
         self._returns, self.reset_infos, self._options = state["returns"], state["reset_infos"], state["options"]

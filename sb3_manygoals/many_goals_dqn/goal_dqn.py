@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from stable_baselines3.dqn import DQN
 
 from sb3_manygoals import guards
-from sb3_manygoals.action_masks import current_action_masks
+from sb3_manygoals.action_masks import next_action_masks, read_action_masks
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import GoalBuffer
@@ -31,6 +31,7 @@ from sb3_manygoals.many_goals_dqn.targets import Learner, PlannedTargets, Target
 from sb3_manygoals.many_goals_dqn.task_policy import Reward, TaskPolicy, make_task_policy
 from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import UniversalQNetwork
+from sb3_manygoals.vec_env import current_reset_infos
 
 SelfGoalDQN = TypeVar("SelfGoalDQN", bound="GoalDQN")
 
@@ -53,7 +54,7 @@ class GoalDQN(DQN):
     q_net_target: UniversalQNetwork  # type: ignore[assignment]
     target_class: type[Targets] | None
     target_kwargs: dict[str, Any] | None
-    goal_buffer: GoalBuffer | None
+    goal_buffer: GoalBuffer | None = None
     goal_wrapper_kwargs: dict[str, Any]
     goal_rules: dict[str, Any] | None = None  # saved with the model, so that held-out observations stay held out
     goals_in_replay: bool
@@ -186,7 +187,9 @@ class GoalDQN(DQN):
         if not is_goal_wrapped(env):
             settings = copy.deepcopy(self.goal_wrapper_kwargs)
             if self.goal_buffer is None and self.goal_rules is not None and not self.goals_in_replay:  # the model was loaded
-                known = GoalBuffer.from_rules(self.observation_space["observation"], self.goal_rules)
+                rules = self.goal_rules
+                known = GoalBuffer(self.observation_space["observation"], rules["capacity"], rules["held_out"])
+                known.favor_rewarded(rules["rewarded_share"])
                 settings.setdefault("goal_buffer", known)
             env = self._pursue(env, settings, self.goals_in_replay)
         env = self._wrap_env(env)
@@ -206,15 +209,8 @@ class GoalDQN(DQN):
         before = self._last_obs
         prepared = super()._setup_learn(*args, **kwargs)
         if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
-            self._last_action_masks = current_action_masks(self.env, int(self.action_space.n))
+            self._last_action_masks = read_action_masks(current_reset_infos(self.env), int(self.action_space.n))
         return prepared
-
-    def _update_info_buffer(self, infos: list[dict[str, Any]], dones: NDArray[np.bool_] | None = None) -> None:
-        """As SB3's, which looks at all infos; those of goal episodes have something to say only at the end."""
-        if dones is not None:
-            ended = np.flatnonzero(dones)
-            infos, dones = [infos[row] for row in ended], dones[ended]
-        super()._update_info_buffer(infos, dones)
 
     def _store_transition(self, *args: Any) -> None:
         super()._store_transition(*args)
@@ -223,7 +219,7 @@ class GoalDQN(DQN):
             self._exploring[dones] = self.rng.random(int(dones.sum())) < self.exploration_rate
         if self.action_masks:
             assert self.env is not None
-            self._last_action_masks = current_action_masks(self.env, int(self.action_space.n), infos, dones)
+            self._last_action_masks = next_action_masks(self.env, int(self.action_space.n), infos, dones)
 
     def _add_step(self, fault: guards.Fault) -> None:
         """Add step and environment to a fault, if it is of this model's environments and not of a callback's."""
@@ -329,10 +325,7 @@ class GoalDQN(DQN):
             if self.target_class is not None or chosen is None:
                 raise CheckpointError(f"the checkpoint is of a learner with target_class {saved}, got {now}")
             self._make_targets(chosen)
-        try:
-            self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
-        except ValueError as error:
-            raise CheckpointError(str(error)) from error
+        self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
         self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         self.goal_rules = self.goal_buffer.rules
         for name, value in state["attributes"].items():

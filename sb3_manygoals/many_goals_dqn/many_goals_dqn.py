@@ -185,7 +185,6 @@ class ManyGoalsDQN(GoalDQN):
         self.goal_wrapper_kwargs = copy.deepcopy(settings)
         self.goals_in_replay = goals_in_replay
         self.action_masks = action_masks
-        self.goal_buffer = None
         self.goal_updates = np.zeros(0, dtype=np.int64)
         self.exploration_rate = exploration_initial_eps
         self._loss = th.zeros(())

@@ -13,7 +13,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_manygoals.action_masks import read_action_masks
-from sb3_manygoals.checkpoint.tree import CheckpointError
+from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer, ObservationTable
 
 _WHOLE = ("observations", "next_observations")
@@ -242,11 +242,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """A CheckpointError if the state is of a memory of another size, or keeps masks where this one does not."""
-        for name in ("buffer_size", "n_envs"):
-            if state[name] != getattr(self, name):
-                raise CheckpointError(
-                    f"the replay memory was saved with {name} {state[name]}, this one has {getattr(self, name)}"
-                )
+        check_same("a replay memory", state, {"buffer_size": self.buffer_size, "n_envs": self.n_envs})
         if (self.next_action_masks is None) != (state["next_action_masks"] is None):
             how = "without" if state["next_action_masks"] is None else "with"
             raise CheckpointError(f"the replay memory was saved {how} next_action_masks")
@@ -276,10 +272,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.next_ids[self.numbers[:, :, 1] == UNKNOWN] = UNKNOWN
         goal_buffer.n_added, goal_buffer.n_recurred = counted  # the observations were not met again
         self.behavior_goal_ids[: self.size()] = UNKNOWN
-
-    def sample(self, batch_size: int, env: VecNormalize | None = None) -> ManyGoalsSamples:  # type: ignore[override]
-        """As SB3's: S transitions drawn uniformly, with replacement."""
-        return super().sample(batch_size, env)  # type: ignore[return-value]
 
     def _get_samples(  # type: ignore[override]
         self, batch_inds: NDArray[np.integer[Any]], env: VecNormalize | None = None

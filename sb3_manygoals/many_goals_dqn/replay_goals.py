@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.goals import GoalBuffer, UniformSelector
-from sb3_manygoals.goals.buffer import check_same
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 
@@ -104,7 +104,7 @@ class ReplayGoals(GoalBuffer):
         return {**self._kind(), "first": dict(self._first)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """A ValueError if the state is of a buffer for other observations, or of one that keeps its goals itself."""
+        """A CheckpointError if the state is of a buffer for other observations, or of one that keeps its goals itself."""
         check_same("a goal buffer", state, self._kind())
         self._first = dict(state["first"])
 

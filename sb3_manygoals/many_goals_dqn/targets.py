@@ -153,9 +153,8 @@ class TDTargets(Targets):
 
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
         goal_buffer, device = self.learner.goal_buffer, self.learner.policy.device
-        batch = self.learner.replay_buffer.sample(batch_size)
+        batch: Any = self.learner.replay_buffer.sample(batch_size)
         if self.goal_sampling == "behavior":
-            assert batch.behavior_goal_ids is not None
             ids = batch.behavior_goal_ids.cpu().numpy()
         else:
             ids = goal_buffer.sample_ids(goal_batch_size, rng)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_manygoals.checkpoint.tree import CheckpointError
+from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.frames import FrameArray, FrameStore, frame_bytes
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 
@@ -20,15 +20,14 @@ class FrameReplayBuffer(ReplayBuffer):
     SB3's replay memory, whose observations are frames in a :class:`~sb3_manygoals.frames.FrameStore`.
 
     :param args: as SB3's ReplayBuffer has them
-    :param n_stack: frames in an observation
-    :param stack_axis: along which they are stacked, 0 or -1
+    :param n_stack: frames in an observation along its first axis
     :param kwargs: as SB3's ReplayBuffer has them
     """
 
-    def __init__(self, *args: Any, n_stack: int = 1, stack_axis: Literal[0, -1] = 0, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, n_stack: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         assert isinstance(self.obs_shape, tuple)  # for mypy: no Dict
-        self.frames = FrameStore(self.obs_shape, self.observation_space.dtype, n_stack, stack_axis)
+        self.frames = FrameStore(self.obs_shape, self.observation_space.dtype, n_stack)
         # in place of arrays that have taken no memory yet
         self.observations: Any = FrameArray(self.frames, self.buffer_size, self.n_envs)
         self.next_observations: Any = FrameArray(self.frames, self.buffer_size, self.n_envs)
@@ -49,16 +48,10 @@ class FrameReplayBuffer(ReplayBuffer):
         return self.frames.get_checkpoint_state(self.observations.frames, self.next_observations.frames)
 
     def _restore_frames(self, state: dict[str, Any]) -> None:
-        for name in ("buffer_size", "n_envs"):
-            if state[name] != getattr(self, name):
-                was, now = state[name], getattr(self, name)
-                raise CheckpointError(f"the replay memory was saved with {name} {was}, this one has {now}")
+        check_same("a replay memory", state, {"buffer_size": self.buffer_size, "n_envs": self.n_envs})
         if "frames" not in state:
             raise CheckpointError("the replay memory was saved with whole observations, this one keeps frames")
-        try:
-            self.observations.frames, self.next_observations.frames = self.frames.set_checkpoint_state(state["frames"])
-        except ValueError as error:
-            raise CheckpointError(str(error)) from error
+        self.observations.frames, self.next_observations.frames = self.frames.set_checkpoint_state(state["frames"])
 
 
 class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
@@ -67,8 +60,7 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
     eighth of the memory of whole stacks. For ``ManyGoalsDQN(replay_buffer_class=...)``.
 
     :param args: as :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsReplayBuffer` has them
-    :param n_stack: frames in an observation
-    :param stack_axis: along which they are stacked, 0 or -1
+    :param n_stack: frames in an observation along its first axis
     :param kwargs: as ManyGoalsReplayBuffer has them
     """
 
@@ -79,7 +71,6 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
         action_space: spaces.Discrete,
         n_envs: int,
         n_stack: int = 1,
-        stack_axis: Literal[0, -1] = 0,
         **kwargs: Any,
     ) -> dict[str, int]:
         """:return: bytes of its arrays, by what they are of; a frame more for each start of an episode"""

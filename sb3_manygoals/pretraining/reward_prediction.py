@@ -34,7 +34,7 @@ class RewardPredictionPolicy(BasePolicy):
     :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary
     :param action_space: Discrete
     :param lr_schedule: learning rate, a function of the remaining progress
-    :param net_arch: widths of the layers after the features extractor
+    :param net_arch: widths of the layers after the features extractor; by default two of 256
     :param ortho_init: whether the trunk's weights begin orthogonal, as in SB3's actor-critics
     :param optimizer_class: RMSProp in TensorFlow's form, as the paper's ManyGoalsDQN has it
     :param optimizer_kwargs: its arguments other than the learning rate
@@ -59,7 +59,7 @@ class RewardPredictionPolicy(BasePolicy):
         super().__init__(
             observation_space, action_space, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs, **kwargs
         )
-        self.net_arch, self.ortho_init = [] if net_arch is None else net_arch, ortho_init
+        self.net_arch, self.ortho_init = [256, 256] if net_arch is None else net_arch, ortho_init
         preprocess = Preprocess(observation_space, self.normalize_images)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
         self.trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, nn.ReLU, ortho_init=ortho_init)
@@ -83,12 +83,8 @@ class RewardPredictionPolicy(BasePolicy):
 
 class _CnnPolicy(RewardPredictionPolicy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"features_extractor_class": PaddedCNN} | kwargs)
-
-
-class _MlpPolicy(RewardPredictionPolicy):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"net_arch": [256, 256]} | kwargs)
+        defaults: dict[str, Any] = {"features_extractor_class": PaddedCNN, "net_arch": []}
+        super().__init__(*args, **defaults | kwargs)
 
 
 class RewardPredictor(OffPolicyAlgorithm):
@@ -112,7 +108,7 @@ class RewardPredictor(OffPolicyAlgorithm):
     :raises MemoryError: if the replay memory, once full, does not fit into the memory that is available
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": _CnnPolicy, "MlpPolicy": _MlpPolicy}
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": _CnnPolicy, "MlpPolicy": RewardPredictionPolicy}
     policy: RewardPredictionPolicy
     replay_buffer: FrameReplayBuffer
 

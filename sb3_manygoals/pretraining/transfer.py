@@ -56,7 +56,11 @@ def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | B
         extractor = list(_layers(getattr(taker, name), name))
         theirs = [*extractor, *_layers(getattr(taker.mlp_extractor, tower), f"mlp_extractor.{tower}")]
         for left, right in zip_longest(ours, theirs[: max(len(ours), len(extractor))]):
-            _check_alike(left, right)
+            (name, kind), (other, other_kind) = _described(left), _described(right)
+            if kind != other_kind:
+                raise TransferError(
+                    f"layers must be alike, got {name}{kind} in the source and {other}{other_kind} in the target"
+                )
             if left[1].state_dict():
                 pairs[right[0]] = (left, right)
     for (_, left), (_, right) in pairs.values():
@@ -91,12 +95,6 @@ def _layers(module: nn.Module, name: str) -> Iterator[_Layer]:
     for child_name, child in children:
         if not isinstance(child, Preprocess):
             yield from _layers(child, f"{name}.{child_name}")
-
-
-def _check_alike(ours: _Layer | None, theirs: _Layer | None) -> None:
-    (name, kind), (other, other_kind) = _described(ours), _described(theirs)
-    if kind != other_kind:
-        raise TransferError(f"layers must be alike, got {name}{kind} in the source and {other}{other_kind} in the target")
 
 
 def _described(layer: _Layer | None) -> tuple[str, str]:

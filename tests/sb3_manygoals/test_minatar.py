@@ -94,5 +94,5 @@ def test_bad_arguments_are_named(arguments, message):
 
 
 def test_the_state_of_another_game_is_refused():
-    with pytest.raises(ValueError, match="1 games of asterix, not of 1 of space_invaders"):
+    with pytest.raises(ValueError, match="games with game='asterix', not 'space_invaders'"):
         MinAtarVectorEnv("Space Invaders").set_checkpoint_state(MinAtarVectorEnv("asterix").get_checkpoint_state())

@@ -139,7 +139,7 @@ def test_saved_and_loaded(tmp_path):
         ({"tasks": ("pixel_control",)}, ValueError, "crop must be between 1 and the smaller side of .*, 10x10, got 80"),
         ({"tasks": ("pixel_control",), "crop": 10, "cell": 4}, ValueError, "cell must be a divisor of crop, 10, got 4"),
         ({"tasks": ("pixel_control",), "space": VECTOR}, TypeError, "pixel control needs images"),
-        ({"embedding_dim": 0}, ValueError, "embedding_dim must be at least 1"),
+        ({"embedding_dim": 0}, ValueError, "embedding_dim must be a whole number, at least 1"),
         ({"share_features_extractor": False}, ValueError, "share_features_extractor must be True"),
         ({"net_arch": [], "space": VECTOR}, ValueError, "net_arch must have layers"),
         ({"space": spaces.Dict({"a": VECTOR})}, TypeError, "observation_space cannot be"),

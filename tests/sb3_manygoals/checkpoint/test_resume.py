@@ -8,7 +8,7 @@ import torch as th
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage
 
 import gym_twoRooms  # noqa: F401
 from sb3_manygoals import (
@@ -121,7 +121,10 @@ LEARNERS = {
     "A2C, many goals": many_goals_of_vectors,
     "A2C, three tasks": three_tasks,
     "table": lambda: (TabularAllGoals("TablePolicy", DummyVecEnv([NumberedCorridor] * 2), exploration_steps=200, seed=0), {}),
-    "pre-training": lambda: (pretraining.many_goals(stories(2, 4, limit=9), 4, -1, exploration_fraction=0.5), {}),
+    "pre-training": lambda: (
+        pretraining.many_goals(VecTransposeImage(stories(2, 4, limit=9)), 4, exploration_fraction=0.5),
+        {},
+    ),
     "pre-training, rewards": lambda: (pretraining.reward_predictor(stories(2, 4, limit=9), 4), {}),
 }
 
@@ -169,7 +172,7 @@ def several(tmp_path_factory):
         ("several", {"targets": {"goal_sampling": "batch"}}, r"target_kwargs\['goal_sampling'\] uniform, got batch"),
         ("several", {"targets": {"initial_value": -1.0}}, r"target_kwargs\['initial_value'\] None, got -1.0"),
         ("several", {"target_class": None, "target_kwargs": None}, "target_class TDTargets, got None"),
-        ("several", {"buffer_size": 180}, "replay memory was saved with buffer_size 50, this one has 60"),
+        ("several", {"buffer_size": 180}, "a replay memory with buffer_size=50, not 60"),
         ("several", {"policy_kwargs": CNN | {"embedding_dim": 9}}, r"weights .*, shape \[.*\], got \[.*\]"),
         ("several", {"policy_kwargs": CNN | SGD}, "optimizer Adam, got SGD"),
         ("one environment", {"policy_kwargs": CNN}, "number of environments 3, got 1"),

@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, evaluate_mastery
-from sb3_manygoals.action_masks import current_action_masks
+from sb3_manygoals.action_masks import read_action_masks
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn import models
 from tests.sb3_manygoals.many_goals_dqn.memories import GOAL_SPACE, kept
@@ -100,7 +100,7 @@ def test_masks_after_the_first_goal_was_looked_for_are_those_of_where_it_was_fou
         for seed in range(5):
             wrapped.seed(seed)
             cells = wrapped.reset()["observation"].argmax(axis=1)
-            masks = current_action_masks(wrapped, 3)
+            masks = read_action_masks(wrapped.reset_infos, 3)
             assert np.array_equal(masks, np.stack([cells > 0, cells < 5, cells % 2 == 1], axis=1))
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch as th
 from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecTransposeImage
 
 import sb3_manygoals.pretraining
 from sb3_manygoals import ManyGoalsDQN
@@ -18,10 +19,10 @@ NARROW = {"features_extractor_kwargs": {"features_dim": 32}}
 TRUNK = {"embedding_dim": 16, "features_extractor_class": PaddedCNN, "net_arch": [], "standardize": False, **NARROW}
 
 
-def many_goals(env, n_stack, stack_axis=0, **kwargs):
+def many_goals(env, n_stack, **kwargs):
     defaults = {"buffer_size": 40, "learning_starts": 20, "batch_size": 16, "goal_batch_size": 5, "seed": 1, "device": "cpu"}
     defaults |= {"replay_buffer_class": ManyGoalsFrameReplayBuffer, **EVERY_STEP}
-    defaults |= {"replay_buffer_kwargs": {"n_stack": n_stack, "stack_axis": stack_axis}}
+    defaults |= {"replay_buffer_kwargs": {"n_stack": n_stack}}
     return ManyGoalsDQN("CnnPolicy", env, goals_in_replay=True, policy_kwargs=TRUNK, **defaults | kwargs)
 
 
@@ -70,6 +71,6 @@ def test_the_example_in_the_documentation():
 
 def test_frames_change_nothing_but_memory():
     whole = {"replay_buffer_class": None, "replay_buffer_kwargs": None}
-    frames, stacks = (many_goals(stories(2, 4, limit=9), 4, -1, **kwargs).learn(80) for kwargs in ({}, whole))
+    frames, stacks = (many_goals(VecTransposeImage(stories(2, 4, limit=9)), 4, **kwargs).learn(80) for kwargs in ({}, whole))
     for ours, theirs in zip(frames.policy.parameters(), stacks.policy.parameters(), strict=True):
         assert th.equal(ours, theirs)
