@@ -160,7 +160,14 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
             self._ended = truncated.copy()
         elif truncated.any():
-            infos = self._restart(truncated)
+            rows = np.flatnonzero(truncated)
+            final_observations = np.full(self.num_envs, None, dtype=object)
+            for row, observation in zip(rows.tolist(), self.mdp.observe(states[rows]), strict=True):
+                final_observations[row] = observation
+            infos = {"final_obs": final_observations, "_final_obs": truncated.copy()}
+            infos |= {"final_info": self._infos(truncated), "_final_info": truncated.copy()}
+            states[rows] = self.mdp.initial_states(self._streams.take(rows))
+            self._elapsed[rows] = 0
         terminated = np.zeros(self.num_envs, dtype=np.bool_)
         return self.mdp.observe(states), np.zeros(self.num_envs), terminated, truncated, infos | self._infos()
 
@@ -178,19 +185,6 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         if self._states is None:
             raise ResetNeeded("The environment has no states yet: call reset() first.")
         return self._states
-
-    def _restart(self, ended: NDArray[np.bool_]) -> dict[str, Any]:
-        """Start new episodes; the infos about the ends of those before."""
-        states = self._current()
-        rows = np.flatnonzero(ended)
-        final_observations = np.full(self.num_envs, None, dtype=object)
-        for row, observation in zip(rows.tolist(), self.mdp.observe(states[rows]), strict=True):
-            final_observations[row] = observation
-        final = {"final_obs": final_observations, "_final_obs": ended.copy()}
-        infos = {**final, "final_info": self._infos(ended), "_final_info": ended.copy()}
-        states[rows] = self.mdp.initial_states(self._streams.take(rows))
-        self._elapsed[rows] = 0
-        return infos
 
     def _infos(self, mask: NDArray[np.bool_] | None = None) -> dict[str, Any]:
         """The infos of the worlds where ``mask`` is True, zeros elsewhere, and a mask for each key."""

@@ -58,5 +58,4 @@ def check_action_masks(masks: ArrayLike, n: int, n_actions: int, ended: NDArray[
 
 def random_allowed(masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
     """An action for each row of masks, shape (n, A), uniform among those allowed; ``rng`` draws n x A numbers."""
-    actions: NDArray[np.int64] = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1)
-    return actions
+    return np.asarray(np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1))

@@ -146,8 +146,7 @@ class ReplayableAtari(AtariVectorEnv):
 
 
 def _first_frames(infos: dict[str, Any]) -> NDArray[np.int64]:
-    frames: NDArray[np.int64] = infos["frame_number"].astype(np.int64) - infos["episode_frame_number"]
-    return frames
+    return np.asarray(infos["frame_number"].astype(np.int64) - infos["episode_frame_number"])
 
 
 def _digest(frames: NDArray[np.uint8]) -> bytes:

@@ -94,14 +94,12 @@ def evaluate_mastery(
     :raises TypeError: if ``env`` is no vector environment, or its observations cannot be goals
     :raises ValueError: if goals, env, a number or what ``ceiling`` gives do not fit, or there are no masks to act under
     """
-    goals = _check(env, goals)
+    goals, n_actions = _check(env, goals)
     check_count("max_steps", max_steps)
     check_count("episodes_per_goal", episodes_per_goal)
     check_count("seed", seed, least=0)
     check_number("epsilon", epsilon, "[0, 1]")
-    assert isinstance(env.single_action_space, spaces.Discrete)
-    n_actions, n_envs = int(env.single_action_space.n), env.num_envs
-    episode_goals = np.repeat(np.arange(len(goals)), episodes_per_goal)
+    n_envs, episode_goals = env.num_envs, np.repeat(np.arange(len(goals)), episodes_per_goal)
     steps: NDArray[np.int64] = np.full(len(episode_goals), -1, dtype=np.int64)
     starts = np.empty((0 if ceiling is None else len(episode_goals), *goals.shape[1:]), dtype=goals.dtype)
     for round_, first in enumerate(range(0, len(episode_goals), n_envs)):
@@ -122,7 +120,10 @@ def evaluate_mastery(
             if step == max_steps or len(active) == 0:
                 break
             explore = rng.random(n_envs) < epsilon
-            allowed = _allowed(infos, n_envs, n_actions) if action_masks else None
+            allowed = np.asarray(infos.get("action_mask")).astype(np.bool_) if action_masks else None
+            if allowed is not None and allowed.shape != (n_envs, n_actions):
+                expected = f'infos["action_mask"] of shape {(n_envs, n_actions)}'
+                raise ValueError(f"action_masks=True needs {expected}, got {allowed.shape}")
             actions = rng.integers(n_actions, size=n_envs) if allowed is None else random_allowed(allowed, rng)
             shown, masked = observations[active], {} if allowed is None else {"action_masks": allowed[active]}
             query = {"observation": shown, "achieved_goal": shown, "desired_goal": pursued[active]}
@@ -134,8 +135,13 @@ def evaluate_mastery(
             steps[first + arrived] = step + 1
             active = active[~ended[active]]
     steps = steps.reshape(len(goals), episodes_per_goal)
-    best = None if ceiling is None else _probabilities(ceiling(starts, goals[episode_goals]), steps.shape)
-    return _result(steps, best, seed)
+    if ceiling is None:
+        return _result(steps, None, seed)
+    best = ceiling(starts, goals[episode_goals])
+    if len(best) != steps.size or not (np.all(best >= 0.0) and np.all(best <= 1.0 + 1e-9)):
+        got = f"{len(best)} numbers from {np.min(best)} to {np.max(best)}"
+        raise ValueError(f"ceiling must give {steps.size} probabilities, one for each episode, got {got}")
+    return _result(steps, best.reshape(steps.shape), seed)
 
 
 def _step(
@@ -157,13 +163,6 @@ def _step(
     return observations, last, ended, infos
 
 
-def _probabilities(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    if len(values) != np.prod(shape) or not (np.all(values >= 0.0) and np.all(values <= 1.0 + 1e-9)):
-        got = f"{len(values)} numbers from {np.min(values)} to {np.max(values)}"
-        raise ValueError(f"ceiling must give {np.prod(shape)} probabilities, one for each episode, got {got}")
-    return values.reshape(shape)
-
-
 def _result(steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, seed: int) -> MasteryResult:
     reached = steps >= 0
     if len(reached) == 0:
@@ -178,14 +177,8 @@ def _result(steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, seed:
     return MasteryResult(rate, (float(low), float(high)), reached, steps, ceiling)
 
 
-def _allowed(infos: dict[str, Any], n_envs: int, n_actions: int) -> NDArray[np.bool_]:
-    masks = np.asarray(infos.get("action_mask"))
-    if masks.shape != (n_envs, n_actions):
-        raise ValueError(f'action_masks=True needs infos["action_mask"] of shape {(n_envs, n_actions)}, got {masks.shape}')
-    return masks.astype(np.bool_)
-
-
-def _check(env: VectorEnv[Any, Any, Any], goals: NDArray[Any]) -> NDArray[Any]:
+def _check(env: VectorEnv[Any, Any, Any], goals: NDArray[Any]) -> tuple[NDArray[Any], int]:
+    """The goals as an array, and the number of actions."""
     if not isinstance(env, VectorEnv):
         raise TypeError(f"env must be a gymnasium.vector.VectorEnv, as of gymnasium.make_vec, got {type(env).__name__}")
     space = env.single_observation_space
@@ -198,7 +191,7 @@ def _check(env: VectorEnv[Any, Any, Any], goals: NDArray[Any]) -> NDArray[Any]:
         raise ValueError(f"env must have discrete actions that start at 0, got {env.single_action_space}")
     if not isinstance(env.metadata.get("autoreset_mode"), AutoresetMode):
         raise ValueError(f"env.metadata must say its autoreset_mode, got {env.metadata.get('autoreset_mode')}")
-    return goals
+    return goals, int(env.single_action_space.n)
 
 
 class MasteryCallback(BaseCallback):

@@ -140,14 +140,12 @@ class FrameStore:
             return content
         if content != self._zeros:
             self._first = self._first or content
-        packed: bytes = lz4_block.compress(content, store_size=False, dict=self._first)
-        return packed
+        return bytes(lz4_block.compress(content, store_size=False, dict=self._first))
 
     def _unpack(self, frame: bytes) -> bytes:
         if not self.compress:
             return frame
-        content: bytes = lz4_block.decompress(frame, uncompressed_size=len(self._zeros), dict=self._first)
-        return content
+        return bytes(lz4_block.decompress(frame, uncompressed_size=len(self._zeros), dict=self._first))
 
 
 class FrameArray:

@@ -47,8 +47,7 @@ def available_memory(root: Path = Path("/")) -> int:
     :param root: folder that has ``proc`` and ``sys``
     :return: bytes that this process can still take of the machine's and its control groups' memory, without swap
     """
-    of_machine: int = psutil.virtual_memory().available
-    return max(0, min([of_machine, *_left_by_control_groups(root)]))
+    return max(0, min([int(psutil.virtual_memory().available), *_left_by_control_groups(root)]))
 
 
 def readable(size: int) -> str:

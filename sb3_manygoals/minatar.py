@@ -132,8 +132,7 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
 def _begin(game: Environment) -> NDArray[np.uint8]:
     game.reset()
     game.last_action = 0  # which MinAtar leaves as it was: a sticky action would reach into the next game
-    picture: NDArray[np.uint8] = game.state().transpose(2, 0, 1) * np.uint8(255)
-    return picture
+    return np.asarray(game.state().transpose(2, 0, 1) * np.uint8(255))
 
 
 class MinAtarCNN(BaseFeaturesExtractor):

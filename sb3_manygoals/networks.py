@@ -123,9 +123,7 @@ class Preprocess(nn.Module):
     def _scaled(self, observations: th.Tensor) -> th.Tensor:
         if self.channels_last:
             observations = observations.permute(0, 3, 1, 2)
-        prepared = preprocess_obs(observations, self.space, self.normalize_images)
-        assert isinstance(prepared, th.Tensor)  # for mypy: only Dict spaces give anything else
-        return prepared
+        return preprocess_obs(observations, self.space, self.normalize_images)  # type: ignore[return-value]  # it is no Dict
 
 
 def check_image_space(observation_space: spaces.Space[Any]) -> None:
@@ -171,8 +169,7 @@ class PaddedCNN(BaseFeaturesExtractor):
         """From images, float32, shape (B, C, H, W), to features, shape (B, features_dim)."""
         if observations.device.type == "cpu" and th.is_grad_enabled():
             observations = observations.contiguous(memory_format=th.channels_last)  # the backward pass is faster
-        features: th.Tensor = self.net(observations)
-        return features
+        return self.net(observations)  # type: ignore[no-any-return]
 
 
 def _padding(size: int, kernel: int, stride: int) -> int:
@@ -231,8 +228,7 @@ class UniversalQNetwork(nn.Module):
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
         """Values of all actions, shape (B, A), for observations and the goal of each, shape (B, *observation_space.shape)."""
         states, goals = self.embed(observations, goals)
-        q: th.Tensor = self.head(states * goals)
-        return q
+        return self.head(states * goals)  # type: ignore[no-any-return]
 
     def embed(self, observations: th.Tensor, goals: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         """The embeddings of S observations and of G goals, by one pass of the trunk."""

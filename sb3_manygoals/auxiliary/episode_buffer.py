@@ -89,11 +89,10 @@ class EpisodeBuffer:
         n_stack: int = 1,
         compress: bool = False,
     ) -> None:
-        check_goal_space(observation_space)
-        assert observation_space.shape is not None  # for mypy: see check_goal_space
+        shape, dtype = check_goal_space(observation_space)
         self.observation_space = observation_space
         self.capacity = check_count("capacity", capacity, of="episodes")
-        self.frames = FrameStore(observation_space.shape, observation_space.dtype, n_stack, compress)
+        self.frames = FrameStore(shape, dtype, n_stack, compress)
         self.monitored = False
         """Whether only a Monitor says when an episode is complete."""
         self.recorder: object = None

@@ -160,8 +160,7 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
         head: Any = self.goal_target.head if target else self.heads["many_goals"]
         states = features if target else features[:, :-1]
         embedded = head.state_embedding(states.flatten(0, 1)).view(*states.shape[:2], -1)
-        q: th.Tensor = head.head(embedded * head.goal_embedding(features[:, -1])[:, None])
-        return q
+        return head.head(embedded * head.goal_embedding(features[:, -1])[:, None])  # type: ignore[no-any-return]
 
     def cell_values(self, observations: th.Tensor) -> th.Tensor:
         """
@@ -177,8 +176,7 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
         :return: logits of the classes of the next reward, shape (B, 3)
         """
         features = self.shared_features(observations.flatten(0, 1)).view(len(observations), -1)
-        logits: th.Tensor = self.heads["reward_prediction"](features)
-        return logits
+        return self.heads["reward_prediction"](features)  # type: ignore[no-any-return]
 
     def update_goal_target(self) -> None:
         """Copy the goal head and what it stands on to the target network."""

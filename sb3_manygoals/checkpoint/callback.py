@@ -182,8 +182,12 @@ class ExactCheckpointCallback(BaseCallback):
                 getattr(self.logger, name).clear()
                 getattr(self.logger, name).update(self._resumed["log"][name])
             self._resumed = None
-        elif told is not None or self._is_due():
-            self.save()
+        else:
+            steps, last, waited = self.model.num_timesteps, self._saved_step, time.monotonic() - self._saved_time
+            due = self.every_steps is not None and steps // self.every_steps > last // self.every_steps
+            due |= self.every_seconds is not None and waited >= self.every_seconds
+            if due or told is not None:
+                self.save()
         self._within_rollout = True
         if told is not None:
             self._obey_signal()
@@ -207,12 +211,6 @@ class ExactCheckpointCallback(BaseCallback):
             if all(signal.getsignal(number) == self._on_signal for number in self._previous):
                 self._restore_handlers()
         self._obey_signal()
-
-    def _is_due(self) -> bool:
-        steps = self.model.num_timesteps
-        if self.every_steps is not None and steps // self.every_steps > self._saved_step // self.every_steps:
-            return True
-        return self.every_seconds is not None and time.monotonic() - self._saved_time >= self.every_seconds
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._restore_handlers()  # a second one is not kept waiting

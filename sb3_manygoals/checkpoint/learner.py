@@ -96,6 +96,12 @@ def set_generators(state: dict[str, Any]) -> None:
 
 def _built(model: BaseAlgorithm) -> dict[str, Any]:
     """What must be equal between the learner that was saved and the one that goes on."""
+    targets: dict[str, Any] = {"target_class": None}  # of a learner about goals that is told which
+    if kind := getattr(model, "target_class", None):
+        given = inspect.signature(kind).bind_partial(**(getattr(model, "target_kwargs", None) or {}))
+        given.apply_defaults()
+        arguments = {f"target_kwargs[{name!r}]": str(one) for name, one in given.arguments.items()}
+        targets = {"target_class": kind.__name__, **arguments}
     return {
         "class": type(model).__qualname__,
         "observation space": str(model.observation_space),
@@ -103,19 +109,9 @@ def _built(model: BaseAlgorithm) -> dict[str, Any]:
         "number of environments": model.n_envs,
         "optimizer": type(_optimizer(model)).__qualname__,
         **{name: getattr(model, name) for name in ("gamma", "gae_lambda") if hasattr(model, name)},
-        **_target_settings(model),
+        **targets,
         **{f"weights {name}, shape": list(tensor.shape) for name, tensor in model.policy.state_dict().items()},
     }
-
-
-def _target_settings(model: BaseAlgorithm) -> dict[str, Any]:
-    """Class and arguments, defaults included, of the targets that a learner about goals is told to use."""
-    kind: type | None = getattr(model, "target_class", None)
-    if kind is None:
-        return {"target_class": None}
-    given = inspect.signature(kind).bind_partial(**(getattr(model, "target_kwargs", None) or {}))
-    given.apply_defaults()
-    return {"target_class": kind.__name__, **{f"target_kwargs[{name!r}]": str(one) for name, one in given.arguments.items()}}
 
 
 def _optimizer(model: BaseAlgorithm) -> th.optim.Optimizer | None:

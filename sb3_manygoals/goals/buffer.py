@@ -49,13 +49,9 @@ class GoalBuffer:
         capacity: int = 100_000,
         held_out: NDArray[Any] | None = None,
     ) -> None:
-        check_goal_space(observation_space)
-        assert observation_space.shape is not None  # for mypy: see GOAL_SPACES
-        assert observation_space.dtype is not None
+        self.shape, self.dtype = check_goal_space(observation_space)
         self.observation_space = observation_space
         self.capacity = check_count("capacity", capacity, of="goals")
-        self.shape: tuple[int, ...] = observation_space.shape
-        self.dtype = np.dtype(observation_space.dtype)
         self.n_added, self.n_recurred = 0, 0
         self.rewarded_share = 0.0
         self._n, self._warned = 0, False
@@ -267,8 +263,8 @@ def _npz(path: str | os.PathLike[str]) -> Path:
     return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
 
 
-def check_goal_space(observation_space: spaces.Space[Any]) -> None:
-    """A TypeError if observations of this space cannot be goals: they must be single arrays of fixed shape and dtype."""
+def check_goal_space(observation_space: spaces.Space[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of observations. A TypeError if they cannot be goals: they must be single arrays of fixed shape."""
     reason = None
     if not isinstance(observation_space, GOAL_SPACES):
         reason = f"expected one of {', '.join(space.__name__ for space in GOAL_SPACES)}"
@@ -283,6 +279,7 @@ def check_goal_space(observation_space: spaces.Space[Any]) -> None:
             f"observation_space cannot be treated as a space of goals: {reason}, got {observation_space}. Wrap the "
             "environment so that its observation is one such array (gymnasium.wrappers.FlattenObservation, for example)."
         )
+    return observation_space.shape or (), np.dtype(observation_space.dtype)
 
 
 def identical(left: NDArray[Any], right: NDArray[Any], dims: int) -> NDArray[np.bool_]:

@@ -91,8 +91,7 @@ class LearningProgressSelector(GoalSelector):
     def progress(self, n_goals: int) -> NDArray[np.float64]:
         """:return: by how much the error of each goal has fallen, ``(n_goals,)``; NaN where too little was measured"""
         errors = self._errors_of(n_goals)
-        fallen: NDArray[np.float64] = errors[:, : self.m + 1].sum(axis=1) - errors[:, self.m :].sum(axis=1)
-        return fallen
+        return np.asarray(errors[:, : self.m + 1].sum(axis=1) - errors[:, self.m :].sum(axis=1))
 
     def probabilities(self, n_goals: int) -> NDArray[np.float64]:
         """:return: the probability of each goal if none of them is the current observation, shape ``(n_goals,)``"""

@@ -24,9 +24,8 @@ class ObservationTable:
     """
 
     def __init__(self, observation_space: spaces.Space[Any], capacity: int) -> None:
-        assert observation_space.shape is not None
         self.observation_space, self.capacity = observation_space, capacity
-        self._rows: NDArray[Any] = np.empty((capacity, *observation_space.shape), dtype=observation_space.dtype)
+        self._rows: NDArray[Any] = np.empty((capacity, *(observation_space.shape or ())), dtype=observation_space.dtype)
         self._bytes = _as_bytes(self._rows)
         self._numbers: dict[int | bytes, int] = {}
 

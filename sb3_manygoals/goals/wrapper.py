@@ -20,8 +20,6 @@ from sb3_manygoals.vec_env import can_reset_single_envs, current_reset_infos
 
 GoalObs = dict[str, NDArray[Any]]
 
-_FIRST = np.array([0])
-
 
 def goal_observation_space(observation_space: spaces.Space[Any]) -> spaces.Dict:
     """The GoalEnv space: a space three times. A TypeError if its elements cannot be goals."""
@@ -78,7 +76,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         self._going_on = None
         if going_on is not None and seed is None and not options:
             observation, info = going_on
-            tracker.start(_FIRST, self.goal_buffer.ids(observation[None]), anew=False)
+            tracker.start(np.array([0]), self.goal_buffer.ids(observation[None]), anew=False)
         else:
             options = dict(options or {})
             goal = tracker.take_goal(options)

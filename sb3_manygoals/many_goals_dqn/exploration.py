@@ -78,8 +78,7 @@ class CountBonus:
         values[solved] += self.led[states[solved]]
         if action_masks is not None:
             values[~action_masks] = -np.inf
-        actions: NDArray[np.int64] = values.argmax(axis=1)
-        return actions
+        return np.asarray(values.argmax(axis=1))
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         model = None if self._model is None else self._model.get_checkpoint_state()

@@ -17,7 +17,6 @@ from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from stable_baselines3.dqn import DQN
 
-from sb3_manygoals import guards
 from sb3_manygoals.action_masks import next_action_masks, read_action_masks
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
@@ -62,7 +61,6 @@ class GoalDQN(DQN):
     rng: np.random.Generator
     goal_updates: NDArray[np.int64]
     """How often each goal was in an update, by id, shape (capacity of the goal buffer,); not of goals in the replay memory."""
-    _loss: th.Tensor
     _last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
 
     def _setup_model(self) -> None:
@@ -221,16 +219,6 @@ class GoalDQN(DQN):
             assert self.env is not None
             self._last_action_masks = next_action_masks(self.env, int(self.action_space.n), infos, dones)
 
-    def _add_step(self, fault: guards.Fault) -> None:
-        """Add step and environment to a fault, if it is of this model's environments and not of a callback's."""
-        assert self.env is not None
-        sources = [id(tracker) for tracker in self._trackers]
-        if fault.source in sources:
-            fault.index += sources.index(fault.source)  # of GoalBufferWrappers, each of which knows of one environment
-        elif fault.source != id(self.env.unwrapped):
-            return
-        fault.num_timesteps = self.num_timesteps
-
     def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
         """:param path: of an ``.npz`` file for the known goals, which ``save`` leaves out, as it does the replay memory"""
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
@@ -260,7 +248,7 @@ class GoalDQN(DQN):
             raise ValueError(f"the replay memory was saved by a model with {found}")
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         if isinstance(self.goal_buffer, ReplayGoals):
-            self.goal_buffer.use(self.replay_buffer)
+            self.goal_buffer.replay_buffer = self.replay_buffer
         self.replay_buffer.identify(self.goal_buffer)
         if self.env is not None:
             if not isinstance(self.targets, PlannedTargets):

@@ -329,7 +329,12 @@ class ManyGoalsDQN(GoalDQN):
         try:
             return super().learn(total, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         except guards.Fault as fault:
-            self._add_step(fault)
+            assert self.env is not None
+            sources = [id(tracker) for tracker in self._trackers]
+            if fault.source in sources:
+                fault.index += sources.index(fault.source)  # of GoalBufferWrappers, each of which knows of one environment
+            if fault.source in (*sources, id(self.env.unwrapped)):  # and not of a callback's environments
+                fault.num_timesteps = self.num_timesteps
             raise
 
 

@@ -232,9 +232,7 @@ class ReplayPlan:
         def action_values(number: int) -> NDArray[np.float32]:
             found: NDArray[np.float32] = options[number].on @ returns
             ends = from_ends[number]
-            if ends is not None:
-                found += ends
-            return found
+            return found if ends is None else found + ends
 
         n_first = len(options[0].actions)
         tolerance = _TOLERANCE * (self.goal_reward - self.step_reward)

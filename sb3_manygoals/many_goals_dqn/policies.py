@@ -135,16 +135,17 @@ class ManyGoalsPolicy(BasePolicy):
     def fit_standardization(self, observations: th.Tensor) -> None:
         """If the policy standardizes, then by these observations from now on, shape (B, *observation_space.shape)."""
         if self.standardize:
-            for network in self._networks:
+            for network in self.networks:
                 network.trunk[0].fit(observations)  # type: ignore[index]
 
     def shift_values(self, by: float) -> None:
         """Add a number to all values of each network."""
-        for network in self._networks:
+        for network in self.networks:
             network.shift_values(by)
 
     @property
-    def _networks(self) -> list[UniversalQNetwork]:
+    def networks(self) -> list[UniversalQNetwork]:
+        """The trained one, the target network, and the average if there is one."""
         return [net for net in (self.q_net, self.q_net_target, self.q_net_ema) if net is not None]
 
     def forward(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:
@@ -188,8 +189,7 @@ class CnnPolicy(ManyGoalsPolicy):
         extractor = kwargs.get("features_extractor_class")
         if extractor is None:
             check_image_space(observation_space["observation"])
-            shape = Preprocess(observation_space["observation"], channels_last=kwargs.get("channels_last")).space.shape
-            assert shape is not None
+            shape = Preprocess(observation_space["observation"], channels_last=kwargs.get("channels_last")).space.shape or ()
             extractor = FlattenExtractor if min(shape[1:]) < CNN_FROM else PaddedCNN
         if kwargs.get("net_arch") is None and extractor is not FlattenExtractor:
             kwargs["net_arch"] = []

@@ -31,13 +31,9 @@ class ReplayGoals(GoalBuffer):
     def __init__(self, observation_space: spaces.Space[Any]) -> None:
         super().__init__(observation_space, 1)
         self.capacity = 0  # for whoever makes an array with an entry for each id
-        self._replay: ManyGoalsReplayBuffer | None = None
+        self.replay_buffer: ManyGoalsReplayBuffer | None = None  # whose next observations are the goals
         self._first: dict[int, NDArray[Any]] = {}
         self._salt = f"{self.dtype.str}{self.shape}".encode()[:64]
-
-    def use(self, replay_buffer: ManyGoalsReplayBuffer) -> None:
-        """:param replay_buffer: whose next observations are the goals from now on"""
-        self._replay = replay_buffer
 
     def __len__(self) -> int:
         return len(self._ids_by_row)
@@ -111,7 +107,7 @@ class ReplayGoals(GoalBuffer):
     @property
     def _filled(self) -> ManyGoalsReplayBuffer | None:
         """The replay memory, once it has transitions."""
-        return None if self._replay is None or self._replay.size() == 0 else self._replay
+        return None if self.replay_buffer is None or self.replay_buffer.size() == 0 else self.replay_buffer
 
     @property
     def _ids_by_row(self) -> NDArray[np.int64]:
@@ -128,5 +124,5 @@ def replay_goals(trackers: list[GoalTracker], known: GoalBuffer | None, replay_b
         if not isinstance(selector, UniformSelector):
             raise ValueError(f"goals_in_replay needs the UniformSelector, as goals are forgotten, got {selector!r}")
     goals = next((each for each in (known, theirs) if isinstance(each, ReplayGoals)), ReplayGoals(theirs.observation_space))
-    goals.use(replay_buffer)
+    goals.replay_buffer = replay_buffer
     return goals

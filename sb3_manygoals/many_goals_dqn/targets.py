@@ -167,25 +167,20 @@ class TDTargets(Targets):
         return Draw(batch, goals, th.as_tensor(ids, device=device))
 
     def losses(self, draw: Draw) -> th.Tensor:
-        """The paper's L(g) of each goal; with ``goal_sampling="behavior"`` of each transition."""
-        if self.goal_sampling == "behavior":
-            return self._paired_losses(draw)
+        """The paper's L(g) of each goal; with ``goal_sampling="behavior"`` of each transition for its own goal."""
         batch, goals, goal_ids, _ = draw
         net, target = self.learner.policy.q_net, self.learner.policy.q_net_target
+        if self.goal_sampling == "behavior":
+            with th.no_grad():
+                next_q = target(batch.next_observations, goals)[:, None]
+            q = net(batch.observations, goals).gather(1, batch.actions[:, None])
+            targets = self._targets(next_q, (batch.next_ids == goal_ids)[:, None], batch)
+            known = goal_ids != UNKNOWN  # as S goals with one transition each; unknown goals are left out of the mean
+            return pairwise_td_loss(q.T, targets.T) * known * (len(known) / known.sum().clamp(min=1))
         with th.no_grad():
             next_q = target.pairwise(*target.embed(batch.next_observations, goals))
         q = net.pairwise_taken(*net.embed(batch.observations, goals), batch.actions)
         return pairwise_td_loss(q, self._targets(next_q, batch.next_ids[:, None] == goal_ids, batch))
-
-    def _paired_losses(self, draw: Draw) -> th.Tensor:
-        """Each transition with its own goal."""
-        batch, goals, goal_ids, _ = draw
-        with th.no_grad():
-            next_q = self.learner.policy.q_net_target(batch.next_observations, goals)[:, None]
-        q = self.learner.policy.q_net(batch.observations, goals).gather(1, batch.actions[:, None])
-        targets = self._targets(next_q, (batch.next_ids == goal_ids)[:, None], batch)
-        known = goal_ids != UNKNOWN  # as S goals with one transition each; unknown goals are left out of the mean
-        return pairwise_td_loss(q.T, targets.T) * known * (len(known) / known.sum().clamp(min=1))
 
     def _targets(self, next_q: th.Tensor, achieved: th.Tensor, batch: ManyGoalsSamples) -> th.Tensor:
         return pairwise_td_targets(next_q, achieved, batch.terminated, *self.learner.rewards, batch.next_action_mask)

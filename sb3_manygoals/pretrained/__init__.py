@@ -35,9 +35,7 @@ def load_pretrained(env_id: str, env: GymEnv | None = None, device: th.device | 
     with np.load(path, allow_pickle=False) as file:
         weights = {name: th.as_tensor(file[name], dtype=th.float32) for name in file.files if name != "goals"}
         goals = file["goals"]
-    policy = model.policy
-    assert policy.q_net_ema is not None
-    for network in (policy.q_net, policy.q_net_target, policy.q_net_ema):
+    for network in model.policy.networks:
         network.load_state_dict(weights)
     assert model.goal_buffer is not None
     model.goal_buffer.add(goals)

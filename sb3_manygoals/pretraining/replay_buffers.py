@@ -76,11 +76,10 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
         """:return: bytes of its arrays, by what they are of; a frame more for each start of an episode"""
         needed = ManyGoalsReplayBuffer.memory_needed(buffer_size, observation_space, action_space, n_envs, **kwargs)
         space = observation_space["observation"]
-        assert space.shape is not None
         for name in ("observations", "next observations"):
             needed.pop(f"replay {name}", None)
         rows = max(buffer_size // n_envs, 1) * n_envs
-        return {"replay frames": frame_bytes(rows, n_envs, space.shape, space.dtype, n_stack), **needed}
+        return {"replay frames": frame_bytes(rows, n_envs, space.shape or (), space.dtype, n_stack), **needed}
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         return {**ManyGoalsReplayBuffer.get_checkpoint_state(self), "frames": self._frames_state()}

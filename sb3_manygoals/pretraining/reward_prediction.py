@@ -36,9 +36,8 @@ class RewardPredictionPolicy(BasePolicy):
     :param lr_schedule: learning rate, a function of the remaining progress
     :param net_arch: widths of the layers after the features extractor; by default two of 256
     :param ortho_init: whether the trunk's weights begin orthogonal, as in SB3's actor-critics
-    :param optimizer_class: RMSProp in TensorFlow's form, as the paper's ManyGoalsDQN has it
-    :param optimizer_kwargs: its arguments other than the learning rate
-    :param kwargs: ``features_extractor_class``, ``features_extractor_kwargs``, ``normalize_images``, as SB3 has them
+    :param kwargs: as SB3 has them: ``features_extractor_class``, ``normalize_images`` and so on; ``optimizer_class`` is
+        RMSProp in TensorFlow's form by default, as in the paper's ManyGoalsDQN
     """
 
     action_space: spaces.Discrete
@@ -50,15 +49,12 @@ class RewardPredictionPolicy(BasePolicy):
         lr_schedule: Schedule,
         net_arch: list[int] | None = None,
         ortho_init: bool = False,
-        optimizer_class: type[th.optim.Optimizer] = RMSpropTFLike,
-        optimizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if optimizer_kwargs is None and issubclass(optimizer_class, RMSpropTFLike):
-            optimizer_kwargs = {"alpha": 0.99, "eps": 1e-5}
-        super().__init__(
-            observation_space, action_space, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs, **kwargs
-        )
+        optimizer_class = kwargs.setdefault("optimizer_class", RMSpropTFLike)
+        if kwargs.get("optimizer_kwargs") is None and issubclass(optimizer_class, RMSpropTFLike):
+            kwargs["optimizer_kwargs"] = {"alpha": 0.99, "eps": 1e-5}
+        super().__init__(observation_space, action_space, **kwargs)
         self.net_arch, self.ortho_init = [256, 256] if net_arch is None else net_arch, ortho_init
         preprocess = Preprocess(observation_space, self.normalize_images)
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
@@ -68,8 +64,7 @@ class RewardPredictionPolicy(BasePolicy):
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         """From observations, shape (B, *observation_space.shape), to logits of a zero, a positive and a negative reward."""
-        logits: th.Tensor = self.head(self.trunk(observations))
-        return logits
+        return self.head(self.trunk(observations))  # type: ignore[no-any-return]
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> th.Tensor:
         assert isinstance(observation, th.Tensor)
@@ -144,9 +139,8 @@ class RewardPredictor(OffPolicyAlgorithm):
             self._setup_model()
 
     def _setup_model(self) -> None:
-        space = self.observation_space
-        assert space.shape is not None
-        size = frame_bytes(self.buffer_size, self.n_envs, space.shape, space.dtype, self.replay_buffer_kwargs["n_stack"])
+        shape, dtype = self.observation_space.shape or (), self.observation_space.dtype
+        size = frame_bytes(self.buffer_size, self.n_envs, shape, dtype, self.replay_buffer_kwargs["n_stack"])
         check_memory("the replay memory", {"replay frames": size}, f"choose a smaller buffer_size than {self.buffer_size}")
         super()._setup_model()
 
@@ -158,8 +152,7 @@ class RewardPredictor(OffPolicyAlgorithm):
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        assert isinstance(self.action_space, spaces.Discrete)
-        actions = self.rng.integers(int(self.action_space.n), size=n_envs)
+        actions = self.rng.integers(int(self.policy.action_space.n), size=n_envs)
         return actions, actions
 
     def train(self, gradient_steps: int, batch_size: int = 80) -> None:

@@ -48,7 +48,14 @@ def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | B
         raise TypeError(f"source must be {givers}, got one with {type(giver).__name__}")
     if not isinstance(taker, ActorCriticPolicy):
         raise TypeError(f"target must have an actor-critic policy, as A2C has, got one with {type(taker).__name__}")
-    _check_observations(trunk[0], taker)
+    here, there = trunk[0].space, taker.observation_space
+    if (here.shape, here.dtype, type(here)) != (there.shape, there.dtype, type(there)):
+        raise TransferError(f"the trunk sees {here} (images with channels first), the target sees {there}")
+    if trunk[0].standardize:
+        raise TransferError("the trunk standardizes observations (standardize=True), the target does not")
+    if trunk[0].normalize_images != taker.normalize_images:
+        scaled = f"the trunk has normalize_images={trunk[0].normalize_images}, the target {taker.normalize_images}"
+        raise TransferError(scaled)
     ours = list(_layers(trunk, "trunk"))
     pairs = {}  # by the target's names, as actor and critic may share layers
     for who, tower in (("pi", "policy_net"), ("vf", "value_net")):
@@ -68,18 +75,7 @@ def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | B
     taker.optimizer.state.clear()
     if isinstance(taker, AuxiliaryActorCriticPolicy) and taker.goal_target is not None:
         taker.update_goal_target()
-    return {there: here for there, ((here, _), _) in pairs.items()}
-
-
-def _check_observations(preprocess: Preprocess, target: ActorCriticPolicy) -> None:
-    ours, theirs = preprocess.space, target.observation_space
-    if (ours.shape, ours.dtype, type(ours)) != (theirs.shape, theirs.dtype, type(theirs)):
-        raise TransferError(f"the trunk sees {ours} (images with channels first), the target sees {theirs}")
-    if preprocess.standardize:
-        raise TransferError("the trunk standardizes observations (standardize=True), the target does not")
-    left, right = preprocess.normalize_images, target.normalize_images
-    if left != right:
-        raise TransferError(f"the trunk has normalize_images={left}, the target {right}")
+    return {name: left for name, ((left, _), _) in pairs.items()}
 
 
 _Layer = tuple[str, nn.Module]

@@ -20,7 +20,7 @@ def filled(seed, n_added, n_envs):
     rng = np.random.default_rng(seed)
     goals = ReplayGoals(SPACE)
     replay = ManyGoalsReplayBuffer(5 * n_envs, goal_observation_space(SPACE), spaces.Discrete(2), "cpu", n_envs)
-    goals.use(replay)
+    goals.replay_buffer = replay
     history = []
     for _ in range(n_added):
         there = rng.integers(0, 3, size=(n_envs, 2), dtype=np.uint8)
