@@ -45,6 +45,10 @@ class FrameStore:
         check_count("n_stack", n_stack)
         if n_stack > 1 and (shape == () or shape[0] % n_stack):
             raise ValueError(f"n_stack must divide the first axis of observations of shape {shape}, got {n_stack}")
+        of_channels = (n_stack, 3 * n_stack)  # axes of gray or coloured pictures
+        if n_stack > 1 and len(shape) == 3 and shape[0] not in of_channels and shape[-1] in of_channels:
+            advice = "stack channels that come first, by SB3's VecTransposeImage, or take n_stack=1"
+            raise ValueError(f"frames must be stacked along the first axis, got observations of shape {shape}: {advice}")
         if compress and lz4_block is None:
             raise ImportError('compressed frames need lz4: pip install "sb3-manygoals[atari]"')
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,9 +37,8 @@ class Routes:
         :return: a state on the way to each of them, shape (n,)
         """
         plan = self.plan
-        assert plan.model is not None
         if self._model is not plan.model:
-            self._model, self._sums = plan.model, np.concatenate([[0.0], np.cumsum(plan.model.on.data, dtype=np.float64)])
+            self._follow()
             self._goal_ids = np.full(len(plan.goal_ids), -1)
             self.states = np.zeros(len(plan.goal_ids), dtype=np.int64)
         ids = plan.goal_ids[columns]
@@ -48,6 +49,23 @@ class Routes:
             states = self._step(states, ids, rng)
         self.states[columns] = states
         return states
+
+    def _follow(self) -> None:
+        self._model = self.plan.model
+        assert self._model is not None
+        self._sums = np.concatenate([[0.0], np.cumsum(self._model.on.data, dtype=np.float64)])
+
+    def get_checkpoint_state(self) -> dict[str, Any] | None:
+        """None if the walkers begin anew at the next draw."""
+        if self._model is None or self._model is not self.plan.model:
+            return None
+        return {"states": self.states, "goal_ids": self._goal_ids}
+
+    def set_checkpoint_state(self, state: dict[str, Any] | None) -> None:
+        """The plan has its own state already."""
+        if state is not None:
+            self.states, self._goal_ids = state["states"], state["goal_ids"]
+            self._follow()
 
     def _begin(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         assert self._model is not None

@@ -24,6 +24,7 @@ from sb3_manygoals.many_goals_dqn.routes import Routes
 GoalSampling = Literal["uniform", "batch", "behavior"]
 
 _LAST_PLAN = 0.7  # share of training after which nothing is planned again
+_PARTS = ("plan", "routes", "exploration")  # of PlannedTargets, with states of their own
 _OWN = 0.5  # share of the weight for states on the way to a goal with this goal
 _TIE = 0.2  # actions count as best if their value is lower than the best by at most this share of a step's cost
 
@@ -323,10 +324,10 @@ class PlannedTargets(Targets):
         self.exploration.refresh(self.learner.replay_buffer, num_timesteps)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        parts = {"plan": self.plan.get_checkpoint_state(), "exploration": self.exploration.get_checkpoint_state()}
+        parts = {name: getattr(self, name).get_checkpoint_state() for name in _PARTS}
         return {"planned_at": self.planned_at, "round": self._round, "due": self._due, **parts}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         self.planned_at, self._round, self._due = state["planned_at"], state["round"], state["due"]
-        self.plan.set_checkpoint_state(state["plan"])
-        self.exploration.set_checkpoint_state(state["exploration"])
+        for name in _PARTS:
+            getattr(self, name).set_checkpoint_state(state[name])

@@ -127,6 +127,10 @@ def test_bad_arguments(monkeypatch):
     ):
         with pytest.raises(ValueError, match=message):
             FrameStore((4, 3), np.uint8, **kwargs)
+    with pytest.raises(
+        ValueError, match=r"along the first axis, got observations of shape \(84, 84, 4\): .*VecTransposeImage"
+    ):
+        FrameStore((84, 84, 4), np.uint8, 4)
     monkeypatch.setattr(frames, "lz4_block", None)
     with pytest.raises(ImportError, match=r'need lz4: pip install "sb3-manygoals\[atari\]"'):
         FrameStore((4, 3), np.uint8, compress=True)

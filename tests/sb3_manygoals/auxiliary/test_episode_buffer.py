@@ -70,7 +70,7 @@ class Player:
                     yield segment[start : start + n_steps]
 
 
-IMAGE, VECTOR = spaces.Box(0, 255, (4, 3, 2), np.uint8), spaces.Box(-1e9, 1e9, (6,), np.float32)
+IMAGE, VECTOR = spaces.Box(0, 255, (4, 3, 3), np.uint8), spaces.Box(-1e9, 1e9, (6,), np.float32)
 
 
 def players():
