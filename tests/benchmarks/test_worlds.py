@@ -122,13 +122,22 @@ def test_what_is_carried_can_be_seen(door_key):
     assert env.observation_space.contains(before)
     assert not before[-1].any()
     place = next((x, y) for x in range(5) for y in range(5) if (cell := grid.grid.get(x, y)) and cell.type == "key")
-    np.testing.assert_array_equal(before[place], np.array(grid.grid.get(*place).encode()) * [25, 51, 85])
     grid.carrying = grid.grid.get(*place)
     held = env.observation(None)
     np.testing.assert_array_equal(held[:-1], before[:-1])
     np.testing.assert_array_equal(held[-1], [before[place]] * 5)
     grid.agent_dir = (grid.agent_dir + 1) % 4
     assert (env.observation(None) != held).any()  # and so can where it looks
+
+
+@pytest.mark.parametrize("name", ["DoorKey-5x5", "UnlockPickup"])  # the second is not square
+def test_a_whole_grid_shows_what_minigrid_does_and_the_agent(name):
+    pytest.importorskip("minigrid")
+    env = World(f"MiniGrid-{name}-v0").make()
+    seen, grid = env.reset()[0], env.unwrapped
+    expected = grid.grid.encode()
+    expected[grid.agent_pos] = (10, 0, grid.agent_dir)
+    np.testing.assert_array_equal(seen[:-1], expected * np.array([25, 51, 85], np.uint8))
 
 
 def test_a_world_without_a_model_is_explored_by_copies(door_key):
