@@ -218,7 +218,7 @@ def played(*arguments, actions=(1,), **kwargs):
 def test_seeds_and_sticky_actions():
     # Once it is served, the ball tells how many no-ops there were.
     np.testing.assert_array_equal(played("breakout", 1, 4), played("breakout", 1, 2**31 + 4))
-    assert any((played("breakout", 1)[19] != played("breakout", 1)[19]).any() for _ in range(2))
+    assert len({played("breakout", 1)[19].tobytes() for _ in range(10)}) > 1  # no seed, no two alike but by chance
     many, few = AtariVecEnv("pong", 3, seed=1), AtariVecEnv("pong", 2, seed=2)
     np.testing.assert_array_equal(many.reset()[1:], few.reset())  # copies count up
     for probability in (0.0, 0.5):
