@@ -161,6 +161,13 @@ class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
             cells[-1] = world.carrying.encode()
         return cells * self.SCALE
 
+    @classmethod
+    def one_hot(cls, observations: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Pictures, shape (B, W, H, 3), as vectors of zeros and ones, shape (B, W * H * 21), float32."""
+        numbers = (observations // cls.SCALE).reshape(-1, 3)
+        parts = [np.eye(n, dtype=np.float32)[numbers[:, axis]] for axis, n in enumerate((11, 6, 4))]
+        return np.concatenate(parts, axis=1).reshape(len(observations), -1)
+
 
 class RewardedStates(gym.Wrapper[Any, Any, Any, Any]):
     """TwoRoomsSwitch with a reward of 1 for some states, which end the episode. It begins in any of ``starts``."""

@@ -8,6 +8,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch as th
+from gymnasium import spaces
+from gymnasium.wrappers import TransformObservation
 from numpy.typing import NDArray
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -15,6 +17,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from benchmarks.agents.hindsight import HindsightDQN
+from benchmarks.worlds import WholeGrid
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -52,11 +55,27 @@ class ResumableDQN(DQN):
 CLASSES: dict[str, type[BaseAlgorithm]] = {"ppo": PPO, "a2c": A2C, "dqn": ResumableDQN}
 
 
+def as_vectors(observations: NDArray[Any], is_grid: bool) -> NDArray[Any]:
+    """Observations, shape (B, ...), as vectors, shape (B, n): MiniGrid's one-hot."""
+    return WholeGrid.one_hot(observations) if is_grid else observations.reshape(len(observations), -1)
+
+
 def make(name: str, world: Callable[[], gym.Env[Any, Any]], seed: int, device: str, given: Mapping[str, Any]) -> BaseAlgorithm:
-    """An untrained agent on flat observations, which are normalized, and rewards too, as in rl_zoo3; for DQN not rewards."""
+    """
+    An untrained agent on vectors. MiniGrid's are one-hot: PPO solves none of its worlds with the numbers of objects. Others
+    are normalized, and rewards too, as in rl_zoo3; for DQN not rewards.
+    """
+
+    def flat() -> gym.Env[Any, Any]:
+        env = world()
+        is_grid = isinstance(env, WholeGrid)
+        size = as_vectors(np.array(env.observation_space.sample())[None], is_grid).shape[1:]
+        space = spaces.Box(0.0, 1.0, size, np.float32) if is_grid else spaces.flatten_space(env.observation_space)
+        return TransformObservation(env, lambda seen: as_vectors(seen[None], is_grid)[0], space)
+
     given = dict(given)
-    worlds = make_vec_env(lambda: gym.wrappers.FlattenObservation(world()), given.pop("n_envs", N_ENVS[name]), seed)
-    env = VecNormalize(worlds, norm_reward=name != "dqn")
+    worlds = make_vec_env(flat, given.pop("n_envs", N_ENVS[name]), seed)
+    env = VecNormalize(worlds, norm_obs=not worlds.env_is_wrapped(WholeGrid)[0], norm_reward=name != "dqn")
     return CLASSES[name]("MlpPolicy", env, seed=seed, device=device, **{**SETTINGS[name], **given})
 
 
@@ -67,8 +86,8 @@ class RivalPolicy:
         self.model, self.env = model, model.get_vec_normalize_env()
 
     def predict(self, observation: NDArray[Any], *, deterministic: bool = True) -> tuple[NDArray[Any], Any]:
-        flat = observation.reshape(len(observation), -1)
         assert self.env is not None
+        flat = as_vectors(observation, not self.env.norm_obs)
         with th.random.fork_rng():  # measuring does not change training
             return self.model.predict(self.env.normalize_obs(flat), deterministic=deterministic)
 

@@ -10,7 +10,7 @@ from stable_baselines3.common.env_checker import check_env
 
 from benchmarks import tables as tables_module
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
-from benchmarks.worlds import SettingError, World, minigrid, two_rooms
+from benchmarks.worlds import SettingError, WholeGrid, World, minigrid, two_rooms
 from gym_twoRooms.layout import Layout, LayoutError
 from gym_twoRooms.oracle import mastery_ceiling
 
@@ -138,6 +138,10 @@ def test_a_whole_grid_shows_what_minigrid_does_and_the_agent(name):
     expected = grid.grid.encode()
     expected[grid.agent_pos] = (10, 0, grid.agent_dir)
     np.testing.assert_array_equal(seen[:-1], expected * np.array([25, 51, 85], np.uint8))
+    vector = WholeGrid.one_hot(seen[None]).reshape(*seen.shape[:2], 21)
+    numbers = [part.argmax(axis=2) for part in np.split(vector, [11, 17], axis=2)]
+    np.testing.assert_array_equal(np.stack(numbers, axis=2) * WholeGrid.SCALE, seen)
+    assert (vector.sum(axis=2) == 3.0).all()
 
 
 def test_a_world_without_a_model_is_explored_by_copies(door_key):
