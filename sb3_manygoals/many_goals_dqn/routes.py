@@ -11,13 +11,13 @@ from sb3_manygoals.many_goals_dqn.planning import ReplayModel, ReplayPlan
 
 _RANDOM = 0.15  # share of random actions, so that states beside the ways are met, too
 _STRIDE = 3  # steps between two draws of a walker, as neighbouring states say much the same
-_LOST = 0.01  # chance that a walker begins anew, as some goals have no known way
+_LOST = 0.01  # chance that a walker begins anew anywhere
 
 
 class Routes:
     """
     Walkers in a plan's model of the world, one for each planned goal: they follow the plan, but for some random actions, and
-    begin anew, in a state drawn uniformly, where their goal is reached or the environment ends.
+    begin anew, in a state drawn uniformly, where their goal is reached, the environment ends, or the plan knows no way.
 
     :param plan: to follow, a draw of goals
     """
@@ -75,7 +75,8 @@ class Routes:
         model = self._model
         assert model is not None
         actions = self.plan.best_actions(states, goal_ids)
-        random = (actions < 0) | (rng.random(len(states)) < _RANDOM)
+        lost = actions < 0
+        random = lost | (rng.random(len(states)) < _RANDOM)
         actions[random] = rng.integers(model.n_actions, size=random.sum())
         rows = states * model.n_actions + actions
         low, high = model.on.indptr[rows], model.on.indptr[rows + 1]
@@ -85,6 +86,6 @@ class Routes:
         after = np.where(model.tried[states, actions], -1, states)  # what was not tried leads nowhere
         inside = picked < high
         after[inside] = model.on.indices[picked[inside]]
-        anew = (after < 0) | (after == self.plan.states_of(goal_ids)) | (rng.random(len(states)) < _LOST)
+        anew = lost | (after < 0) | (after == self.plan.states_of(goal_ids)) | (rng.random(len(states)) < _LOST)
         after[anew] = self._begin(int(anew.sum()), rng)
         return after

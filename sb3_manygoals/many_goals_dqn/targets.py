@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -25,6 +26,7 @@ GoalSampling = Literal["uniform", "batch", "behavior"]
 
 _LAST_PLAN = 0.7  # share of training after which nothing is planned again
 _PARTS = ("plan", "routes", "exploration")  # of PlannedTargets, with states of their own
+_FEW_WAYS = 0.5  # share of known ways below which the last plan is worth a warning
 _OWN = 0.5  # share of the weight for states on the way to a goal with this goal
 _TIE = 0.2  # actions count as best if their value is lower than the best by at most this share of a step's cost
 
@@ -250,6 +252,12 @@ class PlannedTargets(Targets):
             self._round = round_
             self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer, self.sweeps)
             self.planned_at = num_timesteps
+            known = float((self.plan.best >= 0).mean()) if self.plan.is_draw and round_ == 0 else 1.0
+            if known < _FEW_WAYS:
+                advice = "more random steps first, learning_starts, would teach more"
+                warnings.warn(
+                    f"the last plan knows a way for {known:.0%} of pairs of observation and goal: {advice}", stacklevel=2
+                )
 
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
         """

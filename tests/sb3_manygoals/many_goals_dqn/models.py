@@ -23,11 +23,7 @@ def make_model(env=None, policy="MlpPolicy", **kwargs):
 
 
 def td_model(env=None, policy="MlpPolicy", policy_kwargs=None, targets=None, **kwargs):
-    """
-    One with a target network.
-
-    :param targets: arguments of TDTargets; the goals of an update are uniform if not told
-    """
+    """One with a target network; ``targets`` are arguments of TDTargets, with uniform goals if not told."""
     targets = {"goal_sampling": "uniform", **(targets or {})}
     policy_kwargs = {**PLAIN, **(policy_kwargs or {})}
     return make_model(env, policy, target_class=TDTargets, target_kwargs=targets, policy_kwargs=policy_kwargs, **kwargs)

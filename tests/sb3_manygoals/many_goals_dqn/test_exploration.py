@@ -17,13 +17,7 @@ moves = st.lists(
 
 
 def looped(modelled, later, sweeps, discount):
-    """
-    The class's equation, a pair at a time.
-
-    :param modelled: transitions that the model knows
-    :param later: those that came after it, which only count
-    :return: what follows each action, by cells
-    """
+    """The class's equation, a pair at a time; transitions of ``later`` only count. What follows each action, by cells."""
     most, cells = 1 / (1 - discount), {cell for here, _, there, _ in modelled + later for cell in (here, there)}
     tried = {(cell, action): 0 for cell in cells for action in range(A)}
     for here, action, *_ in modelled + later:

@@ -90,6 +90,11 @@ def test_where_not_all_goals_fit_updates_teach_those_of_a_draw_some_of_which_are
     assert n_mastered(model, 6) == 36
 
 
+def test_a_draw_that_knows_few_ways_at_last_is_a_warning():
+    with pytest.warns(UserWarning, match=r"knows a way for \d\d?% of pairs .* learning_starts"):
+        planned_model(Corridor(length=200), max_plan_bytes=5 * 200, growth=100.0).learn(100)
+
+
 def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew():
     model = planned_model(growth=2.0)
     planned = []
