@@ -71,7 +71,8 @@ def make(
         pursuit: dict[str, Any] = {}
         if config.selection != "uniform":
             pursuit["selector"] = SELECTORS[config.selection]()
-        if config.agent == "hindsight" or never is not None:
+        many = tables is not None and len(tables) > 100_000  # more than a goal buffer keeps by default
+        if config.agent == "hindsight" or never is not None or many:
             pursuit["goal_buffer"] = GoalBuffer(world.space, 10_000 if tables is None else len(tables), never)
         if config.agent == "hindsight":
             return hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given), False

@@ -11,12 +11,14 @@ from sb3_manygoals.many_goals_dqn.planning import ReplayModel, ReplayPlan
 
 _RANDOM = 0.15  # share of random actions, so that states beside the ways are met, too
 _STRIDE = 3  # steps between two draws of a walker, as neighbouring states say much the same
+_SPREAD = 128  # steps by which the walkers to a goal are apart at first, all together
+_TIE = 0.5  # actions whose values differ by less than this share of a step are taken alike often
 _LOST = 0.01  # chance that a walker begins anew anywhere
 
 
 class Routes:
     """
-    Walkers in a plan's model of the world, one for each planned goal: they follow the plan, but for some random actions, and
+    Walkers in a plan's model of the world, some for each planned goal: they follow the plan, but for some random actions, and
     begin anew, in a state drawn uniformly, where their goal is reached, the environment ends, or the plan knows no way.
 
     :param plan: to follow, a draw of goals
@@ -24,36 +26,51 @@ class Routes:
 
     def __init__(self, plan: ReplayPlan) -> None:
         self.plan = plan
-        self.states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        """Where the walkers are, in the order of ``plan.goal_ids``, shape (G,)."""
+        self.states: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
+        """Where the walkers are, in the order of ``plan.goal_ids``, shape (n, G)."""
         self._goal_ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._model: ReplayModel | None = None
         self._sums: NDArray[np.float64] = np.zeros(1)
+        self._after: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)  # the most frequent outcome of each action, or -1
 
-    def draw(self, columns: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, columns: NDArray[np.int64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """
-        :param columns: of planned goals in the plan, distinct, shape (n,)
+        :param columns: of planned goals in the plan, distinct, shape (G,)
+        :param n: states on the way to each of them
         :param rng: generator of random numbers
-        :return: a state on the way to each of them, shape (n,)
+        :return: these states, shape (n, G)
         """
         plan = self.plan
-        if self._model is not plan.model:
+        if self._model is not plan.model or len(self.states) != n:
             self._follow()
             self._goal_ids = np.full(len(plan.goal_ids), -1)
-            self.states = np.zeros(len(plan.goal_ids), dtype=np.int64)
+            self.states = np.zeros((n, len(plan.goal_ids)), dtype=np.int64)
         ids = plan.goal_ids[columns]
         fresh = columns[self._goal_ids[columns] != ids]
-        self.states[fresh], self._goal_ids[columns] = self._begin(len(fresh), rng), ids
-        states = self.states[columns]
-        for _ in range(_STRIDE):
-            states = self._step(states, ids, rng)
-        self.states[columns] = states
-        return states
+        self._goal_ids[columns] = ids
+        self.states[:, fresh] = self._begin(n * len(fresh), rng).reshape(n, -1)
+        for first in range(1, n):
+            self._walk(first, fresh, _SPREAD // n, rng)
+        self._walk(0, columns, _STRIDE, rng)
+        return self.states[:, columns]
+
+    def _walk(self, first: int, columns: NDArray[np.int64], steps: int, rng: np.random.Generator) -> None:
+        """Of the walkers to the goals in these columns, all but the first ones."""
+        states = self.states[first:, columns]
+        goal_ids = np.tile(self.plan.goal_ids[columns], len(states))
+        for _ in range(steps):
+            states = self._step(states.ravel(), goal_ids, rng).reshape(states.shape)
+        self.states[first:, columns] = states
 
     def _follow(self) -> None:
         self._model = self.plan.model
         assert self._model is not None
-        self._sums = np.concatenate([[0.0], np.cumsum(self._model.on.data, dtype=np.float64)])
+        on = self._model.on
+        self._sums = np.concatenate([[0.0], np.cumsum(on.data, dtype=np.float64)])
+        after, rows = np.full(on.shape[0], -1), np.repeat(np.arange(on.shape[0]), np.diff(on.indptr))
+        order = np.argsort(on.data, kind="stable")  # the last one written is the most frequent
+        after[rows[order]] = on.indices[order]
+        self._after = after.reshape(-1, self._model.n_actions)
 
     def get_checkpoint_state(self) -> dict[str, Any] | None:
         """None if the walkers begin anew at the next draw."""
@@ -71,10 +88,23 @@ class Routes:
         assert self._model is not None
         return self._model.left[rng.integers(len(self._model.left), size=n)]
 
+    def _choose(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """One of the actions that are about the best, as a plan's own choice would always lead the same way; -1: no way."""
+        plan = self.plan
+        best, after = plan.best_actions(states, goal_ids), self._after[states]
+        values = plan.values[after, plan.columns_of(goal_ids)[:, None]]
+        returns = plan.step_reward + plan.gamma * values
+        returns[after == plan.states_of(goal_ids)[:, None]] = plan.goal_reward
+        returns[after < 0] = -np.inf
+        here = returns.max(axis=1, keepdims=True)
+        step = (1.0 - plan.gamma) * here - plan.step_reward  # what one more would cost
+        chosen = (returns + _TIE * step * rng.random(returns.shape)).argmax(axis=1)
+        return np.where((best < 0) | ~np.isfinite(here[:, 0]), best, chosen)
+
     def _step(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         model = self._model
         assert model is not None
-        actions = self.plan.best_actions(states, goal_ids)
+        actions = self._choose(states, goal_ids, rng)
         lost = actions < 0
         random = lost | (rng.random(len(states)) < _RANDOM)
         actions[random] = rng.integers(model.n_actions, size=random.sum())

@@ -274,8 +274,8 @@ class PlannedTargets(Targets):
         if self.plan.is_draw:
             planned = self.plan.goal_ids
             columns = rng.choice(len(planned), min(goal_batch_size, len(planned)), replace=False)
-            rounds = range(0, batch_size, len(columns))
-            ids, states = planned[columns], np.concatenate([self.routes.draw(columns, rng) for _ in rounds])[:batch_size]
+            ids, n = planned[columns], math.ceil(batch_size / len(columns))
+            states = self.routes.draw(columns, n, rng).ravel()[:batch_size]
             own = th.arange(batch_size, device=device) % len(ids)
         else:
             left = self.plan.model.left

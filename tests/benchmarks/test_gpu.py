@@ -19,7 +19,7 @@ def test_every_step_is_a_command_that_exists(tmp_path, monkeypatch):
     for line in [*found["default"], *found["recipe"], *found["mansion"]]:
         assert command(*line[1:]).returncode == 0
     assert {config.device for config in seen} == {"cpu"}
-    assert [config.total_steps for config in seen] == [2_000] + [30_000] * 8 + [20_000]
+    assert [config.total_steps for config in seen] == [2_000] + [30_000] * 8 + [120_000]
     assert len({config.agent_kwargs for config in seen[1:-1]}) == 8
     assert seen[-1].map == "mansion"
 

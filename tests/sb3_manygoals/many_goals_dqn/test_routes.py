@@ -32,15 +32,15 @@ def test_walkers_follow_the_plan_and_begin_anew_at_their_goal():
     walkers, state_of = routes_to(chain, [30, 7])
     place = np.argsort(state_of(np.arange(41)))  # cells of states
     rng, columns = np.random.default_rng(0), np.arange(2)
-    before, anew = place[walkers.draw(columns, rng)], 0
+    before, anew = place[walkers.draw(columns, 1, rng)[0]], 0
     for _ in range(200):
-        after = place[walkers.draw(columns, rng)]
+        after = place[walkers.draw(columns, 1, rng)[0]]
         near = (np.array([30, 7]) - before) % 41 <= 3
         np.testing.assert_array_equal(after[~near], (before[~near] + 3) % 41)
         anew, before = anew + (near & (after != (before + 3) % 41)), after
     assert (anew > 5).all()
-    walkers.draw(np.array([1]), rng)
-    assert place[walkers.states[0]] == before[0]  # the other one stays where it is
+    walkers.draw(np.array([1]), 1, rng)
+    assert place[walkers.states[0, 0]] == before[0]  # the other one stays where it is
 
 
 @pytest.mark.usefixtures("certain")
@@ -48,7 +48,7 @@ def test_walkers_meet_outcomes_as_often_as_the_model_says():
     outcomes = [(0, 0, 1, False)] * 6 + [(0, 0, 2, False)] * 3 + [(0, 0, 3, True)] * 4  # the rarer two count one less
     walkers, state_of = routes_to([*outcomes, (1, 0, 3, False), (2, 0, 3, False), (3, 0, 0, False)], [3])
     rng = np.random.default_rng(0)
-    walkers.draw(np.array([0]), rng)
+    walkers.draw(np.array([0]), 1, rng)
     n = 20_000
     after = walkers._step(np.repeat(state_of(np.array([0])), n), np.repeat(walkers.plan.goal_ids, n), rng)
     shares = np.bincount(after, minlength=4)[state_of(np.arange(4))] / n
@@ -61,7 +61,7 @@ def test_walkers_begin_anew_where_no_way_is_known():
     islands = [(cell, 0, cell // 10 * 10 + (cell + 1) % 5, False) for cell in (*range(5), *range(10, 15), *range(20, 25))]
     walkers, state_of = routes_to([*islands, (30, 0, 0, False)], [3, 30])
     rng = np.random.default_rng(0)
-    met = np.stack([walkers.draw(np.arange(2), rng) for _ in range(500)])
+    met = np.stack([walkers.draw(np.arange(2), 1, rng)[0] for _ in range(500)])
     on_island = np.isin(met[:, 0], state_of(np.array([*range(5), 30])))  # from which the first goal is reached
     assert on_island.mean() > 0.55  # of 16 states 6 are there
     assert set(met[:, 1]) == set(state_of(np.array([cell for cell, *_ in islands]))) | set(state_of(np.array([30])))
