@@ -20,12 +20,7 @@ except ImportError as error:
 _MODEL, _GOALS, _CARD = "model.zip", "goals.npz", "README.md"
 
 
-def push_to_hub(
-    model: ManyGoalsDQN,
-    repo_id: str,
-    env_id: str,
-    metrics: Mapping[str, float] | None = None,
-) -> str:
+def push_to_hub(model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping[str, float] | None = None) -> str:
     """
     Upload an agent: ``model.zip``, the known goals in ``goals.npz``, and a model card in ``README.md``.
 

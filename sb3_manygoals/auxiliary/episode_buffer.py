@@ -83,11 +83,7 @@ class EpisodeBuffer:
     """
 
     def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        capacity: int = 2000,
-        n_stack: int = 1,
-        compress: bool = False,
+        self, observation_space: spaces.Space[Any], capacity: int = 2000, n_stack: int = 1, compress: bool = False
     ) -> None:
         shape, dtype = check_goal_space(observation_space)
         self.observation_space = observation_space

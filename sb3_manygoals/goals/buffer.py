@@ -44,10 +44,7 @@ class GoalBuffer:
     """
 
     def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        capacity: int = 100_000,
-        held_out: NDArray[Any] | None = None,
+        self, observation_space: spaces.Space[Any], capacity: int = 100_000, held_out: NDArray[Any] | None = None
     ) -> None:
         self.shape, self.dtype = check_goal_space(observation_space)
         self.observation_space = observation_space

@@ -256,11 +256,7 @@ class GoalDQN(DQN):
             self._adopt_goals(self.env)
 
     def task_policy(
-        self,
-        reward: Reward | None = None,
-        *,
-        gamma: float | None = None,
-        planned: bool | None = None,
+        self, reward: Reward | None = None, *, gamma: float | None = None, planned: bool | None = None
     ) -> TaskPolicy:
         """
         A policy for a task, made of the network as it is now; observations are those of the environment without goals.

@@ -112,12 +112,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
     @classmethod
     def memory_needed(
-        cls,
-        buffer_size: int,
-        observation_space: spaces.Dict,
-        action_space: spaces.Discrete,
-        n_envs: int,
-        **kwargs: Any,
+        cls, buffer_size: int, observation_space: spaces.Dict, action_space: spaces.Discrete, n_envs: int, **kwargs: Any
     ) -> dict[str, int]:
         """:return: bytes of the arrays of a memory with these arguments, by what they are for; without the table of states"""
         one = cls(n_envs, observation_space, action_space, "cpu", n_envs, **kwargs)

@@ -11,10 +11,7 @@ from benchmarks.__main__ import main
 
 
 def command(*arguments):
-    """
-    What ``python -m benchmarks`` does with them, in this process: a new one takes seconds to import torch. Errors that are not
-    the command line's own are raised.
-    """
+    """``python -m benchmarks`` with them, in this process, as a new one imports torch for seconds; other errors are raised."""
     code, out, err = 0, io.StringIO(), io.StringIO()
     argv = mock.patch("sys.argv", ["benchmarks", *arguments])
     with argv, redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():

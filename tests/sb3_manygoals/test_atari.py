@@ -44,10 +44,7 @@ def theirs_of(game, grey_first):
 
 
 class OursAsTheirs:
-    """
-    One game of ours, in which what SB3's FireResetEnv and EpisodicLifeEnv play for the learner is played from here. Its
-    stacks are put together of our latest frames.
-    """
+    """One game, in which what SB3's FireResetEnv and EpisodicLifeEnv play is played from here; stacks of our latest frames."""
 
     def __init__(self, game):
         self.env = AtariVecEnv(game, 1, seed=0, noop_max=0, use_fire_reset=False)

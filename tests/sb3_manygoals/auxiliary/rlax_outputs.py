@@ -1,7 +1,4 @@
-"""
-What rlax computes, recorded for ``test_losses.py``: rlax needs a nightly build, so the suite does not install it.
-To record again, run ``pip install -e ".[rlax]"`` and then this file.
-"""
+"""What rlax computes, recorded for ``test_losses.py``; to record again, ``pip install -e ".[rlax]"``, and run this file."""
 
 from pathlib import Path
 

@@ -35,12 +35,8 @@ def same(left, right):
 
 def assert_the_end_is_the_same(make, root, stops=(75, 185), steps=240, every_steps=20):
     """
-    Compare the last checkpoints, and the logs from where training went on.
-
-    :param make: gives a model and its callbacks that have a state, by name
-    :param root: an empty folder
-    :param stops: steps at which training is stopped, each in a run of its own
-    :return: the last checkpoint, and the callbacks of the run that was not stopped
+    Compare the last checkpoints, and the logs from where training went on. ``make`` gives a model and its callbacks that have
+    a state. Returns the last checkpoint, and the callbacks of the run that was not stopped at any of the ``stops``.
     """
 
     def learn(run, stop=None):

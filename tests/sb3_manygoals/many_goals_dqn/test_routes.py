@@ -44,6 +44,21 @@ def test_walkers_follow_the_plan_and_begin_anew_at_their_goal():
 
 
 @pytest.mark.usefixtures("certain")
+def test_walkers_to_one_goal_are_apart_and_take_all_best_ways(monkeypatch):
+    chain = [(cell, 1, cell + 1, False) for cell in range(90)]
+    walkers, state_of = routes_to(chain, [90])
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(walkers, "_begin", lambda n, rng: state_of(np.zeros(n, dtype=np.int64)))
+    np.testing.assert_array_equal(walkers.draw(np.array([0]), 2, rng)[:, 0], state_of(np.array([3, 67])))
+    walkers, state_of = routes_to(
+        [(0, 0, 1, False), (0, 1, 2, False), (0, 2, 0, False), (1, 0, 3, False), (2, 0, 3, False)], [3]
+    )
+    walkers.draw(np.array([0]), 1, rng)
+    after = walkers._step(np.repeat(state_of(np.array([0])), 1_000), np.repeat(walkers.plan.goal_ids, 1_000), rng)
+    np.testing.assert_allclose(np.bincount(after)[state_of(np.array([1, 2]))] / 1_000, 0.5, atol=0.08)  # 5 standard deviations
+
+
+@pytest.mark.usefixtures("certain")
 def test_walkers_meet_outcomes_as_often_as_the_model_says():
     outcomes = [(0, 0, 1, False)] * 6 + [(0, 0, 2, False)] * 3 + [(0, 0, 3, True)] * 4  # the rarer two count one less
     walkers, state_of = routes_to([*outcomes, (1, 0, 3, False), (2, 0, 3, False), (3, 0, 0, False)], [3])
