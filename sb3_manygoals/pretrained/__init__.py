@@ -39,4 +39,5 @@ def load_pretrained(env_id: str, env: GymEnv | None = None, device: th.device | 
         network.load_state_dict(weights)
     assert model.goal_buffer is not None
     model.goal_buffer.add(goals)
+    model._n_updates = 1  # if it learns on, inputs are standardized as the weights know them
     return model

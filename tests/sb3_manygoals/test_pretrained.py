@@ -13,6 +13,8 @@ def test_the_agent_of_the_papers_map_reaches_its_goals():
     some = goals[::57]
     worlds = gym.make_vec("TwoRoomsSwitch-v0", num_envs=len(some))
     assert evaluate_mastery(model, worlds, some, seed=0).rate > 0.98
+    fitted = model.policy.q_net.trunk[0].mean.clone()
+    assert (model.learn(1_010).policy.q_net.trunk[0].mean == fitted).all()  # inputs stay as the weights know them
 
 
 def test_there_is_no_agent_for_other_environments():
