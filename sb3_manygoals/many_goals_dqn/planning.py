@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, hstack
 from scipy.sparse.csgraph import breadth_first_order
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
@@ -85,15 +85,22 @@ class ReplayModel:
             found.append(Option(actions, on, self.ends[rows]))
         return order, place, found
 
+    def likeliest(self) -> ReplayModel:
+        """The model in which each action always has its most frequent outcome."""
+        led = hstack([self.on, self.ends], format="csr")
+        order, rows = np.argsort(led.data, kind="stable"), np.repeat(np.arange(led.shape[0]), np.diff(led.indptr))
+        column = np.full(led.shape[0], -1)
+        column[rows[order]] = led.indices[order]  # the last one that is written is the most frequent
+        rows = np.flatnonzero(column >= 0)
+        led = csr_array((np.ones(len(rows), dtype=np.float32), (rows, column[rows])), shape=led.shape)
+        return ReplayModel(led[:, : self.n_states], led[:, self.n_states :])
+
     def arrivals(self) -> csr_array:
         """An edge to each state from every state that the most frequent outcome of an action leads to, shape (S, S)."""
-        matrices = self.on, self.ends
-        rows = np.concatenate([np.repeat(np.arange(len(each.indptr) - 1), np.diff(each.indptr)) for each in matrices])
-        columns, shares = (np.concatenate([getattr(each, name) for each in matrices]) for name in ("indices", "data"))
-        most = np.zeros(self.on.shape[0], dtype=np.float32)
-        np.maximum.at(most, rows, shares)
-        edges = columns[shares == most[rows]], rows[shares == most[rows]] // self.n_actions
-        return csr_array((np.ones(len(edges[0])), edges), shape=(self.n_states, self.n_states))
+        led = self.likeliest()
+        edges = (led.on + led.ends).tocoo()
+        place = edges.col, edges.row // self.n_actions
+        return csr_array((np.ones(len(edges.col)), place), shape=(self.n_states, self.n_states))
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         on, ends = ([matrix.data, matrix.indices, matrix.indptr] for matrix in (self.on, self.ends))
@@ -117,7 +124,8 @@ class ReplayPlan:
 
     All goals are planned, from the values of the last plan, while they fit into ``max_bytes``. Beyond, each plan is of a fresh
     draw of as many goals as fit, and :meth:`rotate` exchanges some of them. Their values begin with the numbers of steps that
-    breadth-first search finds as if each action had its most frequent outcome; sweeps settle chance.
+    breadth-first search finds as if each action had its most frequent outcome; sweeps settle chance. With none the model
+    itself has these outcomes only.
     """
 
     def __init__(self, gamma: float, goal_reward: float, step_reward: float, max_bytes: float = np.inf) -> None:
@@ -155,12 +163,13 @@ class ReplayPlan:
             if n_goals == len(goals):
                 self.values[: len(before), : before.shape[1]] = before
             self.best = np.full((n_states, n_goals), -1, dtype=of_actions)
-        self.model = ReplayModel.of(replay)
+        model = ReplayModel.of(replay)
+        self.model = model if sweeps else model.likeliest()
         self._goal_states = replay.states.ids(goals.observations)
         self._columns = np.full(len(goals), -1)
         self.goal_ids, self._oldest = self._draw(n_goals, len(goals)), 0
         self._columns[self.goal_ids] = np.arange(n_goals)
-        self._prepared = self._prepare()
+        self._prepared = self._prepare(self.is_draw or sweeps == 0)
         for begin in range(0, n_goals, _BLOCK):
             self._plan(slice(begin, begin + _BLOCK), sweeps)
 
@@ -175,9 +184,9 @@ class ReplayPlan:
         self._plan(chosen, sweeps)
         return chosen.stop - begin
 
-    def _prepare(self) -> tuple[Any, ...]:
+    def _prepare(self, search: bool) -> tuple[Any, ...]:
         assert self.model is not None
-        return (*self.model.options(), self.model.arrivals() if self.is_draw else None)
+        return (*self.model.options(), self.model.arrivals() if search else None)
 
     def _draw(self, n: int, of: int) -> NDArray[np.int64]:
         """Some numbers below another; in order if they are all."""
@@ -318,13 +327,14 @@ class ReplayPlan:
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         model = None if self.model is None else self.model.get_checkpoint_state()
-        return {**{name: getattr(self, name) for name in _KEPT}, "model": model}
+        search = self._prepared is not None and self._prepared[-1] is not None
+        return {**{name: getattr(self, name) for name in _KEPT}, "model": model, "search": search}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         for name in _KEPT:
             setattr(self, name, state[name])
         self.model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
-        self._prepared = self._prepare() if self.is_draw else None
+        self._prepared = self._prepare(search=True) if state["search"] else None
 
 
 _KEPT = ("values", "best", "goal_ids", "_goal_states", "_columns", "_n_drawn", "_oldest")

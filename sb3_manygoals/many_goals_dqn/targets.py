@@ -201,7 +201,7 @@ class PlannedTargets(Targets):
 
     :param learner: whose network is trained
     :param growth: plan again when the number of environment steps has grown by this factor
-    :param sweeps: maximal number of sweeps of value iteration
+    :param sweeps: maximal number of sweeps of value iteration; 0: a plan without chance, for large worlds that have little
     :param max_plan_bytes: memory for the plan, five bytes a pair of state and goal. Where not all goals fit, it is of draws of
         them, and ``fresh_goals`` are exchanged for each update
     :param near_decay: of :func:`~sb3_manygoals.losses.near_weights`, as ``near_floor``; 1.0 for equal weights
@@ -224,7 +224,7 @@ class PlannedTargets(Targets):
     ) -> None:
         super().__init__(learner)
         self.growth = check_number("growth", growth, "(1, inf)")
-        self.sweeps = check_whole("sweeps", sweeps)
+        self.sweeps = check_whole("sweeps", sweeps, least=0)
         self.near_decay = check_number("near_decay", near_decay, "(0, 1]")
         self.near_floor = check_number("near_floor", near_floor, "(0, inf)")
         self.best_weight = check_number("best_weight", best_weight, "[0, inf)")

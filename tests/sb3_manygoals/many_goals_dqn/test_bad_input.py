@@ -38,7 +38,7 @@ COUNT, SHARE, POSITIVE = "a whole number, at least 1", "a number in [0, 1]", "a 
         ("TDTargets.update_interval", (0, 1.5, "10"), COUNT),
         ("TDTargets.initial_value", (float("nan"), float("-inf"), "0"), "a number in (-inf, inf)"),
         ("TDTargets.goal_sampling", ("none",), "one of uniform, batch, behavior"),
-        ("PlannedTargets.sweeps", (0, 2.5), COUNT),
+        ("PlannedTargets.sweeps", (-1, 2.5), "a whole number, at least 0"),
         ("PlannedTargets.growth", (1.0, None), "a number in (1, inf)"),
         ("PlannedTargets.near_decay", (0.0,), "a number in (0, 1]"),
         ("PlannedTargets.near_floor", (0.0,), POSITIVE),

@@ -211,20 +211,29 @@ def test_a_draw_of_goals_is_planned_as_if_all_were_and_others_take_their_turn(tr
     assert len(seen) > n_planned
 
 
-def test_where_nothing_is_left_to_chance_breadth_first_search_finds_the_values_without_sweeps():
+@pytest.mark.parametrize("sweeps", [0, 1])
+def test_where_nothing_is_left_to_chance_breadth_first_search_finds_the_values_without_sweeps(sweeps):
     grid = [
         (cell, a, cell + move, False) for cell in range(36) for a, move in enumerate((1, -1, 6, -6)) if 0 <= cell + move < 36
     ]
     plan, buffer = planned(grid, range(36), 100)
     drawn = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, max_bytes=5 * 36 * 35)
-    drawn.refresh(buffer, goals_of(range(36)), 1)
+    drawn.refresh(buffer, goals_of(range(36)), sweeps)
     arrivals = drawn.model.arrivals()
     for state, values in zip(drawn._goal_states[drawn.goal_ids], drawn.values.T, strict=True):
         expected = plan.values[:, plan._goal_states == state][:, 0]
-        np.testing.assert_allclose(values, expected, atol=1e-4)
         elsewhere = np.arange(36) != state
+        np.testing.assert_allclose(values[elsewhere], expected[elsewhere], atol=1e-4)
         np.testing.assert_allclose(drawn._shortest(arrivals, state)[elsewhere], expected[elsewhere], atol=1e-4)
     assert (drawn._shortest(arrivals, UNKNOWN) == np.float32(NEVER)).all()
+
+
+def test_without_sweeps_only_the_most_frequent_outcomes_count():
+    common, rare = [(0, 0, 1, False)] * 3 + [(1, 0, 2, False)] * 2, [(0, 0, 2, False)] * 2 + [(1, 0, 0, True), (0, 0, 0, True)]
+    plans = planned(common + rare, [1, 2], 0)[0], planned(common, [1, 2], 100)[0]
+    values = [plan.action_values(np.arange(3), np.arange(2)) for plan in plans]
+    np.testing.assert_allclose(*values)
+    assert np.isfinite(values[0][0]).any()
 
 
 def test_more_states_or_pairs_than_there_is_room_for(monkeypatch):
