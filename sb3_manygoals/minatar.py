@@ -48,13 +48,7 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 - Gymnasium's
 
-    def __init__(
-        self,
-        game: str,
-        num_envs: int = 1,
-        max_episode_steps: int = 5_000,
-        sticky_action_prob: float = 0.1,
-    ) -> None:
+    def __init__(self, game: str, num_envs: int = 1, max_episode_steps: int = 5_000, sticky_action_prob: float = 0.1) -> None:
         self.num_envs = check_count("num_envs", num_envs)
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
         check_number("sticky_action_prob", sticky_action_prob, "[0, 1]")

@@ -13,7 +13,6 @@ _RANDOM = 0.15  # share of random actions, so that states beside the ways are me
 _STRIDE = 3  # steps between two draws of a walker, as neighbouring states say much the same
 _SPREAD = 128  # steps by which the walkers to a goal are apart at first, all together
 _TIE = 0.5  # actions whose values differ by less than this share of a step are taken alike often
-_LOST = 0.01  # chance that a walker begins anew anywhere
 
 
 class Routes:
@@ -105,8 +104,7 @@ class Routes:
         model = self._model
         assert model is not None
         actions = self._choose(states, goal_ids, rng)
-        lost = actions < 0
-        random = lost | (rng.random(len(states)) < _RANDOM)
+        random = (lost := actions < 0) | (rng.random(len(states)) < _RANDOM)
         actions[random] = rng.integers(model.n_actions, size=random.sum())
         rows = states * model.n_actions + actions
         low, high = model.on.indptr[rows], model.on.indptr[rows + 1]
@@ -116,6 +114,6 @@ class Routes:
         after = np.where(model.tried[states, actions], -1, states)  # what was not tried leads nowhere
         inside = picked < high
         after[inside] = model.on.indices[picked[inside]]
-        anew = lost | (after < 0) | (after == self.plan.states_of(goal_ids)) | (rng.random(len(states)) < _LOST)
+        anew = lost | (after < 0) | (after == self.plan.states_of(goal_ids))
         after[anew] = self._begin(int(anew.sum()), rng)
         return after

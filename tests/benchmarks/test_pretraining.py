@@ -72,8 +72,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(  # 100 is before the first checkpoint of fine-tuning
-    ("agent", "stop"),
-    [("many_goals", 100), ("many_goals", 200), ("reward_prediction", 40), ("none", 40)],
+    ("agent", "stop"), [("many_goals", 100), ("many_goals", 200), ("reward_prediction", 40), ("none", 40)]
 )
 def test_a_run_killed_in_either_phase_ends_as_if_it_had_not_been(agent, stop, tmp_path, monkeypatch):
     whole = tiny(agent=agent, output=tmp_path / "whole").run()
@@ -133,10 +132,7 @@ def test_a_run_on_a_game(tmp_path):
 def test_numbers_that_make_no_sense_are_refused():
     for options, message in (
         ({"steps": 100, "pretrain_steps": 100}, "steps must be more than pretrain_steps, 100, got 100"),
-        (
-            {"pretrain_steps": 100, "learning_starts": 100},
-            "at least 0, and less than pretrain_steps, 100, got 100",
-        ),
+        ({"pretrain_steps": 100, "learning_starts": 100}, "at least 0, and less than pretrain_steps, 100, got 100"),
     ):
         with pytest.raises(ValueError, match=message):
             PretrainingConfig(**options)

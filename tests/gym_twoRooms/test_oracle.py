@@ -8,13 +8,7 @@ import pytest
 from gym_twoRooms.env import TwoRoomsSwitchEnv
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
-from gym_twoRooms.oracle import (
-    OraclePolicy,
-    expected_steps,
-    mastery_ceiling,
-    reach_probabilities,
-    transition_matrices,
-)
+from gym_twoRooms.oracle import OraclePolicy, expected_steps, mastery_ceiling, reach_probabilities, transition_matrices
 
 PAPER, SMALL = (compile_layout(Layout.named(name)) for name in ("paper", "small"))
 # one row cannot be told from a name, so two rows, of which the agent needs one

@@ -270,12 +270,7 @@ def test_bad_arguments(make, message):
         ),
         (lambda: PPO(*BARE), ManyGoalsCallback, TypeError, "got PPO with AuxiliaryActorCriticPolicy"),
         (lambda: A2C(*BARE), RewardPredictionCallback, ValueError, "the policy has no head for it: pass policy_kwargs"),
-        (
-            build,
-            lambda: ManyGoalsCallback(episodes=OTHER),
-            ValueError,
-            "buffer for Box.*, as the model sees it, got one for",
-        ),
+        (build, lambda: ManyGoalsCallback(episodes=OTHER), ValueError, "buffer for Box.*, as the model sees it, got one for"),
         (build, lambda: EveryNTimesteps(5, ManyGoalsCallback()), ValueError, "is inside of EveryNTimesteps, and does not see"),
     ],
 )

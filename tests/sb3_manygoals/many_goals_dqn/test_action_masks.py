@@ -65,10 +65,7 @@ ENVS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "targets"),
-    [*((name, PlannedTargets) for name in ENVS), ("deadly", TDTargets)],
-)
+@pytest.mark.parametrize(("name", "targets"), [*((name, PlannedTargets) for name in ENVS), ("deadly", TDTargets)])
 def test_forbidden_actions_are_never_taken_and_next_masks_are_those_of_the_next_observations(name, targets):
     model = make_model(ENVS[name](), targets)
     model.learn(250)

@@ -23,7 +23,6 @@ def routes_to(transitions, cells, rng=None):
 @pytest.fixture
 def certain(monkeypatch):
     monkeypatch.setattr(routes, "_RANDOM", 0.0)
-    monkeypatch.setattr(routes, "_LOST", 0.0)
 
 
 @pytest.mark.usefixtures("certain")
