@@ -31,6 +31,7 @@ class Routes:
         self._model: ReplayModel | None = None
         self._sums: NDArray[np.float64] = np.zeros(1)
         self._after: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)  # the most frequent outcome of each action, or -1
+        self._ends: NDArray[np.bool_] = np.zeros((0, 0), dtype=np.bool_)  # whether the environment ends there
 
     def draw(self, columns: NDArray[np.int64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """
@@ -64,12 +65,11 @@ class Routes:
     def _follow(self) -> None:
         self._model = self.plan.model
         assert self._model is not None
-        on = self._model.on
-        self._sums = np.concatenate([[0.0], np.cumsum(on.data, dtype=np.float64)])
-        after, rows = np.full(on.shape[0], -1), np.repeat(np.arange(on.shape[0]), np.diff(on.indptr))
-        order = np.argsort(on.data, kind="stable")  # the last one written is the most frequent
-        after[rows[order]] = on.indices[order]
-        self._after = after.reshape(-1, self._model.n_actions)
+        self._sums = np.concatenate([[0.0], np.cumsum(self._model.on.data, dtype=np.float64)])
+        led = self._model.likeliest()
+        self._after = np.full(led.tried.shape, -1)
+        self._after[led.tried] = (led.on + led.ends).indices
+        self._ends = (np.diff(led.ends.indptr) > 0).reshape(led.tried.shape)
 
     def get_checkpoint_state(self) -> dict[str, Any] | None:
         """None if the walkers begin anew at the next draw."""
@@ -93,8 +93,8 @@ class Routes:
         best, after = plan.best_actions(states, goal_ids), self._after[states]
         values = plan.values[after, plan.columns_of(goal_ids)[:, None]]
         returns = plan.step_reward + plan.gamma * values
+        returns[(after < 0) | self._ends[states]] = -np.inf
         returns[after == plan.states_of(goal_ids)[:, None]] = plan.goal_reward
-        returns[after < 0] = -np.inf
         here = returns.max(axis=1, keepdims=True)
         step = (1.0 - plan.gamma) * here - plan.step_reward  # what one more would cost
         chosen = (returns + _TIE * step * rng.random(returns.shape)).argmax(axis=1)

@@ -254,10 +254,8 @@ class PlannedTargets(Targets):
             self.planned_at = num_timesteps
             known = float((self.plan.best >= 0).mean()) if self.plan.is_draw and round_ == 0 else 1.0
             if known < _FEW_WAYS:
-                advice = "more random steps first, learning_starts, would teach more"
-                warnings.warn(
-                    f"the last plan knows a way for {known:.0%} of pairs of observation and goal: {advice}", stacklevel=2
-                )
+                what = f"the last plan knows a way for {known:.0%} of pairs of observation and goal"
+                warnings.warn(f"{what}: more random steps first, learning_starts, would teach more", stacklevel=2)
 
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
         """

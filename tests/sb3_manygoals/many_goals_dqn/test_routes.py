@@ -57,6 +57,16 @@ def test_walkers_to_one_goal_are_apart_and_take_all_best_ways(monkeypatch):
     np.testing.assert_allclose(np.bincount(after)[state_of(np.array([1, 2]))] / 1_000, 0.5, atol=0.08)  # 5 standard deviations
 
 
+def test_walkers_take_an_end_for_the_goal_that_it_reaches_and_no_other():
+    walkers, state_of = routes_to(
+        [(0, 0, 1, True), (0, 1, 2, False), (2, 0, 0, False), (2, 1, 1, True), (2, 2, 3, False)], [1, 3]
+    )
+    walkers.draw(np.arange(2), 1, rng := np.random.default_rng(0))
+    for column, start, action in ((0, 0, 0), (1, 0, 1), (1, 2, 2)):
+        state, goal = state_of(np.array([start])), walkers.plan.goal_ids[[column]]
+        assert walkers._choose(state, goal, rng) == [action]
+
+
 @pytest.mark.usefixtures("certain")
 def test_walkers_meet_outcomes_as_often_as_the_model_says():
     outcomes = [(0, 0, 1, False)] * 6 + [(0, 0, 2, False)] * 3 + [(0, 0, 3, True)] * 4  # the rarer two count one less
