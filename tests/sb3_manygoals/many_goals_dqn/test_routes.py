@@ -63,8 +63,7 @@ def test_walkers_take_an_end_for_the_goal_that_it_reaches_and_no_other():
     )
     walkers.draw(np.arange(2), 1, rng := np.random.default_rng(0))
     for column, start, action in ((0, 0, 0), (1, 0, 1), (1, 2, 2)):
-        state, goal = state_of(np.array([start])), walkers.plan.goal_ids[[column]]
-        assert walkers._choose(state, goal, rng) == [action]
+        assert walkers._choose(state_of(np.array([start])), walkers.plan.goal_ids[[column]], rng) == [action]
 
 
 @pytest.mark.usefixtures("certain")
