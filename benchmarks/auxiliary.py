@@ -64,6 +64,9 @@ WORLDS: dict[WorldName, AuxiliaryConfig] = {
     "minigrid": AuxiliaryConfig(
         world="minigrid", game="MiniGrid-Empty-Random-6x6-v0", steps=100_000, eval_freq=2_500, **SMALL
     ),
+    "minigrid_view": AuxiliaryConfig(
+        world="minigrid_view", game="MiniGrid-DoorKey-8x8-v0", steps=1_000_000, max_episode_steps=640, **SMALL
+    ),
     "minatar": AuxiliaryConfig(**MINATAR),
 }
 """The defaults of each world."""

@@ -213,3 +213,32 @@ def minigrid(game: str, max_episode_steps: int) -> gym.Env[Any, Any]:
     env = gym.make(game, max_steps=max_episode_steps, highlight=False, agent_view_size=3)
     pictures: gym.Env[Any, Any] = ImgObsWrapper(RGBImgObsWrapper(env, tile_size=TILE))  # type: ignore[no-untyped-call]
     return pictures
+
+
+class PartialView(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
+    """
+    What the agent of MiniGrid sees, in pictures of 4 x 4 pixels a cell: as MiniGrid's RGBImgPartialObsWrapper shows it, which
+    draws every picture anew. Here each kind of cell is drawn once, and a step takes a third of the time.
+    """
+
+    def __init__(self, game: str, max_episode_steps: int) -> None:
+        from minigrid.core.grid import Grid
+        from minigrid.core.world_object import WorldObj
+
+        super().__init__(gym.make(game, max_steps=max_episode_steps))
+        n: int = self.unwrapped.agent_view_size  # type: ignore[attr-defined]
+        self.observation_space = spaces.Box(0, 255, (n * TILE, n * TILE, 3), np.uint8)
+        self._agent = np.zeros((n, n), dtype=np.int64)
+        self._agent[n // 2, -1] = 1  # looks up from the middle of the last row
+        self._tiles = np.zeros((11, 6, 4, 2, TILE, TILE, 3), dtype=np.uint8)
+        self._is_drawn = np.zeros(self._tiles.shape[:4], dtype=np.bool_)
+        self._decode, self._draw = WorldObj.decode, Grid.render_tile
+
+    def observation(self, observation: Any) -> NDArray[np.uint8]:
+        cells = (*np.moveaxis(observation["image"], 2, 0), self._agent)
+        for cell in np.stack(cells)[:, ~self._is_drawn[cells]].T.tolist():
+            kind, colour, state, agent = cell
+            seen = self._decode(kind, colour, state)
+            self._tiles[tuple(cell)] = self._draw(seen, 3 if agent else None, highlight=kind > 0, tile_size=TILE)
+            self._is_drawn[tuple(cell)] = True
+        return np.asarray(self._tiles[cells].transpose(1, 2, 0, 3, 4).reshape(self.observation_space.shape or ()))

@@ -26,7 +26,7 @@ from benchmarks import recording, worlds
 from benchmarks.recording import Clock, CurveLog, RunConfig
 from sb3_manygoals.networks import PaddedCNN
 
-WorldName = Literal["atari", "two_rooms", "minigrid", "minatar"]
+WorldName = Literal["atari", "two_rooms", "minigrid", "minigrid_view", "minatar"]
 
 OPTIMIZER: dict[str, Any] = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5}}
 """Arguments of the policy. The paper has RMSProp; in baselines it is TensorFlow's, with epsilon inside the root."""
@@ -52,7 +52,7 @@ class A2CConfig(RunConfig):
     """The options of every run of A2C. The defaults are the paper's."""
 
     world: WorldName = "atari"
-    """Atari games, TwoRoomsSwitch with one state to reach, MiniGrid, MinAtar; it gives the defaults of all other options."""
+    """Atari games, TwoRoomsSwitch with one state to reach, MiniGrid seen whole or by its agent, MinAtar; it gives defaults."""
     game: str = "Assault"
     """Which game, or id of an environment."""
     steps: int = 10_000_000
@@ -116,6 +116,10 @@ def _minigrid(config: A2CConfig, n_envs: int) -> VecEnv:
     return make_vec_env(partial(worlds.minigrid, config.game, config.max_episode_steps), n_envs, seed=config.seed)
 
 
+def _minigrid_view(config: A2CConfig, n_envs: int) -> VecEnv:
+    return make_vec_env(partial(worlds.PartialView, config.game, config.max_episode_steps), n_envs, seed=config.seed)
+
+
 def _minatar(config: A2CConfig, n_envs: int) -> VecEnv:
     from sb3_manygoals.minatar import make_minatar_vec_env  # here, as the other worlds work without minatar
 
@@ -132,6 +136,7 @@ KINDS: dict[WorldName, Kind] = {
     "atari": Kind(_atari, n_stack=4, compress=True),
     "two_rooms": Kind(_two_rooms, cell=1),
     "minigrid": Kind(_minigrid, compress=True, cell=worlds.TILE),
+    "minigrid_view": Kind(_minigrid_view, compress=True, cell=worlds.TILE),
     "minatar": Kind(_minatar, compress=True, cell=1, extractor=_minatar_extractor),
 }
 """One more needs a name, an entry here, and its defaults in ``WORLDS`` of the commands that it is for."""

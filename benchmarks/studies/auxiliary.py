@@ -12,7 +12,7 @@ from benchmarks.studies.study import Study, StudyConfig, carry_out
 
 __all__ = ["carry_out"]
 
-Part = Literal["two-rooms", "minigrid"]
+Part = Literal["two-rooms", "minigrid", "minigrid-view"]
 
 
 def _part(name: str, world: WorldName) -> Study:
@@ -21,7 +21,11 @@ def _part(name: str, world: WorldName) -> Study:
     return Study("auxiliary", "auxiliary", agents, (config.game,), config.steps, prefix=f"{name}-", any_game=True)
 
 
-PARTS: dict[Part, Study] = {"two-rooms": _part("two-rooms", "two_rooms"), "minigrid": _part("minigrid", "minigrid")}
+PARTS: dict[Part, Study] = {
+    "two-rooms": _part("two-rooms", "two_rooms"),
+    "minigrid": _part("minigrid", "minigrid"),
+    "minigrid-view": _part("minigrid-view", "minigrid_view"),
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class AuxiliaryStudyConfig(StudyConfig):
 
     root: Path = Path("runs/auxiliary-study")
     part: Part = "two-rooms"
-    """The small map with one state to reach; MiniGrid."""
+    """The small map with one state to reach; MiniGrid seen whole; seen by its agent."""
 
     @property
     def study(self) -> Study:

@@ -38,8 +38,8 @@ AGENTS: dict[str, Options] = {
     "a2c": {**MINATAR, "agent": "a2c"},
     "many-goals": {**MINATAR, "agent": "many_goals", "weight": 0.5},
     "many-goals-beta-0.02": {**MINATAR, "agent": "many_goals", "weight": 0.02},  # the paper's
-    "pixel-control": {**MINATAR, "agent": "pixel_control", "weight": 0.01},
-    "reward-prediction": {**MINATAR, "agent": "reward_prediction", "weight": 0.3},
+    "pixel-control": {**MINATAR, "agent": "pixel_control", "weight": 1e-4},
+    "reward-prediction": {**MINATAR, "agent": "reward_prediction", "weight": 0.003},
     "many-goals-pretraining": {**PRETRAINED, "agent": "many_goals"},
     "reward-prediction-pretraining": {**PRETRAINED, "agent": "reward_prediction"},
 }

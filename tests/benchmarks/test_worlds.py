@@ -10,7 +10,7 @@ from stable_baselines3.common.env_checker import check_env
 
 from benchmarks import tables as tables_module
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
-from benchmarks.worlds import SettingError, WholeGrid, World, minigrid, two_rooms
+from benchmarks.worlds import PartialView, SettingError, WholeGrid, World, minigrid, two_rooms
 from gym_twoRooms.layout import Layout, LayoutError
 from gym_twoRooms.oracle import mastery_ceiling
 
@@ -242,15 +242,15 @@ def test_episodes_begin_wherever_the_block_is_as_at_the_goal(goal):
     assert (blocks[begun] == blocks[goal]).all()
 
 
-def test_minigrid_is_seen_whole():
-    pytest.importorskip("minigrid")
-    env = minigrid("MiniGrid-DoorKey-5x5-v0", max_episode_steps=40)
-    observation, _ = env.reset(seed=0)
-    assert env.observation_space.shape == observation.shape == (20, 20, 3)
-    assert env.unwrapped.max_steps == 40
-    grid = env.unwrapped.grid
-    is_wall = [[(cell := grid.get(x, y)) is not None and cell.type == "wall" for x in range(5)] for y in range(5)]
-    cells = observation.reshape(5, 4, 5, 4, 3)
-    assert (cells == cells[:1, :, :1]).all(axis=(1, 3, 4)).tolist() == is_wall
-    pictures = [env.step(action)[0] for action in (0, 0, 0, 0)]  # the agent turns around
-    assert len({picture.tobytes() for picture in pictures}) == 4
+@pytest.mark.parametrize(("make", "wrapper", "side"), [(minigrid, "RGBImgObs", 20), (PartialView, "RGBImgPartialObs", 28)])
+def test_minigrid_is_seen_as_its_own_wrappers_show_it(make, wrapper, side):
+    wrappers, name = pytest.importorskip("minigrid.wrappers"), "MiniGrid-DoorKey-5x5-v0"
+    theirs = gym.make(name, max_steps=40, highlight=make is PartialView)
+    envs = make(name, 40), wrappers.ImgObsWrapper(getattr(wrappers, f"{wrapper}Wrapper")(theirs, tile_size=4))
+    assert envs[0].observation_space == envs[1].observation_space == spaces.Box(0, 255, (side, side, 3), np.uint8)
+    for seed in range(5):
+        steps = [(*env.reset(seed=seed), 0, 0) for env in envs]
+        for action in np.random.default_rng(seed).integers(6, size=40):
+            np.testing.assert_array_equal(steps[0][0], steps[1][0])
+            steps = [env.step(action) for env in envs]
+        assert all(truncated for *_, truncated, _ in steps)
