@@ -48,8 +48,6 @@ class TasksConfig(RunConfig):
     """Of a TwoRoomsSwitch world, one of those of told-tasks, such as "agent above, door shut"."""
     agent: Agent = "many_goals"
     """ManyGoalsDQN's task_policy(); SB3's PPO, A2C or DQN; SB3's DQN with HerReplayBuffer, towards what was rewarded."""
-    favored: float = 0.0
-    """Share of all goals that are drawn among rewarded ones, for many_goals and hindsight."""
     agent_kwargs: str = "{}"
     """Further arguments of the agent's class, as JSON."""
     total_steps: int = 500_000
@@ -119,16 +117,12 @@ def make(config: TasksConfig, world: World) -> Any:
         given |= {} if config.n_envs is None else {"n_envs": config.n_envs}
         return rivals.make(config.agent, world.make, config.seed, config.device, given)
     n_envs = config.n_envs or 1
-    model: Any
     if config.agent == "hindsight":
-        pursuit = {"goal_buffer": GoalBuffer(world.space), "reset_worlds": "auto"}
-        model = hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given)
-    else:
-        env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
-        policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
-        model = ManyGoalsDQN(policy, env, seed=config.seed, device=config.device, **given)
-    model.goal_buffer.favor_rewarded(config.favored)
-    return model
+        pursuit = {"goal_buffer": GoalBuffer(world.space), "selector": hindsight.Rewarded(), "reset_worlds": "auto"}
+        return hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given)
+    env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
+    policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
+    return ManyGoalsDQN(policy, env, seed=config.seed, device=config.device, **given)
 
 
 def policy_of(model: Any, planned: bool = False) -> Any:

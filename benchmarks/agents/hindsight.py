@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch as th
 from gymnasium import spaces
+from numpy.typing import NDArray
 from stable_baselines3 import DQN, HerReplayBuffer
 from stable_baselines3.common.preprocessing import get_flattened_obs_dim, is_image_space
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -19,6 +21,7 @@ from sb3_manygoals import GoalBuffer, VecGoalBufferWrapper
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers
+from sb3_manygoals.goals.selection import UniformSelector
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, Preprocess
 
@@ -62,6 +65,14 @@ class GoalProduct(BaseFeaturesExtractor):
         states, goals = both.chunk(2)
         product: th.Tensor = self.state_embedding(states) * self.goal_embedding(goals)
         return product
+
+
+class Rewarded(UniformSelector):
+    """Half of the goals to pursue are drawn among the rewarded ones, once there are some."""
+
+    def select(self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        ids, rewarded = super().select(goal_buffer, current_ids, rng), np.flatnonzero(goal_buffer.rewards > 0.0)
+        return np.where(rng.random(len(ids)) < 0.5, rng.choice(rewarded, len(ids)), ids) if len(rewarded) else ids
 
 
 class ResumableHerReplayBuffer(HerReplayBuffer):

@@ -26,9 +26,8 @@ COMMON: Options = {"eval_episodes": 20, "patience": 5}
 
 AGENTS: dict[str, Options] = {
     "many_goals": COMMON,
-    "many_goals-favored": {**COMMON, "favored": 0.25},
     **{name: {**COMMON, "agent": name} for name in ("ppo", "a2c", "dqn")},
-    "hindsight": {**COMMON, "agent": "hindsight", "favored": 0.5, "agent_kwargs": {"max_episode_steps": 200}},
+    "hindsight": {**COMMON, "agent": "hindsight", "agent_kwargs": {"max_episode_steps": 200}},
 }
 
 SCRATCH: dict[str, Options] = {

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
-from sb3_manygoals.checks import check_count, check_number
+from sb3_manygoals.checks import check_count
 from sb3_manygoals.goals.table import UNKNOWN, ObservationTable
 from sb3_manygoals.memory import check_memory
 
@@ -50,7 +50,6 @@ class GoalBuffer:
         self.observation_space = observation_space
         self.capacity = check_count("capacity", capacity, of="goals")
         self.n_added, self.n_recurred = 0, 0
-        self.rewarded_share = 0.0
         self._n, self._warned = 0, False
         check_memory(f"a goal buffer of capacity {self.capacity}", self.memory_to_come, "choose a smaller capacity")
         self.labels: NDArray[np.float64] = np.zeros((self.capacity + 1, 3))
@@ -144,40 +143,22 @@ class GoalBuffer:
         means: NDArray[np.float64] = np.divide(sums, arrivals, out=np.full(len(self), np.nan), where=arrivals > 0)
         return means
 
-    def favor_rewarded(self, share: float) -> None:
-        """
-        From now on, draw a share of all goals, of updates and of behavior, among those whose mean reward is positive. Only the
-        ``UniformSelector`` heeds it.
-
-        :param share: in [0, 1); a ValueError if it is not
-        """
-        self.rewarded_share = check_number("share", share, "[0, 1)")
-
-    def _favored(self, ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Uniform draws, some of the last ones replaced."""
-        rewarded = np.flatnonzero(self.rewards > 0.0) if self.rewarded_share else ids[:0]
-        if len(rewarded):
-            n = rng.binomial(len(ids), self.rewarded_share)
-            ids[len(ids) - n :] = rng.choice(rewarded, n)
-        return ids
-
     def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """
-        Draw goals uniformly, with replacement, see :meth:`favor_rewarded`.
+        Draw goals uniformly, with replacement.
 
         :return: ids, shape ``(n,)`` int64; a ValueError if the buffer is empty or ``n`` is not positive
         """
         if len(self) == 0:
             raise ValueError("cannot sample from an empty goal buffer: add observations first")
-        return self._favored(rng.integers(len(self), size=check_count("n", n)), rng)
+        return rng.integers(len(self), size=check_count("n", n))
 
     def sample_others(self, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """As :meth:`sample_ids`, one for each environment. The current one is drawn only if no other goal can be."""
         avoid = (current_ids != UNKNOWN) & (len(self) > 1)
         ids: NDArray[np.int64] = rng.integers(len(self) - avoid, size=len(current_ids))
         ids += avoid & (ids >= current_ids)  # a draw from one goal fewer, moved up past the current one
-        others = self._favored(ids.copy(), rng)
-        return np.where(others == current_ids, ids, others)
+        return ids
 
     def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether each observation of a batch may never become a goal, shape ``(n,)``."""
@@ -194,9 +175,8 @@ class GoalBuffer:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """Capacity, held-out observations and share of rewarded goals."""
-        held_out = self._held_out.observations.copy()
-        return {"capacity": self.capacity, "held_out": held_out, "rewarded_share": self.rewarded_share}
+        """Capacity and held-out observations."""
+        return {"capacity": self.capacity, "held_out": self._held_out.observations.copy()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """
@@ -230,7 +210,6 @@ class GoalBuffer:
             "held_out": self._held_out.observations.copy(),
             "n_added": self.n_added,
             "n_recurred": self.n_recurred,
-            "rewarded_share": self.rewarded_share,
             "labels": self.labels[np.r_[: len(self), -1]],
         }
 
@@ -250,7 +229,6 @@ class GoalBuffer:
         self._numbers[: len(numbers)] = numbers
         self._goal_ids[numbers] = np.arange(len(numbers))
         self.n_added, self.n_recurred = state["n_added"], state["n_recurred"]
-        self.rewarded_share = float(state["rewarded_share"])
         self.labels[:] = 0.0
         self.labels[np.r_[: len(self), -1]] = state["labels"]
 

@@ -187,7 +187,6 @@ class GoalDQN(DQN):
             if self.goal_buffer is None and self.goal_rules is not None and not self.goals_in_replay:  # the model was loaded
                 rules = self.goal_rules
                 known = GoalBuffer(self.observation_space["observation"], rules["capacity"], rules["held_out"])
-                known.favor_rewarded(rules["rewarded_share"])
                 settings.setdefault("goal_buffer", known)
             env = self._pursue(env, settings, self.goals_in_replay)
         env = self._wrap_env(env)

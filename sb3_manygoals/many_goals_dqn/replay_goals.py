@@ -76,10 +76,6 @@ class ReplayGoals(GoalBuffer):
     def record(self, ids: NDArray[np.int64], rewards: NDArray[Any], ended: NDArray[np.bool_]) -> None:
         """Nothing: rewards would be forgotten with the goals."""
 
-    def favor_rewarded(self, share: float) -> None:
-        """A TypeError: no rewards are known."""
-        raise TypeError("goals in a replay memory are forgotten, and their rewards are not known")
-
     def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return self._ids_by_row[super().sample_ids(n, rng)]
 

@@ -163,8 +163,7 @@ class TDTargets(Targets):
             ids = goal_buffer.sample_ids(goal_batch_size, rng)
         if self.goal_sampling == "batch":
             met = np.unique(batch.next_ids.cpu().numpy())
-            kept = round(goal_buffer.rewarded_share * goal_batch_size)  # of the rewarded goals, which are the last ones
-            chosen = rng.permutation(met[met != UNKNOWN])[: goal_batch_size - kept]
+            chosen = rng.permutation(met[met != UNKNOWN])[:goal_batch_size]
             ids[: len(chosen)] = chosen
         goals = th.as_tensor(goal_buffer[np.maximum(ids, 0)], device=device)
         return Draw(batch, goals, th.as_tensor(ids, device=device))

@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from benchmarks.agents.hindsight import Rewarded
 from benchmarks.agents.rivals import HindsightPolicy
 from benchmarks.studies.tasks import PARTS, TasksStudyConfig
 from benchmarks.suite import Result
@@ -67,11 +68,17 @@ def test_success_and_returns_of_episodes():
     assert evaluate(Right(), Corridors(), 2, 0, 0.9, greedy=False, epsilon=1.0)[0] < 1.0
 
 
-def test_hindsight_acts_towards_what_was_rewarded():
+def test_hindsight_acts_towards_what_was_rewarded_and_half_of_its_goals_are():
     class Model:
         goal_buffer = make_model(Paid({8: 1.0}, (8,))).learn(300).goal_buffer
 
     assert HindsightPolicy(Model()).goals.argmax(axis=1).tolist() == [8]
+    goals, rng, anywhere = Model.goal_buffer, np.random.default_rng(0), np.full(4_000, -1)
+    (rewarded,) = np.flatnonzero(goals.rewards > 0)
+    share = np.mean(Rewarded().select(goals, anywhere, rng) == rewarded)
+    assert abs(share - (0.5 + 0.5 / len(goals))) < 0.03
+    goals.labels[:, 1] = 0.0
+    assert abs(np.mean(Rewarded().select(goals, anywhere, rng) == rewarded) - 1 / len(goals)) < 0.03
 
 
 def test_the_tasks_of_two_rooms_and_their_best_returns():

@@ -1,7 +1,6 @@
 """A policy for a task: rewards remembered or told, and what is refused."""
 
 import re
-import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -141,29 +140,3 @@ def test_what_cannot_be_done_is_refused(treasure):
     for wrong in (np.zeros(8, np.uint8), np.zeros((2, 3, 9), np.uint8), {"observation": np.zeros(9, np.uint8)}):
         with pytest.raises(ValueError, match="observation"):
             policy.predict(wrong)
-
-
-def test_rewarded_goals_can_be_favored(treasure, tmp_path):
-    goals = treasure.goal_buffer
-    (rewarded,) = np.flatnonzero(goals.rewards > 0)
-    rng = np.random.default_rng(0)
-    assert np.mean(goals.sample_ids(4_000, rng) == rewarded) < 0.15
-    with pytest.raises(ValueError, match=re.escape("share must be a number in [0, 1), got 1.0")):
-        goals.favor_rewarded(1.0)
-    try:
-        goals.favor_rewarded(0.5)
-        assert 0.5 < np.mean(goals.sample_ids(4_000, rng) == rewarded) < 0.6
-        currents = np.full(4_000, rewarded)
-        assert not (goals.sample_others(currents, rng) == rewarded).any()
-        assert np.mean(goals.sample_others(currents * 0 + (rewarded == 0), rng) == rewarded) > 0.5
-        goals.save(tmp_path / "goals")
-        assert GoalBuffer.load(tmp_path / "goals", goals.observation_space).rewarded_share == 0.5
-    finally:
-        goals.favor_rewarded(0.0)
-    bootstrapped = make_model(Paid({8: 1.0}, ENDS), target_class=TDTargets).learn(600)
-    bootstrapped.goal_buffer.favor_rewarded(0.9)
-    drawn = bootstrapped.targets.draw(32, 16, rng).goal_ids.numpy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        (rewarded,) = bootstrapped.goal_buffer.ids(bootstrapped.task_policy().goals)
-    assert np.mean(drawn == rewarded) > 0.5
