@@ -14,6 +14,7 @@ import pandas as pd
 import torch as th
 
 from benchmarks import recording
+from sb3_manygoals import LARGE
 
 Command = tuple[str, ...]
 
@@ -61,11 +62,8 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
         )
         for a, b, c in left_open
     ]
-    # its ways are known after ten million random steps, see docs/results/scale.md
-    targets = {"sweeps": 0, "best_weight": 1000, "near_floor": 0.1, "max_plan_bytes": 6_500_000_000, "fresh_goals": 0.3}
-    draws = {"batch_size": 256, "goal_batch_size": 16, "updates_per_step": 0.04, "buffer_size": 12_500_000}
-    settings = {"learning_starts": int(10_000_000 * config.scale), "learning_rate": 5e-4, **draws, "target_kwargs": targets}
-    mansion = ("--map", "mansion", "--most-goals", "5000", "--eval-steps", "400", "--agent-kwargs", json.dumps(settings))
+    random = json.dumps({"learning_starts": int(LARGE["learning_starts"] * config.scale)})
+    mansion = ("--map", "mansion", "--most-goals", "5000", "--eval-steps", "400", "--agent-kwargs", random)
     return {
         "tests": [("pytest", "-q", "-k", "cuda or gpu", "tests/sb3_manygoals")],
         "update": [("benchmarks", "speed-update", "--threads", "1", "--rounds", "3", "--output", str(runs))],
@@ -73,7 +71,7 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
             mastery("default", 200_000, "--most-goals", "1000", "--eval-freq", str(max(300, int(10_000 * config.scale))))
         ],
         "recipe": [mastery("paper", 3_000_000, "--most-goals", "1000", "--agent-kwargs", each) for each in recipes],
-        "mansion": [mastery("default", 12_000_000, *mansion)],
+        "mansion": [mastery("large", 32_250_000, *mansion)],
     }
 
 

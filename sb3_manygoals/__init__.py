@@ -10,7 +10,7 @@ from sb3_manygoals.auxiliary import (
 from sb3_manygoals.checkpoint.callback import ExactCheckpointCallback
 from sb3_manygoals.evaluation import MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
-from sb3_manygoals.many_goals_dqn import PAPER, ManyGoalsDQN, PlannedTargets, TDTargets
+from sb3_manygoals.many_goals_dqn import LARGE, PAPER, ManyGoalsDQN, PlannedTargets, TDTargets
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 from sb3_manygoals.tabular import TabularAllGoals
 from sb3_manygoals.vec_env import GymnasiumVecEnv
@@ -18,6 +18,7 @@ from sb3_manygoals.vec_env import GymnasiumVecEnv
 __version__ = "0.1.0"
 
 __all__ = [
+    "LARGE",
     "PAPER",
     "AuxiliaryActorCriticPolicy",
     "EpisodeBuffer",

@@ -17,10 +17,10 @@ from benchmarks.agents import hindsight
 from benchmarks.recording import RunConfig
 from benchmarks.tables import Tables
 from benchmarks.worlds import SettingError, World
-from sb3_manygoals import PAPER, GoalBuffer, GymnasiumVecEnv, ManyGoalsDQN, TabularAllGoals, TDTargets
+from sb3_manygoals import LARGE, PAPER, GoalBuffer, GymnasiumVecEnv, ManyGoalsDQN, TabularAllGoals, TDTargets
 from sb3_manygoals.goals import GoalSelector, LearningProgressSelector, UniformSelector
 
-Agent = Literal["default", "td", "paper", "table", "hindsight"]
+Agent = Literal["default", "td", "paper", "large", "table", "hindsight"]
 Selection = Literal["uniform", "learning_progress"]
 
 SELECTORS: dict[Selection, type[GoalSelector]] = {"uniform": UniformSelector, "learning_progress": LearningProgressSelector}
@@ -34,8 +34,8 @@ class AgentConfig(RunConfig):
     """The options of the agent."""
 
     agent: Agent = "default"
-    """ManyGoalsDQN as it is; with the targets of a target network; with the paper's settings; a lookup table; SB3's DQN with
-    HerReplayBuffer."""
+    """ManyGoalsDQN as it is; with the targets of a target network; with the paper's settings; with those for large worlds; a
+    lookup table; SB3's DQN with HerReplayBuffer."""
     selection: Selection = "uniform"
     """How behavior goals are selected."""
     agent_kwargs: str = "{}"
@@ -76,7 +76,7 @@ def make(
             pursuit["goal_buffer"] = GoalBuffer(world.space, 10_000 if tables is None else len(tables), never)
         if config.agent == "hindsight":
             return hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given), False
-        own: dict[str, Any] = {"td": {"target_class": TDTargets}, "paper": PAPER}.get(config.agent, {})
+        own: dict[str, Any] = {"td": {"target_class": TDTargets}, "paper": PAPER, "large": LARGE}.get(config.agent, {})
         if config.agent == "paper" and not world.is_seen:  # without pictures, no convolutions
             convolutions = ("features_extractor_class", "net_arch")
             own = own | {"policy_kwargs": {k: v for k, v in own["policy_kwargs"].items() if k not in convolutions}}

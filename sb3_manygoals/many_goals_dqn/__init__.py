@@ -1,6 +1,6 @@
 """ManyGoalsDQN: deep Q-learning of a universal value function, every transition teaching many goals."""
 
-from sb3_manygoals.many_goals_dqn.many_goals_dqn import PAPER, ManyGoalsDQN
+from sb3_manygoals.many_goals_dqn.many_goals_dqn import LARGE, PAPER, ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
@@ -8,6 +8,7 @@ from sb3_manygoals.many_goals_dqn.targets import PlannedTargets, Targets, TDTarg
 from sb3_manygoals.many_goals_dqn.task_policy import TaskPolicy
 
 __all__ = [
+    "LARGE",
     "PAPER",
     "CnnPolicy",
     "ManyGoalsDQN",

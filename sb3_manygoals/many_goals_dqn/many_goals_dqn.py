@@ -24,7 +24,7 @@ from sb3_manygoals.checks import check_number, check_whole
 from sb3_manygoals.many_goals_dqn.goal_dqn import GoalDQN
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
-from sb3_manygoals.many_goals_dqn.targets import Targets, TDTargets
+from sb3_manygoals.many_goals_dqn.targets import PlannedTargets, Targets, TDTargets
 from sb3_manygoals.memory import keep_freed_memory
 from sb3_manygoals.networks import PaddedCNN
 
@@ -66,14 +66,36 @@ update of 32 transitions x 16 goals every step, RMSProp, gamma 0.99, epsilon fro
 not give step size, target network, T and normalization; for these see ``docs/design.md``.
 """
 
+LARGE: dict[str, Any] = {
+    "learning_rate": LinearSchedule(1e-3 / 0.07, 0.0, 1.0),
+    "buffer_size": 33_000_000,
+    "learning_starts": 30_000_000,
+    "batch_size": 256,
+    "goal_batch_size": 16,
+    "target_class": PlannedTargets,
+    "target_kwargs": {
+        "sweeps": 0,
+        "max_plan_bytes": 6_500_000_000,
+        "fresh_goals": 0.3,
+        "near_floor": 0.1,
+        "best_weight": 1e4,
+    },
+}
+"""
+Settings for some hundred thousand observations, for ``ManyGoalsDQN("CnnPolicy", env, **LARGE).learn(32_250_000)``: some 150
+random steps an observation, then 90,000 updates with plans for draws of goals, whose step size falls from 1e-3. They need
+10 GB of memory, a goal buffer with room for all, and for other numbers of steps another ``learning_rate``.
+"""
+
 
 class ManyGoalsDQN(GoalDQN):
     """
     Deep Q-learning of a universal value function Q(s, a, g), in which every transition teaches many goals.
 
     Paper: "Many-Goals Reinforcement Learning" (Veeriah, Oh, Singh 2018), https://arxiv.org/abs/1806.09605. Goals are the
-    observations met so far. The defaults master worlds of some thousand observations; for the paper's settings see
-    :data:`~sb3_manygoals.many_goals_dqn.many_goals_dqn.PAPER`. Where nothing else is said, it is SB3's ``DQN``.
+    observations met so far. The defaults master worlds of some thousand observations; other settings are
+    :data:`~sb3_manygoals.many_goals_dqn.many_goals_dqn.PAPER` and, for larger worlds,
+    :data:`~sb3_manygoals.many_goals_dqn.many_goals_dqn.LARGE`. Where nothing else is said, it is SB3's ``DQN``.
 
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of :class:`ManyGoalsPolicy`
     :param env: an environment, its id, or a VecEnv; either without goals, and then it is wrapped, or already wrapped in

@@ -19,9 +19,9 @@ def test_every_step_is_a_command_that_exists(tmp_path, monkeypatch):
     for line in [*found["default"], *found["recipe"], *found["mansion"]]:
         assert command(*line[1:]).returncode == 0
     assert {config.device for config in seen} == {"cpu"}
-    assert [config.total_steps for config in seen] == [2_000] + [30_000] * 8 + [120_000]
+    assert [config.total_steps for config in seen] == [2_000] + [30_000] * 8 + [322_500]
     assert len({config.agent_kwargs for config in seen[1:-1]}) == 8
-    assert seen[-1].map == "mansion"
+    assert (seen[-1].map, seen[-1].agent) == ("mansion", "large")
 
 
 def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, capsys):

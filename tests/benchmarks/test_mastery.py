@@ -17,14 +17,14 @@ from benchmarks.agents.mastery import SELECTORS, Agent, make, merged
 from benchmarks.mastery import MasteryConfig, choose_held_out
 from benchmarks.worlds import SettingError, World
 from gym_twoRooms.layout import Layout
-from sb3_manygoals import PAPER, ManyGoalsDQN, PlannedTargets, TabularAllGoals, TDTargets, evaluation
+from sb3_manygoals import LARGE, PAPER, ManyGoalsDQN, PlannedTargets, TabularAllGoals, TDTargets, evaluation
 from tests.benchmarks.command_line import command, rows_of
 
 ROOT = Path(__file__).parents[2]
 
 SMALL, GRID = World("TwoRoomsSwitchSmall-v0"), "MiniGrid-Empty-5x5-v0"
 TINY = {"policy_kwargs": {"net_arch": [16], "embedding_dim": 8}, "batch_size": 16, "goal_batch_size": 24}
-KWARGS = {"default": TINY, "td": TINY, "paper": TINY, "table": {}, "hindsight": {"gradient_steps": 1}}
+KWARGS = {**dict.fromkeys(("default", "td", "paper", "large"), TINY), "table": {}, "hindsight": {"gradient_steps": 1}}
 """Agents made small."""
 
 QUICK = [
@@ -111,9 +111,9 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
     assert 10 < int(summary["known"]) <= n_states
     assert 0.0 <= float(summary["greedy_low"]) <= float(summary["greedy"]) <= float(summary["greedy_high"]) <= 1.0
     assert 0.3 < float(summary["ceiling"]) <= 1.0
-    targets = {"default": "PlannedTargets", "td": "TDTargets", "paper": "TDTargets"}
+    targets = {"default": "PlannedTargets", "large": "PlannedTargets", "td": "TDTargets", "paper": "TDTargets"}
     assert summary["targets"] == targets.get(agent, "")
-    assert bool(summary["plan"]) == (agent == "default")
+    assert bool(summary["plan"]) == (agent in ("default", "large"))
     assert (summary["updates"] == "") == (agent == "table")
     assert summary["updates"] != "0"
     goals = rows_of(folder / "goals.csv")
@@ -173,7 +173,7 @@ def build(**options):
 
 
 def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
-    for agent, own in (("default", {}), ("td", {"target_class": TDTargets}), ("paper", PAPER)):
+    for agent, own in (("default", {}), ("td", {"target_class": TDTargets}), ("paper", PAPER), ("large", LARGE)):
         model, plain = build(agent=agent, n_envs=1), ManyGoalsDQN("CnnPolicy", SMALL.make(), **own)
         for name in ("buffer_size", "learning_starts", "batch_size", "goal_batch_size", "gamma", "updates_per_step"):
             assert getattr(model, name) == getattr(plain, name), name

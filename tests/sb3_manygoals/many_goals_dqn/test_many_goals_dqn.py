@@ -16,7 +16,7 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, evaluate_mastery
-from sb3_manygoals.many_goals_dqn import PAPER, TDTargets
+from sb3_manygoals.many_goals_dqn import LARGE, PAPER, TDTargets
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
 from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters
@@ -121,6 +121,14 @@ def test_updates_are_as_many_as_asked_for(updates_per_step, n_envs):
     assert gradient_steps >= 1
     made = Fraction(gradient_steps, train_freq * n_envs)
     assert float(made) == pytest.approx(updates_per_step, rel=0.02)
+
+
+def test_the_settings_for_large_worlds_plan_for_draws_of_goals_after_random_steps():
+    assert LARGE["learning_rate"](1 - LARGE["learning_starts"] / 32_250_000) == pytest.approx(1e-3, rel=0.01)
+    few = {"learning_starts": 500, "target_kwargs": {**LARGE["target_kwargs"], "max_plan_bytes": 100}}
+    model = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **{**LARGE, **few}).learn(600)
+    assert model.targets.plan.is_draw
+    assert model._n_updates > 0
 
 
 def test_the_recipe_builds_the_papers_agent():
