@@ -73,13 +73,7 @@ LARGE: dict[str, Any] = {
     "batch_size": 256,
     "goal_batch_size": 16,
     "target_class": PlannedTargets,
-    "target_kwargs": {
-        "sweeps": 0,
-        "max_plan_bytes": 6_500_000_000,
-        "fresh_goals": 0.3,
-        "near_floor": 0.1,
-        "best_weight": 1e4,
-    },
+    "target_kwargs": {"sweeps": 0, "max_plan_bytes": 6_500_000_000, "fresh_goals": 0.3, "near_floor": 0.1, "best_weight": 1e4},
 }
 """
 Settings for some hundred thousand observations, for ``ManyGoalsDQN("CnnPolicy", env, **LARGE).learn(32_250_000)``: some 150

@@ -142,6 +142,7 @@ class ReplayPlan:
         # of all goals known at the last refresh: their states, and their columns in the values, -1 if they are not planned
         self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._columns: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._sweeps = 0  # of the last refresh
         self._n_drawn, self._oldest = 0, 0  # goals drawn so far; the column of the draw to be given up first
         self._prepared: tuple[Any, ...] | None = None  # of a draw: options, arrivals
 
@@ -169,9 +170,9 @@ class ReplayPlan:
         self._columns = np.full(len(goals), -1)
         self.goal_ids, self._oldest = self._draw(n_goals, len(goals)), 0
         self._columns[self.goal_ids] = np.arange(n_goals)
+        self._sweeps = sweeps
         self._prepared = self._prepare(self.is_draw or sweeps == 0)
-        for begin in range(0, n_goals, _BLOCK):
-            self._plan(slice(begin, begin + _BLOCK), sweeps)
+        self._plan_all()
 
     def rotate(self, sweeps: int) -> int:
         """Plan some fresh goals of a draw, in place of those planned longest ago. :return: how many"""
@@ -194,6 +195,10 @@ class ReplayPlan:
             return np.arange(n)
         self._n_drawn += n
         return np.random.default_rng((self._n_drawn, _DRAW_STREAM)).choice(of, n, replace=False)
+
+    def _plan_all(self) -> None:
+        for begin in range(0, len(self.goal_ids), _BLOCK):
+            self._plan(slice(begin, begin + _BLOCK), self._sweeps)
 
     def _plan(self, columns: slice, sweeps: int) -> None:
         """Values and best actions of the goals in these columns."""
@@ -328,13 +333,20 @@ class ReplayPlan:
     def get_checkpoint_state(self) -> dict[str, Any]:
         model = None if self.model is None else self.model.get_checkpoint_state()
         search = self._prepared is not None and self._prepared[-1] is not None
-        return {**{name: getattr(self, name) for name in _KEPT}, "model": model, "search": search}
+        kept = {name: getattr(self, name) for name in _KEPT}
+        if self.is_draw and self._sweeps == 0:  # gigabytes that the model gives again, to the last bit
+            kept |= {"values": self.values[:0], "best": self.best[:0]}
+        return {**kept, "model": model, "search": search}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         for name in _KEPT:
             setattr(self, name, state[name])
         self.model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
         self._prepared = self._prepare(search=True) if state["search"] else None
+        if self.model is not None and len(self.values) == 0:
+            shape = self.model.n_states, len(self.goal_ids)
+            self.values, self.best = np.empty(shape, self.values.dtype), np.full(shape, -1, dtype=self.best.dtype)
+            self._plan_all()
 
 
-_KEPT = ("values", "best", "goal_ids", "_goal_states", "_columns", "_n_drawn", "_oldest")
+_KEPT = ("values", "best", "goal_ids", "_goal_states", "_columns", "_n_drawn", "_oldest", "_sweeps")

@@ -66,6 +66,11 @@ BUILDS = {
     ),
     "planned": lambda: ("CnnPolicy", gym.make(SMALL), PLANNED),
     "several, planned": lambda: ("CnnPolicy", make_vec_env(SMALL, 2, seed=2), {**PLANNED, "updates_per_step": 1.5}),
+    "planned without chance": lambda: (
+        "CnnPolicy",
+        gym.make(SMALL),
+        {**PLANNED, "target_kwargs": {**PLANNED["target_kwargs"], "sweeps": 0}},
+    ),
     "planned, masks, worlds go on": lambda: (
         "CnnPolicy",
         native(3),
