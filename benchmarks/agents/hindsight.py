@@ -72,7 +72,8 @@ class Rewarded(UniformSelector):
 
     def select(self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         ids, rewarded = super().select(goal_buffer, current_ids, rng), np.flatnonzero(goal_buffer.rewards > 0.0)
-        return np.where(rng.random(len(ids)) < 0.5, rng.choice(rewarded, len(ids)), ids) if len(rewarded) else ids
+        chosen = rng.choice(rewarded, len(ids)) if len(rewarded) else ids
+        return np.where((rng.random(len(ids)) < 0.5) & (chosen != current_ids), chosen, ids)
 
 
 class ResumableHerReplayBuffer(HerReplayBuffer):

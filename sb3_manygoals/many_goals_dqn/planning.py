@@ -128,8 +128,11 @@ class ReplayPlan:
     itself has these outcomes only.
     """
 
-    def __init__(self, gamma: float, goal_reward: float, step_reward: float, max_bytes: float = np.inf) -> None:
-        self.gamma, self.goal_reward, self.step_reward, self.max_bytes = gamma, goal_reward, step_reward, max_bytes
+    def __init__(
+        self, gamma: float, goal_reward: float, step_reward: float, sweeps: int = 100, max_bytes: float = np.inf
+    ) -> None:
+        self.gamma, self.goal_reward, self.step_reward = gamma, goal_reward, step_reward
+        self.sweeps, self.max_bytes = sweeps, max_bytes
         self.unreachable_value = step_reward / (1.0 - gamma)
         self.horizon = self.unreachable_value + (goal_reward - self.unreachable_value) * np.exp(-3.0)
         """Of a goal 3 / (1 - gamma) steps away, or reached at once with probability 0.05. Values below count as unknown."""
@@ -142,7 +145,6 @@ class ReplayPlan:
         # of all goals known at the last refresh: their states, and their columns in the values, -1 if they are not planned
         self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._columns: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._sweeps = 0  # of the last refresh
         self._n_drawn, self._oldest = 0, 0  # goals drawn so far; the column of the draw to be given up first
         self._prepared: tuple[Any, ...] | None = None  # of a draw: options, arrivals
 
@@ -151,7 +153,7 @@ class ReplayPlan:
         """Whether there were more goals than fit when this was planned."""
         return len(self.goal_ids) < len(self._columns)
 
-    def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, sweeps: int) -> None:
+    def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer) -> None:
         """Plan for the goals in a new model. A MemoryError if the values would not fit into memory."""
         assert replay.states is not None
         of_actions = np.min_scalar_type(-replay.tried.shape[1])
@@ -165,16 +167,15 @@ class ReplayPlan:
                 self.values[: len(before), : before.shape[1]] = before
             self.best = np.full((n_states, n_goals), -1, dtype=of_actions)
         model = ReplayModel.of(replay)
-        self.model = model if sweeps else model.likeliest()
+        self.model = model if self.sweeps else model.likeliest()
         self._goal_states = replay.states.ids(goals.observations)
         self._columns = np.full(len(goals), -1)
         self.goal_ids, self._oldest = self._draw(n_goals, len(goals)), 0
         self._columns[self.goal_ids] = np.arange(n_goals)
-        self._sweeps = sweeps
-        self._prepared = self._prepare(self.is_draw or sweeps == 0)
+        self._prepared = self._prepare(self.is_draw or self.sweeps == 0)
         self._plan_all()
 
-    def rotate(self, sweeps: int) -> int:
+    def rotate(self) -> int:
         """Plan some fresh goals of a draw, in place of those planned longest ago. :return: how many"""
         begin, others = self._oldest, np.flatnonzero(self._columns < 0)
         chosen = slice(begin, min(begin + _BLOCK, begin + len(others), len(self.goal_ids)))
@@ -182,7 +183,7 @@ class ReplayPlan:
         self.goal_ids[chosen] = others[self._draw(chosen.stop - begin, len(others))]
         self._columns[self.goal_ids[chosen]] = np.arange(begin, chosen.stop)
         self._oldest = chosen.stop % len(self.goal_ids)
-        self._plan(chosen, sweeps)
+        self._plan(chosen)
         return chosen.stop - begin
 
     def _prepare(self, search: bool) -> tuple[Any, ...]:
@@ -198,9 +199,9 @@ class ReplayPlan:
 
     def _plan_all(self) -> None:
         for begin in range(0, len(self.goal_ids), _BLOCK):
-            self._plan(slice(begin, begin + _BLOCK), self._sweeps)
+            self._plan(slice(begin, begin + _BLOCK))
 
-    def _plan(self, columns: slice, sweeps: int) -> None:
+    def _plan(self, columns: slice) -> None:
         """Values and best actions of the goals in these columns."""
         assert self._prepared is not None
         order, place, options, arrivals = self._prepared
@@ -209,7 +210,7 @@ class ReplayPlan:
             for column, state in enumerate(goal_states, columns.start):
                 self.values[:, column] = self._shortest(arrivals, state)
         values = self.values[order, columns]
-        self.best[order, columns] = self._iterate(options, place, values, goal_states, sweeps)
+        self.best[order, columns] = self._iterate(options, place, values, goal_states)
         self.values[order, columns] = values
 
     def _shortest(self, arrivals: csr_array, goal_state: int) -> NDArray[np.float32]:
@@ -233,7 +234,6 @@ class ReplayPlan:
         place: NDArray[np.int64],
         values: NDArray[np.float32],
         goal_states: NDArray[np.int64],
-        sweeps: int,
     ) -> NDArray[np.int64]:
         """Change the values of some goals in place and return their best actions, both in the order of the options."""
         actions = np.full(values.shape, -1)
@@ -251,7 +251,7 @@ class ReplayPlan:
         n_first = len(options[0].actions)
         tolerance = _TOLERANCE * (self.goal_reward - self.step_reward)
         returns = self._returns(values, achieved)
-        for sweep in range(1, sweeps + 1):
+        for sweep in range(1, self.sweeps + 1):
             best = action_values(0)
             for number in range(1, len(options)):
                 found = action_values(number)
@@ -334,7 +334,7 @@ class ReplayPlan:
         model = None if self.model is None else self.model.get_checkpoint_state()
         search = self._prepared is not None and self._prepared[-1] is not None
         kept = {name: getattr(self, name) for name in _KEPT}
-        if self.is_draw and self._sweeps == 0:  # gigabytes that the model gives again, to the last bit
+        if self.is_draw and self.sweeps == 0:  # gigabytes that the model gives again, to the last bit
             kept |= {"values": self.values[:0], "best": self.best[:0]}
         return {**kept, "model": model, "search": search}
 
@@ -349,4 +349,4 @@ class ReplayPlan:
             self._plan_all()
 
 
-_KEPT = ("values", "best", "goal_ids", "_goal_states", "_columns", "_n_drawn", "_oldest", "_sweeps")
+_KEPT = ("values", "best", "goal_ids", "_goal_states", "_columns", "_n_drawn", "_oldest")

@@ -231,7 +231,7 @@ class PlannedTargets(Targets):
         if near_decay < 1.0 and learner.gamma == 0.0:
             raise ValueError(f"near_decay must be 1 if gamma is 0, as values do not tell distances then, got {near_decay!r}")
         self.initial_value = learner.goal_reward  # that of a goal reached, so that distances grow from 0
-        self.plan = ReplayPlan(*learner.rewards, check_whole("max_plan_bytes", max_plan_bytes))
+        self.plan = ReplayPlan(*learner.rewards, self.sweeps, check_whole("max_plan_bytes", max_plan_bytes))
         self.fresh_goals = check_number("fresh_goals", fresh_goals, "[0, inf)")
         self.routes = Routes(self.plan)
         self._due = 0.0  # goals to be exchanged
@@ -249,7 +249,7 @@ class PlannedTargets(Targets):
         again = at is not None and not at <= num_timesteps < max(self.growth, 1.01 / _LAST_PLAN) * at
         if round_ != self._round or again:
             self._round = round_
-            self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer, self.sweeps)
+            self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer)
             self.planned_at = num_timesteps
             known = float((self.plan.best >= 0).mean()) if self.plan.is_draw and round_ == 0 else 1.0
             if known < _FEW_WAYS:
@@ -266,7 +266,7 @@ class PlannedTargets(Targets):
         assert replay.states is not None
         self._due += self.fresh_goals if self.plan.is_draw else 0.0
         while self._due >= 1.0:
-            self._due -= self.plan.rotate(self.sweeps)
+            self._due -= self.plan.rotate()
         own = None
         if self.plan.is_draw:
             planned = self.plan.goal_ids

@@ -77,6 +77,7 @@ def test_hindsight_acts_towards_what_was_rewarded_and_half_of_its_goals_are():
     (rewarded,) = np.flatnonzero(goals.rewards > 0)
     share = np.mean(Rewarded().select(goals, anywhere, rng) == rewarded)
     assert abs(share - (0.5 + 0.5 / len(goals))) < 0.03
+    assert not (Rewarded().select(goals, np.full(4_000, rewarded), rng) == rewarded).any()
     goals.labels[:, 1] = 0.0
     assert abs(np.mean(Rewarded().select(goals, anywhere, rng) == rewarded) - 1 / len(goals)) < 0.03
 

@@ -31,7 +31,7 @@ def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(s
     model = make_model(target_class=PlannedTargets, target_kwargs=settings, policy_kwargs=PLAIN, batch_size=20)
     model.learn(60)
     targets = model.targets
-    targets.plan.refresh(model.replay_buffer, model.goal_buffer, 100)
+    targets.plan.refresh(model.replay_buffer, model.goal_buffer)
     draw = targets.draw(20, 6, np.random.default_rng(0))
     draw.batch.states[3], draw.goal_ids[2] = UNKNOWN, UNKNOWN
     for parameter in model.q_net_target.parameters():

@@ -33,8 +33,8 @@ def goals_of(cells, **kwargs):
 
 def planned(transitions, goals, sweeps, plan=None):
     """A plan, and the memory it was made in."""
-    plan, buffer = plan or ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD), filled(transitions)
-    plan.refresh(buffer, goals if isinstance(goals, GoalBuffer) else goals_of(goals), sweeps)
+    plan, buffer = plan or ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, sweeps), filled(transitions)
+    plan.refresh(buffer, goals if isinstance(goals, GoalBuffer) else goals_of(goals))
     return plan, buffer
 
 
@@ -139,8 +139,8 @@ def test_in_a_world_tried_out_everywhere_it_is_exact():
             add(buffer, state, action, there)
     goals = GoalBuffer(numbers)
     goals.add(np.arange(0, mdp.n_states, 7))
-    plan = ReplayPlan(0.99, 0.0, -0.1)
-    plan.refresh(buffer, goals, 1_000)
+    plan = ReplayPlan(0.99, 0.0, -0.1, 1_000)
+    plan.refresh(buffer, goals)
     arriving, columns = np.zeros((mdp.n_states, len(goals))), np.arange(len(goals))
     for _ in range(1_000):  # 0.99 ** 1_000 is below 1e-4
         exact = np.max([matrix @ arriving for matrix in matrices], axis=0)
@@ -155,7 +155,7 @@ def test_it_goes_on_from_what_it_knew_and_learns_of_new_states_and_goals():
     once, _ = planned(CHAIN[:6], range(1, N), 6)
     twice, _ = planned(CHAIN[:3], range(1, 4), 3)
     assert twice.values.shape == (4, 3)
-    copied = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD)
+    copied = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 3)
     copied.set_checkpoint_state(twice.get_checkpoint_state())
     for plan in (twice, copied):
         planned(CHAIN[:6], range(1, N), 3, plan)
@@ -190,10 +190,10 @@ def test_a_way_counts_as_known_up_to_three_times_the_discount_horizon():
 @given(steps, st.integers(1, N - 1))
 def test_a_draw_of_goals_is_planned_as_if_all_were_and_others_take_their_turn(transitions, n_planned):
     goals, buffer = goals_of(range(N)), filled(transitions)
-    all_goals = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD)
-    all_goals.refresh(buffer, goals, 500)
-    plan = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, max_bytes=n_planned * 5 * len(buffer.states) + 1)
-    plan.refresh(buffer, goals, 500)
+    all_goals = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 500)
+    all_goals.refresh(buffer, goals)
+    plan = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 500, n_planned * 5 * len(buffer.states) + 1)
+    plan.refresh(buffer, goals)
     seen = set()
     for _ in range(N):
         seen |= set(plan.goal_ids)
@@ -207,7 +207,7 @@ def test_a_draw_of_goals_is_planned_as_if_all_were_and_others_take_their_turn(tr
             *(np.nan_to_num(each[:, plan.goal_ids], nan=HORIZON) for each in (found, expected)), atol=0.02
         )
         assert set(ids[plan.best_actions(np.zeros(N, np.int64), ids) >= 0]) <= set(plan.goal_ids)
-        assert 1 <= plan.rotate(500) <= n_planned
+        assert 1 <= plan.rotate() <= n_planned
     assert len(seen) > n_planned
 
 
@@ -217,8 +217,8 @@ def test_where_nothing_is_left_to_chance_breadth_first_search_finds_the_values_w
         (cell, a, cell + move, False) for cell in range(36) for a, move in enumerate((1, -1, 6, -6)) if 0 <= cell + move < 36
     ]
     plan, buffer = planned(grid, range(36), 100)
-    drawn = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, max_bytes=5 * 36 * 35)
-    drawn.refresh(buffer, goals_of(range(36)), sweeps)
+    drawn = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, sweeps, 5 * 36 * 35)
+    drawn.refresh(buffer, goals_of(range(36)))
     arrivals = drawn.model.arrivals()
     for state, values in zip(drawn._goal_states[drawn.goal_ids], drawn.values.T, strict=True):
         expected = plan.values[:, plan._goal_states == state][:, 0]
@@ -238,9 +238,9 @@ def test_without_sweeps_only_the_most_frequent_outcomes_count():
 
 def test_more_states_or_pairs_than_there_is_room_for(monkeypatch):
     buffer = filled([(0, 1, 1, False), (1, 1, 2, False), (2, 1, 3, False)], max_states=2)
-    plan, more = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD), goals_of([1, 3, 5])
-    plan.refresh(buffer, goals_of([1, 3]), 5)
+    plan, more = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 5), goals_of([1, 3, 5])
+    plan.refresh(buffer, goals_of([1, 3]))
     np.testing.assert_allclose(plan.values, [[GOAL_REWARD, NEVER], [NEVER, NEVER]])
     monkeypatch.setattr("sb3_manygoals.memory.available_memory", lambda: 10)
     with pytest.raises(MemoryError, match=r"planning would take .* fewer max_plan_bytes in target_kwargs"):
-        plan.refresh(buffer, more, 5)
+        plan.refresh(buffer, more)

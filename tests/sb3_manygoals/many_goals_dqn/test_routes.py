@@ -15,7 +15,7 @@ def routes_to(transitions, cells, rng=None):
     buffer, goals = filled(transitions), GoalBuffer(CELLS)
     goals.add(np.unique([cell for here, _, there, _ in transitions for cell in (here, there)]))
     plan = ReplayPlan(0.99, 0.0, -0.1)
-    plan.refresh(buffer, goals, 100)
+    plan.refresh(buffer, goals)
     plan.goal_ids = goals.ids(np.array(cells))
     return Routes(plan), buffer.states.ids
 
