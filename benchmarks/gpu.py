@@ -63,7 +63,7 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
         for a, b, c in left_open
     ]
     random = json.dumps({"learning_starts": int(LARGE["learning_starts"] * config.scale)})
-    mansion = ("--map", "mansion", "--most-goals", "5000", "--eval-steps", "400", "--agent-kwargs", random)
+    mansion = ("--map", "mansion", "--most-goals", "300", "--eval-steps", "400", "--agent-kwargs", random)
     return {
         "tests": [("pytest", "-q", "-k", "cuda or gpu", "tests/sb3_manygoals")],
         "update": [("benchmarks", "speed-update", "--threads", "1", "--rounds", "3", "--output", str(runs))],
