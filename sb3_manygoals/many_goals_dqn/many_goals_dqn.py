@@ -14,7 +14,7 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.utils import LinearSchedule, update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
@@ -67,7 +67,6 @@ not give step size, target network, T and normalization; for these see ``docs/de
 """
 
 LARGE: dict[str, Any] = {
-    "learning_rate": LinearSchedule(1e-3 / 0.07, 0.0, 1.0),
     "buffer_size": 33_000_000,
     "learning_starts": 30_000_000,
     "batch_size": 256,
@@ -76,9 +75,9 @@ LARGE: dict[str, Any] = {
     "target_kwargs": {"sweeps": 0, "max_plan_bytes": 6_500_000_000, "fresh_goals": 0.3, "near_floor": 0.1, "best_weight": 1e4},
 }
 """
-Settings for some hundred thousand observations, for ``ManyGoalsDQN("CnnPolicy", env, **LARGE).learn(32_250_000)``: some 150
-random steps an observation, then 90,000 updates with plans for draws of goals, whose step size falls from 1e-3. They need
-10 GB of memory, a goal buffer with room for all, and for other numbers of steps another ``learning_rate``.
+Settings for large worlds, such as 190,800 observations: ``ManyGoalsDQN("CnnPolicy", env, **LARGE).learn(32_250_000)``. Some 150
+random steps an observation, then 90,000 updates, one for 25 steps, by plans without chance. They need 10 GB of memory and a
+goal buffer with room for all. Smaller worlds need fewer ``learning_starts`` and steps.
 """
 
 
@@ -94,7 +93,8 @@ class ManyGoalsDQN(GoalDQN):
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of :class:`ManyGoalsPolicy`
     :param env: an environment, its id, or a VecEnv; either without goals, and then it is wrapped, or already wrapped in
         :class:`GoalBufferWrapper` or :class:`VecGoalBufferWrapper`. Actions must be discrete, observations single arrays
-    :param learning_rate: step size, or a function of the remaining progress from 1 to 0; by default it falls from 1e-3 to 0
+    :param learning_rate: step size, or a function of the remaining progress, from 1 when learning starts to 0; by default it
+        falls from 1e-3 to 0
     :param buffer_size: transitions in the replay memory
     :param learning_starts: environment steps, with random actions, before the first update
     :param batch_size: states or transitions in an update, S
@@ -229,7 +229,10 @@ class ManyGoalsDQN(GoalDQN):
     def train(self, gradient_steps: int, batch_size: int = 128) -> None:
         """As SB3's. A loss that is not finite is a FloatingPointError; the networks are as before this update."""
         self.policy.set_training_mode(True)
-        self._update_learning_rate(self.policy.optimizer)
+        learning = 1.0 - self.learning_starts / max(self._total_timesteps, 1)
+        rate = self.lr_schedule(min(self._current_progress_remaining / max(learning, 1e-9), 1.0))
+        update_learning_rate(self.policy.optimizer, rate)
+        self.logger.record("train/learning_rate", rate)
         if self._n_updates == 0 and self.policy.standardize:
             assert self.goal_buffer is not None
             goals = self.goal_buffer.observations

@@ -334,7 +334,7 @@ class ReplayPlan:
         model = None if self.model is None else self.model.get_checkpoint_state()
         search = self._prepared is not None and self._prepared[-1] is not None
         kept = {name: getattr(self, name) for name in _KEPT}
-        if self.is_draw and self.sweeps == 0:  # gigabytes that the model gives again, to the last bit
+        if self.sweeps == 0:  # gigabytes that the model gives again, to the last bit
             kept |= {"values": self.values[:0], "best": self.best[:0]}
         return {**kept, "model": model, "search": search}
 

@@ -192,7 +192,7 @@ class PlannedTargets(Targets):
     """
     Values from value iteration in the replay memory (:class:`~sb3_manygoals.many_goals_dqn.planning.ReplayPlan`), for worlds
     whose observations recur. The network learns the values of all actions and which of them are best, in states drawn
-    uniformly. Where the plan is of a draw of goals, states are on the ways to them instead
+    uniformly. Where the plan is of a draw of goals, or without chance, states are on the ways to its goals instead
     (:class:`~sb3_manygoals.many_goals_dqn.routes.Routes`), and half of the weight is that of each state with its own goal: in
     large worlds few other pairs are near enough to teach much. Errors are measured in steps; a step costs ``goal_reward -
     step_reward``. During training, behavior follows the plan, and exploration the counts
@@ -241,6 +241,11 @@ class PlannedTargets(Targets):
         if learner.replay_buffer.states is not learner.goal_buffer.table:
             learner.replay_buffer.keep_states(learner.goal_buffer.table)
 
+    @property
+    def _follows(self) -> bool:
+        """Whether states are drawn on the ways to goals."""
+        return self.plan.is_draw or self.sweeps == 0
+
     def before_updates(self, num_timesteps: int, progress: float) -> None:
         """Plan, when it is due; for the last time at 70% of training, so that the network has time to learn the plan."""
         round_ = min(0, math.floor(math.log(max(progress, 1e-12) / _LAST_PLAN) / math.log(self.growth)))
@@ -251,7 +256,7 @@ class PlannedTargets(Targets):
             self._round = round_
             self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer)
             self.planned_at = num_timesteps
-            known = float((self.plan.best >= 0).mean()) if self.plan.is_draw and round_ == 0 else 1.0
+            known = float((self.plan.best >= 0).mean()) if self._follows and round_ == 0 else 1.0
             if known < _FEW_WAYS:
                 what = f"the last plan knows a way for {known:.0%} of pairs of observation and goal"
                 warnings.warn(f"{what}: more random steps first, learning_starts, would teach more", stacklevel=2)
@@ -268,7 +273,7 @@ class PlannedTargets(Targets):
         while self._due >= 1.0:
             self._due -= self.plan.rotate()
         own = None
-        if self.plan.is_draw:
+        if self._follows:
             planned = self.plan.goal_ids
             columns = rng.choice(len(planned), min(goal_batch_size, len(planned)), replace=False)
             ids, n = planned[columns], math.ceil(batch_size / len(columns))

@@ -123,12 +123,16 @@ def test_updates_are_as_many_as_asked_for(updates_per_step, n_envs):
     assert float(made) == pytest.approx(updates_per_step, rel=0.02)
 
 
-def test_the_settings_for_large_worlds_plan_for_draws_of_goals_after_random_steps():
-    assert LARGE["learning_rate"](1 - LARGE["learning_starts"] / 32_250_000) == pytest.approx(1e-3, rel=0.01)
-    few = {"learning_starts": 500, "target_kwargs": {**LARGE["target_kwargs"], "max_plan_bytes": 100}}
-    model = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **{**LARGE, **few}).learn(600)
-    assert model.targets.plan.is_draw
-    assert model._n_updates > 0
+@pytest.mark.parametrize("max_plan_bytes", [100, 10_000])
+def test_the_settings_for_large_worlds_follow_ways_to_goals_after_random_steps(max_plan_bytes):
+    few = {"learning_starts": 500, "target_kwargs": {**LARGE["target_kwargs"], "max_plan_bytes": max_plan_bytes}}
+    model = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **{**LARGE, **few})
+    used = []
+    model.learn(600, lambda *_: used.append(model.policy.optimizer.param_groups[0]["lr"]) or True)
+    assert model.targets.plan.is_draw == (max_plan_bytes == 100)
+    assert model.targets.routes.states.size
+    assert model._n_updates == 4
+    assert used[526::25] == pytest.approx([0.75e-3, 0.5e-3, 0.25e-3])  # of the updates after steps 525, 550 and 575
 
 
 def test_the_recipe_builds_the_papers_agent():
