@@ -75,7 +75,7 @@ LARGE: dict[str, Any] = {
     "target_kwargs": {"sweeps": 0, "max_plan_bytes": 6_500_000_000, "fresh_goals": 0.3, "near_floor": 0.1, "best_weight": 1e4},
 }
 """
-Settings for large worlds, such as 190,800 observations: ``ManyGoalsDQN("CnnPolicy", env, **LARGE).learn(32_250_000)``. Some 150
+Settings for large worlds, for 190,800 observations ``ManyGoalsDQN("CnnPolicy", env, **LARGE).learn(32_250_000)``: some 150
 random steps an observation, then 90,000 updates, one for 25 steps, by plans without chance. They need 10 GB of memory and a
 goal buffer with room for all. Smaller worlds need fewer ``learning_starts`` and steps.
 """
