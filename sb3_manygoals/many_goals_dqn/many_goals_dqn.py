@@ -76,8 +76,7 @@ LARGE: dict[str, Any] = {
 }
 """
 Settings for large worlds, for 190,800 observations ``ManyGoalsDQN("CnnPolicy", env, **LARGE).learn(32_250_000)``: some 150
-random steps an observation, then 90,000 updates, one for 25 steps, by plans without chance. They need 10 GB of memory and a
-goal buffer with room for all. Smaller worlds need fewer ``learning_starts`` and steps.
+random steps an observation, then an update for 25 steps, by plans without chance, in 10 GB; fewer of both in smaller worlds.
 """
 
 
@@ -93,8 +92,7 @@ class ManyGoalsDQN(GoalDQN):
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of :class:`ManyGoalsPolicy`
     :param env: an environment, its id, or a VecEnv; either without goals, and then it is wrapped, or already wrapped in
         :class:`GoalBufferWrapper` or :class:`VecGoalBufferWrapper`. Actions must be discrete, observations single arrays
-    :param learning_rate: step size, or a function of the remaining progress, from 1 when learning starts to 0; by default it
-        falls from 1e-3 to 0
+    :param learning_rate: step size, or a function of the progress left, from 1 when learning starts to 0; default: 1e-3 to 0
     :param buffer_size: transitions in the replay memory
     :param learning_starts: environment steps, with random actions, before the first update
     :param batch_size: states or transitions in an update, S
@@ -229,10 +227,8 @@ class ManyGoalsDQN(GoalDQN):
     def train(self, gradient_steps: int, batch_size: int = 128) -> None:
         """As SB3's. A loss that is not finite is a FloatingPointError; the networks are as before this update."""
         self.policy.set_training_mode(True)
-        learning = 1.0 - self.learning_starts / max(self._total_timesteps, 1)
-        rate = self.lr_schedule(min(self._current_progress_remaining / max(learning, 1e-9), 1.0))
-        update_learning_rate(self.policy.optimizer, rate)
-        self.logger.record("train/learning_rate", rate)
+        learning = max(1.0 - self.learning_starts / max(self._total_timesteps, 1), 1e-9)
+        update_learning_rate(self.policy.optimizer, self.lr_schedule(min(self._current_progress_remaining / learning, 1.0)))
         if self._n_updates == 0 and self.policy.standardize:
             assert self.goal_buffer is not None
             goals = self.goal_buffer.observations
@@ -324,6 +320,7 @@ class ManyGoalsDQN(GoalDQN):
         self.logger.record("goals/known", len(self.goal_buffer))
         if self._n_updates > 0:
             self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+            self.logger.record("train/learning_rate", self.policy.optimizer.param_groups[0]["lr"])
             self.logger.record("train/loss", self._loss.item())
             self.logger.record("train/targets", type(self.targets).__name__, exclude="tensorboard")
         super().dump_logs()

@@ -241,11 +241,6 @@ class PlannedTargets(Targets):
         if learner.replay_buffer.states is not learner.goal_buffer.table:
             learner.replay_buffer.keep_states(learner.goal_buffer.table)
 
-    @property
-    def _follows(self) -> bool:
-        """Whether states are drawn on the ways to goals."""
-        return self.plan.is_draw or self.sweeps == 0
-
     def before_updates(self, num_timesteps: int, progress: float) -> None:
         """Plan, when it is due; for the last time at 70% of training, so that the network has time to learn the plan."""
         round_ = min(0, math.floor(math.log(max(progress, 1e-12) / _LAST_PLAN) / math.log(self.growth)))
@@ -256,8 +251,8 @@ class PlannedTargets(Targets):
             self._round = round_
             self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer)
             self.planned_at = num_timesteps
-            known = float((self.plan.best >= 0).mean()) if self._follows and round_ == 0 else 1.0
-            if known < _FEW_WAYS:
+            on_ways = self.plan.is_draw or self.sweeps == 0
+            if on_ways and round_ == 0 and (known := float((self.plan.best >= 0).mean())) < _FEW_WAYS:
                 what = f"the last plan knows a way for {known:.0%} of pairs of observation and goal"
                 warnings.warn(f"{what}: more random steps first, learning_starts, would teach more", stacklevel=2)
 
@@ -273,7 +268,7 @@ class PlannedTargets(Targets):
         while self._due >= 1.0:
             self._due -= self.plan.rotate()
         own = None
-        if self._follows:
+        if self.plan.is_draw or self.sweeps == 0:
             planned = self.plan.goal_ids
             columns = rng.choice(len(planned), min(goal_batch_size, len(planned)), replace=False)
             ids, n = planned[columns], math.ceil(batch_size / len(columns))
