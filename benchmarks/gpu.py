@@ -14,7 +14,6 @@ import pandas as pd
 import torch as th
 
 from benchmarks import recording
-from sb3_manygoals import LARGE
 
 Command = tuple[str, ...]
 
@@ -62,8 +61,7 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
         )
         for a, b, c in left_open
     ]
-    random = json.dumps({"learning_starts": int(LARGE["learning_starts"] * config.scale)})
-    mansion = ("--map", "mansion", "--most-goals", "300", "--eval-steps", "400", "--agent-kwargs", random)
+    mansion = ("--map", "mansion", "--most-goals", "300", "--eval-steps", "400")
     return {
         "tests": [("pytest", "-q", "-k", "cuda or gpu", "tests/sb3_manygoals")],
         "update": [("benchmarks", "speed-update", "--threads", "1", "--rounds", "3", "--output", str(runs))],

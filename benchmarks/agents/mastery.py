@@ -34,8 +34,8 @@ class AgentConfig(RunConfig):
     """The options of the agent."""
 
     agent: Agent = "default"
-    """ManyGoalsDQN as it is; with the targets of a target network; with the paper's settings; with those for large worlds; a
-    lookup table; SB3's DQN with HerReplayBuffer."""
+    """ManyGoalsDQN as it is; with the targets of a target network; with the paper's settings; with those for large worlds, 93%
+    of the steps random; a lookup table; SB3's DQN with HerReplayBuffer."""
     selection: Selection = "uniform"
     """How behavior goals are selected."""
     agent_kwargs: str = "{}"
@@ -76,7 +76,8 @@ def make(
             pursuit["goal_buffer"] = GoalBuffer(world.space, 10_000 if tables is None else len(tables), never)
         if config.agent == "hindsight":
             return hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given), False
-        own: dict[str, Any] = {"td": {"target_class": TDTargets}, "paper": PAPER, "large": LARGE}.get(config.agent, {})
+        large = LARGE | {"learning_starts": int(0.93 * config.total_steps)}
+        own: dict[str, Any] = {"td": {"target_class": TDTargets}, "paper": PAPER, "large": large}.get(config.agent, {})
         if config.agent == "paper" and not world.is_seen:  # without pictures, no convolutions
             convolutions = ("features_extractor_class", "net_arch")
             own = own | {"policy_kwargs": {k: v for k, v in own["policy_kwargs"].items() if k not in convolutions}}
