@@ -251,8 +251,7 @@ class PlannedTargets(Targets):
             self._round = round_
             self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer)
             self.planned_at = num_timesteps
-            on_ways = self.plan.is_draw or self.sweeps == 0
-            if on_ways and round_ == 0 and (known := float((self.plan.best >= 0).mean())) < _FEW_WAYS:
+            if self.plan.is_draw and round_ == 0 and (known := float((self.plan.best >= 0).mean())) < _FEW_WAYS:
                 what = f"the last plan knows a way for {known:.0%} of pairs of observation and goal"
                 warnings.warn(f"{what}: more random steps first, learning_starts, would teach more", stacklevel=2)
 
