@@ -10,15 +10,11 @@ import numpy as np
 
 
 def check_count(name: str, value: Any, least: int = 1, of: str = "") -> int:
-    """The value of the argument ``name``, a count ``of`` something. A ValueError if it is not whole, or below ``least``."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+    """The argument ``name``, a count ``of`` something, such as 1000 or 1e3. A ValueError if not whole, or below ``least``."""
+    whole = isinstance(value, (int, np.integer)) or (isinstance(value, float) and value.is_integer())
+    if not whole or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number{of and f' of {of}'}, at least {least}, got {value!r}")
     return int(value)
-
-
-def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """As :func:`check_count`, but a float such as ``1e6`` will do."""
-    return check_count(name, int(value) if isinstance(value, float) and value.is_integer() else value, least)
 
 
 def check_number(name: str, value: Any, interval: str) -> float:

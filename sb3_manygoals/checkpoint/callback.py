@@ -20,7 +20,7 @@ from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.checkpoint.folder import checkpoints, read_newest, write_checkpoint
 from sb3_manygoals.checkpoint.learner import get_generators, get_learner_state, set_algorithm_state, set_generators
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree
-from sb3_manygoals.checks import check_number, check_whole
+from sb3_manygoals.checks import check_count, check_number
 
 _LOG = ("name_to_value", "name_to_count", "name_to_excluded")  # what a logger has not written yet
 
@@ -84,7 +84,7 @@ class ExactCheckpointCallback(BaseCallback):
                 raise TypeError(f"extras[{name!r}] must have get_checkpoint_state and set_checkpoint_state, got {extra!r}")
         self.root, self.extras = Path(root), dict(extras or {})
         self.every_steps, self.every_seconds = every_steps, every_seconds
-        self.keep = None if keep is None else check_whole("keep", keep)
+        self.keep = None if keep is None else check_count("keep", keep)
         self._saved_step, self._saved_time = 0, time.monotonic()
         self._start_time = 0.0  # of this call of learn()
         self._within_rollout = False

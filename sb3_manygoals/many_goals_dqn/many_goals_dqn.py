@@ -20,7 +20,7 @@ from torch import nn
 
 from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
-from sb3_manygoals.checks import check_number, check_whole
+from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.many_goals_dqn.goal_dqn import GoalDQN
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -173,9 +173,9 @@ class ManyGoalsDQN(GoalDQN):
             policy,  # type: ignore[arg-type]
             env,  # type: ignore[arg-type]
             learning_rate,
-            check_whole("buffer_size", buffer_size),
-            check_whole("learning_starts", learning_starts, 0),
-            check_whole("batch_size", batch_size),
+            check_count("buffer_size", buffer_size),
+            check_count("learning_starts", learning_starts, 0),
+            check_count("batch_size", batch_size),
             gamma=gamma,
             replay_buffer_class=ManyGoalsReplayBuffer if replay_buffer_class is None else replay_buffer_class,
             replay_buffer_kwargs=replay_buffer_kwargs,
@@ -190,7 +190,7 @@ class ManyGoalsDQN(GoalDQN):
             seed=seed,
             _init_setup_model=False,
         )
-        self.goal_batch_size = check_whole("goal_batch_size", goal_batch_size)
+        self.goal_batch_size = check_count("goal_batch_size", goal_batch_size)
         self.updates_per_step = updates_per_step
         self.target_class = target_class
         self.target_kwargs = target_kwargs

@@ -13,7 +13,7 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 
-from sb3_manygoals.checks import check_number, check_whole
+from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.losses import best_action_loss, near_weights, pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn.exploration import CountBonus
@@ -143,7 +143,7 @@ class TDTargets(Targets):
         if initial_value is None:
             initial_value = learner.step_reward / (1.0 - learner.gamma)
         self.goal_sampling = goal_sampling
-        self.update_interval = check_whole("update_interval", update_interval)
+        self.update_interval = check_count("update_interval", update_interval)
         self.tau = check_number("tau", tau, "[0, 1]")
         self.initial_value = check_number("initial_value", initial_value, "(-inf, inf)")
 
@@ -223,7 +223,7 @@ class PlannedTargets(Targets):
     ) -> None:
         super().__init__(learner)
         self.growth = check_number("growth", growth, "(1, inf)")
-        self.sweeps = check_whole("sweeps", sweeps, least=0)
+        self.sweeps = check_count("sweeps", sweeps, least=0)
         self.near_decay = check_number("near_decay", near_decay, "(0, 1]")
         self.near_floor = check_number("near_floor", near_floor, "(0, inf)")
         self.best_weight = check_number("best_weight", best_weight, "[0, inf)")
@@ -231,7 +231,7 @@ class PlannedTargets(Targets):
         if near_decay < 1.0 and learner.gamma == 0.0:
             raise ValueError(f"near_decay must be 1 if gamma is 0, as values do not tell distances then, got {near_decay!r}")
         self.initial_value = learner.goal_reward  # that of a goal reached, so that distances grow from 0
-        self.plan = ReplayPlan(*learner.rewards, self.sweeps, check_whole("max_plan_bytes", max_plan_bytes))
+        self.plan = ReplayPlan(*learner.rewards, self.sweeps, check_count("max_plan_bytes", max_plan_bytes))
         self.fresh_goals = check_number("fresh_goals", fresh_goals, "[0, inf)")
         self.routes = Routes(self.plan)
         self._due = 0.0  # goals to be exchanged
@@ -249,7 +249,11 @@ class PlannedTargets(Targets):
         again = at is not None and not at <= num_timesteps < max(self.growth, 1.01 / _LAST_PLAN) * at
         if round_ != self._round or again:
             self._round = round_
+            fitted = not self.plan.is_draw
             self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer)
+            if fitted and self.plan.is_draw and self.sweeps:
+                what = f"{len(self.plan.goal_ids)} of {len(self.learner.goal_buffer)} goals fit into max_plan_bytes"
+                warnings.warn(f"{what}, so plans are of draws of goals; the settings LARGE are for such worlds", stacklevel=2)
             self.planned_at = num_timesteps
             if self.plan.is_draw and round_ == 0 and (known := float((self.plan.best >= 0).mean())) < _FEW_WAYS:
                 what = f"the last plan knows a way for {known:.0%} of pairs of observation and goal"

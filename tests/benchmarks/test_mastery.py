@@ -168,8 +168,7 @@ def test_some_goals_of_a_map_in_a_file_are_measured_and_those_held_out_are_never
 
 
 def build(**options):
-    options = {"agent_kwargs": "{}"} | options
-    return make(config(**options), SMALL, SMALL.tables)[0]
+    return make(config(**{"agent_kwargs": "{}"} | options), SMALL, SMALL.tables)[0]
 
 
 def test_the_default_is_the_learners_own_and_the_paper_its_recipe():

@@ -136,7 +136,7 @@ LEARNERS = {
 
 @pytest.mark.usefixtures("no_sync")
 @pytest.mark.parametrize("name", LEARNERS)
-@pytest.mark.filterwarnings("ignore:the last plan knows a way")
+@pytest.mark.filterwarnings("ignore:the last plan knows a way", "ignore:.* goals fit into max_plan_bytes")
 def test_the_end_is_the_same(name, tmp_path):
     few = {} if name in BUILDS else {"stops": (35, 81), "steps": 110}
     end, extras = assert_the_end_is_the_same(LEARNERS[name], tmp_path / "runs", **few)

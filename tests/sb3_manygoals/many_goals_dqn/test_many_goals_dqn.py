@@ -126,8 +126,7 @@ def test_updates_are_as_many_as_asked_for(updates_per_step, n_envs):
 @pytest.mark.parametrize("max_plan_bytes", [100, 10_000])
 def test_the_settings_for_large_worlds_follow_ways_to_goals_after_random_steps(max_plan_bytes):
     few = {"learning_starts": 500, "target_kwargs": {**LARGE["target_kwargs"], "max_plan_bytes": max_plan_bytes}}
-    model = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **{**LARGE, **few})
-    used = []
+    model, used = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **{**LARGE, **few}), []
     model.learn(600, lambda *_: used.append(model.policy.optimizer.param_groups[0]["lr"]) or True)
     assert model.targets.plan.is_draw == (max_plan_bytes == 100)
     assert model.targets.routes.states.size
