@@ -87,6 +87,7 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
         "ortho_init": config.ortho_init,
         "features_extractor_class": config.kind.extractor(),
         "features_extractor_kwargs": {"features_dim": config.features_dim},
+        "channels_last": False if config.world == "minatar" else None,  # Seaquest's pictures are cubes
     }
     common: dict[str, Any] = {
         "learning_rate": config.pretraining_learning_rate or config.learning_rate,

@@ -36,6 +36,7 @@ class RewardPredictionPolicy(BasePolicy):
     :param lr_schedule: learning rate, a function of the remaining progress
     :param net_arch: widths of the layers after the features extractor; by default two of 256
     :param ortho_init: whether the trunk's weights begin orthogonal, as in SB3's actor-critics
+    :param channels_last: whether the last axis of images holds the channels. None: as the shape tells
     :param kwargs: as SB3 has them: ``features_extractor_class``, ``normalize_images`` and so on; ``optimizer_class`` is
         RMSProp in TensorFlow's form by default, as in the paper's ManyGoalsDQN
     """
@@ -49,6 +50,7 @@ class RewardPredictionPolicy(BasePolicy):
         lr_schedule: Schedule,
         net_arch: list[int] | None = None,
         ortho_init: bool = False,
+        channels_last: bool | None = None,
         **kwargs: Any,
     ) -> None:
         optimizer_class = kwargs.setdefault("optimizer_class", RMSpropTFLike)
@@ -56,7 +58,8 @@ class RewardPredictionPolicy(BasePolicy):
             kwargs["optimizer_kwargs"] = {"alpha": 0.99, "eps": 1e-5}
         super().__init__(observation_space, action_space, **kwargs)
         self.net_arch, self.ortho_init = [256, 256] if net_arch is None else net_arch, ortho_init
-        preprocess = Preprocess(observation_space, self.normalize_images)
+        preprocess = Preprocess(observation_space, self.normalize_images, channels_last=channels_last)
+        self.channels_last = channels_last
         extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
         self.trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, nn.ReLU, ortho_init=ortho_init)
         self.head = nn.Linear(features_dim, REWARD_CLASSES)
@@ -71,15 +74,14 @@ class RewardPredictionPolicy(BasePolicy):
         return th.randint(int(self.action_space.n), (len(observation),), device=self.device)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        names = ("net_arch", "ortho_init", "features_extractor_class", "features_extractor_kwargs")
+        names = ("net_arch", "ortho_init", "channels_last", "features_extractor_class", "features_extractor_kwargs")
         given = {name: getattr(self, name) for name in (*names, "optimizer_class", "optimizer_kwargs")}
         return {**super()._get_constructor_parameters(), "lr_schedule": self._dummy_schedule, **given}
 
 
 class _CnnPolicy(RewardPredictionPolicy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        defaults: dict[str, Any] = {"features_extractor_class": PaddedCNN, "net_arch": []}
-        super().__init__(*args, **defaults | kwargs)
+        super().__init__(*args, **{"features_extractor_class": PaddedCNN, "net_arch": [], **kwargs})
 
 
 class RewardPredictor(OffPolicyAlgorithm):
@@ -97,8 +99,7 @@ class RewardPredictor(OffPolicyAlgorithm):
     :param learning_starts: steps before the first update
     :param batch_size: transitions in an update
     :param n_stack: frames in an observation along its first axis, which are kept once each
-    :param _init_setup_model: whether to build the network now
-    :param kwargs: as SB3's off-policy algorithms have them: ``train_freq``, ``policy_kwargs``, ``seed`` and so on
+    :param kwargs: as SB3's off-policy algorithms have them: ``train_freq``, ``policy_kwargs``, ``seed``, ``_init_setup_model``
     :raises ValueError: if a number makes no sense, or the policy is not known
     :raises MemoryError: if the replay memory, once full, does not fit into the memory that is available
     """

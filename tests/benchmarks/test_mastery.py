@@ -265,8 +265,7 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("agent", "world"),
-    [*((agent, "FrozenLake8x8-v1") for agent in ("td", "table", "hindsight")), ("default", GRID)],
+    ("agent", "world"), [*((agent, "FrozenLake8x8-v1") for agent in ("td", "table", "hindsight")), ("default", GRID)]
 )
 def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path):
     if world == GRID:

@@ -67,6 +67,13 @@ def test_a_run_begins_with_the_trunk_and_has_all_its_steps_and_files(agent, tmp_
         assert th.equal(tensor, trunk[1].state_dict()[name.split(".", 1)[1]] if is_trunk else untrained[name])
 
 
+@pytest.mark.parametrize("agent", ["many_goals", "reward_prediction"])
+def test_pictures_that_are_cubes_have_their_channels_first(agent):
+    pytest.importorskip("minatar")
+    policy = make_learner(replace(WORLDS["minatar"], game="seaquest", agent=agent)).policy
+    assert policy.channels_last is type(policy)(**policy._get_constructor_parameters()).channels_last is False
+
+
 class Killed(BaseException):
     pass
 

@@ -79,15 +79,12 @@ def test_pairwise_values_are_those_of_every_pair_by_itself(head):
 def test_images_whose_shape_leaves_open_which_axis_holds_the_channels_are_refused_until_it_is_stated(shape, policy_class):
     space = spaces.Box(0, 255, shape, np.uint8)
     arguments = goal_space(space), spaces.Discrete(3), lambda _: 1e-3
-    with pytest.raises(
-        ValueError, match=r'do not tell which axis holds the channels: give policy_kwargs={"channels_last": True}'
-    ):
+    with pytest.raises(ValueError, match=r'do not tell which axis .* give policy_kwargs={"channels_last": True}'):
         policy_class(*arguments)
     for channels_last, expected in ((True, (shape[2], *shape[:2])), (False, shape)):
         policy = policy_class(*arguments, channels_last=channels_last, embedding_dim=4)
         assert policy.q_net.trunk[0].space.shape == expected
-        again = policy_class(**policy._get_constructor_parameters())
-        assert again.q_net.trunk[0].space.shape == expected
+        assert policy_class(**policy._get_constructor_parameters()).q_net.trunk[0].space.shape == expected
 
 
 @pytest.mark.parametrize(

@@ -201,8 +201,7 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize(
-    ("number", "make", "end"),
-    [(signal.SIGINT, forked, ("interrupted\n", 0)), (signal.SIGTERM, alone, ("", -signal.SIGTERM))],
+    ("number", "make", "end"), [(signal.SIGINT, forked, ("interrupted\n", 0)), (signal.SIGTERM, alone, ("", -signal.SIGTERM))]
 )
 def test_told_to_end_it_saves_first(number, make, end, tmp_path):
     script = textwrap.dedent(SCRIPT.format(path=sys.path, root=str(tmp_path), make=make.__name__))

@@ -158,8 +158,7 @@ def _knowing_all():
 
 
 @pytest.mark.parametrize(
-    ("deadly", "base", "reset_worlds"),
-    [(False, DummyVecEnv, True), (True, DummyVecEnv, False), (True, SubprocVecEnv, True)],
+    ("deadly", "base", "reset_worlds"), [(False, DummyVecEnv, True), (True, DummyVecEnv, False), (True, SubprocVecEnv, True)]
 )
 def test_around_the_vector_is_the_same_as_around_each(deadly, base, reset_worlds):
     settings = {"max_episode_steps": 7, "reset_worlds": reset_worlds}
