@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 
-def check_count(name: str, value: Any, least: int = 1, of: str = "") -> int:
-    """The argument ``name``, a count ``of`` something, such as 1000 or 1e3. A ValueError if not whole, or below ``least``."""
-    whole = isinstance(value, (int, np.integer)) or (isinstance(value, float) and value.is_integer())
-    if not whole or isinstance(value, bool) or value < least:
+def check_count(name: str, value: Any, least: int = 1, of: str = "", floats: bool = False) -> int:
+    """The argument ``name``, a count ``of`` something, with ``floats`` also 1e3. A ValueError if not whole or below ``least``."""
+    value = int(value) if floats and isinstance(value, float) and value.is_integer() else value
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number{of and f' of {of}'}, at least {least}, got {value!r}")
     return int(value)
 

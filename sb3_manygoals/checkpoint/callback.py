@@ -84,7 +84,7 @@ class ExactCheckpointCallback(BaseCallback):
                 raise TypeError(f"extras[{name!r}] must have get_checkpoint_state and set_checkpoint_state, got {extra!r}")
         self.root, self.extras = Path(root), dict(extras or {})
         self.every_steps, self.every_seconds = every_steps, every_seconds
-        self.keep = None if keep is None else check_count("keep", keep)
+        self.keep = None if keep is None else check_count("keep", keep, floats=True)
         self._saved_step, self._saved_time = 0, time.monotonic()
         self._start_time = 0.0  # of this call of learn()
         self._within_rollout = False

@@ -173,9 +173,9 @@ class ManyGoalsDQN(GoalDQN):
             policy,  # type: ignore[arg-type]
             env,  # type: ignore[arg-type]
             learning_rate,
-            check_count("buffer_size", buffer_size),
-            check_count("learning_starts", learning_starts, 0),
-            check_count("batch_size", batch_size),
+            check_count("buffer_size", buffer_size, floats=True),
+            check_count("learning_starts", learning_starts, 0, floats=True),
+            check_count("batch_size", batch_size, floats=True),
             gamma=gamma,
             replay_buffer_class=ManyGoalsReplayBuffer if replay_buffer_class is None else replay_buffer_class,
             replay_buffer_kwargs=replay_buffer_kwargs,
@@ -190,7 +190,7 @@ class ManyGoalsDQN(GoalDQN):
             seed=seed,
             _init_setup_model=False,
         )
-        self.goal_batch_size = check_count("goal_batch_size", goal_batch_size)
+        self.goal_batch_size = check_count("goal_batch_size", goal_batch_size, floats=True)
         self.updates_per_step = updates_per_step
         self.target_class = target_class
         self.target_kwargs = target_kwargs

@@ -143,7 +143,7 @@ class TDTargets(Targets):
         if initial_value is None:
             initial_value = learner.step_reward / (1.0 - learner.gamma)
         self.goal_sampling = goal_sampling
-        self.update_interval = check_count("update_interval", update_interval)
+        self.update_interval = check_count("update_interval", update_interval, floats=True)
         self.tau = check_number("tau", tau, "[0, 1]")
         self.initial_value = check_number("initial_value", initial_value, "(-inf, inf)")
 
@@ -223,7 +223,7 @@ class PlannedTargets(Targets):
     ) -> None:
         super().__init__(learner)
         self.growth = check_number("growth", growth, "(1, inf)")
-        self.sweeps = check_count("sweeps", sweeps, least=0)
+        self.sweeps = check_count("sweeps", sweeps, least=0, floats=True)
         self.near_decay = check_number("near_decay", near_decay, "(0, 1]")
         self.near_floor = check_number("near_floor", near_floor, "(0, inf)")
         self.best_weight = check_number("best_weight", best_weight, "[0, inf)")
@@ -231,7 +231,7 @@ class PlannedTargets(Targets):
         if near_decay < 1.0 and learner.gamma == 0.0:
             raise ValueError(f"near_decay must be 1 if gamma is 0, as values do not tell distances then, got {near_decay!r}")
         self.initial_value = learner.goal_reward  # that of a goal reached, so that distances grow from 0
-        self.plan = ReplayPlan(*learner.rewards, self.sweeps, check_count("max_plan_bytes", max_plan_bytes))
+        self.plan = ReplayPlan(*learner.rewards, self.sweeps, check_count("max_plan_bytes", max_plan_bytes, floats=True))
         self.fresh_goals = check_number("fresh_goals", fresh_goals, "[0, inf)")
         self.routes = Routes(self.plan)
         self._due = 0.0  # goals to be exchanged
