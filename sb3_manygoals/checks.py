@@ -10,7 +10,7 @@ import numpy as np
 
 
 def check_count(name: str, value: Any, least: int = 1, of: str = "", floats: bool = False) -> int:
-    """The argument ``name``, a count ``of`` something, with ``floats`` also 1e3. A ValueError if not whole or below ``least``."""
+    """The argument ``name``, a count ``of`` something (``floats``: or 1e3). A ValueError if below ``least`` or not whole."""
     value = int(value) if floats and isinstance(value, float) and value.is_integer() else value
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number{of and f' of {of}'}, at least {least}, got {value!r}")
