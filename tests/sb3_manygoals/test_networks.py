@@ -77,9 +77,9 @@ def test_pairwise_values_are_those_of_every_pair_by_itself(head):
 @pytest.mark.parametrize("shape", [(10, 10, 10), (5, 5, 10), (12, 8, 10)])
 @pytest.mark.parametrize("policy_class", [CnnPolicy, MlpPolicy])
 def test_images_whose_shape_leaves_open_which_axis_holds_the_channels_are_refused_until_it_is_stated(shape, policy_class):
-    space = spaces.Box(0, 255, shape, np.uint8)
-    arguments = goal_space(space), spaces.Discrete(3), lambda _: 1e-3
-    with pytest.raises(ValueError, match=r'do not tell which axis .* give policy_kwargs={"channels_last": True}'):
+    arguments = goal_space(spaces.Box(0, 255, shape, np.uint8)), spaces.Discrete(3), lambda _: 1e-3
+    told = r'do not tell which axis holds the channels: give policy_kwargs={"channels_last": True}'
+    with pytest.raises(ValueError, match=told):
         policy_class(*arguments)
     for channels_last, expected in ((True, (shape[2], *shape[:2])), (False, shape)):
         policy = policy_class(*arguments, channels_last=channels_last, embedding_dim=4)

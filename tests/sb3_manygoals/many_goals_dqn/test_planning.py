@@ -155,8 +155,7 @@ def test_it_goes_on_from_what_it_knew_and_learns_of_new_states_and_goals():
     once, _ = planned(CHAIN[:6], range(1, N), 6)
     twice, _ = planned(CHAIN[:3], range(1, 4), 3)
     assert twice.values.shape == (4, 3)
-    copied = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 3)
-    copied.set_checkpoint_state(twice.get_checkpoint_state())
+    (copied := ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 3)).set_checkpoint_state(twice.get_checkpoint_state())
     for plan in (twice, copied):
         planned(CHAIN[:6], range(1, N), 3, plan)
     np.testing.assert_equal(copied.get_checkpoint_state(), twice.get_checkpoint_state())
@@ -231,9 +230,10 @@ def test_where_nothing_is_left_to_chance_breadth_first_search_finds_the_values_w
 def test_without_sweeps_only_the_most_frequent_outcomes_count():
     common, rare = [(0, 0, 1, False)] * 3 + [(1, 0, 2, False)] * 2, [(0, 0, 2, False)] * 2 + [(1, 0, 0, True), (0, 0, 0, True)]
     plans = planned(common + rare, [1, 2], 0)[0], planned(common, [1, 2], 100)[0]
-    values = [plan.action_values(np.arange(3), np.arange(2)) for plan in plans]
-    np.testing.assert_allclose(*values)
+    np.testing.assert_allclose(*(values := [plan.action_values(np.arange(3), np.arange(2)) for plan in plans]))
     assert np.isfinite(values[0][0]).any()
+    (copied := ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 0)).set_checkpoint_state(plans[0].get_checkpoint_state())
+    np.testing.assert_equal((copied.values, copied.best), (plans[0].values, plans[0].best))  # all goals, planned again
 
 
 def test_more_states_or_pairs_than_there_is_room_for(monkeypatch):
