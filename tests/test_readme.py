@@ -17,7 +17,6 @@ SHORTER = {
         "learn(60_000": "learn(200",
         "learn(2_000": "learn(200",
         "learn(20_000": "learn(2_000",
-        "30_000 - model": "200 - model",
     },
 }
 
@@ -38,7 +37,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
         code = code.replace(long, short)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, page, "exec"), {})
-    assert list((tmp_path / "run" / "checkpoints").iterdir())
+    assert "ExactCheckpointCallback(" not in code or list((tmp_path / "run" / "checkpoints").iterdir())
     if page == "README.md":
         rate = float(capsys.readouterr().out.split()[0])
         assert 0.0 <= rate <= 1.0
