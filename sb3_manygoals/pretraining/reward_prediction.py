@@ -161,7 +161,7 @@ class RewardPredictor(OffPolicyAlgorithm):
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         for _ in range(gradient_steps):
-            batch = self.replay_buffer.sample(batch_size)
+            batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
             loss = reward_prediction_losses(self.policy(batch.observations), batch.rewards[:, 0]).mean()
             guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
             self.policy.optimizer.zero_grad()

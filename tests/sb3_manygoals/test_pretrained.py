@@ -10,6 +10,7 @@ def test_the_agent_of_the_papers_map_reaches_its_goals():
     model = load_pretrained("TwoRoomsSwitch-v0", device="cpu")
     goals = model.goal_buffer.observations
     assert len(goals) == 5728
+    assert model.exploration_rate == 0.1  # for predict() without deterministic=True
     some = goals[::57]
     worlds = gym.make_vec("TwoRoomsSwitch-v0", num_envs=len(some))
     assert evaluate_mastery(model, worlds, some, seed=0).rate > 0.98
