@@ -185,5 +185,5 @@ def frame_bytes(rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, n_st
     :return: bytes of the observations and next observations of a replay memory, if no episode starts in it. A start adds a
         frame, or up to ``n_stack``
     """
-    frame: int = sys.getsizeof(b"") + math.prod(shape) * np.dtype(dtype).itemsize // n_stack
+    frame: int = sys.getsizeof(b"") + math.prod(shape) * np.dtype(dtype).itemsize // check_count("n_stack", n_stack)
     return (1 + n_envs * n_stack + rows) * frame + 2 * rows * n_stack * 8  # and the references to them

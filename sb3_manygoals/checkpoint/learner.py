@@ -62,14 +62,14 @@ def get_learner_state(model: BaseAlgorithm) -> Any:
         rollout starts
     :return: as :func:`get_algorithm_state`
     :raises TypeError: if it is another one of SB3's algorithms
-    :raises CheckpointError: if it explores by gSDE, whose noise was drawn before a checkpoint can be written
+    :raises CheckpointError: if it explores by gSDE, whose noise was drawn before a checkpoint can be written, or has an LSTM
     """
     if hasattr(model, "get_checkpoint_state"):
         return model.get_checkpoint_state()
     if not isinstance(model, OnPolicyAlgorithm):
         raise TypeError(f"model must have get_checkpoint_state and set_checkpoint_state, got {type(model).__name__}")
-    if model.use_sde:
-        raise CheckpointError("use_sde: the noise of generalized state-dependent exploration cannot be saved")
+    if model.use_sde or hasattr(model, "_last_lstm_states"):
+        raise CheckpointError("neither the noise of use_sde nor the LSTM states of RecurrentPPO can be saved")
     return {"algorithm": get_algorithm_state(model)}
 
 

@@ -8,12 +8,10 @@ from sb3_manygoals.pretrained import load_pretrained
 
 def test_the_agent_of_the_papers_map_reaches_its_goals():
     model = load_pretrained("TwoRoomsSwitch-v0", device="cpu")
-    goals = model.goal_buffer.observations
-    assert len(goals) == 5728
-    assert model.exploration_rate == 0.1  # for predict() without deterministic=True
-    some = goals[::57]
-    worlds = gym.make_vec("TwoRoomsSwitch-v0", num_envs=len(some))
-    assert evaluate_mastery(model, worlds, some, seed=0).rate > 0.98
+    assert (len(model.goal_buffer), model.exploration_rate) == (5728, 0.1)  # not 1: predict() without deterministic=True
+    goals = model.goal_buffer.observations[::57]
+    worlds = gym.make_vec("TwoRoomsSwitch-v0", num_envs=len(goals))
+    assert evaluate_mastery(model, worlds, goals, seed=0).rate > 0.98
     fitted = model.policy.q_net.trunk[0].mean.clone()
     assert (model.learn(1_010).policy.q_net.trunk[0].mean == fitted).all()  # inputs stay as the weights know them
 

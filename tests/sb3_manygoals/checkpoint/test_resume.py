@@ -5,6 +5,7 @@ import contextlib
 import gymnasium as gym
 import pytest
 import torch as th
+from sb3_contrib import RecurrentPPO
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
@@ -209,9 +210,10 @@ def test_bad_arguments_are_refused(kwargs, error, message, tmp_path):
         DQN("MlpPolicy", "CartPole-v1").learn(2, ExactCheckpointCallback(tmp_path, **kwargs))
 
 
-def test_noise_that_cannot_be_saved_is_refused(tmp_path):
-    model = A2C("MlpPolicy", gym.make("Pendulum-v1"), use_sde=True, device="cpu")
-    with pytest.raises(CheckpointError, match="use_sde: the noise of generalized state-dependent exploration cannot be saved"):
+@pytest.mark.parametrize("build", [lambda *a: A2C(*a, use_sde=True), lambda _, env: RecurrentPPO("MlpLstmPolicy", env)])
+def test_what_cannot_be_saved_is_refused(build, tmp_path):
+    model = build("MlpPolicy", "Pendulum-v1")
+    with pytest.raises(CheckpointError, match="neither the noise of use_sde nor the LSTM states of RecurrentPPO can be saved"):
         model.learn(10, ExactCheckpointCallback(tmp_path))
     assert model.num_timesteps == 0
 
