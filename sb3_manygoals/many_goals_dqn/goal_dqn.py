@@ -237,14 +237,14 @@ class GoalDQN(DQN):
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """
         Replace the transitions by those written by ``save_replay_buffer``; their next observations become known goals. A
-        ValueError if the model that wrote them had another ``action_masks``; ``truncate_last_traj`` is not used.
+        ValueError if the model that wrote them had another ``n_envs`` or ``action_masks``; ``truncate_last_traj`` is not used.
         """
         before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
-        if (self.replay_buffer.next_action_masks is not None) != self.action_masks:
+        found = {"n_envs": self.replay_buffer.n_envs, "action_masks": self.replay_buffer.next_action_masks is not None}
+        if found != (own := {"n_envs": self.n_envs, "action_masks": self.action_masks}):
             self.replay_buffer = before
-            found = f"action_masks={not self.action_masks}, this one has {self.action_masks}"
-            raise ValueError(f"the replay memory was saved by a model with {found}")
+            raise ValueError(f"the replay memory was saved by a model with {found}, this one has {own}")
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"
         if isinstance(self.goal_buffer, ReplayGoals):
             self.goal_buffer.replay_buffer = self.replay_buffer

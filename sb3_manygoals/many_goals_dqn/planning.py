@@ -132,8 +132,8 @@ class ReplayPlan:
         self, gamma: float, goal_reward: float, step_reward: float, sweeps: int = 100, max_bytes: float = np.inf
     ) -> None:
         self.gamma, self.goal_reward, self.step_reward = gamma, goal_reward, step_reward
-        self.sweeps, self.max_bytes = sweeps, max_bytes
-        self.unreachable_value = step_reward / (1.0 - gamma)
+        self.sweeps, self.max_bytes, self.unreachable_value = sweeps, max_bytes, step_reward / (1.0 - gamma)
+        self.step_cost = (1.0 - gamma) * goal_reward - step_reward  # by which one step more lowers a value near the goal
         self.horizon = self.unreachable_value + (goal_reward - self.unreachable_value) * np.exp(-3.0)
         """Of a goal 3 / (1 - gamma) steps away, or reached at once with probability 0.05. Values below count as unknown."""
         self.goal_ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -249,7 +249,6 @@ class ReplayPlan:
             return found if ends is None else found + ends
 
         n_first = len(options[0].actions)
-        tolerance = _TOLERANCE * (self.goal_reward - self.step_reward)
         returns = self._returns(values, achieved)
         for sweep in range(1, self.sweeps + 1):
             best = action_values(0)
@@ -259,7 +258,7 @@ class ReplayPlan:
             change = np.abs(best - values[:n_first]).max() if sweep % _CHECK_EVERY == 0 else np.inf
             values[:n_first] = best
             returns = self._returns(values, achieved)
-            if change <= tolerance:
+            if change <= _TOLERANCE * self.step_cost:
                 break
         best = action_values(0)
         actions[:n_first] = options[0].actions[:, None]

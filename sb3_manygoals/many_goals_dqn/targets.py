@@ -194,8 +194,8 @@ class PlannedTargets(Targets):
     whose observations recur. The network learns the values of all actions and which of them are best, in states drawn
     uniformly. Where the plan is of a draw of goals, or without chance, states are on the ways to its goals instead
     (:class:`~sb3_manygoals.many_goals_dqn.routes.Routes`), and half of the weight is that of each state with its own goal: in
-    large worlds few other pairs are near enough to teach much. Errors are measured in steps; a step costs ``goal_reward -
-    step_reward``. During training, behavior follows the plan, and exploration the counts
+    large worlds few other pairs are near enough to teach much. Errors are measured in steps; near its goal, one costs ``(1 -
+    gamma) goal_reward - step_reward``. During training, behavior follows the plan, and exploration the counts
     (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`).
 
     :param learner: whose network is trained
@@ -232,6 +232,8 @@ class PlannedTargets(Targets):
             raise ValueError(f"near_decay must be 1 if gamma is 0, as values do not tell distances then, got {near_decay!r}")
         self.initial_value = learner.goal_reward  # that of a goal reached, so that distances grow from 0
         self.plan = ReplayPlan(*learner.rewards, self.sweeps, check_count("max_plan_bytes", max_plan_bytes, floats=True))
+        if self.plan.step_cost <= 0.0:
+            raise ValueError("goal_reward must be greater than step_reward / (1 - gamma), that of never reaching it")
         self.fresh_goals = check_number("fresh_goals", fresh_goals, "[0, inf)")
         self.routes = Routes(self.plan)
         self._due = 0.0  # goals to be exchanged
@@ -303,7 +305,7 @@ class PlannedTargets(Targets):
         if own is not None:
             pairs = th.nn.functional.one_hot(own, len(goals)) * known
             weights = (1.0 - _OWN) * weights + _OWN * len(goals) * pairs
-        cost = self.learner.goal_reward - self.learner.step_reward
+        cost = self.plan.step_cost
         errors = th.where(told, (q - planned) / cost, 0.0).square().sum(dim=2) / told.sum(dim=2).clamp(min=1)
         if self.best_weight:
             tied = planned >= best - _TIE * cost
@@ -322,7 +324,7 @@ class PlannedTargets(Targets):
         assert self.learner.replay_buffer.states is not None
         states = self.learner.replay_buffer.states.add(observations)
         actions = self.plan.best_actions(states, goal_ids)
-        explore = explore | (actions < 0)
+        explore = explore | (actions < 0) | (action_masks is not None and ~action_masks[np.arange(len(actions)), actions])
         if explore.any():
             masks = None if action_masks is None else action_masks[explore]
             actions[explore] = self.exploration.actions(states[explore], self.learner.replay_buffer, rng, masks)

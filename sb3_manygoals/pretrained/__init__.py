@@ -33,11 +33,10 @@ def load_pretrained(env_id: str, env: GymEnv | None = None, device: th.device | 
     model = ManyGoalsDQN("CnnPolicy", gym.make(env_id) if env is None else env, device=device)
     with np.load(_FOLDER / f"{env_id}.npz", allow_pickle=False) as file:
         weights = {name: th.as_tensor(file[name], dtype=th.float32) for name in file.files if name != "goals"}
-        goals = file["goals"]
+        assert model.goal_buffer is not None
+        model.goal_buffer.add(file["goals"])
     for network in model.policy.networks:
         network.load_state_dict(weights)
-    assert model.goal_buffer is not None
-    model.goal_buffer.add(goals)
     model.exploration_rate = model.exploration_final_eps  # as after training
     model._n_updates = 1  # if it learns on, inputs are standardized as the weights know them
     return model

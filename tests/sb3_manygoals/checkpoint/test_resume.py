@@ -67,22 +67,16 @@ BUILDS = {
     ),
     "planned": lambda: ("CnnPolicy", gym.make(SMALL), PLANNED),
     "several, planned": lambda: ("CnnPolicy", make_vec_env(SMALL, 2, seed=2), {**PLANNED, "updates_per_step": 1.5}),
-    "planned without chance": lambda: (
-        "CnnPolicy",
-        gym.make(SMALL),
-        {**PLANNED, "target_kwargs": {**PLANNED["target_kwargs"], "sweeps": 0}},
-    ),
-    "planned, masks, worlds go on": lambda: (
-        "CnnPolicy",
-        native(3),
-        {**PLANNED, "action_masks": True, "goal_wrapper_kwargs": {"max_episode_steps": 9, "reset_worlds": False}},
-    ),
+    "planned without chance": lambda: ("CnnPolicy", gym.make(SMALL), WITHOUT_CHANCE),
+    "planned, masks, worlds go on": lambda: ("CnnPolicy", native(3), GOING_ON),
     "chosen": lambda: ("MlpPolicy", Corridor(9, start=0), {"target_class": None, "target_kwargs": None}),
     "chosen, never recurring": lambda: ("MlpPolicy", "CartPole-v1", {"target_class": None, "target_kwargs": None}),
     "learning progress": lambda: ("MlpPolicy", Corridor(), {"goal_wrapper_kwargs": {"selector": LearningProgressSelector()}}),
     "wrapped": lambda: ("CnnPolicy", GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7), {"updates_per_step": 0.4}),
 }
 PLANNED = {"target_class": PlannedTargets, "target_kwargs": {"sweeps": 6, "max_plan_bytes": 20_000, "growth": 1.2}}
+WITHOUT_CHANCE = {**PLANNED, "target_kwargs": {**PLANNED["target_kwargs"], "sweeps": 0}}
+GOING_ON = {**PLANNED, "action_masks": True, "goal_wrapper_kwargs": {"max_episode_steps": 9, "reset_worlds": False}}
 
 
 def build(name, targets=None, **kwargs):

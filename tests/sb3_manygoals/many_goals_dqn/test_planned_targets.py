@@ -20,6 +20,7 @@ def planned_model(env=None, **targets):
     return make_model(env, target_class=PlannedTargets, target_kwargs=targets)
 
 
+@pytest.mark.parametrize(("goal", "step"), [(0.0, -0.1), (1.0, 0.0)])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -29,10 +30,10 @@ def planned_model(env=None, **targets):
         {"max_plan_bytes": 5 * 6 * 4},  # a draw of four goals
     ],
 )
-def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(settings):
-    model = make_model(target_class=PlannedTargets, target_kwargs=settings, policy_kwargs=PLAIN, batch_size=20)
-    model.learn(60)
-    targets = model.targets
+def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(settings, goal, step):
+    kwargs = {"target_kwargs": settings, "goal_wrapper_kwargs": {"goal_reward": goal, "step_reward": step}}
+    model = make_model(target_class=PlannedTargets, policy_kwargs=PLAIN, batch_size=20, **kwargs)
+    targets = model.learn(60).targets
     targets.plan.refresh(model.replay_buffer, model.goal_buffer)
     draw = targets.draw(20, 6, np.random.default_rng(0))
     draw.batch.states[3], draw.goal_ids[2] = UNKNOWN, UNKNOWN
@@ -46,7 +47,7 @@ def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(s
     q = np.stack([model.q_net(observations, goal.expand(20, -1)).detach().numpy() for goal in draw.goals], axis=1)
     decay, floor = targets.near_decay, targets.near_floor
     values = np.nan_to_num(planned, nan=-np.inf).max(axis=2)
-    weights = np.clip((values + 10) / 10, 0, 1) ** (np.log(decay) / np.log(0.99)) + floor
+    weights = np.clip((values - 100 * step) / (goal - 100 * step), 0, 1) ** (np.log(decay) / np.log(0.99)) + floor
     weights = weights / weights.mean() if decay < 1.0 else np.ones_like(weights)
     if draw.own is not None:  # half of the weight is that of each state with its own goal
         assert values.shape == (20, 4)
@@ -55,10 +56,10 @@ def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(s
     for s, g in np.ndindex(values.shape):
         tried = [a for a in range(3) if not np.isnan(planned[s, g, a])]
         if tried:
-            # a step costs 0.1: errors are counted in steps
-            error = np.mean([((q[s, g, a] - planned[s, g, a]) / 0.1) ** 2 for a in tried])
-            best = [a for a in tried if planned[s, g, a] >= values[s, g] - 0.002]
-            shares = np.exp((q[s, g] - q[s, g].max()) / 0.1 / targets.temperature)
+            cost = goal - (step + 0.99 * goal)  # of a step, next to the goal: errors are counted in steps
+            error = np.mean([((q[s, g, a] - planned[s, g, a]) / cost) ** 2 for a in tried])
+            best = [a for a in tried if planned[s, g, a] >= values[s, g] - 0.02 * cost]
+            shares = np.exp((q[s, g] - q[s, g].max()) / cost / targets.temperature)
             unlikely = -np.log(shares[best].sum() / shares.sum())
             expected[g] += weights[s, g] * (error + targets.best_weight * unlikely) / 20
     np.testing.assert_allclose(losses.detach().numpy(), expected, rtol=1e-3, atol=1e-5)
@@ -126,6 +127,8 @@ def test_behaviour_follows_the_plan_and_counts_where_there_is_none_or_it_explore
     numbers = model.replay_buffer.states.ids(CELLS[at])
     model.replay_buffer.tried[numbers, [2, 1, 0, 2]] = 3
     assert model._sample_action(0, n_envs=4)[0].tolist() == [1, 0, 1, 2]
+    masks = np.array([[True, False, True]] * 4)  # what is not allowed is not taken, whatever the plan says
+    assert (model.targets.act(CELLS[at], model._trackers[0].desired_ids, model._exploring, model.rng, masks) != 1).all()
     model._exploring[:] = True
     assert model._sample_action(0, n_envs=4)[0].tolist() == [2, 1, 0, 2]
 
@@ -164,13 +167,16 @@ def test_a_memory_kept_without_states_is_told_apart_when_it_is_loaded(tmp_path):
     assert model.replay_buffer.tried.sum() == model.replay_buffer.outcomes()[1].sum() == 50
     model.learn(30)
     planned_model().learn(50).save_replay_buffer(tmp_path / "planned")
+    with pytest.raises(ValueError, match=r"model with {'n_envs': 1, .*, this one has {'n_envs': 2, "):
+        planned_model(make_vec_env(Corridor, 2)).load_replay_buffer(tmp_path / "planned")
     without.load_replay_buffer(tmp_path / "planned")
     assert without.replay_buffer.states is None
     assert isinstance(without.targets, TDTargets)
 
 
-def test_by_default_it_masters_a_corridor_and_nothing_comes_from_the_target_network():
-    model = make_model(Corridor(length=7, start=0), goal_wrapper_kwargs={"max_episode_steps": 15})
+@pytest.mark.parametrize("rewards", [{}, {"goal_reward": 1.0, "step_reward": 0.0}])
+def test_by_default_it_masters_a_corridor_and_nothing_comes_from_the_target_network(rewards):
+    model = make_model(Corridor(length=7, start=0), goal_wrapper_kwargs={"max_episode_steps": 15, **rewards})
     for parameter in model.q_net_target.parameters():
         parameter.data.fill_(th.nan)
     assert n_mastered(model.learn(600)) == 49

@@ -6,6 +6,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from sb3_manygoals.pretraining import RewardPredictor
@@ -28,27 +29,26 @@ def make(env=None, **kwargs):
 
 
 def test_the_signs_of_rewards_are_learned_from_what_is_seen_before():
-    model = make(buffer_size=800, learning_rate=0.01, policy_kwargs={"net_arch": [32]})
-    model.learn(800)
+    model = make(buffer_size=800, learning_rate=0.01, policy_kwargs={"net_arch": [32]}).learn(800)
     cells = th.as_tensor(np.eye(6, dtype=np.uint8))
     with th.no_grad():
         kinds = model.policy(cells).argmax(dim=1)
     assert kinds.tolist() == [2, 0, 0, 1, 1, 2]  # 0 for zero, 1 for positive, 2 for negative
 
 
-def test_an_update_descends_the_cross_entropy_of_the_batch():
+@pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize])
+def test_an_update_descends_the_cross_entropy_of_the_batch(wrap):
     """One step of the optimizer against one put together here."""
-    model, other = (
-        make(policy_kwargs={"net_arch": [5], "optimizer_class": th.optim.SGD}, learning_rate=0.1) for _ in range(2)
-    )
+    kwargs = {"policy_kwargs": {"net_arch": [5], "optimizer_class": th.optim.SGD}, "learning_rate": 0.1}
+    model, other = (make(wrap(make_vec_env(Signs, seed=3)), **kwargs) for _ in range(2))
     model.learn(50, log_interval=None)
     other.policy.load_state_dict(model.policy.state_dict())
     np.random.seed(7)  # noqa: NPY002 - the generator that SB3 draws from
-    batch = model.replay_buffer.sample(20)
+    batch = model.replay_buffer.sample(20, env=model._vec_normalize_env)
     np.random.seed(7)  # noqa: NPY002
     model.train(1, 20)
     logs = nn.functional.log_softmax(other.policy.head(other.policy.trunk(batch.observations)), dim=1)
-    kinds = [{0.0: 0, 2.0: 1, -3.0: 2}[reward] for reward in batch.rewards[:, 0].tolist()]
+    kinds = [{0.0: 0, 1.0: 1, -1.0: 2}[sign] for sign in batch.rewards[:, 0].sign().tolist()]
     assert len(set(kinds)) == 3
     loss = -sum(logs[row, kind] for row, kind in enumerate(kinds)) / 20
     loss.backward()
@@ -59,8 +59,7 @@ def test_an_update_descends_the_cross_entropy_of_the_batch():
 def test_actions_are_random_whatever_was_learned():
     taken = []
     for rate in (0.0, 0.1):
-        model = make(buffer_size=300, learning_rate=rate, train_freq=3)
-        model.learn(300)
+        model = make(buffer_size=300, learning_rate=rate, train_freq=3).learn(300)
         taken.append(model.replay_buffer.actions.reshape(-1).copy())
     np.testing.assert_array_equal(*taken)
     assert (np.bincount(taken[0]) > 70).all()  # 100 are expected of each, with a deviation of 8
