@@ -7,7 +7,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SHORTER = {
     "README.md": {
-        "model.learn(5e5, progress_bar=True)": "model.learn(60)",
+        "model.learn(5e5)": "model.learn(60)",
         "2e6 - model": "100 - model",
         "learn(1e5": "learn(100",
     },

@@ -135,7 +135,7 @@ class ExactCheckpointCallback(BaseCallback):
         """
         Write a checkpoint now; only where a rollout starts, or after training, is the model in a state to go on from.
 
-        :return: its folder
+        :return: its file
         :raises RuntimeError: if ``learn()`` has not begun
         :raises OSError: if it cannot be written
         :raises CheckpointError: if something has a state that cannot be saved

@@ -75,8 +75,8 @@ LARGE: dict[str, Any] = {
     "target_kwargs": {"sweeps": 0, "max_plan_bytes": 6_500_000_000, "fresh_goals": 0.3, "near_floor": 0.1, "best_weight": 1e4},
 }
 """
-Settings for large worlds, for 190,800 observations ``ManyGoalsDQN("CnnPolicy", env, **LARGE).learn(32_250_000)``: some 150
-random steps an observation, then an update for 25 steps, by plans without chance, in 10 GB; fewer of both in smaller worlds.
+Settings for a world of 190,800 observations and ``learn(32_250_000)``: some 150 random steps an observation, then an update
+for 25 steps, by plans without chance, in 10 GB. In other worlds set ``learning_starts`` and ``buffer_size``, as the guide says.
 """
 
 
