@@ -1,4 +1,4 @@
-"""SB3's DQN with HerReplayBuffer; its settings are nearly the best of seven on the small map, docs/results/hindsight-search.csv."""
+"""SB3's DQN with HerReplayBuffer; of its settings see docs/results/hindsight-search.csv, tried on the small map."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ LARGE: dict[str, Any] = {
 }
 """
 Settings for a world of 190,800 observations and ``learn(32_250_000)``: some 150 random steps an observation, then an update
-for 25 steps, by plans without chance, in 10 GB. In other worlds set ``learning_starts`` and ``buffer_size``, as the guide says.
+for 25 steps, by plans without chance, in 10 GB. In other worlds set ``learning_starts`` and ``buffer_size``: see the guide.
 """
 
 
