@@ -329,13 +329,7 @@ class TwoRoomsMDP:
 
 
 def compile_layout(layout: Layout, slip_probability: float = 0.5, close_probability: float = 0.01) -> TwoRoomsMDP:
-    """
-    :param layout: The map
-    :param slip_probability: In [0, 1]
-    :param close_probability: In [0, 1]
-    :return: The compiled layout; the same object when it was compiled before, as it is immutable
-    :raises ValueError: As :class:`TwoRoomsMDP`
-    """
+    """As :class:`TwoRoomsMDP`; the same object when it was compiled before, as it is immutable."""
     return _compile(layout, float(slip_probability), float(close_probability))
 
 

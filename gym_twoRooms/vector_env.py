@@ -37,11 +37,8 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
     Random numbers are drawn ahead, so generators are not exposed. Copies and pickles go on with the same numbers.
 
     :param num_envs: N, at least 1
-    :param layout: As for :class:`~gym_twoRooms.env.TwoRoomsSwitchEnv`
-    :param slip_probability: As there
-    :param close_probability: As there
-    :param render_mode: As there
-    :param cell_size: As there
+    :param layout: As for :class:`~gym_twoRooms.env.TwoRoomsSwitchEnv`, like ``slip_probability``, ``close_probability``,
+        ``render_mode`` and ``cell_size``
     :param max_episode_steps: Number of steps after which an episode is truncated; None for never
     :param autoreset_mode: One of :class:`gymnasium.vector.AutoresetMode`, or its value; it is ``metadata["autoreset_mode"]``
     :raises LayoutError: As there

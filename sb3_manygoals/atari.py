@@ -10,9 +10,8 @@ Differences from SB3's:
 
 - **Grey** is computed before the maximum of two frames, not of the maximum of red, green and blue. This shows where colours
   change between frames: in random play of Pong in less than 1 of 200 pixels, by up to 16 of 255; in Breakout nowhere.
-- **A lost life** ends the learner's episode and nothing else: play goes on from the last frame. SB3's wrappers play for the
-  learner after each lost life: 4 frames of no-op and, in games with the action FIRE, 4 frames of it and 4 of the action after
-  it. Here the learner must learn to serve the ball of Breakout after each life.
+- **A lost life** ends the learner's episode and nothing else: play goes on from the last frame, and the learner must learn to
+  serve the ball of Breakout. SB3's wrappers serve it, by 4 frames each of no-op, FIRE and the action after it.
 - **A game begins** with 0 to 29 frames of no-op, the first of them FIRE (at least 1) where the game has that action. SB3's
   begins with 1 to 30 frames of no-op, then plays FIRE and the action after it for 4 frames each.
 - **The last picture** of a game that ends between two shown frames is the one before; SB3's may be up to a frame later.
@@ -79,6 +78,8 @@ class AtariVecEnv(GymnasiumVecEnv):
         **settings: Any,
     ) -> None:
         check_count("n_envs", n_envs)
+        if refused := {"batch_size", "continuous", "episodic_life", "grayscale"} & settings.keys():
+            raise ValueError(f"settings must leave out {sorted(refused)}, which this class gives itself")
         self.game = rom_id(game)
         super().__init__(ReplayableAtari(self.game, n_envs, life_loss_info=terminal_on_life_loss, **settings))
         keep_freed_memory()  # each update takes and frees batches of megabytes

@@ -14,10 +14,8 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
-_SILENCE_S = 1.0
-"""How long a worker may be silent before it is checked whether it lives."""
-_GOODBYE_S = 5.0
-"""How long to wait for a worker to end whose pipe is closed."""
+_SILENCE_S = 1.0  # how long a worker may be silent before it is checked whether it lives
+_GOODBYE_S = 5.0  # how long to wait for a worker to end whose pipe is closed
 
 
 class Fault(Exception):

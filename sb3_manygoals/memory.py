@@ -43,10 +43,7 @@ def keep_freed_memory() -> None:
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """
-    :param root: folder that has ``proc`` and ``sys``
-    :return: bytes that this process can still take of the machine's and its control groups' memory, without swap
-    """
+    """Bytes that this process can still take of the machine's and its control groups' memory, without swap."""
     return max(0, min([int(psutil.virtual_memory().available), *_left_by_control_groups(root)]))
 
 

@@ -73,10 +73,12 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """
         :param seed: of all games; None: they go on with their random numbers
-        :param options: not used
+        :param options: not used; a ValueError if ``"reset_mask"`` is among them, as games reset themselves
         :return: observations, (N, channels, 10, 10) uint8, and no infos
         """
         super().reset(seed=seed)
+        if "reset_mask" in (options or {}):
+            raise ValueError("options must have no reset_mask: a game that ends is reset in the same step")
         if seed is not None:
             self._seed(seed)
         self.steps[:] = 0
@@ -86,12 +88,14 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """
-        :param actions: (N,) numbers below ``single_action_space.n``
+        :param actions: (N,) numbers below ``single_action_space.n``; a ValueError if one is not
         :return: observations (N, channels, 10, 10) uint8; rewards, terminated, truncated (N,); infos, with ``final_obs``
         """
+        if not 0 <= (chosen := np.asarray(actions)).min() <= chosen.max() < len(self.action_set):
+            raise ValueError(f"actions must be {self.num_envs} numbers in [0, {len(self.action_set)}), got {actions!r}")
         obs: NDArray[np.uint8] = np.empty((self.num_envs, *self._shape), dtype=np.uint8)
         rewards, terminated = np.empty(self.num_envs), np.empty(self.num_envs, dtype=np.bool_)
-        for row, (game, action) in enumerate(zip(self.games, np.asarray(actions).tolist(), strict=True)):
+        for row, (game, action) in enumerate(zip(self.games, chosen.tolist(), strict=True)):
             rewards[row], terminated[row] = game.act(self.action_set[action])
             np.multiply(game.state().transpose(2, 0, 1), 255, out=obs[row], casting="unsafe")
         self.steps += 1
@@ -149,10 +153,7 @@ class MinAtarCNN(BaseFeaturesExtractor):
         )
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
-        """
-        :param observations: (B, channels, height, width) float32 in [0, 1]
-        :return: (B, features_dim)
-        """
+        """From images, (B, channels, height, width) float32 in [0, 1], to (B, features_dim)."""
         return self.layers(observations)  # type: ignore[no-any-return]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +11,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.vec_env import VecEnv
@@ -18,11 +18,9 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals import GoalBuffer
-from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
+from sb3_manygoals.goals.environments import GoalAlgorithm, as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.memory import check_memory
-
-_LEARNER_STREAM = 4
 
 
 class AllGoalsTable:
@@ -108,7 +106,7 @@ class TablePolicy(BasePolicy):
         return th.from_numpy(self.table.greedy(observation["observation"].numpy(), observation["desired_goal"].numpy()))
 
 
-class TabularAllGoals(OffPolicyAlgorithm):
+class TabularAllGoals(GoalAlgorithm):
     """
     The paper's tabular baseline: all-goals Q-learning in a lookup table, on the numbers of states instead of pictures. Every
     transition updates the values for all goals, once, when it is made. The table grows with the square of the states. Goals
@@ -128,8 +126,10 @@ class TabularAllGoals(OffPolicyAlgorithm):
     :raises MemoryError: if the table does not fit into the memory that is available
     """
 
+    stream = 4
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"TablePolicy": TablePolicy}
     policy: TablePolicy
+    goal_rules: dict[str, Any]  # saved with the model, so that held-out observations stay held out
 
     def __init__(
         self,
@@ -148,8 +148,11 @@ class TabularAllGoals(OffPolicyAlgorithm):
         self.exploration_initial_eps = check_number("exploration_initial_eps", exploration_initial_eps, "[0, 1]")
         self.exploration_final_eps = check_number("exploration_final_eps", exploration_final_eps, "[0, 1]")
         self.exploration_steps = check_count("exploration_steps", exploration_steps)
+        settings = dict(goal_wrapper_kwargs or {})
         if env is not None:
-            env = _with_room_for_all(maybe_make_env(env, 0), goal_wrapper_kwargs)
+            env = _with_room_for_all(maybe_make_env(env, 0), settings)
+        settings.pop("goal_buffer", None)  # not to be saved with the model
+        self.goal_wrapper_kwargs = copy.deepcopy(settings)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None when a saved model is loaded
@@ -172,9 +175,19 @@ class TabularAllGoals(OffPolicyAlgorithm):
         for progress in (1.0, 0.0):
             check_number("learning_rate", self.lr_schedule(progress), "[0, 1]")
 
+        if self.env is not None:
+            self.goal_rules = self._tracker.goal_buffer.rules
+
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        return as_goal_vec_env(_with_room_for_all(env, None), monitor_wrapper)
+        return as_goal_vec_env(_with_room_for_all(env, {}), monitor_wrapper)
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """As SB3's. An environment without goals is wrapped as before; the known goals, if there are some, stay."""
+        if not is_goal_wrapped(env):
+            known = GoalBuffer(env.observation_space, **self.goal_rules) if self.env is None else self._tracker.goal_buffer
+            env = _with_room_for_all(env, {**self.goal_wrapper_kwargs, "goal_buffer": known})
+        super().set_env(env, force_reset)
 
     @property
     def table(self) -> AllGoalsTable:
@@ -191,12 +204,6 @@ class TabularAllGoals(OffPolicyAlgorithm):
     def _tracker(self) -> GoalTracker:
         assert self.env is not None, "the model has no environment"
         return goal_trackers(self.env)[0]
-
-    def set_random_seed(self, seed: int | None = None) -> None:
-        """:param seed: of python, numpy, torch, the action space, the environments, and exploration"""
-        super().set_random_seed(seed)
-        # tagged, as environments use default_rng(seed)
-        self.rng = np.random.default_rng(None if seed is None else (seed, _LEARNER_STREAM))
 
     def _setup_learn(self, total_timesteps: float, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         check_number("total_timesteps", total_timesteps, "[1, inf)")
@@ -254,13 +261,12 @@ def _check_numbers(n: int, **numbers: NDArray[Any]) -> None:
             raise ValueError(f"{name} must be whole numbers in [0, {n}), got {values!r}")
 
 
-def _with_room_for_all(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None) -> GymEnv:
+def _with_room_for_all(env: GymEnv, settings: dict[str, Any]) -> GymEnv:
     """Pursue goals, any state of ``env`` if not said otherwise."""
     if is_goal_wrapped(env):
-        return pursue_goals(env, goal_wrapper_kwargs)
+        return pursue_goals(env, settings)
     if not isinstance(env.observation_space, spaces.Discrete) or env.observation_space.start != 0:
         raise TypeError(f"a table needs a Discrete observation space that starts at 0, got {env.observation_space}")
-    settings = dict(goal_wrapper_kwargs or {})
     if settings.get("goal_buffer") is None:
-        settings["goal_buffer"] = GoalBuffer(env.observation_space, int(env.observation_space.n))
+        settings = {**settings, "goal_buffer": GoalBuffer(env.observation_space, int(env.observation_space.n))}
     return pursue_goals(env, settings)

@@ -27,11 +27,8 @@ class GymnasiumVecEnv(VecEnv):
     - ``DISABLED``: this class resets what has ended, with a ``reset_mask``. Only here can single environments be reset from
       outside, by ``env_method("reset", indices=...)``, with ``seed`` and ``options`` by name.
 
-    ``NEXT_STEP``, Gymnasium's default, is refused: SB3 would learn from the step that it spends on each reset. Make the
-    environment with another mode::
-
-        gym.make_vec("CartPole-v1", 8, "sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
-        gym.make_vec("TwoRoomsSwitch-v0", 8, autoreset_mode=AutoresetMode.DISABLED)  # a native one that has the argument
+    ``NEXT_STEP``, Gymnasium's default, is refused: SB3 would learn from the step that it spends on each reset. The error says
+    how to make the environment with another mode.
 
     Methods and attributes are those of the environments in a SyncVectorEnv, and else of the vector environment: an array, list
     or tuple of N is taken apart, and what would change only some of the environments is refused. Where a SAME_STEP environment

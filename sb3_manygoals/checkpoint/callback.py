@@ -40,14 +40,7 @@ class ExactCheckpointCallback(BaseCallback):
     """
     Writes checkpoints from which training goes on as if it had never stopped: learner, optimizer, replay memory, goals,
     environments, all random generators, and what was not yet logged. On a CPU, with the same number of threads, the result is
-    equal to the last bit::
-
-        model = ManyGoalsDQN("CnnPolicy", env, seed=0)                    # built in the same way each time
-        checkpoints = ExactCheckpointCallback("run/checkpoints", every_seconds=300)
-        resumed = checkpoints.resume(model)                               # False if there is no checkpoint yet
-        steps = 3e6 - model.num_timesteps                                 # still to be taken
-        if steps > 0:
-            model.learn(steps, checkpoints, reset_num_timesteps=not resumed)
+    equal to the last bit. Call :meth:`resume` before ``learn()``, as ``docs/checkpoints.md`` shows.
 
     :mod:`sb3_manygoals.checkpoint.envs` says which environments can be saved. A checkpoint is written where a rollout starts,
     after all updates, by :func:`~sb3_manygoals.checkpoint.folder.write_checkpoint`. One more is written after training, unless

@@ -1,13 +1,7 @@
 """
-The state of environments: captured, and restored into others that are built in the same way.
-
-    state = get_env_state(env)
-    ...
-    env = make_the_same_environment()
-    set_env_state(env, state)
-
-From then on ``env`` does what the first would have: the same actions lead to the same observations, rewards, ends and infos,
-bit for bit, through all later resets and random draws. ``env`` need not have been reset before.
+The state of environments: captured by :func:`get_env_state`, and restored by :func:`set_env_state` into others that are built
+in the same way. From then on these do what the first would have: the same actions lead to the same observations, rewards, ends
+and infos, bit for bit, through all later resets and random draws. They need not have been reset before.
 
 The states of each wrapper and of the environment in them are taken one by one, in one of two ways.
 

@@ -15,7 +15,7 @@ from stable_baselines3.common.utils import get_system_info
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, load_tree, save_tree
 from sb3_manygoals.checks import check_count
 
-FORMAT = "sb3-manygoals checkpoint 4"
+FORMAT = "sb3-manygoals checkpoint 5"
 
 _STAGING = ".staging"  # what is being written
 _NAME = re.compile(r"(?P<number>[0-9]{6,})-step[0-9]+(-(?P<sha256>[0-9a-f]{64})\.pt)?")  # up to format 3 they were folders

@@ -74,10 +74,7 @@ def get_learner_state(model: BaseAlgorithm) -> Any:
 
 
 def get_generators(model: BaseAlgorithm) -> dict[str, Any]:
-    """
-    :param model: may be on a GPU, whose generators come too then
-    :return: the states of the generators of the process: Python's, NumPy's and torch's
-    """
+    """The states of the process's generators: Python's, NumPy's and torch's, those of GPUs too if the model is on one."""
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 - the one that SB3 uses

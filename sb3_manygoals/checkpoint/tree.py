@@ -81,11 +81,7 @@ def load_tree(file: BinaryIO) -> Any:
 
 
 def copy_tree(tree: Any) -> Any:
-    """
-    :param tree: a tree
-    :return: a copy that shares nothing with it
-    :raises CheckpointError: if a part of it is not plain
-    """
+    """A copy that shares nothing with a tree. A CheckpointError if a part of it is not plain."""
     return load_tree(io.BytesIO(tree_bytes(tree)))
 
 

@@ -99,18 +99,20 @@ class GoalBuffer:
         :return: the id of each, shape ``(n,)`` int64; ``UNKNOWN`` for the held out and those there was no room for
         """
         observations = self.check(observations, "observations")
-        n_before, n_met = len(self), len(self.table)
+        n_before = len(self)
         numbers = self.table.add(observations)
-        if len(self.table) > n_met:
-            fresh = np.arange(n_met, len(self.table))
-            if self.has_held_out:
-                fresh = fresh[~self.is_held_out(self.table[fresh])]
-            fresh = fresh[: self.capacity - len(self)]
-            self._goal_ids[fresh] = np.arange(self._n, self._n + len(fresh))
-            self._numbers[self._n : self._n + len(fresh)] = fresh
-            self._n += len(fresh)
         ids = self._goal_ids[numbers]
         unknown = ids == UNKNOWN
+        if unknown.any() and n_before < self.capacity:
+            fresh = np.unique(numbers[unknown & (numbers != UNKNOWN)])  # some may be in the table, and no goals yet
+            if self.has_held_out:
+                fresh = fresh[~self.is_held_out(self.table[fresh])]
+            fresh = fresh[: self.capacity - n_before]
+            self._n += len(fresh)
+            self._goal_ids[fresh] = np.arange(n_before, self._n)
+            self._numbers[n_before : self._n] = fresh
+            ids = self._goal_ids[numbers]
+            unknown = ids == UNKNOWN
         self.n_added += len(ids)
         self.n_recurred += int(np.count_nonzero(~unknown)) - (len(self) - n_before)
         if len(self) == self.capacity and not self._warned and not self.is_held_out(observations[unknown]).all():

@@ -1,18 +1,52 @@
-"""Goal wrappers in an environment: found, or put around it."""
+"""Goal wrappers in an environment: found, or put around it; and what all learners have that need one."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
+import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wrapper
 
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
+
+SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalAlgorithm")
+
+
+class GoalAlgorithm(OffPolicyAlgorithm):
+    """A learner with a random generator of its own, whose ``set_env`` puts a goal wrapper around an environment without."""
+
+    stream: ClassVar[int]
+    rng: np.random.Generator
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """As SB3's, and of the learner's own generator."""
+        super().set_random_seed(seed)
+        # tagged, as environments use default_rng(seed) themselves
+        self.rng = np.random.default_rng(None if seed is None else (seed, self.stream))
+
+    @classmethod
+    def load(
+        cls: type[SelfGoalAlgorithm], path: Any, env: GymEnv | None = None, *args: Any, **kwargs: Any
+    ) -> SelfGoalAlgorithm:
+        """
+        As SB3's. An ``env`` without goals is wrapped as before. A ManyGoalsDQN that is to learn on needs its goals and its
+        transitions too (``load_goal_buffer``, ``load_replay_buffer``): without them it unlearns.
+        """
+        if env is not None:
+            kwargs["n_envs"] = env.num_envs if isinstance(env, VecEnv) else 1
+        model = super().load(path, None, *args, **kwargs)
+        if env is not None:
+            model.set_env(env, kwargs.get("force_reset", True))
+            if model.env is not None and model.seed is not None:
+                model.env.seed(model.seed)
+        return model
 
 
 def goal_trackers(env: VecEnv) -> list[GoalTracker]:

@@ -25,6 +25,7 @@ class CountBonus:
     .. math:: Q(s, a) = \frac{1}{\sqrt{1 + n_{sa}}} + \gamma \sum_{s'} p_{sas'} \max_{a'} Q(s', a')
 
     with the largest possible value, :math:`1 / (1 - \gamma)`, after an action that was never tried. The discount is 0.99.
+    Actions that no mask has allowed in a state are left out.
     """
 
     def __init__(self, n_actions: int) -> None:
@@ -32,17 +33,18 @@ class CountBonus:
         self.values: NDArray[np.float64] = np.zeros(0)
         self.led: NDArray[np.float64] = np.zeros((0, n_actions))  # the second term of the equation, as last solved
         self._model: ReplayModel | None = None
-        self._solve_at, self._model_at = 0, 0
+        self._allowed: NDArray[np.bool_] = np.zeros((0, n_actions), np.bool_)  # by any mask met in a state; none: no mask met
+        self._solved, self._modeled = 0, 0  # after so many environment steps
 
     def refresh(self, replay: ManyGoalsReplayBuffer, step: int) -> None:
         """Solve again if it is due after so many environment steps."""
-        if step >= self._model_at:
-            self._model = ReplayModel.of(replay)
-            self._model_at = step + max(_COUNT_EVERY, step // 20)
-            self._solve_at = step
-        if step >= self._solve_at:
+        # a further call of learn may count steps from 0 again
+        due = self._model is None or not 0 <= step - self._modeled < max(_COUNT_EVERY, self._modeled // 20)
+        if due:
+            self._model, self._modeled = ReplayModel.of(replay), step
+        if due or not 0 <= step - self._solved < max(_SOLVE_EVERY + self._solved // 500, 4 * replay.n_envs):
             self._solve(replay)
-            self._solve_at = step + max(_SOLVE_EVERY + step // 500, 4 * replay.n_envs)
+            self._solved = step
 
     def _solve(self, replay: ManyGoalsReplayBuffer) -> None:
         assert self._model is not None
@@ -50,6 +52,8 @@ class CountBonus:
         n, largest = len(replay.states), 1.0 / (1.0 - _DISCOUNT)
         n_modeled, modeled = self._model.n_states, self._model.tried
         bonus = 1.0 / np.sqrt(1.0 + replay.tried[:n])
+        allowed = self._allowed[:n]
+        bonus[: len(allowed)][~allowed & allowed.any(axis=1, keepdims=True)] = -np.inf
         values = np.full(n, largest / 2)
         values[: len(self.values)] = self.values
         for _ in range(_SWEEPS):
@@ -78,13 +82,17 @@ class CountBonus:
         values[solved] += self.led[states[solved]]
         if action_masks is not None:
             values[~action_masks] = -np.inf
+            if len(self._allowed) < len(replay.tried):
+                self._allowed = np.zeros(replay.tried.shape, np.bool_)
+            np.logical_or.at(self._allowed, states[known], action_masks[known])
         return np.asarray(values.argmax(axis=1))
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         model = None if self._model is None else self._model.get_checkpoint_state()
-        return {"values": self.values, "led": self.led, "model": model, "due": (self._solve_at, self._model_at)}
+        at = self._solved, self._modeled
+        return {"values": self.values, "led": self.led, "model": model, "at": at, "allowed": self._allowed}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         self.values, self.led = state["values"], state["led"]
         self._model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
-        self._solve_at, self._model_at = state["due"]
+        (self._solved, self._modeled), self._allowed = state["at"], state["allowed"]

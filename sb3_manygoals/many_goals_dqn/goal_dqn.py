@@ -6,7 +6,8 @@ import copy
 import io
 import os
 import pathlib
-from typing import Any, TypeVar
+import warnings
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -21,7 +22,7 @@ from sb3_manygoals.action_masks import next_action_masks, read_action_masks
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import GoalBuffer
-from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
+from sb3_manygoals.goals.environments import GoalAlgorithm, as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
 from sb3_manygoals.goals.wrapper import goal_observation_space
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -32,8 +33,6 @@ from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.vec_env import current_reset_infos
 
-SelfGoalDQN = TypeVar("SelfGoalDQN", bound="GoalDQN")
-
 _NOT_SAVED = ["batch_norm_stats", "batch_norm_stats_target", "goal_buffer", "goal_updates", "targets"]
 _NOT_SAVED += ["_loss", "_selectors", "_trackers", "_reviewed"]
 _IN_CHECKPOINTS = ("goal_updates", "rng", "exploration_rate", "_loss", "_last_action_masks", "_exploring", "_reviewed")
@@ -42,7 +41,7 @@ _IN_CHECKPOINTS = ("goal_updates", "rng", "exploration_rate", "_loss", "_last_ac
 _GIVE_UP, _BEGIN, _GO_OVER = 0.05, 0.1, 0.2
 
 
-class GoalDQN(DQN):
+class GoalDQN(GoalAlgorithm, DQN):
     """See :class:`ManyGoalsDQN`, which adds what is learned."""
 
     observation_space: spaces.Dict
@@ -58,7 +57,6 @@ class GoalDQN(DQN):
     goal_rules: dict[str, Any] | None = None  # saved with the model, so that held-out observations stay held out
     goals_in_replay: bool
     action_masks: bool
-    rng: np.random.Generator
     goal_updates: NDArray[np.int64]
     """How often each goal was in an update, by id, shape (capacity of the goal buffer,); not of goals in the replay memory."""
     _last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
@@ -86,6 +84,8 @@ class GoalDQN(DQN):
         if self.env is not None:
             self._adopt_goals(self.env)
             self.policy.shift_values(self.targets.initial_value)
+            if isinstance(self.targets, PlannedTargets):
+                self.policy.scale_distances(self.targets.plan.step_cost)
 
     @property
     def _first_target_class(self) -> type[Targets]:
@@ -103,7 +103,7 @@ class GoalDQN(DQN):
     def _review_targets(self) -> None:
         """Choose targets, if the user did not, by the share of observations that recur; again when steps have doubled."""
         steps, n_before, recurred_before = self._reviewed
-        if self.target_class is not None or self.goals_in_replay or 0 < self.num_timesteps < 2 * steps:
+        if self.target_class is not None or self.goals_in_replay or steps <= self.num_timesteps < 2 * steps:
             return
         assert self.goal_buffer is not None
         n, recurred = self.goal_buffer.n_added, self.goal_buffer.n_recurred
@@ -183,16 +183,13 @@ class GoalDQN(DQN):
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
         if not is_goal_wrapped(env):
-            settings = copy.deepcopy(self.goal_wrapper_kwargs)
-            if self.goal_buffer is None and self.goal_rules is not None and not self.goals_in_replay:  # the model was loaded
-                rules = self.goal_rules
-                known = GoalBuffer(self.observation_space["observation"], rules["capacity"], rules["held_out"])
-                settings.setdefault("goal_buffer", known)
-            env = self._pursue(env, settings, self.goals_in_replay)
+            env = self._pursue(env, copy.deepcopy(self.goal_wrapper_kwargs), self.goals_in_replay)
         env = self._wrap_env(env)
         theirs = goal_trackers(env)[0].goal_buffer
-        others = self.goal_buffer is not None and theirs is not self.goal_buffer
-        if others and (len(theirs) > 0 or theirs.has_held_out):
+        told = len(theirs) > 0 or theirs.has_held_out
+        if self.goal_buffer is None and self.goal_rules is not None and not told and not self.goals_in_replay:  # it was loaded
+            self.goal_buffer = GoalBuffer(self.observation_space["observation"], **self.goal_rules)
+        if self.goal_buffer is not None and theirs is not self.goal_buffer and told:
             raise ValueError(
                 "env has a goal buffer of its own, with goals or held-out observations, but the model goes on with the one it "
                 "has: give env's goal wrapper goal_buffer=model.goal_buffer"
@@ -205,6 +202,9 @@ class GoalDQN(DQN):
         assert self.env is not None, "a model without an environment cannot learn"
         before = self._last_obs
         prepared = super()._setup_learn(*args, **kwargs)
+        if self._n_updates == 0 and self._total_timesteps <= self.learning_starts:
+            what = f"learning_starts={self.learning_starts} random steps come before the first update"
+            warnings.warn(f"{what}, and training ends after {self._total_timesteps}: nothing is learned", stacklevel=5)
         if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
             self._last_action_masks = read_action_masks(current_reset_infos(self.env), int(self.action_space.n))
         return prepared
@@ -268,8 +268,9 @@ class GoalDQN(DQN):
         :param reward: None for the rewards that the environment gave while the model learned; else a function of a batch of
             observations, or an array, that gives a number of at least 0 for each of ``model.goal_buffer.observations``
         :param gamma: discount of the task, in (0, 1]; None: the model's. Another one is exact without chance only
-        :param planned: whether to take the actions of the last plan where it knows a way to a reward, and the network's
-            elsewhere. None: if there is a plan, as with PlannedTargets after learning, but not in a loaded model
+        :param planned: whether to take the actions of a plan where it knows a way to a reward, and the network's elsewhere.
+            None: if there is a plan, as with PlannedTargets after learning, but not in a loaded model. Rewarded observations
+            that the last plan did not have are planned now; a warning says so if they do not fit into ``max_plan_bytes``
         :return: an SB3 policy, independent of what the model learns from now on
         :raises TypeError: if the goals are in the replay memory
         :raises ValueError: if no known observation is rewarded, an argument is out of its range, or there is no plan
@@ -280,9 +281,9 @@ class GoalDQN(DQN):
             raise ValueError("no reward is known: the model has no goals. Call set_env and load_goal_buffer")
         net = self.q_net if self.policy.q_net_ema is None else self.policy.q_net_ema
         values = self.gamma, self.goal_reward, self.step_reward
-        plan, states = None, getattr(self.replay_buffer, "states", None)
-        if planned is not False and isinstance(self.targets, PlannedTargets) and states is not None:
-            plan = None if self.targets.plan.model is None else (self.targets.plan, states)
+        plan, targets = None, getattr(self, "targets", None)
+        if planned is not False and isinstance(targets, PlannedTargets) and targets.plan.model is not None:
+            plan = targets.plan, self.replay_buffer
         if planned and plan is None:
             raise ValueError("planned=True needs a model that has planned: with PlannedTargets, after it has learned")
         return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, plan)
@@ -314,27 +315,6 @@ class GoalDQN(DQN):
         for name, value in state["attributes"].items():
             setattr(self, name, value.to(self.device) if isinstance(value, th.Tensor) else value)
         self.targets.set_checkpoint_state(state["targets"]["state"])
-
-    @classmethod
-    def load(
-        cls: type[SelfGoalDQN],
-        path: str | pathlib.Path | io.BufferedIOBase,
-        env: GymEnv | None = None,
-        device: th.device | str = "auto",
-        custom_objects: dict[str, Any] | None = None,
-        print_system_info: bool = False,
-        force_reset: bool = True,
-        **kwargs: Any,
-    ) -> SelfGoalDQN:
-        """As SB3's. An ``env`` without goals is wrapped as before. Load the goals with :meth:`load_goal_buffer`."""
-        if env is not None:
-            kwargs["n_envs"] = env.num_envs if isinstance(env, VecEnv) else 1
-        model = super().load(path, None, device, custom_objects, print_system_info, force_reset, **kwargs)
-        if env is not None:
-            model.set_env(env, force_reset)
-            if model.env is not None and model.seed is not None:
-                model.env.seed(model.seed)
-        return model
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), *_NOT_SAVED]

@@ -30,7 +30,6 @@ from sb3_manygoals.networks import PaddedCNN
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
-_LEARNER_STREAM = 3
 _MOST_TO_FIT = 10_000  # observations by which inputs are standardized
 _LONGEST_RHYTHM = 64  # vector steps between updates, if updates_per_step allows
 
@@ -123,6 +122,7 @@ class ManyGoalsDQN(GoalDQN):
     :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
     """
 
+    stream = 3
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": CnnPolicy, "MlpPolicy": MlpPolicy}
 
     def __init__(
@@ -192,13 +192,11 @@ class ManyGoalsDQN(GoalDQN):
         )
         self.goal_batch_size = check_count("goal_batch_size", goal_batch_size, floats=True)
         self.updates_per_step = updates_per_step
-        self.target_class = target_class
-        self.target_kwargs = target_kwargs
+        self.target_class, self.target_kwargs = target_class, target_kwargs
         # to be saved with the model, so without the buffer, and with a selector that has not learned yet
         settings = {name: value for name, value in (goal_wrapper_kwargs or {}).items() if name != "goal_buffer"}
         self.goal_wrapper_kwargs = copy.deepcopy(settings)
-        self.goals_in_replay = goals_in_replay
-        self.action_masks = action_masks
+        self.goals_in_replay, self.action_masks = goals_in_replay, action_masks
         self.goal_updates = np.zeros(0, dtype=np.int64)
         self.exploration_rate = exploration_initial_eps
         self._loss = th.zeros(())
@@ -212,12 +210,6 @@ class ManyGoalsDQN(GoalDQN):
         keep_freed_memory()
         self.train_freq, self.gradient_steps = update_rhythm(self.updates_per_step, self.n_envs)
         super()._setup_model()
-
-    def set_random_seed(self, seed: int | None = None) -> None:
-        """As SB3's, and of the learner's own generator."""
-        super().set_random_seed(seed)
-        # tagged, as environments use default_rng(seed) themselves
-        self.rng = np.random.default_rng(None if seed is None else (seed, _LEARNER_STREAM))
 
     def _on_step(self) -> None:
         if self.num_timesteps >= self.learning_starts:
@@ -356,7 +348,7 @@ class ManyGoalsDQN(GoalDQN):
 
 def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:
     """SB3's ``train_freq``, in vector steps, and ``gradient_steps`` that make so many updates a step of each environment."""
-    check_number("updates_per_step", updates_per_step, "(0, 1000]")
+    check_number("updates_per_step", updates_per_step, "[1e-6, 1000]")
     each = Fraction(updates_per_step).limit_denominator(10**6) * n_envs
     if each < Fraction(1, _LONGEST_RHYTHM):
         return max(1, round(1 / each)), 1

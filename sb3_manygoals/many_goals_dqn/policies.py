@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch as th
@@ -86,13 +87,9 @@ class ManyGoalsPolicy(BasePolicy):
             optimizer_kwargs=optimizer_kwargs,
         )
         self.net_arch = [512, 512] if net_arch is None else net_arch
-        self.embedding_dim = embedding_dim
-        self.activation_fn = activation_fn
-        self.ortho_init = ortho_init
-        self.standardize = standardize
-        self.head = head
+        self.embedding_dim, self.activation_fn, self.ortho_init = embedding_dim, activation_fn, ortho_init
+        self.standardize, self.head, self.channels_last = standardize, head, channels_last
         self.ema_decay = check_number("ema_decay", ema_decay, "[0, 1)")
-        self.channels_last = channels_last
         self.q_net = self.make_q_net()
         self.q_net_target = self._untrained_copy()
         self.q_net_ema = self._untrained_copy() if ema_decay else None
@@ -142,6 +139,13 @@ class ManyGoalsPolicy(BasePolicy):
         """Add a number to all values of each network."""
         for network in self.networks:
             network.shift_values(by)
+
+    @th.no_grad()
+    def scale_distances(self, step_cost: float) -> None:
+        """Begin with distances in steps of this cost, where networks tell distances; else of the default's 0.1."""
+        for network in self.networks:
+            if isinstance(network, DistanceQNetwork):
+                network.log_scale.fill_(math.log(step_cost / 0.1))
 
     @property
     def networks(self) -> list[UniversalQNetwork]:

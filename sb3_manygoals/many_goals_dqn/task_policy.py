@@ -20,6 +20,7 @@ from sb3_manygoals.checks import check_number
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.table import ObservationTable
 from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
+from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.networks import UniversalQNetwork
 
 Reward = Callable[[NDArray[Any]], ArrayLike] | ArrayLike
@@ -211,9 +212,9 @@ def make_task_policy(
     values: tuple[float, float, float],
     reward: Reward | None,
     gamma: float | None,
-    planned: tuple[ReplayPlan, ObservationTable] | None,
+    planned: tuple[ReplayPlan, ManyGoalsReplayBuffer] | None,
 ) -> TaskPolicy:
-    """See ``ManyGoalsDQN.task_policy``; ``values`` as of :class:`TaskPolicy`; ``planned`` is a plan and its states."""
+    """See ``ManyGoalsDQN.task_policy``; ``values`` as of :class:`TaskPolicy`; ``planned`` is a plan and its replay memory."""
     gamma = values[0] if gamma is None else check_number("gamma", gamma, "(0, 1]")
     if values[0] == 0.0:
         raise ValueError("a model with gamma=0 knows no distances, so it has no policy for tasks")
@@ -222,9 +223,20 @@ def make_task_policy(
     ids, rewards = _remembered(goals, gamma) if reward is None else _told(goals, reward)
     space, table = goals.observation_space, None
     if planned is not None:
-        plan, states = planned
+        plan, replay = planned
+        assert replay.states is not None
+        fits = 5 * len(ids) * len(replay.states) <= plan.max_bytes
+        if fits and (plan.columns_of(ids) < 0).any():  # found since, or not in the draw
+            plan = ReplayPlan(*values, plan.sweeps, plan.max_bytes)
+            plan.refresh(replay, goals, ids)
         columns = plan.columns_of(ids)
-        actions = _planned_actions(plan, columns[columns >= 0], rewards[columns >= 0], gamma)
-        table = ObservationTable(space, len(actions)), actions
-        table[0].add(states.observations[: len(actions)])
+        if (columns < 0).any():  # to leave them out might miss the best
+            what = f"{len(ids)} rewarded observations do not fit into max_plan_bytes"
+            warnings.warn(f"{what}: the policy acts by the network alone", stacklevel=3)
+        else:
+            actions = _planned_actions(plan, columns, rewards, gamma)
+            lasting = plan.states_of(ids[goals.labels[ids, 2] < goals.labels[ids, 0]])
+            actions[lasting[lasting >= 0]] = -1  # a plan knows no way to stay
+            table = ObservationTable(space, len(actions)), actions
+            table[0].add(replay.states.observations[: len(actions)])
     return TaskPolicy(space, action_space, copy.deepcopy(q_net), goals[ids], rewards, values, gamma, table)

@@ -35,6 +35,7 @@ def load_pretrained(env_id: str, env: GymEnv | None = None, device: th.device | 
         weights = {name: th.as_tensor(file[name], dtype=th.float32) for name in file.files if name != "goals"}
         assert model.goal_buffer is not None
         model.goal_buffer.add(file["goals"])
+        model.goal_buffer.n_added = 0  # it has met nothing itself
     for network in model.policy.networks:
         network.load_state_dict(weights)
     model.exploration_rate = model.exploration_final_eps  # as after training

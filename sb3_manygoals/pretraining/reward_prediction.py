@@ -13,6 +13,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
+from stable_baselines3.common.vec_env import VecTransposeImage, is_vecenv_wrapped
 from torch import nn
 
 from sb3_manygoals import guards
@@ -143,6 +144,8 @@ class RewardPredictor(OffPolicyAlgorithm):
         shape, dtype = self.observation_space.shape or (), self.observation_space.dtype
         size = frame_bytes(self.buffer_size, self.n_envs, shape, dtype, self.replay_buffer_kwargs["n_stack"])
         check_memory("the replay memory", {"replay frames": size}, f"choose a smaller buffer_size than {self.buffer_size}")
+        if self.env is not None and is_vecenv_wrapped(self.env, VecTransposeImage):
+            self.policy_kwargs = {"channels_last": False, **self.policy_kwargs}
         super()._setup_model()
 
     def set_random_seed(self, seed: int | None = None) -> None:

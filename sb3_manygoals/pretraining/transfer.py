@@ -21,12 +21,7 @@ class TransferError(ValueError):
 
 def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | BasePolicy) -> dict[str, str]:
     """
-    Begin an actor-critic with the trunk of a pre-trained network, as section 4 of Veeriah et al. (2018) does::
-
-        pretrained = ManyGoalsDQN("CnnPolicy", make_env(), ...).learn(1_000_000)
-        model = A2C("CnnPolicy", make_env(), ...)
-        print(transfer_trunk(pretrained, model))
-        model.learn(9_000_000)
+    Begin an actor-critic with the trunk of a pre-trained network, as section 4 of Veeriah et al. (2018) does.
 
     Layers are paired in order. The trunk goes to the actor-critic's features extractor and, where it is longer, on to the
     layers of both actor and critic (``net_arch``). What comes after the trunk stays. All layers are compared before any is

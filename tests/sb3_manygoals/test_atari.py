@@ -286,6 +286,7 @@ def test_bad_input_is_refused():
     for arguments, message in (
         ({"game": "Asault"}, r"no game 'Asault'; did you mean assault"),
         ({"game": "chess3000"}, r"no game 'chess3000'$"),
+        ({"grayscale": False, "num_threads": 1}, r"settings must leave out \['grayscale'\], which this class gives"),
         ({"n_envs": 0}, "n_envs must be a whole number, at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=message):

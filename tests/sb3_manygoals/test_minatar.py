@@ -93,6 +93,16 @@ def test_bad_arguments_are_named(arguments, message):
         MinAtarVectorEnv(**{"game": "asterix", **arguments})
 
 
+def test_bad_actions_and_options_are_refused():
+    env = MinAtarVectorEnv("asterix", 2)
+    env.reset(seed=0)
+    for actions in ([0, -1], [5, 0]):
+        with pytest.raises(ValueError, match=r"actions must be 2 numbers in \[0, 5\), got"):
+            env.step(np.array(actions))
+    with pytest.raises(ValueError, match="options must have no reset_mask"):
+        env.reset(options={"reset_mask": np.array([True, False])})
+
+
 def test_the_state_of_another_game_is_refused():
     with pytest.raises(ValueError, match="games with game='asterix', not 'space_invaders'"):
         MinAtarVectorEnv("Space Invaders").set_checkpoint_state(MinAtarVectorEnv("asterix").get_checkpoint_state())

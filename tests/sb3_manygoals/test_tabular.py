@@ -1,12 +1,13 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import GymnasiumVecEnv, evaluate_mastery, memory
+from sb3_manygoals import GoalBuffer, GymnasiumVecEnv, evaluate_mastery, memory
 from sb3_manygoals.tabular import AllGoalsTable, TabularAllGoals
 from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
 
@@ -98,6 +99,17 @@ def test_environments_and_vectors_of_them(make_env):
     assert model.num_timesteps == 240
     assert model.table.values.any()
     assert model.exploration_rate == pytest.approx(1 - 0.9 * 240 / 500)
+
+
+def test_goals_and_their_pursuit_stay_in_new_environments_and_loaded_models(tmp_path):
+    held_out = GoalBuffer(spaces.Discrete(6), 6, held_out=np.array([2]))
+    model = make_model(NumberedCorridor(), goal_wrapper_kwargs={"max_episode_steps": 7, "goal_buffer": held_out}).learn(100)
+    model.save(tmp_path / "model")
+    model.set_env(NumberedCorridor())
+    assert model._tracker.goal_buffer is held_out
+    for one in (model, TabularAllGoals.load(tmp_path / "model", NumberedCorridor())):
+        one.learn(100)
+        assert (one._tracker.max_episode_steps, sorted(one._tracker.goal_buffer.observations)) == (7, [0, 1, 3, 4, 5])
 
 
 def test_save_and_load_round_trip(tmp_path):

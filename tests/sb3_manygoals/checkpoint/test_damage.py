@@ -59,7 +59,7 @@ def test_missing_and_foreign_files_and_other_formats_are_refused(saved):
     for content in ({"tree": {"tree": 1}, "objects": []}, {"tree": {"format": "5", "tree": 1}, "objects": []}):
         th.save(content, saved)
         saved = signed(saved)
-        assert "of another format: this version reads 'sb3-manygoals checkpoint 4'" in refusal(saved)
+        assert "of another format: this version reads 'sb3-manygoals checkpoint 5'" in refusal(saved)
 
 
 class Hostile:

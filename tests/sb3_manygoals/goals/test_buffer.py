@@ -44,6 +44,15 @@ def test_goals_are_unique_bounded_and_keep_their_ids(additions, capacity):
     assert len({goal.tobytes() for goal in buffer.observations}) == len(buffer)
 
 
+def test_what_is_in_the_table_becomes_a_goal_when_it_is_added():
+    """As the first observations of transitions that were loaded are."""
+    buffer = GoalBuffer(spaces.Discrete(9), capacity=4, held_out=np.array([8]))
+    buffer.table.add(np.array([5, 8, 3]))
+    np.testing.assert_array_equal(buffer.add(np.array([8, 3, 7, 5, 3])), [UNKNOWN, 1, 2, 0, 1])
+    np.testing.assert_array_equal(buffer.observations, [5, 3, 7])
+    assert (buffer.n_added, buffer.n_recurred) == (5, 1)
+
+
 @given(batches, batches)
 def test_held_out_observations_never_become_goals(batch, held_out):
     buffer = GoalBuffer(PIXELS, held_out=held_out)

@@ -19,6 +19,12 @@ SHIFTED = gym.wrappers.TransformAction(Corridor(), lambda a: a - 1, spaces.Discr
 COUNT, SHARE, POSITIVE = "a whole number, at least 1", "a number in [0, 1]", "a number in (0, inf)"
 
 
+def test_a_run_in_which_nothing_is_learned_is_said():
+    with pytest.warns(UserWarning, match="learning_starts=20 random steps come .* ends after 20: nothing is learned") as said:
+        make_model().learn(20)
+    assert said[0].filename == __file__
+
+
 @pytest.mark.parametrize(
     ("name", "values", "allowed"),
     [
@@ -28,7 +34,7 @@ COUNT, SHARE, POSITIVE = "a whole number, at least 1", "a number in [0, 1]", "a 
         ("exploration_fraction", (1.5,), SHARE),
         ("exploration_initial_eps", ("1",), SHARE),
         ("exploration_final_eps", (-0.1,), SHARE),
-        ("updates_per_step", (0, -1.0, "4", True, float("nan"), float("inf")), "a number in (0, 1000]"),
+        ("updates_per_step", (0, -1.0, 4e-7, "4", True, float("nan"), float("inf")), "a number in [1e-6, 1000]"),
         ("policy", ("Policy",), "one of CnnPolicy, MlpPolicy"),
         ("policy_kwargs.head", ("sum",), "one of 'bilinear', 'distance'"),
         ("policy_kwargs.ema_decay", (1.0,), "a number in [0, 1)"),

@@ -68,6 +68,30 @@ def test_actions_are_the_most_promising(transitions):
     np.testing.assert_allclose(worth[np.arange(n), second], np.where(masks, worth, -1).max(axis=1), atol=1e-5)
 
 
+def test_what_no_mask_has_allowed_promises_nothing():
+    buffer, bonus, rng = filled([(0, 0, 1, False), (1, 0, 0, False)], n_actions=A), CountBonus(A), np.random.default_rng(0)
+    for masks in ([[1, 1, 0], [1, 0, 0]], [[1, 0, 0], [1, 0, 0]]):  # action 1 was allowed in the first state, once
+        bonus.actions(np.array([0, 1]), buffer, rng, np.array(masks, np.bool_))
+    for copy in (bonus, CountBonus(A)):
+        copy.set_checkpoint_state(bonus.get_checkpoint_state())
+        copy.refresh(buffer, 0)
+        near = 1.0 + 0.99 / (1 - 0.99)  # an action never tried, that is allowed
+        np.testing.assert_allclose(copy.values, [near, 2**-0.5 + 0.99 * near], atol=0.01)
+        np.testing.assert_array_equal(bonus._allowed[:3], [[1, 1, 0], [1, 0, 0], [0, 0, 0]])
+
+
+def test_it_is_solved_anew_when_steps_are_counted_from_0_again():
+    buffer, bonus = filled([(0, 0, 1, False)], n_actions=A), CountBonus(A)
+    steps = {50_000: True, 50_199: False, 50_200: True, 52_499: True, 52_500: True, 0: True, 99: False, 100: True, 50: True}
+    models = []
+    for step, due in steps.items():
+        bonus.values = np.zeros(0)
+        bonus.refresh(buffer, step)
+        assert len(bonus.values) == (2 if due else 0), step
+        models.append(bonus._model)
+    assert [models.index(model) for model in models] == [0, 0, 0, 0, 4, 5, 5, 5, 5]  # made every 5% of the steps
+
+
 def test_it_sees_all_of_a_long_corridor_far_sooner_than_chance():
     """From one end, never reset, until its other end is seen: by chance the 100 cells take about 15,000 steps."""
     buffer, bonus, rng = filled([], n_actions=A, buffer_size=20_000), CountBonus(A), np.random.default_rng(0)

@@ -1,5 +1,6 @@
 """A policy for a task: rewards remembered or told, and what is refused."""
 
+import contextlib
 import re
 
 import gymnasium as gym
@@ -10,7 +11,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 
 from sb3_manygoals import GoalBuffer, ManyGoalsDQN
-from sb3_manygoals.many_goals_dqn import TaskPolicy, TDTargets
+from sb3_manygoals.many_goals_dqn import PlannedTargets, TaskPolicy, TDTargets
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Corridor, Paid
 
@@ -78,6 +79,29 @@ def test_a_plan_tells_more_than_a_network_that_has_not_learned():
     assert planned.predict(cells[1:8])[0].tolist() == [1] * 7
     assert planned.predict(cells[3], action_masks=np.array([True, False, False]))[0] == 0
     chooses_by_distance_and_discount(model, planned=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*plans are of draws of goals")
+def test_rewards_that_the_last_plan_did_not_have_are_planned_or_left_to_the_network():
+    cells = np.eye(9, dtype=np.uint8)
+    for n_bytes, by_plan in ((9 * 5 * 2, True), (9 * 5, False)):  # room for so many of the nine goals
+        targets = {"target_class": PlannedTargets, "target_kwargs": {"max_plan_bytes": n_bytes}}
+        model = taught(Paid({0: 0.1, 8: 10.0}, ENDS), 1_000, updates_per_step=0.002, **targets)
+        told = np.zeros(9)
+        told[model.goal_buffer.ids(cells[ENDS,])] = 0.1, 10.0
+        with pytest.warns(UserWarning, match="2 rewarded .* do not fit") if not by_plan else contextlib.nullcontext():
+            policy = model.task_policy(told)
+        assert (policy.table is None) != by_plan
+        assert (policy.predict(cells[1:8])[0].tolist() == [1] * 7) == by_plan  # the network has hardly learned
+
+
+def test_a_reward_that_ends_nothing_is_stayed_at_by_the_plan_too():
+    model = taught(Paid({8: 1.0}, ()), 1_500)
+    with pytest.warns(UserWarning, match="stays there if it can"):
+        policy = model.task_policy()
+    states, actions = policy.table
+    assert [int(action) for action in actions[states.ids(np.eye(9, dtype=np.uint8))]] == [1] * 8 + [-1]
+    assert policy.predict(np.eye(9, dtype=np.uint8)[8])[0] in (1, 2)  # against the wall, or staying
 
 
 def test_labels_count_arrivals_rewards_and_ends(treasure, tmp_path):

@@ -71,12 +71,13 @@ def test_values_begin_as_of_goals_that_are_never_reached_or_as_told(head):
     never = td_model(policy_kwargs=policy, **settings)
     planned = make_model(target_class=PlannedTargets, policy_kwargs={**PLAIN, **policy}, **settings)
     obs = th.as_tensor(CELLS[:4])
-    for model, value in ((told, 3.0), (never, -0.5 / 0.1), (planned, 0.25)):
+    distances = 0.525 / 0.1 if head == "distance" else 1.0  # what a step costs there, by what it costs by default
+    for model, value, scale in ((told, 3.0, 1.0), (never, -0.5 / 0.1, 1.0), (planned, 0.25, distances)):
         for name in ("q_net", "q_net_target", "q_net_ema"):
             network, without = (getattr(one.policy, name) for one in (model, plain))
-            th.testing.assert_close(network(obs, obs.flip(0)), without(obs, obs.flip(0)) + value)
+            th.testing.assert_close(network(obs, obs.flip(0)), scale * without(obs, obs.flip(0)) + value)
             changed = [key for key, weights in without.state_dict().items() if not weights.equal(network.state_dict()[key])]
-            assert changed == ["offset" if head == "distance" else "head.bias"]
+            assert changed == ["log_scale"] * (scale != 1.0) + ["offset" if head == "distance" else "head.bias"]
 
 
 def test_target_updates_keep_their_interval_with_any_number_of_environments():

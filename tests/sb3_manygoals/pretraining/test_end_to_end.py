@@ -2,6 +2,7 @@
 
 import textwrap
 
+import gymnasium as gym
 import pytest
 import torch as th
 from stable_baselines3 import A2C
@@ -59,8 +60,9 @@ def test_on_a_game(pretraining):
 
 def test_the_example_in_the_documentation():
     wrappers = pytest.importorskip("minigrid.wrappers")
-    example = textwrap.dedent(sb3_manygoals.pretraining.__doc__.partition("::\n")[2].partition("\nFor the stacks")[0])
-    names = {**vars(wrappers), **globals(), "make_vec_env": make_vec_env}
+    example = textwrap.dedent(sb3_manygoals.pretraining.__doc__.partition("::\n")[2].partition("\nWith ")[0])
+    make = lambda: wrappers.ImgObsWrapper(wrappers.RGBImgObsWrapper(gym.make("MiniGrid-DoorKey-5x5-v0")))  # noqa: E731
+    names = {**globals(), "make_vec_env": make_vec_env, "make": make}
     for steps, fewer in (("20_000", "1_010"), ("180_000", "80")):
         assert example.count(f"learn({steps})") == 1
         example = example.replace(f"learn({steps})", f"learn({fewer})")

@@ -73,6 +73,11 @@ def test_the_defaults_are_the_papers():
     assert isinstance(model.policy.optimizer, RMSpropTFLike)
 
 
+def test_pictures_whose_channels_sb3_has_moved_are_not_turned_again():
+    model = RewardPredictor("CnnPolicy", Corridor(length=4, image=True), device="cpu")
+    assert model.policy.trunk[0].space.shape == model.observation_space.shape == (3, 4, 4)
+
+
 def test_it_is_saved_and_loaded(tmp_path):
     env = stories(2, 4)  # channels last, which SB3 turns
     model = RewardPredictor("CnnPolicy", env, learning_starts=20, buffer_size=50, n_stack=4, seed=1, device="cpu")
