@@ -84,12 +84,16 @@ class RivalPolicy:
 
     def __init__(self, model: BaseAlgorithm) -> None:
         self.model, self.env = model, model.get_vec_normalize_env()
+        self._random = th.get_rng_state()
 
     def predict(self, observation: NDArray[Any], *, deterministic: bool = True) -> tuple[NDArray[Any], Any]:
         assert self.env is not None
         flat = as_vectors(observation, not self.env.norm_obs)
         with th.random.fork_rng():  # measuring does not change training
-            return self.model.predict(self.env.normalize_obs(flat), deterministic=deterministic)
+            th.set_rng_state(self._random)  # not that of the step before: its actions would be drawn by the same numbers
+            chosen = self.model.predict(self.env.normalize_obs(flat), deterministic=deterministic)
+            self._random = th.get_rng_state()
+        return chosen
 
 
 class HindsightPolicy:

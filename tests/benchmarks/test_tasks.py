@@ -5,15 +5,16 @@ import itertools
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch as th
 
 from benchmarks.agents.hindsight import Rewarded
-from benchmarks.agents.rivals import HindsightPolicy
+from benchmarks.agents.rivals import HindsightPolicy, RivalPolicy, make
 from benchmarks.studies.tasks import PARTS, TasksStudyConfig
 from benchmarks.suite import Result
 from benchmarks.tasks import CURVE, Measure, TasksConfig, TaskWorld, evaluate
 from benchmarks.told_tasks import TASKS, WORLD, returns, rewarded_states
 from gym_twoRooms.oracle import transition_matrices
-from tests.benchmarks.command_line import command, rows_of
+from tests.benchmarks.command_line import command, printed, rows_of
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Paid
 
@@ -31,16 +32,14 @@ def test_a_run_measures_its_task_and_goes_on(agent, tmp_path):
     pytest.importorskip("minigrid")
     quick = ["--world", "MiniGrid-Empty-5x5-v0", "--agent", agent, "--agent-kwargs", TINY[agent], "--eval-episodes", "2"]
     quick += ["--total-steps", "1200", "--eval-freq", "600", "--no-progress-bar", "--output", str(tmp_path)]
-    done = command("tasks", *quick)
-    assert done.returncode == 0, done.stderr
+    printed("tasks", *quick)
     (folder,) = tmp_path.iterdir()
     rows, (summary,) = rows_of(folder / "curve.csv"), rows_of(folder / "summary.csv")
     assert set(rows[0]) == set(CURVE)
     assert [int(row["step"]) for row in rows] == [600, 1200]
     assert (summary["agent"], summary["first_reward"]) == (agent, rows[-1]["first_reward"])
     assert (rows[-1]["planned"] != "") == (agent == "many_goals")
-    resumed = command("tasks", "--resume", str(folder), "--total-steps", "1800")
-    assert resumed.returncode == 0, resumed.stderr
+    printed("tasks", "--resume", str(folder), "--total-steps", "1800")
     assert rows_of(folder / "curve.csv")[:2] == rows
     assert [int(row["step"]) for row in rows_of(folder / "curve.csv")] == [600, 1200, 1800]
 
@@ -68,6 +67,13 @@ def test_success_and_returns_of_episodes():
     assert evaluate(Right(), Corridors(), 2, 0, 0.9, greedy=False, epsilon=1.0)[0] < 1.0
 
 
+def test_sampled_actions_of_rivals_differ_from_step_to_step_and_leave_training_alone():
+    policy, before = RivalPolicy(make("a2c", lambda: Paid({}, ()), 0, "cpu", {"n_envs": 1})), th.get_rng_state()
+    drawn = [policy.predict(np.eye(9, dtype=np.uint8)[:1], deterministic=False)[0].item() for _ in range(60)]
+    assert np.bincount(drawn, minlength=3).min() > 5  # of 20 expected
+    assert th.equal(th.get_rng_state(), before)
+
+
 def test_hindsight_acts_towards_what_was_rewarded_and_half_of_its_goals_are():
     class Model:
         goal_buffer = make_model(Paid({8: 1.0}, (8,))).learn(300).goal_buffer
@@ -93,8 +99,7 @@ def test_the_tasks_of_two_rooms_and_their_best_returns():
     near, far = (mdp.encode(agent, [52], [False]) for agent in (12, 3))
     assert best[near] == pytest.approx(1.0)
     assert best[far] == pytest.approx(0.9**2)
-    worst = returns(transition_matrices(mdp), rewarded[task], 0.9, np.full(mdp.n_states, 4))  # staying
-    assert worst[far] == 0.0
+    assert returns(transition_matrices(mdp), rewarded[task], 0.9, np.full(mdp.n_states, 4))[far] == 0.0  # staying
 
 
 def test_a_task_of_two_rooms_is_a_world(tmp_path):
@@ -110,15 +115,12 @@ def test_a_task_of_two_rooms_is_a_world(tmp_path):
         steps += 1
         assert (reward == 1.0) == ended == bool(rewarded[mdp.states_of(seen[None])[0]])
     options = ["--task", "agent in the door", "--agent", "a2c", "--total-steps", "40", "--eval-freq", "40"]
-    done = command("tasks", "--world", WORLD, *options, "--eval-episodes", "1", "--output", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    done = command("report", str(tmp_path), "--output", str(tmp_path / "page.html"))
-    assert done.returncode == 0, done.stderr
+    printed("tasks", "--world", WORLD, *options, "--eval-episodes", "1", "--output", str(tmp_path))
+    printed("report", str(tmp_path), "--output", str(tmp_path / "page.html"))
     done = command("tasks", "--world", WORLD, "--task", "to fly")
     assert done.returncode == 1
     assert "task must be one of agent above" in done.stderr
-    done = command("told-tasks", "--agent", "nowhere")
-    assert "agent must be the folder of a finished run of mastery" in done.stderr
+    assert "agent must be the folder of a finished run of mastery" in command("told-tasks", "--agent", "nowhere").stderr
 
 
 def test_the_comparison_has_medians_in_which_never_is_infinite():
