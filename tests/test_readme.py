@@ -6,18 +6,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SHORTER = {
-    "README.md": {
-        "model.learn(5e5)": "model.learn(60)",
-        "2e6 - model": "100 - model",
-        "learn(1e5": "learn(100",
-    },
+    "README.md": {"model.learn(5e5)": "model.learn(60)", "2e6 - model": "100 - model", "learn(1e5": "learn(100"},
     "docs/checkpoints.md": {"2_000": "200"},
-    "docs/guide.md": {
-        "learn(50_000": "learn(200",
-        "learn(60_000": "learn(200",
-        "learn(2_000": "learn(200",
-        "learn(20_000": "learn(2_000",
-    },
+    "docs/guide.md": {f"learn({n}": "learn(200" for n in ("50_000", "60_000", "2_000")} | {"learn(20_000": "learn(2_000"},
 }
 
 

@@ -24,6 +24,8 @@ def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tm
     """One test, as it takes half a minute to make the site."""
     for needed in ("ale_py", "furo", "lz4", "myst_parser", "sphinx"):  # in the extra "docs"
         pytest.importorskip(needed)
+    from sphinx.util.inventory import InventoryFile
+
     build = [sys.executable, "-m", "sphinx", "--nitpicky", "--fail-on-warning", "--keep-going", "--quiet"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*build, ROOT / "docs", tmp_path], env=environment, capture_output=True, text=True, check=False)
@@ -33,7 +35,9 @@ def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tm
     assert len(pages) > 10
     assert [page for page in pages if not (tmp_path / page.with_suffix(".html")).is_file()] == []
 
-    names = documented(tmp_path)
+    with (tmp_path / "objects.inv").open("rb") as file:
+        inventory = InventoryFile.load(file, "", lambda base, uri: uri)
+    names = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}  # that have a place in it
     for package in PACKAGES:
         found = {name.rpartition(".")[2] for name in names if name.startswith(package.partition(".")[0])}
         assert set(importlib.import_module(package).__all__) - found == set(), package
@@ -41,15 +45,6 @@ def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tm
     assert 'id="sb3_manygoals.ManyGoalsDQN.save_goal_buffer"' in learners  # inherited, and ours
     assert "register_forward_hook" not in learners  # inherited from torch
     assert "## Description" not in world  # that of the docstring, which is a page in Markdown
-
-
-def documented(site):
-    """The names that have a place in the site."""
-    from sphinx.util.inventory import InventoryFile
-
-    with (site / "objects.inv").open("rb") as file:
-        inventory = InventoryFile.load(file, "", lambda base, uri: uri)
-    return {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
 
 
 def test_the_packages_are_all_those_with_public_names():

@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-FLAGS = [
-    "headless=new",
-    "no-sandbox",
-    "disable-gpu",
-    "disable-background-networking",
-    "disable-component-update",
-    "disable-sync",
-]
+FLAGS = ["headless=new", "no-sandbox", "disable-gpu"]
+FLAGS += ["disable-background-networking", "disable-component-update", "disable-sync"]
 HELPERS = (Path(__file__).parent / "demo_helpers.js").read_text(encoding="utf-8")
 
 

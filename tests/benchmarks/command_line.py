@@ -25,6 +25,13 @@ def command(*arguments):
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
+def printed(*arguments):
+    """What a command prints, which must succeed."""
+    done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def rows_of(path, without=()):
     """The rows of a CSV file, some columns left out."""
     with path.open(newline="", encoding="utf-8") as file:

@@ -25,9 +25,8 @@ def test_every_step_is_a_command_that_exists(tmp_path, monkeypatch):
 
 
 def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        gpu, "steps", lambda config, runs: {"quick": [("this",)], "slow": [("timeit", "-n1", "-r1", LONG)] * 2}
-    )
+    long = ("timeit", "-n1", "-r1", "import time; time.sleep(60)")
+    monkeypatch.setattr(gpu, "steps", lambda config, runs: {"quick": [("this",)], "slow": [long] * 2})
     began = time.monotonic()
     folder = GPUConfig(minutes=0.05, device="cpu", output=tmp_path).run()
     assert time.monotonic() - began < 20
@@ -35,9 +34,6 @@ def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, ca
     assert ended == [("quick", "exit 0")] + [("slow", "out of time")] * 2
     assert "Beautiful is better than ugly." in (folder / "quick-0.txt").read_text()
     assert (folder / "config.json").exists()
-
-
-LONG = "import time; time.sleep(60)"
 
 
 def test_no_device_and_no_time_are_refused(tmp_path, monkeypatch):

@@ -53,8 +53,7 @@ def test_a_run_begins_with_the_trunk_and_has_all_its_steps_and_files(agent, tmp_
     assert PretrainingConfig.saved(folder) == replace(tiny(agent=agent, output=tmp_path), resume=folder)
     assert A2C.load(folder / "model.zip", device="cpu").num_timesteps == last
     known = gather(read([folder]), "curve.csv")
-    assert set(zip(known["agent"], known["seed"], strict=True)) == {(agent, 1)}
-    assert known["step"].tolist() == steps
+    assert (set(known["agent"]), set(known["seed"]), known["step"].tolist()) == ({agent}, {1}, steps)
     if agent == "none":
         assert "pretraining" not in files
         return
@@ -74,10 +73,6 @@ def test_pictures_that_are_cubes_have_their_channels_first(agent):
     assert policy.channels_last is type(policy)(**policy._get_constructor_parameters()).channels_last is False
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.mark.parametrize(  # 100 is before the first checkpoint of fine-tuning
     ("agent", "stop"), [("many_goals", 100), ("many_goals", 200), ("reward_prediction", 40), ("none", 40)]
 )
@@ -89,13 +84,13 @@ def test_a_run_killed_in_either_phase_ends_as_if_it_had_not_been(agent, stop, tm
 
     def kill(self):
         if self.model.num_timesteps >= stop:
-            raise Killed
+            raise KeyboardInterrupt
         return True
 
     with monkeypatch.context() as patched:
         patched.setattr(recording, "ExactCheckpointCallback", often)
         patched.setattr(ExactCheckpointCallback, "_on_step", kill)
-        with pytest.raises(Killed):
+        with pytest.raises(KeyboardInterrupt):
             tiny(agent=agent, output=tmp_path / "killed").run()
     (killed,) = (tmp_path / "killed").iterdir()
     assert not (killed / "score.json").exists()
@@ -104,8 +99,7 @@ def test_a_run_killed_in_either_phase_ends_as_if_it_had_not_been(agent, stop, tm
     # A2C alone had no checkpoint yet at step 40, as its first update is at step 80, and began anew
     assert ("resumed" in json.loads((killed / "config.json").read_text())) == (agent != "none" or stop > 80)
     assert curve(killed) == curve(whole)
-    ends = [read_checkpoint(checkpoints(folder / "checkpoints")[0])["learner"] for folder in (whole, killed)]
-    same(*ends)
+    same(*(read_checkpoint(checkpoints(folder / "checkpoints")[0])["learner"] for folder in (whole, killed)))
 
 
 def test_the_defaults_are_the_papers():

@@ -13,8 +13,7 @@ def test_tensorboard_keeps_the_step_of_the_checkpoint_and_drops_later_ones(tmp_p
             log.record("value", step)
             log.dump(step)
         log.close()
-    events = EventAccumulator(str(tmp_path)).Reload()
-    assert [event.step for event in events.Scalars("value")] == [3, 5, 9]
+    assert [event.step for event in EventAccumulator(str(tmp_path)).Reload().Scalars("value")] == [3, 5, 9]
 
 
 def add(log, step):

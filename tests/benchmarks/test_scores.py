@@ -7,21 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from benchmarks import paper_scores
+from benchmarks import paper_scores, scores
 from benchmarks.paper_scores import improvements, summaries
-from benchmarks.scores import (
-    DATA,
-    count_above,
-    interquartile_mean,
-    interval,
-    median,
-    normalized,
-    optimality_gap,
-    probability_of_improvement,
-    read_table,
-    references,
-    relative_improvement,
-)
 
 SCORES = arrays(np.float64, (2, 4), elements=st.integers(-4, 8).map(float))
 """Of few values, so that there are ties."""
@@ -29,9 +16,8 @@ SCORES = arrays(np.float64, (2, 4), elements=st.integers(-4, 8).map(float))
 
 def test_the_game_at_the_median_of_pretraining_is_at_half_and_not_above():
     """Boxing, (2.2 - 0.1) / (4.3 - 0.1): whether it counts must not hang on the last bit of a quotient."""
-    assert count_above(normalized([[2.2]], ["Boxing"])) == 0
-    assert count_above(np.array([[0.5 + 1e-15]])) == 0
-    assert count_above(np.array([[0.5 + 1e-9]])) == 1
+    assert scores.count_above(scores.normalized([[2.2]], ["Boxing"])) == 0
+    assert [scores.count_above(np.array([[0.5 + above]])) for above in (1e-15, 1e-9)] == [0, 1]
 
 
 def test_the_papers_summaries_beside_its_tables(capsys):
@@ -49,32 +35,32 @@ def test_the_papers_summaries_beside_its_tables(capsys):
 def test_the_tables_are_of_the_same_games_and_agent_with_digits_as_printed():
     """Every number has at most one decimal, as in the paper; nothing was computed."""
     names = ("atari_human_random_49", "paper_auxiliary_scores", "paper_pretraining_scores")
-    reference, auxiliary, pretraining = map(read_table, names)
+    reference, auxiliary, pretraining = map(scores.read_table, names)
     assert list(reference.index) == list(auxiliary.index) == list(pretraining.index)
     assert (len(set(reference.index)), "Pitfall" in reference.index, "Hero" in reference.index) == (49, True, False)
     np.testing.assert_array_equal(auxiliary["a2c"], pretraining["a2c"])
     assert (reference["human"] > reference["random"]).all()
     for name in names:
-        lines = (DATA / f"{name}.csv").read_text().splitlines()[1:]
+        lines = (scores.DATA / f"{name}.csv").read_text().splitlines()[1:]
         assert all(re.fullmatch(r"\w+(,-?\d+\.\d)+", line) for line in lines)
 
 
 def test_normalized_scores_by_hand():
-    assert references(["Pong", "Breakout"]).to_numpy().tolist() == [[-20.7, 9.3], [1.7, 31.8]]
+    assert scores.references(["Pong", "Breakout"]).to_numpy().tolist() == [[-20.7, 9.3], [1.7, 31.8]]
     raw = [[-20.7, 31.8], [9.3, 1.7], [-5.7, 61.9]]
-    np.testing.assert_allclose(normalized(raw, ["Pong", "Breakout"]), [[0, 1], [1, 0], [0.5, 2]], atol=1e-12)
+    np.testing.assert_allclose(scores.normalized(raw, ["Pong", "Breakout"]), [[0, 1], [1, 0], [0.5, 2]], atol=1e-12)
     with pytest.raises(ValueError, match=r"scores must be of shape \(\.\.\., 2\), one for each game, got \(3,\)"):
-        normalized([1, 2, 3], ["Pong", "Breakout"])
+        scores.normalized([1, 2, 3], ["Pong", "Breakout"])
     with pytest.raises(ValueError, match="no scores of Hero; there are those of Alien"):
-        normalized([1], ["Hero"])
+        scores.normalized([1], ["Hero"])
 
 
 def test_bars_by_hand():
     games = ["Pong", "Breakout", "Freeway"]  # random -20.7, 1.7, 0; human 9.3, 31.8, 29.6
     ours, theirs = [[9.3, 401.7, 0.0], [9.3, 401.7, 14.8]], [-5.7, 201.7, 0.0]
     # (9.3 + 5.7) / (9.3 + 20.7); the human is surpassed: 200 / (201.7 - 1.7); the other plays like random: 7.4 / 29.6
-    np.testing.assert_allclose(relative_improvement(ours, theirs, games), [0.5, 1.0, 0.25])
-    np.testing.assert_allclose(relative_improvement(theirs, ours, games)[:1], [-0.5])
+    np.testing.assert_allclose(scores.relative_improvement(ours, theirs, games), [0.5, 1.0, 0.25])
+    np.testing.assert_allclose(scores.relative_improvement(theirs, ours, games)[:1], [-0.5])
 
 
 def test_bars_of_the_paper_are_finite_and_none_is_zero_by_mistake():
@@ -87,25 +73,22 @@ def test_bars_of_the_paper_are_finite_and_none_is_zero_by_mistake():
 
 
 def test_statistics_by_hand():
-    scores = np.array([[0.0, 0.4, 2.0, 8.0], [0.2, 0.8, 4.0, 4.0]])  # means 0.1, 0.6, 3, 6
-    assert median(scores) == 1.8
-    assert count_above(scores) == 3
-    assert count_above(scores, 3.0) == 1
-    assert interquartile_mean(scores) == pytest.approx((0.4 + 0.8 + 2 + 4) / 4)  # sorted: 0 .2 | .4 .8 2 4 | 4 8
-    assert optimality_gap(scores) == pytest.approx((1 + 0.6 + 0 + 0 + 0.8 + 0.2 + 0 + 0) / 8)
+    runs = np.array([[0.0, 0.4, 2.0, 8.0], [0.2, 0.8, 4.0, 4.0]])  # means 0.1, 0.6, 3, 6
+    assert (scores.median(runs), scores.count_above(runs), scores.count_above(runs, 3.0)) == (1.8, 3, 1)
+    assert scores.interquartile_mean(runs) == pytest.approx((0.4 + 0.8 + 2 + 4) / 4)  # sorted: 0 .2 | .4 .8 2 4 | 4 8
+    assert scores.optimality_gap(runs) == pytest.approx((1 + 0.6 + 0 + 0 + 0.8 + 0.2 + 0 + 0) / 8)
     others = np.array([[0.1, 0.4, 5.0, 8.0]])
     # 0 and 0.2 against 0.1: a half; 0.4 and 0.8 against 0.4: a tie and a win; never; a tie and a loss
-    assert probability_of_improvement(scores, others) == pytest.approx((0.5 + 0.75 + 0 + 0.25) / 4)
+    assert scores.probability_of_improvement(runs, others) == pytest.approx((0.5 + 0.75 + 0 + 0.25) / 4)
 
 
 @given(SCORES, SCORES)
 def test_probability_of_improvement_is_the_statistic_of_mann_and_whitney(x, y):
-    expected = [0.5 if (pair[0] == pair).all() else _mann_whitney(pair[:2], pair[2:]) for pair in np.concatenate([x, y]).T]
-    assert probability_of_improvement(x, y) == pytest.approx(np.mean(expected))
-
-
-def _mann_whitney(x, y):
-    return stats.mannwhitneyu(x, y, method="asymptotic").statistic / (len(x) * len(y))
+    expected = [  # of all four alike it has none
+        0.5 if (pair[0] == pair).all() else stats.mannwhitneyu(pair[:2], pair[2:], method="asymptotic").statistic / 4
+        for pair in np.concatenate([x, y]).T
+    ]
+    assert scores.probability_of_improvement(x, y) == pytest.approx(np.mean(expected))
 
 
 def three_seeds(seed, n_games=12):
@@ -113,20 +96,20 @@ def three_seeds(seed, n_games=12):
     return rng.gamma(1.0, size=n_games) + 0.4 * rng.normal(size=(3, n_games))
 
 
-@pytest.mark.parametrize("statistic", [median, interquartile_mean, optimality_gap, probability_of_improvement])
-def test_intervals_are_those_of_loops(statistic):
+@pytest.mark.parametrize("name", ["median", "interquartile_mean", "optimality_gap", "probability_of_improvement"])
+def test_intervals_are_those_of_loops(name):
     """Percentiles of the statistic of what is drawn game by game."""
-    scores = (three_seeds(0), three_seeds(1)[:2])[: 1 + (statistic is probability_of_improvement)]
-    value, *ends = interval(statistic, *scores)
-    assert value == statistic(*scores)
-    assert (value, *ends) == interval(statistic, *scores)
+    statistic, runs = getattr(scores, name), (three_seeds(0), three_seeds(1)[:2])[: 1 + (name == "probability_of_improvement")]
+    value, *ends = scores.interval(statistic, *runs)
+    assert value == statistic(*runs)
+    assert (value, *ends) == scores.interval(statistic, *runs)
     rng = np.random.default_rng(1)
-    draws = [[np.stack([rng.choice(game, len(each)) for game in each.T], axis=1) for each in scores] for _ in range(2000)]
+    draws = [[np.stack([rng.choice(game, len(each)) for game in each.T], axis=1) for each in runs] for _ in range(2000)]
     low, high = np.percentile([statistic(*drawn) for drawn in draws], [2.5, 97.5])
     np.testing.assert_allclose(ends, [low, high], atol=0.1 * (high - low))
 
 
-@pytest.mark.parametrize("scores", [np.ones((1, 4)), np.ones(4), np.array([[1.0], [np.nan]])])
-def test_intervals_of_nothing_are_refused(scores):
+@pytest.mark.parametrize("runs", [np.ones((1, 4)), np.ones(4), np.array([[1.0], [np.nan]])])
+def test_intervals_of_nothing_are_refused(runs):
     with pytest.raises(ValueError, match=r"scores must be finite and of shape \(\.\.\., n_runs >= 2, n_games\)"):
-        interval(median, scores)
+        scores.interval(scores.median, runs)

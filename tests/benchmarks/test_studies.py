@@ -122,12 +122,9 @@ def test_agents_are_compared_where_they_and_the_base_have_the_same_seeds():
     [
         (lambda: mastery.PARTS["paper"].specs(0), "seeds must be at least 1, got 0"),
         (lambda: mastery.PARTS["paper"].specs(1, only=("table", "dqn")), "only must be of uniform, .*, table, got dqn"),
-        (lambda: GamesStudyConfig(steps=9).specs(), "steps must be at least 10, of which one is pre-training's, got 9"),
-        (lambda: GamesStudyConfig(games=("Hero",)).specs(), "games must be of Alien, .*, got Hero"),
-        (
-            lambda: MinAtarStudyConfig(steps=100_000).specs(),
-            "steps must be more than those of pre-training, 100000, got 100000",
-        ),
+        (GamesStudyConfig(steps=9).specs, "steps must be at least 10, of which one is pre-training's, got 9"),
+        (GamesStudyConfig(games=("Hero",)).specs, "games must be of Alien, .*, got Hero"),
+        (MinAtarStudyConfig(steps=100_000).specs, "steps must be more than those of pre-training, 100000, got 100000"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make_specs, message):

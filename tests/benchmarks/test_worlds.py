@@ -57,8 +57,7 @@ def test_the_ceiling_is_the_oracles(horizon):
 def test_the_ceiling_leads_through_no_end_of_the_episode():
     """State 1 may be a start, leads on to the goal 2, and ends an episode that comes to it from 0."""
     states, after, ended = np.arange(3), np.array([1, 2, 2]), np.array([True, False, False])
-    starts = np.array([0.5, 0.5, 0.0])
-    world = Tables(spaces.Discrete(3), states, starts, 1, np.arange(4), after, np.ones(3), ended)
+    world = Tables(spaces.Discrete(3), states, np.array([0.5, 0.5, 0.0]), 1, np.arange(4), after, np.ones(3), ended)
     assert world.ceiling(10)(states, np.full(3, 2)).tolist() == [0.0, 1.0, 1.0]
     assert world.ceiling(10)(states, np.full(3, 1)).tolist() == [1.0, 1.0, 0.0]
     with pytest.raises(NotEnumerable, match="look the same"):
@@ -81,8 +80,7 @@ def test_steps_of_the_tables_are_distributed_as_the_worlds():
     expected = tables.starts
     for action in (1, 2, 2):
         observations, rewards, _, truncated, _ = env.step(np.full(n, action))
-        assert not truncated.any()
-        assert not rewards.any()
+        assert not np.any([truncated, rewards])
         before, expected = expected, np.zeros(64)
         for state in np.flatnonzero(before):
             for (after, _), chance in outcomes(tables, state, action).items():

@@ -15,9 +15,8 @@ def test_several_doors_switches_and_blocks():
     layout = Layout.parse("S...U\nDD#F#\n..S.U\n.....\n.B.B.\n.....")
     assert layout.doors == (((1, 0), (1, 1)), ((1, 3),))
     assert layout.switches == (((0, 0), (2, 2)), ((0, 4), (2, 4)))
-    assert layout.blocks == ((4, 1), (4, 3))
     region = tuple((row, column) for row in (3, 4) for column in (1, 2, 3))
-    assert layout.block_regions == (region, region)
+    assert (layout.blocks, layout.block_regions) == (((4, 1), (4, 3)), (region, region))
     assert Layout.parse("...#...\n.B.#.B.\n....... ").block_regions == (((1, 1),), ((1, 5),))
     assert Layout.parse("..\n..").block_regions == Layout.parse("..\n..").doors == ()
 

@@ -15,7 +15,7 @@ PAPER, SMALL = (compile_layout(Layout.named(name)) for name in ("paper", "small"
 CORRIDOR = compile_layout(Layout.parse("....\n####"))
 SLIPPERY = compile_layout(Layout.parse("W.\n##"), slip_probability=0.5)
 LOOK = {"observation": SMALL.observations[:1], "desired_goal": SMALL.observations[1:2]}
-TWO_DOORS = "SW.\n#D#\nT.S\n.W.\n#E#\n.WT"
+DOORS = "SW.\n#D#\nT.S\n.W.\n#E#\n.WT"
 
 
 def successors(mdp, state, action):
@@ -36,8 +36,7 @@ def successors(mdp, state, action):
 
 
 @pytest.mark.parametrize(
-    ("layout", "slip", "close"),
-    [("small", 0.3, 0.01), ("S.\nWD", 1.0, 0.9), ("SW.\n#D#\nW.S", 0.3, 0.0), (TWO_DOORS, 0.5, 0.3)],
+    ("layout", "slip", "close"), [("small", 0.3, 0.01), ("S.\nWD", 1.0, 0.9), ("SW.\n#D#\nW.S", 0.3, 0.0), (DOORS, 0.5, 0.3)]
 )
 def test_the_model_equals_the_rules_and_the_matrices(layout, slip, close):
     env = TwoRoomsSwitchEnv(layout, slip_probability=slip, close_probability=close)

@@ -104,8 +104,7 @@ def test_an_agent_keeps_its_goal_and_returns_to_it(game):
 def test_the_mouse_moves_one_thing_of_either_picture(game, capsys):
     def drag(picture, start, end):
         left = picture * (4 * CELL + 2 * BORDER) + BORDER
-        places = [(left + CELL * (cell % 4), BORDER + CELL * (cell // 4)) for cell in (start, end)]
-        game.drag(*places)
+        game.drag(*((left + CELL * (cell % 4), BORDER + CELL * (cell // 4)) for cell in (start, end)))
         return game.goal
 
     game.world.set_state(state(game, 4))

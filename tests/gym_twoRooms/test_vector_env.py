@@ -158,8 +158,7 @@ def test_states_of_some_worlds_can_be_given_and_options_are_left_to_the_caller()
     assert infos["state"].tolist() == [4, 0, 99]
     for array in (given, *infos.values()):
         array[:] = 1
-    assert env.unwrapped.states.tolist() == [4, before[1], 99]
-    assert mask.tolist() == [True, False, True]
+    assert (env.unwrapped.states.tolist(), mask.tolist()) == ([4, before[1], 99], [True, False, True])
 
 
 @pytest.mark.parametrize("mode", TwoRoomsSwitchVectorEnv.metadata["render_modes"])

@@ -1,9 +1,9 @@
 """Workers of a SubprocVecEnv that die or misfit are named, and none is left. In a process of its own, with its own workers."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import psutil
 
@@ -62,25 +62,20 @@ def test_dead_and_misfitting_workers_are_named_and_none_is_left(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-W", "ignore", str(tmp_path / "train.py")]
     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
-    session = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    session = Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True)
     try:
         out, err = session.communicate(timeout=90)
     finally:
         session.kill()
     assert session.returncode == 0, err
-    killed = (
-        "WorkerDied: worker processes died: environment 1 (signal 9, Killed); the others were ended, after num_timesteps=60"
-    )
+    died = "WorkerDied: worker processes died: environment {}; the others were ended, after num_timesteps={}"
     misfit = (
         "EnvironmentFault: an environment gave observations that do not fit Box(0, 1, (6,), uint8): {}, after num_timesteps=57"
     )
     dtype = "observations must be uint8 of shape (n, *(6,)), got float64 of (3, 6)"
     assert out.splitlines() == [
-        *[killed, "0 60 20"] * 2,
-        "WorkerDied: worker processes died: environment 2 (exit code 3); the others were ended, after num_timesteps=57",
-        "0 57 19",
+        *[died.format("1 (signal 9, Killed)", 60), "0 60 20"] * 2,
+        *[died.format("2 (exit code 3)", 57), "0 57 19"],
         *[misfit.format("all input arrays must have the same shape"), "3 57 19"],
         *[misfit.format(dtype), "3 57 19"],
     ]

@@ -1,7 +1,6 @@
-import csv
-
 import gymnasium as gym
 import numpy as np
+import pandas as pd
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
@@ -14,10 +13,7 @@ from tests.sb3_manygoals.many_goals_dqn.models import CELLS
 from tests.sb3_manygoals.worlds import Corridor
 
 SMALL = "TwoRoomsSwitchSmall-v0"
-
-
-def all_goals():
-    return gym.make(SMALL).unwrapped.mdp.observations
+ALL_GOALS = gym.make(SMALL).unwrapped.mdp.observations
 
 
 def slow_loop(model, env_id, goals, max_steps, epsilon, episodes_per_goal, n_envs, seed):
@@ -46,7 +42,7 @@ def slow_loop(model, env_id, goals, max_steps, epsilon, episodes_per_goal, n_env
 def test_agrees_exactly_with_a_slow_loop(epsilon, n_envs):
     policy = {"embedding_dim": 16, "head": "bilinear", "net_arch": [32]}
     model = ManyGoalsDQN("CnnPolicy", gym.make(SMALL), policy_kwargs=policy, seed=0)
-    goals = all_goals()[::14]
+    goals = ALL_GOALS[::14]
     env = gym.make_vec(SMALL, num_envs=n_envs, vectorization_mode="vector_entry_point")
     fast = evaluate_mastery(model, env, goals, max_steps=60, epsilon=epsilon, episodes_per_goal=2, seed=3)
     slow = slow_loop(model, SMALL, goals, 60, epsilon, 2, n_envs, seed=3)
@@ -117,7 +113,7 @@ def test_an_environment_that_ends_has_failed_unless_it_ends_at_the_goal(mode):
 def test_the_environments_one_trains_in_give_the_same_mastery_and_masks(mode):
     def outcome(mode):
         env = gym.make_vec(SMALL, 30, vectorization_mode="vector_entry_point", autoreset_mode=mode, max_episode_steps=40)
-        return evaluate_mastery(Masked(), env, all_goals()[::4], 60, epsilon=0.9, action_masks=True).steps
+        return evaluate_mastery(Masked(), env, ALL_GOALS[::4], 60, epsilon=0.9, action_masks=True).steps
 
     class Masked:
         def predict(self, observation, deterministic=False, action_masks=None):
@@ -152,10 +148,9 @@ def test_the_callback_measures_before_during_and_after(tmp_path):
     assert points[0].epsilon.rate == 1.0
     seconds = [point.training_seconds for point in points]
     assert seconds == sorted(seconds)
-    with open(tmp_path / "progress.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["time/total_timesteps"]) for row in rows] == [0, 40, 80, 100]
-    assert [float(row["mastery/greedy"]) for row in rows] == pytest.approx([point.greedy.rate for point in points])
+    rows = pd.read_csv(tmp_path / "progress.csv")
+    assert rows["time/total_timesteps"].tolist() == [0, 40, 80, 100]
+    assert rows["mastery/greedy"].tolist() == pytest.approx([point.greedy.rate for point in points])
 
 
 @pytest.mark.parametrize(

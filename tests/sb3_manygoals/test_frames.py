@@ -121,16 +121,13 @@ def test_observations_that_do_not_fit():
 
 
 def test_bad_arguments(monkeypatch):
-    for kwargs, message in (
-        ({"n_stack": 0}, "n_stack must be a whole number, at least 1, got 0"),
-        ({"n_stack": 3}, r"n_stack must divide the first axis of observations of shape \(4, 3\), got 3"),
+    for shape, n_stack, message in (
+        ((4, 3), 0, "n_stack must be a whole number, at least 1, got 0"),
+        ((4, 3), 3, r"n_stack must divide the first axis of observations of shape \(4, 3\), got 3"),
+        ((84, 84, 4), 4, r"along the first axis, got observations of shape \(84, 84, 4\): .*VecTransposeImage"),
     ):
         with pytest.raises(ValueError, match=message):
-            FrameStore((4, 3), np.uint8, **kwargs)
-    with pytest.raises(
-        ValueError, match=r"along the first axis, got observations of shape \(84, 84, 4\): .*VecTransposeImage"
-    ):
-        FrameStore((84, 84, 4), np.uint8, 4)
+            FrameStore(shape, np.uint8, n_stack)
     monkeypatch.setattr(frames, "lz4_block", None)
     with pytest.raises(ImportError, match=r'need lz4: pip install "sb3-manygoals\[atari\]"'):
         FrameStore((4, 3), np.uint8, compress=True)

@@ -76,38 +76,27 @@ def test_the_index_of_goals_is_not_underestimated():
     assert taken / 5_500 < 160
 
 
+V1 = {"limit_in_bytes": "5000\n", "usage_in_bytes": "4000\n"}
+V1["stat"] = "inactive_file 9\ntotal_inactive_file 10\ntotal_active_file 20\n"
+V2 = {"a/memory.max": "3000\n", "a/memory.current": "1000\n", "a/b/memory.max": "max\n", "a/b/memory.current": "700\n"}
+V2["a/memory.stat"] = "anon 500\ninactive_file 300\nactive_file 100\n"
 GROUPS = {
-    "none": ({}, None),
-    "v2": (
-        {
-            "proc/self/cgroup": "0::/a/b\n",
-            "sys/fs/cgroup/a/memory.max": "3000\n",
-            "sys/fs/cgroup/a/memory.current": "1000\n",
-            "sys/fs/cgroup/a/memory.stat": "anon 500\ninactive_file 300\nactive_file 100\n",
-            "sys/fs/cgroup/a/b/memory.max": "max\n",
-            "sys/fs/cgroup/a/b/memory.current": "700\n",
-        },
-        2400,
-    ),
-    "v2 in a container": (
-        {"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": "900", "sys/fs/cgroup/memory.current": "1000"},
-        0,
-    ),
+    "none": (None, {}, None),
+    "v2": ("0::/a/b\n", V2, 2400),
+    "v2 in a container": ("0::/", {"memory.max": "900", "memory.current": "1000"}, 0),
     "v1 in a container, with the host's path": (
-        {
-            "proc/self/cgroup": "5:cpu:/x\n4:memory:/docker/7\n0::/docker/7\n",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "5000\n",
-            "sys/fs/cgroup/memory/memory.usage_in_bytes": "4000\n",
-            "sys/fs/cgroup/memory/memory.stat": "inactive_file 9\ntotal_inactive_file 10\ntotal_active_file 20\n",
-        },
+        "5:cpu:/x\n4:memory:/docker/7\n0::/docker/7\n",
+        {f"memory/memory.{name}": text for name, text in V1.items()},
         1030,
     ),
 }
+"""What a process is told of its groups, the files of these, and the bytes that are left."""
 
 
-@pytest.mark.parametrize(("files", "left"), GROUPS.values(), ids=GROUPS)
-def test_limits_of_control_groups(files, left, tmp_path, monkeypatch):
-    for name, text in files.items():
+@pytest.mark.parametrize(("own", "files", "left"), GROUPS.values(), ids=GROUPS)
+def test_limits_of_control_groups(own, files, left, tmp_path, monkeypatch):
+    told = {} if own is None else {"proc/self/cgroup": own}
+    for name, text in (told | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     host = 10**6

@@ -12,28 +12,13 @@ from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy
 from sb3_manygoals.networks import ATARI_LAYERS, MASTERY_LAYERS, Linear, PaddedCNN, Preprocess
 
 
-def image_space(height, width, channels_last=True):
-    shape = (height, width, 3) if channels_last else (3, height, width)
-    return spaces.Box(0, 255, shape, np.uint8)
-
-
-def images(n, height=10, width=10, seed=0):
-    return th.as_tensor(np.random.default_rng(seed).integers(0, 256, (n, height, width, 3), dtype=np.uint8))
-
-
-def mastery_network(head="bilinear"):
-    th.manual_seed(0)
-    papers = {"features_extractor_class": PaddedCNN, "net_arch": [], "embedding_dim": 1024, "standardize": False}
-    return CnnPolicy(goal_space(image_space(10, 10)), spaces.Discrete(5), lambda _: 1e-3, head=head, **papers).q_net
-
-
 @pytest.mark.parametrize(
     ("height", "width", "layers"),
     [(10, 10, MASTERY_LAYERS), (7, 5, MASTERY_LAYERS), (9, 11, MASTERY_LAYERS), (40, 41, ATARI_LAYERS), (5, 36, ATARI_LAYERS)],
 )
 def test_every_pixel_is_seen(height, width, layers):
     th.manual_seed(0)
-    extractor = PaddedCNN(image_space(height, width, channels_last=False), layers=layers)
+    extractor = PaddedCNN(spaces.Box(0, 255, (3, height, width), np.uint8), layers=layers)
     # leaky, so that a pixel is not missed only because the units that see it happen to be off
     extractor.net = nn.Sequential(*(nn.LeakyReLU(0.5) if isinstance(part, nn.ReLU) else part for part in extractor.net))
     base, pixels = th.full((1, 3, height, width), 0.5), th.arange(height * width)
@@ -62,8 +47,12 @@ def test_atari_layers_are_exactly_the_nature_cnn():
 
 @pytest.mark.parametrize("head", ["bilinear", "distance"])
 def test_pairwise_values_are_those_of_every_pair_by_itself(head):
-    network = mastery_network(head)
-    states, goals, actions = images(7, seed=1), images(4, seed=2), th.tensor([0, 1, 2, 3, 4, 0, 1])
+    th.manual_seed(0)
+    papers = {"features_extractor_class": PaddedCNN, "net_arch": [], "embedding_dim": 1024, "standardize": False}
+    space = goal_space(spaces.Box(0, 255, (10, 10, 3), np.uint8))
+    network = CnnPolicy(space, spaces.Discrete(5), lambda _: 1e-3, head=head, **papers).q_net
+    states, goals = (th.randint(256, (n, 10, 10, 3), dtype=th.uint8) for n in (7, 4))
+    actions = th.tensor([0, 1, 2, 3, 4, 0, 1])
     with th.no_grad():
         embedded = network.embed(states, goals)
         pairwise, taken = network.pairwise(*embedded), network.pairwise_taken(*embedded, actions)
@@ -101,10 +90,7 @@ def test_what_does_not_fit_is_refused():
         PaddedCNN(spaces.Box(-1, 1, (4,), np.float32))
 
 
-by_onednn = pytest.mark.skipif(not th.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
-
-
-@by_onednn
+@pytest.mark.skipif(not th.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
 @pytest.mark.parametrize("bias", [True, False])
 def test_both_ways_give_the_same_up_to_rounding(bias, monkeypatch):
     th.manual_seed(0)

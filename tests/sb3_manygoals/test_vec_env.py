@@ -84,9 +84,11 @@ def assert_steps_alike(ours, theirs, steps, seed=0):
 
 
 @MODES
-@pytest.mark.parametrize("make_env", [cartpole, corridor, views])
-def test_equal_to_a_dummy_vec_env(make_env, mode):
-    ours = GymnasiumVecEnv(SyncVectorEnv([make_env] * 4, autoreset_mode=mode))
+@pytest.mark.parametrize(
+    ("kind", "make_env"), [*((SyncVectorEnv, make) for make in (cartpole, corridor, views)), (AsyncVectorEnv, views)]
+)
+def test_equal_to_a_dummy_vec_env(kind, make_env, mode):
+    ours = GymnasiumVecEnv(kind([make_env] * 4, autoreset_mode=mode))
     theirs = DummyVecEnv([make_env] * 4)
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
@@ -97,6 +99,10 @@ def test_equal_to_a_dummy_vec_env(make_env, mode):
         assert min(assert_steps_alike(ours, theirs, 150)) > 5
     assert_same(ours.reset(), theirs.reset())  # the seed is used once
     assert_steps_alike(ours, theirs, 5)
+    if kind is AsyncVectorEnv:  # workers are not asked
+        for ask in (ours.get_attr, functools.partial(ours.set_attr, value=4)):
+            with pytest.raises(AttributeError, match="length"):
+                ask("length")
     ours.close()
     assert ours.vector_env.closed
 
@@ -105,9 +111,8 @@ def test_equal_to_a_dummy_vec_env(make_env, mode):
 def test_the_native_world_equals_a_dummy_vec_env(mode):
     ours = GymnasiumVecEnv(gym.make_vec(SMALL, 3, max_episode_steps=6, autoreset_mode=mode))
     theirs = DummyVecEnv([lambda: gym.make(SMALL, max_episode_steps=6)] * 3)
-    ours.seed(5)
-    theirs.seed(5)
     for env in (ours, theirs):
+        env.seed(5)
         env.set_options({"state": 7})
     assert_same(ours.reset(), theirs.reset())
     assert [info["state"] for info in ours.reset_infos] == [7, 7, 7]
@@ -117,20 +122,6 @@ def test_the_native_world_equals_a_dummy_vec_env(mode):
     assert ours.get_attr("observation_space", 1) == [ours.observation_space]
     assert ours.get_attr("num_envs") == [3, 3, 3]
     assert not ours.has_attr("fly")
-
-
-@MODES
-def test_async(mode):
-    ours = GymnasiumVecEnv(AsyncVectorEnv([views] * 2, autoreset_mode=mode))
-    theirs = DummyVecEnv([views] * 2)
-    ours.seed(1)
-    theirs.seed(1)
-    assert_same(ours.reset(), theirs.reset())
-    assert min(assert_steps_alike(ours, theirs, 60)) > 1
-    for ask in (ours.get_attr, functools.partial(ours.set_attr, value=4)):  # workers are not asked
-        with pytest.raises(AttributeError, match="length"):
-            ask("length")
-    ours.close()
 
 
 def test_single_environments_where_autoreset_is_disabled_and_observations_are_reused():

@@ -57,6 +57,11 @@ class Page(HTMLParser):
             self.loose.append(text)
 
 
+def text_of(page):
+    """What a reader sees, one blank between words and none before a full stop."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page.read_text())).replace(" .", ".")
+
+
 def agrees(shown, exact):
     """Whether what is shown is the number, rounded to the digits that are shown."""
     match = NUMBER.fullmatch(shown.removesuffix("%"))

@@ -17,8 +17,8 @@ from benchmarks.report.study import ReportConfig
 from benchmarks.scores import read_table, references
 from benchmarks.studies import mastery as mastery_study
 from benchmarks.suite import Result, Spec, SuiteError
-from tests.benchmarks.command_line import command, rows_of
-from tests.benchmarks.report.page_numbers import Page, trouble
+from tests.benchmarks.command_line import printed, rows_of
+from tests.benchmarks.report.page_numbers import Page, text_of, trouble
 from tests.benchmarks.report.test_tables import N, make_run, share
 
 AUXILIARY = "benchmarks.auxiliary:carry_out"
@@ -96,14 +96,16 @@ def data(page):
     return page.with_name("a report #2-data")
 
 
-def text_of(page):
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", page.read_text()))
+def reported(folder, **options):
+    """The page about a folder, beside it; its numbers are right."""
+    page = ReportConfig((folder,), folder.parent / "page.html", **options).run()
+    assert trouble(page) == []
+    return page
 
 
 def test_every_number_is_in_a_csv(page):
     assert trouble(page) == []
-    found = Page(page.read_text())
-    files = {cell.partition("#")[0] for _, _, cell in found.numbers}
+    files = {cell.partition("#")[0] for _, _, cell in Page(page.read_text()).numbers}
     kinds = [f"mastery1-{kind}" for kind in ("table", "finals", "worst")]
     kinds += ["facts", "coverage", "runs", "games1-summary", "games1-scores", "games1-returns"]
     assert files >= {f"{kind}.csv" for kind in kinds}
@@ -118,8 +120,7 @@ def test_nothing_is_loaded_and_links_lead_to_each_raw_file(page, runs, data):
     found = Page(page.read_text())
     assert all(address.startswith(("data:", "#")) for address in found.loaded)
     assert sum(address.startswith("data:image/gif") for address in found.loaded) == 2
-    assert "http" not in page.read_text()
-    assert "<script" not in page.read_text()
+    assert not any(text in page.read_text() for text in ("http", "<script"))
     identifiers = re.findall(r'\bid="([^"]*)"', page.read_text())
     assert len(set(identifiers)) == len(identifiers)
     for address in found.links:
@@ -185,8 +186,7 @@ def test_games_with_missing_seeds_are_named_and_left_out(page, data):
         assert rows[agent]["better"] == better
     papers = PAPER.loc[["Alien", "Pong"], "a2c"].to_numpy()
     assert float(rows["a2c"]["paper_median"]) == pytest.approx(((papers - random) / (human - random)).mean())
-    bars = rows_of(data / "games1-improvements.csv")
-    alien = next(row for row in bars if row["game"] == "Alien")
+    alien = next(row for row in rows_of(data / "games1-improvements.csv") if row["game"] == "Alien")
     assert float(alien["improvement"]) == pytest.approx((201.0 - 100.5) / (human[0] - random[0]))
     others = [row for row in rows_of(data / "games1-scores.csv") if row["game"] == "MiniGrid-Empty-5x5-v0"]
     assert [(float(row["score"]), row["normalized"], row["human"]) for row in others] == [(300.5, "", ""), (601.0, "", "")]
@@ -197,8 +197,7 @@ def test_the_papers_own_scores_give_its_summary(tmp_path):
     for agent in ("a2c", "many-goals"):
         for game, score in PAPER[agent.replace("-", "_")].items():
             play(tmp_path / "runs", agent, game, 0, score)
-    page = ReportConfig((tmp_path / "runs",), tmp_path / "page.html").run()
-    assert trouble(page) == []
+    page = reported(tmp_path / "runs")
     found = {row["agent"]: row for row in rows_of(tmp_path / "page-data" / "games1-summary.csv")}
     for agent, expected in (("a2c", ("32.78%", 21)), ("many-goals", ("42.34%", 24))):
         for whose in ("", "paper_"):
@@ -216,8 +215,7 @@ def test_other_games_need_only_a_table_of_references(tmp_path, monkeypatch):
     for seed in (0, 1):
         for game, score in (("Maze", 2.0), ("Cave", 2.5)):
             play(tmp_path / "runs", "a2c", game, seed, score, curve=[(500, 0.0), (1000, score)])
-    page = ReportConfig((tmp_path / "runs",), tmp_path / "page.html").run()
-    assert trouble(page) == []
+    page = reported(tmp_path / "runs")
     (row,) = rows_of(tmp_path / "page-data" / "games1-summary.csv")
     assert (float(row["interquartile_mean"]), row["paper_median"]) == (0.375, "")  # of 0.5 and 0.25
     assert [row["best"] for row in rows_of(tmp_path / "page-data" / "games1-scores.csv")] == ["10", "3"]
@@ -227,11 +225,9 @@ def test_other_games_need_only_a_table_of_references(tmp_path, monkeypatch):
 def test_names_are_words_and_never_markup(tmp_path):
     name = '<script>alert(1)</script> & "co"'
     play(tmp_path / "runs", name, "<b>", 0, 1.0, curve=[(1, 2.0), (900, 3.0)])
-    html = ReportConfig((tmp_path / "runs",), tmp_path / "page.html", title=name).run().read_text()
-    assert "<script" not in html
-    assert "<b>" not in html
+    html = reported(tmp_path / "runs", title=name).read_text()
+    assert not any(markup in html for markup in ("<script", "<b>"))
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt; &amp; &#34;co&#34;") > 3
-    assert trouble(tmp_path / "page.html") == []
 
 
 def test_worlds_and_lengths_are_compared_apart(tmp_path):
@@ -241,16 +237,14 @@ def test_worlds_and_lengths_are_compared_apart(tmp_path):
     for steps, score in ((1000, 5.0), (2000, 7.0)):
         play(tmp_path / "runs", "a2c", "Pong", 0, score, steps=steps)
     assert reader.read([tmp_path])["group"].nunique() == 3
-    page = ReportConfig((tmp_path / "runs",), tmp_path / "page.html").run()
-    each = [rows_of(tmp_path / "page-data" / f"games{number}-scores.csv")[0]["score"] for number in (1, 2)]
-    assert each == ["5", "7"]
+    page = reported(tmp_path / "runs")
+    assert [rows_of(tmp_path / "page-data" / f"games{n}-scores.csv")[0]["score"] for n in (1, 2)] == ["5", "7"]
     assert "Scores: auxiliary, 2,000 steps" in text_of(page)
 
 
 def test_runs_none_of_which_has_finished(tmp_path):
     make_run(tmp_path / "many" / "run", curve=[(0, 0.0, 0.25)])
-    page = ReportConfig((tmp_path / "many",), tmp_path / "page.html").run()
-    assert trouble(page) == []
+    page = reported(tmp_path / "many")
     assert "Runs: 0 finished, 1 unfinished, 0 not begun." in text_of(page)
     assert 'aria-label="Mastery against steps, greedy"' in page.read_text()
     run = make_run(tmp_path / "unknown", goals=share(0.5), env_id="CartPole-v1")  # a world without tables has no curve
@@ -286,9 +280,7 @@ def test_what_is_no_run_is_refused(tmp_path, folder, output, error, message):
 def test_the_command_line(tmp_path, monkeypatch):
     play(tmp_path / "runs", "a2c", "Pong", 0, 1.0)
     monkeypatch.chdir(tmp_path)
-    done = command("report", "runs", "--output", "deep/er/page.html")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "written to deep/er/page.html\n"
+    assert printed("report", "runs", "--output", "deep/er/page.html") == "written to deep/er/page.html\n"
     assert trouble(tmp_path / "deep/er/page.html") == []
     (row,) = rows_of(tmp_path / "deep/er/page-data/runs.csv")
     assert (row["status"], row["folder"][:11]) == ("finished", "../../runs/")

@@ -42,12 +42,6 @@ def share(rate):
     return {"greedy_reached": reached, "epsilon_reached": reached}
 
 
-def summed(root):
-    runs = reader.read([root])
-    curves, finals, goals = (reader.gather(runs, f"{name}.csv") for name in ("mastery", "summary", "goals"))
-    return tables.mastery(runs, curves, finals.reindex(columns=[*finals, "plan", "held_out_plan"]), goals).set_index("agent")
-
-
 def test_the_table_by_hand(tmp_path):
     for seed, rate in enumerate((0.8, 0.9, 1.0)):
         # 0.5 first at 100, at 200 and at 100; 0.9 at 300, never and at 200
@@ -56,15 +50,15 @@ def test_the_table_by_hand(tmp_path):
         make_run(tmp_path / f"run{seed}", seed, curve, (10.0, 20.0, 90.0)[seed], share(rate), agent="uniform")
     make_run(tmp_path / "slow", 0, seconds=50.0, goals=share(0.5), held_out=np.arange(N) >= N - 20, agent="slow")
     make_run(tmp_path / "half-way", 1, curve=[(0, 0.0, 0.0), (100, 0.2, 0.3)], agent="slow")
-    table = summed(tmp_path)
+    runs = reader.read([tmp_path])
+    curves, finals, goals = (reader.gather(runs, f"{name}.csv") for name in ("mastery", "summary", "goals"))
+    table = tables.mastery(runs, curves, finals.reindex(columns=[*finals, "plan", "held_out_plan"]), goals).set_index("agent")
     uniform, slow = table.loc["uniform"], table.loc["slow"]
-    assert (uniform["runs"], uniform["finished"]) == (3, 3)
-    assert uniform["greedy"] == pytest.approx(0.9)
+    assert (uniform["runs"], uniform["finished"], uniform["greedy"]) == (3, 3, pytest.approx(0.9))
     # sd 0.1, so 0.1 / sqrt(3) times the t of 2 degrees of freedom, 4.302653; above 1 it is clipped
     assert (uniform["greedy_low"], uniform["greedy_high"]) == pytest.approx((0.9 - 0.248414, 1.0), abs=1e-6)
     assert (uniform["steps_to_0.5"], uniform["steps_to_0.9"], uniform["steps_to_0.95"]) == (100, 300, np.inf)
-    assert (uniform["always"], uniform["never"]) == (0.8 * N, 0)
-    assert uniform["training_seconds"] == 20.0
+    assert (uniform["always"], uniform["never"], uniform["training_seconds"]) == (0.8 * N, 0, 20.0)
     assert np.isnan(uniform["held_out_greedy"])
     assert (slow["runs"], slow["finished"], slow["never"]) == (2, 1, N / 2)
     assert (slow["greedy"], np.isnan(slow["greedy_low"])) == (pytest.approx(0.5), True)

@@ -9,7 +9,7 @@ pytest.importorskip("lz4")
 
 from benchmarks.speed import training
 from benchmarks.speed.training import RATIOS, TrainingConfig, learners
-from tests.benchmarks.command_line import command
+from tests.benchmarks.command_line import printed
 
 QUICK = {"rounds": 1, "goal_steps": 3, "a2c_steps": 20, "pretraining_steps": 2, "n_envs": 2, "episodes": 1, "transitions": 30}
 
@@ -17,8 +17,7 @@ QUICK = {"rounds": 1, "goal_steps": 3, "a2c_steps": 20, "pretraining_steps": 2, 
 def test_everything_is_measured(tmp_path, monkeypatch):
     monkeypatch.delitem(training.SB3_BACKENDS, "A2C, SB3's SubprocVecEnv")  # its processes take seconds to start
     options = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items()]
-    done = command("speed-training", *options, "--threads=1", f"--output={tmp_path}")
-    assert done.returncode == 0, done.stderr
+    said = printed("speed-training", *options, "--threads=1", f"--output={tmp_path}")
     (folder,) = tmp_path.iterdir()
     raw = pd.read_csv(folder / "training-1-threads.csv")
     assert raw["contender"].tolist() == [
@@ -26,7 +25,7 @@ def test_everything_is_measured(tmp_path, monkeypatch):
         *("A2C + pixel_control", "A2C + reward_prediction", "pre-training by many_goals", "pre-training by reward_prediction"),
     ]
     assert (raw["value"] > 0).all()
-    assert "time of a step: A2C + many goals / A2C" in done.stdout
+    assert "time of a step: A2C + many goals / A2C" in said
     assert "ale-py" in set(json.loads((folder / "config.json").read_text())["versions"])
     known = pd.DataFrame(columns=[*raw["contender"], "A2C, SB3's SubprocVecEnv"])
     assert [ratio.title for ratio in RATIOS if not ratio.is_measured(known)] == []

@@ -59,9 +59,8 @@ def leaves(spec, folder):
 
 def make(**changes):
     settings = {"sleep": SLOW, "killed": True} | changes.pop("settings", {})
-    return Spec(
-        **{"carry_out": f"{__name__}:walk", "agent": "a", "game": "g", "seed": 0, "steps": 50, "settings": settings} | changes
-    )
+    given = {"carry_out": f"{__name__}:walk", "agent": "a", "game": "g", "seed": 0, "steps": 50, "settings": settings}
+    return Spec(**given | changes)
 
 
 def slow():

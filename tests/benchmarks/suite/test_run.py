@@ -3,10 +3,10 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 
 import psutil
 import pytest
@@ -34,9 +34,7 @@ sys.exit(bool(lacking))
 def driver(specs, root, *arguments):
     """One that runs beside the test, in a group of its own as in a terminal, to be killed at will."""
     command = [sys.executable, "-c", DRIVER, specs, "--root", str(root), *arguments]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+    return Popen(command, cwd=ROOT, stdout=PIPE, stderr=STDOUT, text=True, start_new_session=True)
 
 
 def finish(root, undisturbed):
@@ -44,14 +42,15 @@ def finish(root, undisturbed):
     assert len(results(slow(), root)) <= 2
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WALK_AT_ONCE", "1")
-        status, output = ended(driver("slow", root))
-    assert status == 0, output
+        ended(driver("slow", root))
     assert places(slow(), root) == undisturbed
 
 
-def ended(process):
+def ended(process, status=0):
+    """What it prints until it ends with this status."""
     output = process.communicate(timeout=60)[0]
-    return process.returncode, output
+    assert process.returncode == status, output
+    return output
 
 
 def until(condition, seconds=30.0):
@@ -98,9 +97,8 @@ def test_each_engine_gives_the_same_and_a_second_call_does_nothing(tmp_path, eng
 
 @pytest.mark.parametrize("engine", [(), PROCESSES])
 def test_failures_are_tried_again_and_stop_nobody(tmp_path, engine):
-    status, output = ended(driver("one_fails", tmp_path, *engine))
+    output = ended(driver("one_fails", tmp_path, *engine), status=1)
     hopeless, flaky = one_fails()
-    assert status == 1
     assert f"not finished: {hopeless.name}: failed with exit status 1; see {hopeless.folder(tmp_path) / 'log.txt'}" in output
     assert "Traceback" in (hopeless.folder(tmp_path) / "log.txt").read_text()
     assert starts(hopeless.folder(tmp_path)) == [0, 1, 2]
@@ -108,7 +106,7 @@ def test_failures_are_tried_again_and_stop_nobody(tmp_path, engine):
     assert read_result(flaky.folder(tmp_path)).attempts == 3
     assert not (hopeless.folder(tmp_path) / "result.json").exists()
     # Another call goes on, and now it has no step left to fail at.
-    assert ended(driver("one_fails", tmp_path))[0] == 0
+    ended(driver("one_fails", tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -125,8 +123,7 @@ def test_a_driver_that_ends_loses_nothing(tmp_path, undisturbed, engine, number)
         os.killpg(process.pid, number)  # as Ctrl-C does
     else:
         process.send_signal(number)
-    status, output = ended(process)
-    assert status == (-9 if number == signal.SIGKILL else 128 + number), output
+    ended(process, -9 if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:  # it has waited for them
         assert not any(child.is_running() for child in children)
     assert psutil.wait_procs(children, timeout=10)[1] == []
@@ -143,9 +140,7 @@ def test_a_killed_worker_goes_on(tmp_path, undisturbed):
     until(lambda: steps_in(first.folder(tmp_path)) > 5)
     pid = json.loads((first.folder(tmp_path) / "attempts.jsonl").read_text())["pid"]
     os.kill(pid, signal.SIGKILL)
-    status, output = ended(process)
-    assert status == 0, output
-    assert f"again: {first.name}: killed by SIGKILL" in output
+    assert f"again: {first.name}: killed by SIGKILL" in ended(process)
     assert places(slow(), tmp_path) == undisturbed
     assert starts(first.folder(tmp_path))[1] > 5
     attempts = {spec: result.attempts for spec, result in results(slow(), tmp_path).items()}
@@ -251,14 +246,12 @@ def test_ray_goes_on_where_something_ends(tmp_path, undisturbed, monkeypatch, wh
         worker = child.parent()
         assert worker.name().startswith("ray::")
         (worker if what == "worker" else child).kill()
-        status, output = ended(process)
-        assert status == 0, output
-        assert f"again: {first.name}: " in output
+        assert f"again: {first.name}: " in ended(process)
         assert places(slow(), tmp_path) == undisturbed
     else:
         number = signal.SIGTERM if what == "driver" else signal.SIGKILL
         process.send_signal(number)
-        assert ended(process)[0] == (-9 if number == signal.SIGKILL else 128 + number)
+        ended(process, -9 if number == signal.SIGKILL else 128 + number)
         assert psutil.wait_procs([child], timeout=30)[1] == []
         if number == signal.SIGTERM:  # otherwise Ray notices after seconds, and then kills
             assert (folder / "told to end").exists()

@@ -54,9 +54,7 @@ def test_a_spec_that_cannot_be_is_refused(change, message):
         Spec(**FIELDS | change)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"spec": {}}', "\xff", '{"spec": 1, "values": {}, "seconds": 1, "attempts": 1}']
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"spec": {}}', "\xff", '{"spec":1,"values":{},"seconds":1,"attempts":1}'])
 def test_a_damaged_result_is_an_error_that_names_it(tmp_path, text):
     spec = make()
     folder = spec.folder(tmp_path)

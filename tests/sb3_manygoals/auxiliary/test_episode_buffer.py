@@ -107,13 +107,8 @@ def test_what_is_drawn_is_what_happened(player, steps, n_steps):
         length = batch.lengths[row]
         assert not batch.actions[row, length:].any()
         assert not batch.rewards[row, length:].any()
-        drawn = (
-            batch.observations[row].tobytes(),
-            tuple(batch.actions[row, :length].tolist()),
-            tuple(batch.rewards[row, :length].tolist()),
-            bool(batch.terminated[row]),
-        )
-        assert drawn in possible
+        actions, rewards = (tuple(values[row, :length].tolist()) for values in (batch.actions, batch.rewards))
+        assert (batch.observations[row].tobytes(), actions, rewards, bool(batch.terminated[row])) in possible
 
 
 @given(players(), st.integers(20, 60))

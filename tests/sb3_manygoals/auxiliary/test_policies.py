@@ -40,8 +40,7 @@ def test_the_papers_network():
 )
 def test_what_is_shared(space, extractor, width):
     net = policy(space)
-    assert type(net.features_extractor) is extractor
-    assert net.shared_dim == width
+    assert (type(net.features_extractor), net.shared_dim) == (extractor, width)
     observations = th.as_tensor(np.stack([space.sample() for _ in range(3)]))
     features = net.features_extractor(observations.float() / (255.0 if space is not VECTOR else 1.0))
     expected = th.cat(net.mlp_extractor(features), dim=1) if space is VECTOR else features

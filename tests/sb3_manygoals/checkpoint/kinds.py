@@ -6,32 +6,10 @@ from collections import deque
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
+from gymnasium import spaces, wrappers
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.wrappers import (
-    DelayObservation,
-    FrameStackObservation,
-    NormalizeObservation,
-    NormalizeReward,
-    RecordEpisodeStatistics,
-    ReshapeObservation,
-    StickyAction,
-    TimeAwareObservation,
-    TimeLimit,
-)
-from gymnasium.wrappers.vector import NormalizeObservation as VectorNormalizeObservation
-from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
+from stable_baselines3.common import vec_env
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import (
-    DummyVecEnv,
-    SubprocVecEnv,
-    VecCheckNan,
-    VecEnv,
-    VecFrameStack,
-    VecMonitor,
-    VecNormalize,
-    VecTransposeImage,
-)
 
 from sb3_manygoals import GoalBufferWrapper, GymnasiumVecEnv, VecGoalBufferWrapper
 from sb3_manygoals.checkpoint.envs import StatefulEnv
@@ -100,7 +78,7 @@ def small(**kwargs):
 
 
 def corridor(**kwargs):
-    return TimeLimit(Corridor(length=5, deadly=True, **kwargs), 7)
+    return wrappers.TimeLimit(Corridor(length=5, deadly=True, **kwargs), 7)
 
 
 def monitored():
@@ -113,6 +91,14 @@ def stateful():
 
 def vector(make_env, n=3, **kwargs):
     return SyncVectorEnv([make_env] * n, **kwargs)
+
+
+def dummy(make_env, n):
+    return vec_env.DummyVecEnv([make_env] * n)
+
+
+def forked(make_env):
+    return vec_env.SubprocVecEnv([make_env] * 2, start_method="fork")
 
 
 def goals():
@@ -130,31 +116,31 @@ ENVIRONMENTS = {
     "Tangle": Tangle,
     "StatefulEnv": stateful,
     "goals": goals,
-    "FrameStack": lambda: FrameStackObservation(small(), 3),
-    "statistics": lambda: RecordEpisodeStatistics(ReshapeObservation(cartpole(), (2, 2)), buffer_length=5),
-    "TimeAware, Delay": lambda: TimeAwareObservation(DelayObservation(cartpole(), 2)),
-    "Normalize": lambda: NormalizeReward(NormalizeObservation(cartpole())),
-    "StickyAction": lambda: StickyAction(cartpole(), 0.4, (1, 3)),
+    "FrameStack": lambda: wrappers.FrameStackObservation(small(), 3),
+    "statistics": lambda: wrappers.RecordEpisodeStatistics(wrappers.ReshapeObservation(cartpole(), (2, 2)), buffer_length=5),
+    "TimeAware, Delay": lambda: wrappers.TimeAwareObservation(wrappers.DelayObservation(cartpole(), 2)),
+    "Normalize": lambda: wrappers.NormalizeReward(wrappers.NormalizeObservation(cartpole())),
+    "StickyAction": lambda: wrappers.StickyAction(cartpole(), 0.4, (1, 3)),
     "Monitor": monitored,
     "drawn": lambda: gym.make("CartPole-v1", render_mode="rgb_array"),
     **{
         f"MiniGrid {name}": functools.partial(gym.make, f"MiniGrid-{name}-v0", max_steps=40)
         for name in ("DoorKey-5x5", "Dynamic-Obstacles-5x5", "KeyCorridorS3R2", "MultiRoom-N2-S4", "ObstructedMaze-1Dlhb")
     },
-    "Dummy": lambda: DummyVecEnv([monitored] * 3),
-    "Dummy goals": lambda: DummyVecEnv([goals] * 2),
-    "VecMonitor": lambda: VecMonitor(DummyVecEnv([small] * 3)),
-    "VecFrameStack": lambda: VecFrameStack(VecTransposeImage(DummyVecEnv([lambda: corridor(image=True)] * 3)), 2),
-    "VecFrameStack dict": lambda: VecFrameStack(DummyVecEnv([lambda: DictObs(corridor(image=True))] * 2), 3),
-    "VecNormalize": lambda: VecCheckNan(VecNormalize(DummyVecEnv([cartpole] * 3))),
-    "VecGoal": lambda: VecGoalBufferWrapper(DummyVecEnv([small] * 3), max_episode_steps=6),
+    "Dummy": lambda: dummy(monitored, 3),
+    "Dummy goals": lambda: dummy(goals, 2),
+    "VecMonitor": lambda: vec_env.VecMonitor(dummy(small, 3)),
+    "VecFrameStack": lambda: vec_env.VecFrameStack(vec_env.VecTransposeImage(dummy(lambda: corridor(image=True), 3)), 2),
+    "VecFrameStack dict": lambda: vec_env.VecFrameStack(dummy(lambda: DictObs(corridor(image=True)), 2), 3),
+    "VecNormalize": lambda: vec_env.VecCheckNan(vec_env.VecNormalize(dummy(cartpole, 3))),
+    "VecGoal": lambda: VecGoalBufferWrapper(dummy(small, 3), max_episode_steps=6),
     # which forwards the methods of what it wraps, and has none of its own
-    "VecMonitor of VecGoal": lambda: VecMonitor(VecGoalBufferWrapper(DummyVecEnv([small] * 2), max_episode_steps=6)),
-    "VecGoal worlds go on": lambda: VecGoalBufferWrapper(VecFrameStack(DummyVecEnv([small] * 2), 2), max_episode_steps=6),
-    "Subproc": lambda: SubprocVecEnv([stateful] * 2, start_method="fork"),
-    "Subproc goals": lambda: VecGoalBufferWrapper(SubprocVecEnv([stateful] * 2, start_method="fork"), max_episode_steps=6),
+    "VecMonitor of VecGoal": lambda: vec_env.VecMonitor(VecGoalBufferWrapper(dummy(small, 2), max_episode_steps=6)),
+    "VecGoal worlds go on": lambda: VecGoalBufferWrapper(vec_env.VecFrameStack(dummy(small, 2), 2), max_episode_steps=6),
+    "Subproc": lambda: forked(stateful),
+    "Subproc goals": lambda: VecGoalBufferWrapper(forked(stateful), max_episode_steps=6),
     **{f"Sync {mode.name}": functools.partial(vector, cartpole, autoreset_mode=mode) for mode in MODES},
-    "vector wrappers": lambda: VectorRecordEpisodeStatistics(VectorNormalizeObservation(vector(cartpole))),
+    "vector wrappers": lambda: wrappers.vector.RecordEpisodeStatistics(wrappers.vector.NormalizeObservation(vector(cartpole))),
     "CartPole native": lambda: gym.make_vec("CartPole-v1", 3, "vector_entry_point"),
     **{
         f"GymnasiumVecEnv {mode.name} of {name}": functools.partial(lambda make, mode: GymnasiumVecEnv(make(mode)), make, mode)
@@ -177,7 +163,7 @@ class Driver:
         self.env = env
 
     def reset(self, seed):
-        if isinstance(self.env, VecEnv):
+        if isinstance(self.env, vec_env.VecEnv):
             self.env.seed(seed)
             self.env.action_space.seed(seed)
             return self.env.reset(), copy.deepcopy(current_reset_infos(self.env))
@@ -185,7 +171,7 @@ class Driver:
         return self.env.reset(seed=seed)
 
     def step(self):
-        if isinstance(self.env, VecEnv):
+        if isinstance(self.env, vec_env.VecEnv):
             actions = np.array([self.env.action_space.sample() for _ in range(self.env.num_envs)])
             result = self.env.step(actions)
             starts = [copy.deepcopy(current_reset_infos(self.env)[row]) for row in np.flatnonzero(result[2])]
@@ -200,9 +186,9 @@ class Driver:
         return actions, result, self.env.reset() if ended else None
 
     def buffers(self):
-        env = self.env.venv if isinstance(self.env, VecMonitor) else self.env
+        env = self.env.venv if isinstance(self.env, vec_env.VecMonitor) else self.env
         if isinstance(env, VecGoalBufferWrapper):
             return [env.goal_buffer]
-        if isinstance(env, DummyVecEnv) and all(env.env_is_wrapped(GoalBufferWrapper)):
+        if isinstance(env, vec_env.DummyVecEnv) and all(env.env_is_wrapped(GoalBufferWrapper)):
             return env.get_attr("goal_buffer")
         return [env.goal_buffer] if isinstance(env, GoalBufferWrapper) else []

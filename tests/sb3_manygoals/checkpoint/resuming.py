@@ -51,9 +51,7 @@ def assert_the_end_is_the_same(make, root, stops=(75, 185), steps=240, every_ste
             model.learn(steps - model.num_timesteps, callbacks, log_interval=1, reset_num_timesteps=not resumed)
         model.logger.close()
         with log.open() as file:
-            rows = [
-                {name: row[name] for name in row if row[name] and name not in NOT_COMPARED} for row in csv.DictReader(file)
-            ]
+            rows = [{key: row[key] for key in row if row[key] and key not in NOT_COMPARED} for row in csv.DictReader(file)]
         return resumed, rows, extras, checkpoints(folder)[0]
 
     resumed, rows, extras, last = learn("whole")

@@ -2,9 +2,9 @@
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
+from subprocess import PIPE, Popen
 
 import gymnasium as gym
 import pytest
@@ -104,8 +104,7 @@ def test_signals_that_do_not_end_it(tmp_path, told):
     signal.signal(signal.SIGTERM, lambda number, frame: noted.append(number))
     interrupt = Do(3, lambda: signal.raise_signal(signal.SIGINT))
     build("one environment").learn(12, [ExactCheckpointCallback(tmp_path), interrupt, Do(5, told), Do(8, told)])
-    assert steps(tmp_path) == [5, 8, 12]
-    assert noted == [signal.SIGTERM] * 2
+    assert (steps(tmp_path), noted) == ([5, 8, 12], [signal.SIGTERM] * 2)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
@@ -205,8 +204,7 @@ SCRIPT = """
 )
 def test_told_to_end_it_saves_first(number, make, end, tmp_path):
     script = textwrap.dedent(SCRIPT.format(path=sys.path, root=str(tmp_path), make=make.__name__))
-    command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with Popen([sys.executable, "-c", script], stdout=PIPE, text=True, start_new_session=True) as process:
         assert process.stdout.readline() == "ready\n"
         os.killpg(process.pid, number)  # as a terminal tells the workers too
         try:

@@ -12,23 +12,11 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage
 
 import gym_twoRooms  # noqa: F401
-from sb3_manygoals import (
-    ExactCheckpointCallback,
-    GoalBufferWrapper,
-    GymnasiumVecEnv,
-    ManyGoalsDQN,
-    MasteryCallback,
-    TabularAllGoals,
-)
-from sb3_manygoals.auxiliary import (
-    AuxiliaryActorCriticPolicy,
-    EpisodeBuffer,
-    ManyGoalsCallback,
-    PixelControlCallback,
-    RewardPredictionCallback,
-)
+from sb3_manygoals import ExactCheckpointCallback, GymnasiumVecEnv, ManyGoalsDQN, MasteryCallback, TabularAllGoals
+from sb3_manygoals.auxiliary import EpisodeBuffer, ManyGoalsCallback, PixelControlCallback, RewardPredictionCallback
+from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy
 from sb3_manygoals.checkpoint import CheckpointError
-from sb3_manygoals.goals import LearningProgressSelector
+from sb3_manygoals.goals import GoalBufferWrapper, LearningProgressSelector
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from sb3_manygoals.networks import PaddedCNN
 from tests.sb3_manygoals.auxiliary.story import stories
@@ -50,21 +38,9 @@ CNN = {**TINY, "features_extractor_class": PaddedCNN}
 SGD = {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}
 BUILDS = {
     "one environment": lambda: ("CnnPolicy", gym.make(SMALL), {"target_kwargs": TD, "policy_kwargs": {**TINY, **PAPERS}}),
-    "several": lambda: (
-        "CnnPolicy",
-        make_vec_env(SMALL, 3, seed=4),
-        {"target_kwargs": {**TD, "goal_sampling": "uniform", "tau": 0.1}, "policy_kwargs": CNN},
-    ),
-    "native, masks": lambda: (
-        "CnnPolicy",
-        native(4),
-        {"action_masks": True, "target_kwargs": TD, "learning_rate": lambda p: 1e-3 * p},
-    ),
-    "vectors": lambda: (
-        "MlpPolicy",
-        make_vec_env("CartPole-v1", 2, seed=1),
-        {"target_kwargs": {**TD, "goal_sampling": "behavior"}, "updates_per_step": 1.0},
-    ),
+    "several": lambda: ("CnnPolicy", make_vec_env(SMALL, 3, seed=4), UNIFORM),
+    "native, masks": lambda: ("CnnPolicy", native(4), MASKED),
+    "vectors": lambda: ("MlpPolicy", cart_poles(), {"target_kwargs": {**TD, "goal_sampling": "behavior"}}),
     "planned": lambda: ("CnnPolicy", gym.make(SMALL), PLANNED),
     "several, planned": lambda: ("CnnPolicy", make_vec_env(SMALL, 2, seed=2), {**PLANNED, "updates_per_step": 1.5}),
     "planned without chance": lambda: ("CnnPolicy", gym.make(SMALL), WITHOUT_CHANCE),
@@ -74,6 +50,8 @@ BUILDS = {
     "learning progress": lambda: ("MlpPolicy", Corridor(), {"goal_wrapper_kwargs": {"selector": LearningProgressSelector()}}),
     "wrapped": lambda: ("CnnPolicy", GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7), {"updates_per_step": 0.4}),
 }
+UNIFORM = {"target_kwargs": {**TD, "goal_sampling": "uniform", "tau": 0.1}, "policy_kwargs": CNN}
+MASKED = {"action_masks": True, "target_kwargs": TD, "learning_rate": lambda p: 1e-3 * p}
 PLANNED = {"target_class": PlannedTargets, "target_kwargs": {"sweeps": 6, "max_plan_bytes": 20_000, "growth": 1.2}}
 WITHOUT_CHANCE = {**PLANNED, "target_kwargs": {**PLANNED["target_kwargs"], "sweeps": 0}}
 GOING_ON = {**PLANNED, "action_masks": True, "goal_wrapper_kwargs": {"max_episode_steps": 9, "reset_worlds": False}}
@@ -121,11 +99,8 @@ LEARNERS = {
     "A2C, many goals": many_goals_of_vectors,
     "A2C, three tasks": three_tasks,
     "table": lambda: (TabularAllGoals("TablePolicy", DummyVecEnv([NumberedCorridor] * 2), exploration_steps=200, seed=0), {}),
-    "pre-training": lambda: (
-        pretraining.many_goals(VecTransposeImage(stories(2, 4, limit=9)), 4, exploration_fraction=0.5),
-        {},
-    ),
-    "pre-training, rewards": lambda: (pretraining.reward_predictor(stories(2, 4, limit=9), 4), {}),
+    "pre-training": lambda: (pretraining.many_goals(VecTransposeImage(stories(2, 4, 9)), 4, exploration_fraction=0.5), {}),
+    "pre-training, rewards": lambda: (pretraining.reward_predictor(stories(2, 4, 9), 4), {}),
 }
 
 

@@ -24,15 +24,6 @@ def feed(selector, goal, losses):
         selector.observe_losses(th.tensor([goal]), th.tensor([float(loss)]))
 
 
-def experienced():
-    """It knows the losses of ten goals."""
-    rng = np.random.default_rng(0)
-    selector = LearningProgressSelector()
-    for _ in range(60):
-        selector.observe_losses(th.tensor(rng.integers(10, size=6)), th.tensor(rng.random(6), dtype=th.float32))
-    return selector
-
-
 @pytest.mark.parametrize(("current", "chosen"), [(2, [0, 1, 3]), (UNKNOWN, [0, 1, 2, 3])])
 def test_uniform_over_all_goals_but_the_current_one(current, chosen):
     ids = UniformSelector().select(make_buffer(4), np.full(30_000, current), np.random.default_rng(0))
@@ -42,7 +33,9 @@ def test_uniform_over_all_goals_but_the_current_one(current, chosen):
 
 
 def test_choices_follow_the_probabilities_and_are_not_what_is_on_show():
-    selector = experienced()
+    selector, rng = LearningProgressSelector(), np.random.default_rng(0)
+    for _ in range(60):  # of twelve goals it knows the losses of ten
+        selector.observe_losses(th.tensor(rng.integers(10, size=6)), th.tensor(rng.random(6), dtype=th.float32))
     expected = selector.probabilities(12).copy()
     assert np.ptp(expected) > 0
     expected[4] = 0
@@ -85,12 +78,9 @@ def test_a_goal_that_is_twice_in_an_update_is_measured_once():
 
 
 def test_bad_settings_are_refused():
-    for settings, message in (
-        ({"uniform_share": 0.0}, r"uniform_share must be .* in \(0, 1\]"),
-        ({"m": 0}, "m must be a whole"),
-    ):
+    for one, message in (({"uniform_share": 0.0}, r"uniform_share must be .* in \(0, 1\]"), ({"m": 0}, "m must be a whole")):
         with pytest.raises(ValueError, match=message):
-            LearningProgressSelector(**settings)
+            LearningProgressSelector(**one)
 
 
 class Spy(UniformSelector):

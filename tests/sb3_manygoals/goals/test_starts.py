@@ -14,6 +14,7 @@ from sb3_manygoals.goals.tracker import Starts
 from tests.sb3_manygoals.worlds import Corridor
 
 LENGTH = 40
+NINTH = Corridor(LENGTH).observation_of(9)
 
 
 @given(st.lists(st.integers(UNKNOWN, 6), max_size=30), st.integers(1, 100))
@@ -94,9 +95,7 @@ def test_a_world_with_many_starts_is_reset_at_every_end_but_what_is_asked_for_is
     assert buffer.n_recurred == buffer.n_added - len(buffer)
 
 
-@pytest.mark.parametrize(
-    "asked", [{"seed": 3}, {"options": {"cell": 7}}, {"options": {"goal": Corridor(LENGTH).observation_of(9)}}]
-)
+@pytest.mark.parametrize("asked", [{"seed": 3}, {"options": {"cell": 7}}, {"options": {"goal": NINTH}}])
 def test_who_asks_for_something_gets_a_reset(asked):
     env = GoalBufferWrapper(Counted(20), max_episode_steps=5, reset_worlds=False)
     env.reset(seed=0)

@@ -21,6 +21,13 @@ class Farthest(GoalSelector):
         return np.full(len(current_ids), cells.argmax())
 
 
+def wrapped(vector, make, n=1, buffer=None, selector=None, **settings):
+    """A vector of worlds, with goals around it as a whole or around each."""
+    if vector:
+        return VecGoalBufferWrapper(DummyVecEnv([make] * n), buffer, selector, **settings)
+    return DummyVecEnv([lambda: GoalBufferWrapper(make(), buffer, selector, **settings)] * n)
+
+
 def test_an_episode_by_hand():
     world = Corridor(length=4)
     env = GoalBufferWrapper(world, max_episode_steps=5)
@@ -50,7 +57,7 @@ def test_the_environments_own_end_is_an_end_and_no_success(vector, limit, ends):
     def make():
         return gym.wrappers.TimeLimit(Corridor(length=6, start=2, deadly=True), limit)
 
-    venv = VecGoalBufferWrapper(DummyVecEnv([make])) if vector else DummyVecEnv([lambda: GoalBufferWrapper(make())])
+    venv = wrapped(vector, make)
     venv.set_options({"goal": Corridor(length=6).observation_of(0)})
     venv.reset()
     for _ in range(9):
@@ -71,11 +78,7 @@ def test_ids_say_what_bytes_say(vector, capacity):
     """Whatever is held out, too late for the buffer, or set by hand before it is known."""
     world = Corridor(length=6, deadly=True)
     buffer = GoalBuffer(world.observation_space, capacity, held_out=world.observation_of(4)[None])
-    base = DummyVecEnv([lambda: Corridor(length=6, deadly=True) for _ in range(3)])
-    if vector:
-        venv = VecGoalBufferWrapper(base, buffer, max_episode_steps=6)
-    else:
-        venv = DummyVecEnv([lambda env=env: GoalBufferWrapper(env, buffer, max_episode_steps=6) for env in base.envs])
+    venv = wrapped(vector, lambda: Corridor(length=6, deadly=True), 3, buffer, max_episode_steps=6)
     venv.seed(0)
     rng, outcomes = np.random.default_rng(0), set()
     for goal in (0, 4, 5, None):
@@ -132,11 +135,7 @@ def test_first_goals_come_from_a_random_walk_where_the_start_is_held_out(vector)
 
     def first_goals(held_out):
         buffer = GoalBuffer(Corridor(length=4).observation_space, held_out=held_out)
-        base = DummyVecEnv([lambda: Corridor(length=4, start=0)] * 2)
-        if vector:
-            venv = VecGoalBufferWrapper(base, buffer)
-        else:
-            venv = DummyVecEnv([lambda env=env: GoalBufferWrapper(env, buffer) for env in base.envs])
+        venv = wrapped(vector, lambda: Corridor(length=4, start=0), 2, buffer)
         venv.seed(0)
         return venv.reset()["desired_goal"].argmax(axis=1).tolist()
 
@@ -161,20 +160,12 @@ def _knowing_all():
     ("deadly", "base", "reset_worlds"), [(False, DummyVecEnv, True), (True, DummyVecEnv, False), (True, SubprocVecEnv, True)]
 )
 def test_around_the_vector_is_the_same_as_around_each(deadly, base, reset_worlds):
-    settings = {"max_episode_steps": 7, "reset_worlds": reset_worlds}
-
-    def wrapped_each():
-        buffer = _knowing_all()
-
-        def make():
-            return GoalBufferWrapper(Corridor(deadly=deadly), buffer, Farthest(), **settings)
-
-        return DummyVecEnv([make for _ in range(3)])
-
-    worlds = base([lambda: Corridor(deadly=deadly) for _ in range(3)])
-    around = VecGoalBufferWrapper(worlds, _knowing_all(), Farthest(), **settings)
+    settings = {"selector": Farthest(), "max_episode_steps": 7, "reset_worlds": reset_worlds}
+    worlds = base([lambda: Corridor(deadly=deadly)] * 3)
+    around = VecGoalBufferWrapper(worlds, _knowing_all(), **settings)
+    each = wrapped(False, lambda: Corridor(deadly=deadly), 3, _knowing_all(), **settings)
     ends = 0
-    for one, two in zip(_rollout(wrapped_each()), _rollout(around), strict=True):
+    for one, two in zip(_rollout(each), _rollout(around), strict=True):
         np.testing.assert_equal(one[:3], two[:3])
         for ours, theirs in zip(one[3], two[3], strict=True):
             ends += "episode" in theirs

@@ -49,18 +49,16 @@ def test_walkers_to_one_goal_are_apart_and_take_all_best_ways(monkeypatch):
     rng = np.random.default_rng(0)
     monkeypatch.setattr(walkers, "_begin", lambda n, rng: state_of(np.zeros(n, dtype=np.int64)))
     np.testing.assert_array_equal(walkers.draw(np.array([0]), 2, rng)[:, 0], state_of(np.array([3, 67])))
-    walkers, state_of = routes_to(
-        [(0, 0, 1, False), (0, 1, 2, False), (0, 2, 0, False), (1, 0, 3, False), (2, 0, 3, False)], [3]
-    )
+    fork = [(0, 0, 1, False), (0, 1, 2, False), (0, 2, 0, False), (1, 0, 3, False), (2, 0, 3, False)]
+    walkers, state_of = routes_to(fork, [3])
     walkers.draw(np.array([0]), 1, rng)
     after = walkers._step(np.repeat(state_of(np.array([0])), 1_000), np.repeat(walkers.plan.goal_ids, 1_000), rng)
     np.testing.assert_allclose(np.bincount(after)[state_of(np.array([1, 2]))] / 1_000, 0.5, atol=0.08)  # 5 standard deviations
 
 
 def test_walkers_take_an_end_for_the_goal_that_it_reaches_and_no_other():
-    walkers, state_of = routes_to(
-        [(0, 0, 1, True), (0, 1, 2, False), (2, 0, 0, False), (2, 1, 1, True), (2, 2, 3, False)], [1, 3]
-    )
+    ends = [(0, 0, 1, True), (0, 1, 2, False), (2, 0, 0, False), (2, 1, 1, True), (2, 2, 3, False)]
+    walkers, state_of = routes_to(ends, [1, 3])
     walkers.draw(np.arange(2), 1, rng := np.random.default_rng(0))
     for column, start, action in ((0, 0, 0), (1, 0, 1), (1, 2, 2)):
         assert walkers._choose(state_of(np.array([start])), walkers.plan.goal_ids[[column]], rng) == [action]

@@ -13,8 +13,6 @@ from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.pretraining import TransferError, transfer_trunk
 from tests.sb3_manygoals.worlds import Corridor
 
-TOWERS = {"net_arch": [16, 12], "activation_fn": nn.ReLU}
-
 
 class Screen(gym.Env):
     """Pictures of a game's size, of nothing."""
@@ -119,8 +117,8 @@ def vectors(**kwargs):
     return lambda: many_goals(Corridor(5), "MlpPolicy", **kwargs)
 
 
-def towers(length=5, policy_kwargs=None, **kwargs):
-    policy_kwargs = TOWERS | (policy_kwargs or {})
+def towers(length=5, net_arch=(16, 12), **kwargs):
+    policy_kwargs = {"net_arch": net_arch, "activation_fn": nn.ReLU}
     return lambda: A2C("MlpPolicy", Corridor(length), policy_kwargs=policy_kwargs, device="cpu", **kwargs)
 
 
@@ -146,11 +144,7 @@ OTHER = {"features_extractor_class": PaddedCNN, "features_extractor_kwargs": pad
         (vectors(net_arch=[16, 12, 9]), towers(), r"trunk\.6, Linear.* in the source and none in the target"),
         (vectors(net_arch=[16], activation_fn=nn.Tanh), towers(), r"trunk\.3, Tanh\(\).*policy_net\.1, ReLU\(\)"),
         (vectors(net_arch=[16], standardize=True), towers(), "standardizes"),
-        (
-            vectors(net_arch=[16]),
-            towers(policy_kwargs={"net_arch": {"pi": [16], "vf": [15]}}),
-            r"value_net\.0,.* in the target",
-        ),
+        (vectors(net_arch=[16]), towers(net_arch={"pi": [16], "vf": [15]}), r"value_net\.0,.* in the target"),
         (vectors(), towers(6), r"sees Box\(0, 1, \(5,\).*the target sees Box\(0, 1, \(6,\)"),
         # on 40 x 40 pixels NatureCNN leaves some unseen, where PaddedCNN adds zeros: the same weights would see other things
         (screens((3, 40, 40)), cnn((3, 40, 40)), r"trunk\.1\.net\.2, ZeroPad2d.*features_extractor\.cnn\.2"),
