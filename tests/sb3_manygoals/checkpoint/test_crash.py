@@ -75,7 +75,8 @@ def check(root, seeds):
     newest, tree = read_newest(root)
     for path in checkpoints(root):
         assert_same(read_checkpoint(path), sample(int(path.name[11])))
-    assert [write_checkpoint(root, sample(3), step=3, keep=2), newest] == checkpoints(root)
+    following = write_checkpoint(root, sample(3), step=3, keep=2)
+    assert checkpoints(root) == [following, newest]
     assert len(os.listdir(root)) == 2
     seeds.append(tree["seed"])
 

@@ -33,7 +33,8 @@ def test_numbers_go_up_and_old_checkpoints_go(tmp_path, no_sync):
     write_checkpoint(tmp_path, {"step": 1}, step=1)
     assert names(tmp_path) == ["000006-step1", "000005-step20", "000004-step100"]
     assert len(os.listdir(tmp_path)) == 4
-    assert (write_checkpoint(tmp_path, {"step": 2}, step=2, keep=1), {"step": 2}) == read_newest(tmp_path)
+    newest = write_checkpoint(tmp_path, {"step": 2}, step=2, keep=1)
+    assert read_newest(tmp_path) == (newest, {"step": 2})
     (tmp_path / "1000000-step1").mkdir()  # of format 3
     with pytest.raises(CheckpointError, match="1000000-step1: of another format: this version reads files <number>-step"):
         read_newest(tmp_path)
