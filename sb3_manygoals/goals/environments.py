@@ -33,7 +33,7 @@ class GoalAlgorithm(OffPolicyAlgorithm):
 
     @classmethod
     def load(
-        cls: type[SelfGoalAlgorithm], path: Any, env: GymEnv | None = None, *args: Any, **kwargs: Any
+        cls: type[SelfGoalAlgorithm], path: Any, env: GymEnv | None = None, device: Any = "auto", **kwargs: Any
     ) -> SelfGoalAlgorithm:
         """
         As SB3's. An ``env`` without goals is wrapped as before. A ManyGoalsDQN that is to learn on needs its goals and its
@@ -41,7 +41,7 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         """
         if env is not None:
             kwargs["n_envs"] = env.num_envs if isinstance(env, VecEnv) else 1
-        model = super().load(path, None, *args, **kwargs)
+        model = super().load(path, None, device, **kwargs)
         if env is not None:
             model.set_env(env, kwargs.get("force_reset", True))
             if model.env is not None and model.seed is not None:

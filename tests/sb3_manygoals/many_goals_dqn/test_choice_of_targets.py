@@ -74,6 +74,12 @@ def test_a_choice_is_changed_when_the_world_changes(to_planned, capsys):
     assert np.isfinite(model._loss.item())
 
 
+def test_a_choice_is_reviewed_when_steps_are_counted_from_0_again():
+    model = choosing(Changing(lambda time: time > 100)).learn(60)
+    model._reviewed = 10_000, *model._reviewed[1:]  # as after a long run
+    assert isinstance(model.learn(300).targets, TDTargets)
+
+
 def test_who_is_told_does_not_change_its_mind_and_refuses_checkpoints_of_others(tmp_path):
     models = []
     for target_class, stamped in ((PlannedTargets, True), (TDTargets, False)):
