@@ -248,11 +248,7 @@ def _column(values: Any, n: int) -> list[Any]:
 
 
 def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:
-    """
-    :param venv: vectorized environment
-    :return: what came with the first observation of each environment's episode: the ``reset_infos`` of the outermost that
-        fills them. SB3's own VecEnvWrappers leave theirs empty
-    """
+    """The infos of the first observation of each episode, of the outermost that fills them: SB3's VecEnvWrappers do not."""
     while isinstance(venv, VecEnvWrapper) and not any(venv.reset_infos):
         venv = venv.venv
     return venv.reset_infos

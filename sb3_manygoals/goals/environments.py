@@ -33,17 +33,21 @@ class GoalAlgorithm(OffPolicyAlgorithm):
 
     @classmethod
     def load(
-        cls: type[SelfGoalAlgorithm], path: Any, env: GymEnv | None = None, device: Any = "auto", **kwargs: Any
+        cls: type[SelfGoalAlgorithm],
+        path: Any,
+        env: GymEnv | None = None,
+        device: Any = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
     ) -> SelfGoalAlgorithm:
-        """
-        As SB3's. An ``env`` without goals is wrapped as before. A ManyGoalsDQN that is to learn on needs its goals and its
-        transitions too (``load_goal_buffer``, ``load_replay_buffer``): without them it unlearns.
-        """
+        """As SB3's. An ``env`` without goals is wrapped as before. To learn on, load goals and transitions, or it unlearns."""
         if env is not None:
             kwargs["n_envs"] = env.num_envs if isinstance(env, VecEnv) else 1
-        model = super().load(path, None, device, **kwargs)
+        model = super().load(path, None, device, custom_objects, print_system_info, force_reset, **kwargs)
         if env is not None:
-            model.set_env(env, kwargs.get("force_reset", True))
+            model.set_env(env, force_reset)
             if model.env is not None and model.seed is not None:
                 model.env.seed(model.seed)
         return model
