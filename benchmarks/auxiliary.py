@@ -65,7 +65,7 @@ WORLDS: dict[WorldName, AuxiliaryConfig] = {
         world="minigrid", game="MiniGrid-Empty-Random-6x6-v0", steps=100_000, eval_freq=2_500, **SMALL
     ),
     "minigrid_view": AuxiliaryConfig(
-        world="minigrid_view", game="MiniGrid-DoorKey-8x8-v0", steps=1_000_000, max_episode_steps=640, **SMALL
+        world="minigrid_view", game="MiniGrid-DoorKey-6x6-v0", steps=300_000, max_episode_steps=640, eval_freq=7_500, **SMALL
     ),
     "minatar": AuxiliaryConfig(**MINATAR),
 }

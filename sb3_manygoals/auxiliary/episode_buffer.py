@@ -96,6 +96,7 @@ class EpisodeBuffer:
         self._best: list[tuple[float, int, list[_Segment]]] = []  # a heap: (return, number, segments)
         self._ended = 0
         self._ongoing: list[_Ongoing] = []
+        self._goes_on = False  # for the first transition after a start that kept episodes
         self._index: dict[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -114,7 +115,7 @@ class EpisodeBuffer:
         :param keep_ongoing: whether to go on with the episodes of environments that show what was added last
         :raises ValueError: if shape or dtype are not the space's
         """
-        stacks = self.frames.put(observations).tolist()
+        stacks, self._goes_on = self.frames.put(observations).tolist(), keep_ongoing
         del self._ongoing[len(stacks) :]
         for env, first in enumerate(stacks):
             goes_on = keep_ongoing and env < len(self._ongoing) and self._ongoing[env].frames[-len(first) :] == first
@@ -149,8 +150,12 @@ class EpisodeBuffer:
             last = infos[env].get("terminal_observation")
             reached[env] = own_observation(last, frames.shape, frames.dtype, "a terminal_observation", self, env)
         stacks = frames.put(reached).tolist()
+        went_on, self._goes_on = self._goes_on, False
         for env, (ongoing, (*older, newest)) in enumerate(zip(self._ongoing, stacks, strict=True)):
             if older != ongoing.frames[len(ongoing.frames) - len(older) :]:
+                if went_on:  # the environment was used since, by an evaluation: what follows is another episode
+                    self._ongoing[env] = _Ongoing(frames.put(observations[env : env + 1], [env])[0].tolist(), [])
+                    continue
                 stated = f"n_stack={frames.n_stack} along the first axis, but an observation of environment {env}"
                 raise ValueError(f"{stated} does not begin with the newest frames of the one before")
             ongoing.frames.append(newest)

@@ -51,7 +51,7 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
-from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, copy_tree, load_tree, tree_bytes
+from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, copy_tree, load_tree, plain_part, tree_bytes
 from sb3_manygoals.goals.buffer import GoalBuffer
 
 _PARTS = (Space, RunningMeanStd, GymnasiumRunningMeanStd, StackedObservations)  # restored in place, as environments are
@@ -139,6 +139,7 @@ def _capture(thing: Any, seen: set[int]) -> dict[str, Any]:
         if parts := _inside(value, _is_space if has_methods else _is_part):
             node["parts"][attribute] = {key: _capture(part, seen) for key, part in parts.items()}
         elif not has_methods and not _inside(value, _is_environment):
+            value = [plain_part(info) for info in value] if attribute == "reset_infos" else value
             check_tree(value, f"{name}.{attribute}")
             node["values"][attribute] = value
     return node

@@ -19,6 +19,7 @@ import pickle
 import re
 import sys
 import types
+import warnings
 from collections import OrderedDict, deque
 from enum import Enum
 from typing import Any, BinaryIO
@@ -51,6 +52,18 @@ def check_same(what: str, saved: dict[str, Any], now: dict[str, Any]) -> None:
 def check_tree(tree: Any, name: str = "the state") -> None:
     """Raise a CheckpointError that names the part and its type if one is not plain."""
     _Contents(tree, name)
+
+
+def plain_part(info: dict[str, Any]) -> dict[str, Any]:
+    """What can be saved of an environment's info. A warning names what cannot."""
+    kept = {}
+    for key, value in info.items():
+        try:
+            check_tree(value, f"info[{key!r}]")
+            kept[key] = value
+        except CheckpointError as refusal:
+            warnings.warn(f"left out of checkpoints: {refusal}", stacklevel=2)
+    return kept
 
 
 def save_tree(tree: Any, file: Any) -> None:

@@ -38,9 +38,10 @@ class GoalBuffer:
     :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
 
-    ``n_added`` counts observations given to :meth:`add`, and ``n_recurred`` those that were known by then. ``labels``,
-    shape ``(capacity + 1, 3)``, has the number of arrivals at each goal, the sum of the environment's rewards on arriving, and
-    the number of arrivals at which it ended; the last row is for all observations that are no goals.
+    ``n_added`` counts observations given to :meth:`add`, and ``n_recurred`` those that were met before, held-out ones too;
+    neither those that there was no room for. ``labels``, shape ``(capacity + 1, 3)``, has the number of arrivals at each goal,
+    the sum of the environment's rewards on arriving, and the number of arrivals at which it ended; the last row is for all
+    observations that are no goals.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class GoalBuffer:
     @property
     def observations(self) -> NDArray[Any]:
         """All goals in order of their ids, a read-only view of shape ``(len(self), *observation_space.shape)``."""
-        view = self.table.observations if len(self) == len(self.table) else self.table[self._numbers[: len(self)]]
+        numbers = self._numbers[: len(self)]  # in another order where observations became goals later than others
+        alike = len(self) == len(self.table) and (numbers == np.arange(len(self))).all()
+        view = self.table.observations if alike else self.table[numbers]
         view.flags.writeable = False
         return view
 
@@ -99,7 +102,7 @@ class GoalBuffer:
         :return: the id of each, shape ``(n,)`` int64; ``UNKNOWN`` for the held out and those there was no room for
         """
         observations = self.check(observations, "observations")
-        n_before = len(self)
+        n_before, n_met = len(self), len(self.table)
         numbers = self.table.add(observations)
         ids = self._goal_ids[numbers]
         unknown = ids == UNKNOWN
@@ -113,8 +116,9 @@ class GoalBuffer:
             self._numbers[n_before : self._n] = fresh
             ids = self._goal_ids[numbers]
             unknown = ids == UNKNOWN
-        self.n_added += len(ids)
-        self.n_recurred += int(np.count_nonzero(~unknown)) - (len(self) - n_before)
+        n_with_room = int(np.count_nonzero(numbers != UNKNOWN))
+        self.n_added += n_with_room
+        self.n_recurred += n_with_room - (len(self.table) - n_met)
         if len(self) == self.capacity and not self._warned and not self.is_held_out(observations[unknown]).all():
             self._warned = True
             limit = f"{self.capacity} goals are known, no more are kept: observations met from now on are none"
@@ -192,10 +196,13 @@ class GoalBuffer:
         staged.replace(target)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], observation_space: spaces.Space[Any]) -> GoalBuffer:
-        """:return: the buffer that :meth:`save` wrote to a file. A ValueError if its observations do not fit the space"""
+    def load(cls, path: str | os.PathLike[str], observation_space: spaces.Space[Any], capacity: int = 1) -> GoalBuffer:
+        """
+        :return: the buffer that :meth:`save` wrote to a file, with its capacity or the one given, if that is greater. A
+            ValueError if its observations do not fit the space
+        """
         with np.load(_npz(path), allow_pickle=False) as stored:
-            buffer = cls(observation_space, int(stored["capacity"]))
+            buffer = cls(observation_space, max(int(stored["capacity"]), capacity))
             buffer.set_checkpoint_state({**stored, **buffer._kind()})
         buffer.n_added = buffer.n_recurred = 0  # whoever loads has met nothing
         return buffer

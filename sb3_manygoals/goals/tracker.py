@@ -86,6 +86,7 @@ class GoalTracker:
         self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
         self.steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
         self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)  # since the world was reset
+        self.n_moves = 0  # steps and starts so far, for a learner to see whether it missed some
 
     def seed(self, seed: int | None) -> None:
         # tagged: the environment draws its own numbers with default_rng(seed)
@@ -145,6 +146,7 @@ class GoalTracker:
         begun = np.broadcast_to(anew, len(rows))
         self.starts.observe(current_ids[begun])
         self.world_steps[rows[begun]] = 0
+        self.n_moves += 1
 
     def step(
         self,
@@ -163,6 +165,7 @@ class GoalTracker:
         guards.check_finite(env_rewards, "a reward", self)
         self.steps += 1
         self.world_steps += 1
+        self.n_moves += 1
         ids = self.goal_buffer.add(observations)
         self.goal_buffer.record(ids, env_rewards, env_terminated)
         reached = ids == self.desired_ids

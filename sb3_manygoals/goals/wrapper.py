@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from sb3_manygoals import guards
+from sb3_manygoals.checkpoint.tree import plain_part
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
 from sb3_manygoals.goals.selection import GoalSelector
 from sb3_manygoals.goals.tracker import GoalTracker
@@ -114,7 +115,8 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: the goal episode; neither the environment's state nor the goal buffer"""
-        return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), "going_on": copy.deepcopy(self._going_on)}
+        going_on = None if self._going_on is None else (self._going_on[0], plain_part(self._going_on[1]))
+        return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), "going_on": copy.deepcopy(going_on)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """Raises a CheckpointError if the state is of goal episodes of other settings."""
@@ -251,7 +253,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: the goal episodes, and what comes with the last and the next reset; neither environments nor goal buffer"""
-        kept = {"returns": self._returns, "reset_infos": self.reset_infos, "options": self._options}
+        infos = [plain_part(info) for info in self.reset_infos]
+        kept = {"returns": self._returns, "reset_infos": infos, "options": self._options}
         return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), **copy.deepcopy(kept)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:

@@ -13,8 +13,8 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 _DISCOUNT = 0.99
 _SWEEPS = 20
 _TOLERANCE = 0.01
-_SOLVE_EVERY = 100  # steps between value iterations with the bonus, and one more for every 500 steps taken
-_COUNT_EVERY = 1_000  # steps between two models of the replay memory, or 5% of the steps taken if that is more
+_SOLVE_EVERY = 100  # transitions between value iterations with the bonus, and one more for every 500 that were met
+_COUNT_EVERY = 1_000  # transitions between two models of the replay memory, or 5% of those met if that is more
 
 
 class CountBonus:
@@ -34,17 +34,17 @@ class CountBonus:
         self.led: NDArray[np.float64] = np.zeros((0, n_actions))  # the second term of the equation, as last solved
         self._model: ReplayModel | None = None
         self._allowed: NDArray[np.bool_] = np.zeros((0, n_actions), np.bool_)  # by any mask met in a state; none: no mask met
-        self._solved, self._modeled = 0, 0  # after so many environment steps
+        self._solved, self._modeled = 0, 0  # after so many transitions
 
-    def refresh(self, replay: ManyGoalsReplayBuffer, step: int) -> None:
-        """Solve again if it is due after so many environment steps."""
-        # a further call of learn may count steps from 0 again
-        due = self._model is None or not 0 <= step - self._modeled < max(_COUNT_EVERY, self._modeled // 20)
+    def refresh(self, replay: ManyGoalsReplayBuffer) -> None:
+        """Solve again if it is due, as enough transitions were met."""
+        met = replay.n_tried
+        due = self._model is None or met - self._modeled >= max(_COUNT_EVERY, self._modeled // 20)
         if due:
-            self._model, self._modeled = ReplayModel.of(replay), step
-        if due or not 0 <= step - self._solved < max(_SOLVE_EVERY + self._solved // 500, 4 * replay.n_envs):
+            self._model, self._modeled = ReplayModel.of(replay), met
+        if due or met - self._solved >= max(_SOLVE_EVERY + self._solved // 500, 4 * replay.n_envs):
             self._solve(replay)
-            self._solved = step
+            self._solved = met
 
     def _solve(self, replay: ManyGoalsReplayBuffer) -> None:
         assert self._model is not None

@@ -7,6 +7,7 @@ import io
 import os
 import pathlib
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from stable_baselines3.dqn import DQN
 from sb3_manygoals.action_masks import next_action_masks, read_action_masks
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.goals import GoalBuffer
+from sb3_manygoals.goals import GoalBuffer, GoalSelector
 from sb3_manygoals.goals.environments import GoalAlgorithm, as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
 from sb3_manygoals.goals.wrapper import goal_observation_space
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
@@ -34,7 +35,7 @@ from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.vec_env import current_reset_infos
 
 _NOT_SAVED = ["batch_norm_stats", "batch_norm_stats_target", "goal_buffer", "goal_updates", "targets"]
-_NOT_SAVED += ["_loss", "_selectors", "_trackers", "_reviewed"]
+_NOT_SAVED += ["_loss", "_n_moves", "_selectors", "_trackers", "_reviewed"]
 _IN_CHECKPOINTS = ("goal_updates", "rng", "exploration_rate", "_loss", "_last_action_masks", "_exploring", "_reviewed")
 # Shares of observations that were met before: below the first, planned targets are given up; from the second on, learning
 # begins with them; from the third on, bootstrapped ones are given up. In between they stay, so that they do not alternate.
@@ -60,6 +61,9 @@ class GoalDQN(GoalAlgorithm, DQN):
     goal_updates: NDArray[np.int64]
     """How often each goal was in an update, by id, shape (capacity of the goal buffer,); not of goals in the replay memory."""
     _last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
+    _last_target_class: type[Targets] | None = None  # a loaded model goes on with it
+    _selectors: Sequence[GoalSelector] = ()
+    _n_moves: int | None = None  # of the environments, at the last transition
 
     def _setup_model(self) -> None:
         replay_class, goals_in_replay = self.replay_buffer_class, self.goals_in_replay
@@ -89,11 +93,12 @@ class GoalDQN(GoalAlgorithm, DQN):
 
     @property
     def _first_target_class(self) -> type[Targets]:
-        default = TDTargets if self.goals_in_replay else PlannedTargets
+        default = TDTargets if self.goals_in_replay else self._last_target_class or PlannedTargets
         return default if self.target_class is None else self.target_class
 
     def _make_targets(self, target_class: type[Targets]) -> None:
         self.targets: Targets = target_class(self._learner, **(self.target_kwargs or {}))
+        self._last_target_class = target_class
 
     @property
     def _learner(self) -> Learner:
@@ -123,6 +128,9 @@ class GoalDQN(GoalAlgorithm, DQN):
         if plan != planned or steps == 0:
             how = "planned in the replay memory (PlannedTargets)" if plan else "bootstrapped by a target network (TDTargets)"
             self.logger.info(f"{share:.0%} of the observations were met before: values are {how}")
+            if not plan:
+                what = f"only {share:.0%} of the observations were met before"
+                warnings.warn(f"{what}: goals that are never met again are not reached, see the guide", stacklevel=2)
 
     def _check_memory(self, env: VecEnv) -> None:
         assert self.replay_buffer_class is not None
@@ -158,6 +166,7 @@ class GoalDQN(GoalAlgorithm, DQN):
             self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         for tracker in trackers:
             tracker.adopt(self.goal_buffer)  # to which the ids in the replay memory refer
+        self._n_moves = None
         self._trackers, self._selectors = trackers, list({id(each.selector): each.selector for each in trackers}.values())
         self.goal_reward, self.step_reward = trackers[0].goal_reward, trackers[0].step_reward
         now = getattr(self, "targets", None)
@@ -182,13 +191,20 @@ class GoalDQN(GoalAlgorithm, DQN):
         :raises ValueError: if it comes with another goal buffer that is not empty
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
+        known, space, rules = self.goal_buffer, self.observation_space["observation"], self.goal_rules
+        given = is_goal_wrapped(env) or "goal_buffer" in self.goal_wrapper_kwargs
         if not is_goal_wrapped(env):
-            env = self._pursue(env, copy.deepcopy(self.goal_wrapper_kwargs), self.goals_in_replay)
+            settings = copy.deepcopy(self.goal_wrapper_kwargs)
+            if known is not None:
+                settings["goal_buffer"] = known
+                settings |= {name: self._selectors[0] for name in ("selector",) if name in settings and self._selectors}
+            env = self._pursue(env, settings, self.goals_in_replay)
         env = self._wrap_env(env)
         theirs = goal_trackers(env)[0].goal_buffer
         told = len(theirs) > 0 or theirs.has_held_out
-        if self.goal_buffer is None and self.goal_rules is not None and not told and not self.goals_in_replay:  # it was loaded
-            self.goal_buffer = GoalBuffer(self.observation_space["observation"], **self.goal_rules)
+        if known is None and rules is not None and not told and not self.goals_in_replay:  # it was loaded
+            capacity = max(rules["capacity"], theirs.capacity if given else 0)
+            self.goal_buffer = GoalBuffer(space, **{**rules, "capacity": capacity})
         if self.goal_buffer is not None and theirs is not self.goal_buffer and told:
             raise ValueError(
                 "env has a goal buffer of its own, with goals or held-out observations, but the model goes on with the one it "
@@ -200,11 +216,15 @@ class GoalDQN(GoalAlgorithm, DQN):
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         assert self.env is not None, "a model without an environment cannot learn"
+        if self._n_moves not in (None, self._moves()):  # an evaluation, or an exception within a rollout
+            self._last_obs = None  # so that SB3 resets
         before = self._last_obs
         prepared = super()._setup_learn(*args, **kwargs)
         if self._n_updates == 0 and self._total_timesteps <= self.learning_starts:
             what = f"learning_starts={self.learning_starts} random steps come before the first update"
             warnings.warn(f"{what}, and training ends after {self._total_timesteps}: nothing is learned", stacklevel=5)
+        if self._n_updates and self.replay_buffer.size() == 0:
+            warnings.warn("the model was trained, its replay memory is empty: load_replay_buffer or it unlearns", stacklevel=5)
         if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
             self._last_action_masks = read_action_masks(current_reset_infos(self.env), int(self.action_space.n))
         return prepared
@@ -212,11 +232,15 @@ class GoalDQN(GoalAlgorithm, DQN):
     def _store_transition(self, *args: Any) -> None:
         super()._store_transition(*args)
         *_, dones, infos = args
+        self._n_moves = self._moves()
         if dones.any():
             self._exploring[dones] = self.rng.random(int(dones.sum())) < self.exploration_rate
         if self.action_masks:
             assert self.env is not None
             self._last_action_masks = next_action_masks(self.env, int(self.action_space.n), infos, dones)
+
+    def _moves(self) -> int:
+        return sum(tracker.n_moves for tracker in self._trackers)
 
     def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
         """:param path: of an ``.npz`` file for the known goals, which ``save`` leaves out, as it does the replay memory"""
@@ -224,10 +248,14 @@ class GoalDQN(GoalAlgorithm, DQN):
         self.goal_buffer.save(path)
 
     def load_goal_buffer(self, path: str | os.PathLike[str]) -> None:
-        """Replace the goals by those written by :meth:`save_goal_buffer`. A TypeError if they are in the replay memory."""
+        """
+        Replace the goals by those written by :meth:`save_goal_buffer`; the capacity is the larger one. A TypeError if they are
+        in the replay memory.
+        """
         if self.goals_in_replay:
             raise TypeError("the goals of this model are in its replay memory: use load_replay_buffer")
-        self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"])
+        least = 1 if self.goal_buffer is None else self.goal_buffer.capacity
+        self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"], least)
         self.goal_rules = self.goal_buffer.rules
         self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
         self.replay_buffer.identify(self.goal_buffer)
@@ -245,7 +273,7 @@ class GoalDQN(GoalAlgorithm, DQN):
         if found != (own := {"n_envs": self.n_envs, "action_masks": self.action_masks}):
             self.replay_buffer = before
             raise ValueError(f"the replay memory was saved by a model with {found}, this one has {own}")
-        assert self.goal_buffer is not None, "no goals yet: the model has no environment"
+        assert self.goal_buffer is not None, "no goals yet: give the model its environment first, load(path, env)"
         if isinstance(self.goal_buffer, ReplayGoals):
             self.goal_buffer.replay_buffer = self.replay_buffer
         self.replay_buffer.identify(self.goal_buffer)
@@ -304,6 +332,7 @@ class GoalDQN(GoalAlgorithm, DQN):
         assert self.goal_buffer is not None, "the model has no environment: call set_env first"
         set_algorithm_state(self, state["algorithm"])
         saved, now = state["targets"]["class"], type(self.targets).__name__
+        self._n_moves = None
         if saved != now:
             chosen = {kind.__name__: kind for kind in (PlannedTargets, TDTargets)}.get(saved)
             if self.target_class is not None or chosen is None:

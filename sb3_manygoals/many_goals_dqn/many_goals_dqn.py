@@ -283,7 +283,8 @@ class ManyGoalsDQN(GoalDQN):
         """
         if not isinstance(observation, dict) or not {"observation", "desired_goal"} <= observation.keys():
             got = list(observation) if isinstance(observation, dict) else type(observation).__name__
-            raise ValueError(f'observation must be a dict with "observation" and "desired_goal", got {got}')
+            wrap = "wrap the environment, GoalBufferWrapper(env, model.goal_buffer); for rewards use model.task_policy()"
+            raise ValueError(f'observation must be a dict with "observation" and "desired_goal", got {got}: {wrap}')
         goal_obs = {key: np.asarray(observation[key]) for key in ("observation", "desired_goal")}
         shapes = [array.shape for array in goal_obs.values()]
         if shapes[0] != shapes[1]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, hstack
+from scipy.sparse import csr_array, hstack, vstack
 from scipy.sparse.csgraph import breadth_first_order
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
@@ -96,11 +96,19 @@ class ReplayModel:
         return ReplayModel(led[:, : self.n_states], led[:, self.n_states :])
 
     def arrivals(self) -> csr_array:
-        """An edge to each state from every state that the most frequent outcome of an action leads to, shape (S, S)."""
+        """
+        An edge to each state from every state that the most frequent outcome of an action leads to, shape (S, S). If some of
+        them are ends, that is for a search to go on; a search from state s begins in row S + s of 2 S, which has the ends too.
+        """
         led = self.likeliest()
-        edges = (led.on + led.ends).tocoo()
-        place = edges.col, edges.row // self.n_actions
-        return csr_array((np.ones(len(edges.col)), place), shape=(self.n_states, self.n_states))
+        found = []
+        for edges in (led.on, led.on + led.ends)[: 1 + (led.ends.nnz > 0)]:
+            edges = edges.tocoo()
+            place = edges.col, edges.row // self.n_actions
+            found.append(csr_array((np.ones(len(edges.col)), place), shape=(self.n_states, self.n_states)))
+        together = vstack(found, format="csr")
+        together.resize((together.shape[0],) * 2)
+        return together
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         on, ends = ([matrix.data, matrix.indices, matrix.indptr] for matrix in (self.on, self.ends))
@@ -218,8 +226,8 @@ class ReplayPlan:
         """The values of all states for a goal if every action had its most frequent outcome."""
         values = np.full(arrivals.shape[0], self.unreachable_value, dtype=np.float32)
         if goal_state == UNKNOWN:
-            return values
-        order, after = breadth_first_order(arrivals, goal_state)
+            return values[: self.best.shape[0]]
+        order, after = breadth_first_order(arrivals, goal_state + len(values) - self.best.shape[0])
         place = np.empty(len(values), dtype=np.int64)
         place[order] = np.arange(len(order))
         after = place[after[order[1:]]]  # the places in the search from which the others were found, ascending
@@ -227,7 +235,8 @@ class ReplayPlan:
         while begin < end:  # the states that are as many steps away as this was done
             values[order[begin:end]] = value
             begin, end, value = end, 1 + int(np.searchsorted(after, end)), self.step_reward + self.gamma * value
-        return values
+        values[goal_state] = self.unreachable_value  # where the goal led back to itself
+        return values[: self.best.shape[0]]
 
     def _iterate(
         self,

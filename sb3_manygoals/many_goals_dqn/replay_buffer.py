@@ -85,6 +85,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.whole = False
         """Whether whole observations are kept."""
         self.tried: NDArray[np.int32]
+        self.n_tried: int  # its sum: the transitions that a plan can be made of
         self.states: ObservationTable | None  # the observations met, by their numbers
         self._counted: tuple[NDArray[np.int64], NDArray[np.int64]]
         self._last: NDArray[np.int64] | None
@@ -172,6 +173,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             numbers = states.add(before.observations)
             found = numbers != UNKNOWN
             self.tried[numbers[found]] = tried[: len(numbers)][found]
+            self.n_tried = int(self.tried.sum())
             rows[:, [0, 2]] = numbers[rows[:, [0, 2]]]
             known = (rows != UNKNOWN).all(axis=1)
             self._counted = self._keys(*rows[known].T), counts[known]
@@ -190,6 +192,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         # how often each action was taken in each state, shape (capacity of the table, A), and each (s, a, s', environment
         # ended) occurred, by keys, those of new transitions apart; both include transitions no longer kept
         self.tried = np.zeros((0 if states is None else states.capacity, self._n_actions), dtype=np.int32)
+        self.n_tried = 0
         self._counted = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self._fresh = arrays.array("q")
         self._last = None  # the states that the last transitions led to
@@ -199,6 +202,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         rows = (*numbers.T, actions.reshape(-1), ended.reshape(-1))
         ids, next_ids, actions, ends = (column.astype(np.int64) for column in rows)
         known = ids != UNKNOWN
+        self.n_tried += int(np.count_nonzero(known))
         np.add.at(self.tried.reshape(-1), (ids * self._n_actions + actions)[known], 1)
         known &= next_ids != UNKNOWN
         self._fresh.frombytes(self._keys(ids, actions, next_ids, ends)[known].tobytes())
@@ -245,7 +249,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self._set_states(None if state["states"] is None else self.states)
         if state["states"] is not None:
             tried, (rows, counts), self._last = (state["states"][name] for name in ("tried", "outcomes", "last"))
-            self.tried[: len(tried)] = tried
+            self.tried[: len(tried)], self.n_tried = tried, int(tried.sum())
             self._counted = self._keys(*rows.T), counts
         self._keep(state["whole"])
         for name, array in self._arrays.items():

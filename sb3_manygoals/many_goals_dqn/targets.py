@@ -199,7 +199,7 @@ class PlannedTargets(Targets):
     (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`).
 
     :param learner: whose network is trained
-    :param growth: plan again when the number of environment steps has grown by this factor
+    :param growth: plan again when the transitions met have grown by this factor
     :param sweeps: maximal number of sweeps of value iteration; 0: a plan without chance, for large worlds that have little
     :param max_plan_bytes: memory for the plan, five bytes a pair of state and goal. Where not all goals fit, it is of draws of
         them, and ``fresh_goals`` are exchanged for each update
@@ -238,7 +238,7 @@ class PlannedTargets(Targets):
         self.routes = Routes(self.plan)
         self._due = 0.0  # goals to be exchanged
         self.exploration = CountBonus(int(learner.policy.action_space.n))
-        self.planned_at: int | None = None  # environment steps at the last plan
+        self.planned_at: int | None = None  # transitions that the last plan was made of
         self._round: int | None = None
         if learner.replay_buffer.states is not learner.goal_buffer.table:
             learner.replay_buffer.keep_states(learner.goal_buffer.table)
@@ -246,9 +246,8 @@ class PlannedTargets(Targets):
     def before_updates(self, num_timesteps: int, progress: float) -> None:
         """Plan, when it is due; for the last time at 70% of training, so that the network has time to learn the plan."""
         round_ = min(0, math.floor(math.log(max(progress, 1e-12) / _LAST_PLAN) / math.log(self.growth)))
-        at = self.planned_at
-        # a further call of learn continues the step count, or restarts it
-        again = at is not None and not at <= num_timesteps < max(self.growth, 1.01 / _LAST_PLAN) * at
+        at, met = self.planned_at, self.learner.replay_buffer.n_tried  # not steps: a loaded model may begin without a memory
+        again = at is not None and met >= max(self.growth, 1.01 / _LAST_PLAN) * max(at, 1)
         if round_ != self._round or again:
             self._round = round_
             fitted = not self.plan.is_draw
@@ -256,7 +255,7 @@ class PlannedTargets(Targets):
             if fitted and self.plan.is_draw and self.sweeps:
                 what = f"{len(self.plan.goal_ids)} of {len(self.learner.goal_buffer)} goals fit into max_plan_bytes"
                 warnings.warn(f"{what}, so plans are of draws of goals; the settings LARGE are for such worlds", stacklevel=2)
-            self.planned_at = num_timesteps
+            self.planned_at = met
             if self.plan.is_draw and round_ == 0 and (known := float((self.plan.best >= 0).mean())) < _FEW_WAYS:
                 what = f"the last plan knows a way for {known:.0%} of pairs of observation and goal"
                 warnings.warn(f"{what}: more random steps first, learning_starts, would teach more", stacklevel=2)
@@ -331,7 +330,7 @@ class PlannedTargets(Targets):
         return actions
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:
-        self.exploration.refresh(self.learner.replay_buffer, num_timesteps)
+        self.exploration.refresh(self.learner.replay_buffer)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         parts = {name: getattr(self, name).get_checkpoint_state() for name in _PARTS}

@@ -203,6 +203,11 @@ def test_bad_input_is_refused():
             buffer.add([0], [0], [1], begin, [{"terminal_observation": last}])
     with pytest.raises(ValueError, match="n_stack=4 along the first axis, but an observation of environment 0 does not begin"):
         buffer.add([0], [0], [0], np.array([[0, 1, 1, 2]], np.uint8), [{}])
+    buffer.start(begin, keep_ongoing=True)
+    buffer.add([0], [0], [0], np.array([[0, 1, 1, 2]], np.uint8), [{}])  # the world was used since: another episode
+    with pytest.raises(ValueError, match="does not begin with the newest frames"):
+        buffer.add([0], [0], [0], begin, [{}])
+    buffer.start(begin)
     with pytest.raises(ValueError, match="the return of an episode of environment 0 is nan"):
         buffer.add([0], [np.nan], [1], begin, [{"terminal_observation": after[0]}])
     state = EpisodeBuffer(IMAGE, capacity=3).get_checkpoint_state()

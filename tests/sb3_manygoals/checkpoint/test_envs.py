@@ -2,15 +2,19 @@
 
 import copy
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from gym_twoRooms import TwoRoomsSwitchVectorEnv
+from sb3_manygoals import GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from tests.sb3_manygoals.checkpoint.kinds import ENVIRONMENTS, MODES, Driver, corridor
 from tests.sb3_manygoals.checkpoint.trees import assert_same
+from tests.sb3_manygoals.worlds import Corridor
 
 
 @pytest.fixture
@@ -99,3 +103,26 @@ def test_what_the_first_did_not_have_goes_and_rows_go_to_the_file_of_the_new_mon
     assert not hasattr(again.unwrapped, "later")
     assert again.get_episode_lengths() == [7, 7]
     assert len((tmp_path / "again.monitor.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_what_cannot_be_saved_of_infos_is_left_out_with_a_warning(vector):
+    class Odd(Corridor):
+        def step(self, action):
+            return *super().step(action)[:4], {"cell": self.cell, "odd": object()}
+
+    def begin():
+        going_on = {"reset_worlds": False, "max_episode_steps": 2}
+        if vector:
+            return VecGoalBufferWrapper(DummyVecEnv([Odd]), **going_on)
+        return DummyVecEnv([lambda: GoalBufferWrapper(Odd(), **going_on)])
+
+    first, again = begin(), begin()
+    first.reset()
+    for _ in range(60):
+        first.step(np.array([1]))
+    with pytest.warns(UserWarning, match=r"left out of checkpoints: info\['odd'\] is a builtins.object"):
+        state = get_env_state(first)
+    set_env_state(again, state)
+    assert "cell" in again.reset_infos[0]
+    assert "odd" not in again.reset_infos[0]

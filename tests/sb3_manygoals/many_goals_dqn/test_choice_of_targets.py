@@ -1,15 +1,19 @@
 """Which targets a learner chooses when it is not told, and how it changes its mind."""
 
+import warnings
+
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
 
-from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
+from sb3_manygoals import ExactCheckpointCallback, GoalBuffer, ManyGoalsDQN
 from sb3_manygoals.checkpoint import CheckpointError
+from sb3_manygoals.goals import LearningProgressSelector
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
+from tests.sb3_manygoals.worlds import Corridor
 
 
 class Changing(gym.Env):
@@ -105,3 +109,29 @@ def test_a_loaded_model_chooses_anew_by_what_it_meets(again, tmp_path):
     loaded.load_replay_buffer(tmp_path / "replay")
     loaded.learn(60)
     assert isinstance(loaded.targets, PlannedTargets if again else TDTargets)
+
+
+@pytest.mark.parametrize("kwargs", [{"held_out": np.eye(6, dtype=np.uint8)[1:]}, {"capacity": 2}])
+def test_observations_recur_though_few_may_be_goals(kwargs):
+    world = Corridor()
+    goals = GoalBuffer(world.observation_space, **kwargs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of the capacity
+        model = choosing(world, goal_wrapper_kwargs={"goal_buffer": goals}).learn(200)
+    assert isinstance(model.targets, PlannedTargets)
+
+
+def test_it_warns_when_nothing_recurs_and_a_loaded_model_goes_on_as_it_was(tmp_path):
+    model = choosing("CartPole-v1")
+    with pytest.warns(UserWarning, match=r"only \d% of the observations were met before: goals that are never met again"):
+        model.learn(400)
+    model.save(tmp_path / "model")
+    assert isinstance(ManyGoalsDQN.load(tmp_path / "model", gym.make("CartPole-v1")).targets, TDTargets)
+
+
+def test_what_a_selector_has_measured_is_kept_with_the_goals():
+    model = make_model(goal_wrapper_kwargs={"selector": LearningProgressSelector()}).learn(100)
+    before = model._selectors[0].progress(6).copy()
+    model.set_env(Corridor())
+    np.testing.assert_array_equal(model._selectors[0].progress(6), before)
+    assert not np.isnan(before).all()

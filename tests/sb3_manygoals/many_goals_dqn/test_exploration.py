@@ -44,7 +44,7 @@ def test_what_follows_is_the_loop_over_transitions(modelled, later):
         patch.setattr(module, "_SWEEPS", 200)
         patch.setattr(module, "_TOLERANCE", 0.0)
         patch.setattr(module, "_DISCOUNT", 0.8)  # so that both come to their end
-        bonus.refresh(buffer, 0)
+        bonus.refresh(buffer)
         for move in later:
             add(buffer, *move)
         bonus._solve(buffer)
@@ -57,7 +57,7 @@ def test_what_follows_is_the_loop_over_transitions(modelled, later):
 @given(moves)
 def test_actions_are_the_most_promising(transitions):
     buffer, bonus, rng = filled(transitions, n_actions=A), CountBonus(A), np.random.default_rng(0)
-    bonus.refresh(buffer, 0)
+    bonus.refresh(buffer)
     n = len(buffer.states)
     worth = 1 / np.sqrt(1 + buffer.tried[:n]) + bonus.led
     for _ in range(3):
@@ -74,22 +74,23 @@ def test_what_no_mask_has_allowed_promises_nothing():
         bonus.actions(np.array([0, 1]), buffer, rng, np.array(masks, np.bool_))
     for copy in (bonus, CountBonus(A)):
         copy.set_checkpoint_state(bonus.get_checkpoint_state())
-        copy.refresh(buffer, 0)
+        copy.refresh(buffer)
         near = 1.0 + 0.99 / (1 - 0.99)  # an action never tried, that is allowed
         np.testing.assert_allclose(copy.values, [near, 2**-0.5 + 0.99 * near], atol=0.01)
         np.testing.assert_array_equal(bonus._allowed[:3], [[1, 1, 0], [1, 0, 0], [0, 0, 0]])
 
 
-def test_it_is_solved_anew_when_steps_are_counted_from_0_again():
+def test_it_is_solved_anew_as_the_transitions_met_grow():
     buffer, bonus = filled([(0, 0, 1, False)], n_actions=A), CountBonus(A)
-    steps = {50_000: True, 50_199: False, 50_200: True, 52_499: True, 52_500: True, 0: True, 99: False, 100: True, 50: True}
+    assert buffer.n_tried == 1
+    steps = {50_000: True, 50_199: False, 50_200: True, 52_499: True, 52_500: True, 52_599: False}
     models = []
     for step, due in steps.items():
-        bonus.values = np.zeros(0)
-        bonus.refresh(buffer, step)
+        buffer.n_tried, bonus.values = step, np.zeros(0)
+        bonus.refresh(buffer)
         assert len(bonus.values) == (2 if due else 0), step
         models.append(bonus._model)
-    assert [models.index(model) for model in models] == [0, 0, 0, 0, 4, 5, 5, 5, 5]  # made every 5% of the steps
+    assert [models.index(model) for model in models] == [0, 0, 0, 0, 4, 4]  # made every 5% of the transitions
 
 
 def test_it_sees_all_of_a_long_corridor_far_sooner_than_chance():
@@ -98,7 +99,7 @@ def test_it_sees_all_of_a_long_corridor_far_sooner_than_chance():
     cell = step = 0
     while cell < CELLS.n - 1:
         if step:
-            bonus.refresh(buffer, step)
+            bonus.refresh(buffer)
         action = int(bonus.actions(buffer.states.add(np.array([cell])), buffer, rng)[0])
         there = max(cell + (-1, 1, 0)[action], 0)
         add(buffer, cell, action, there, False)

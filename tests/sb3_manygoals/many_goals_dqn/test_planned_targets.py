@@ -5,13 +5,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn.models import CELLS, PLAIN, make_model, n_mastered, td_model
-from tests.sb3_manygoals.worlds import Corridor
+from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* goals fit into max_plan_bytes")
 
@@ -108,9 +110,9 @@ def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew():
     assert planned == [21, 35, 70, 140]  # the last at 70% of training, for the network to learn it
     model.learn(100)
     assert planned[4:] == [21, 35, 70]
-    for _ in range(4):
+    for _ in range(6):
         model.learn(100, reset_num_timesteps=False)
-    assert planned[-1] > 400
+    assert planned[-1] > 600  # the transitions met, 300 more, have doubled twice
 
 
 def test_behaviour_follows_the_plan_and_counts_where_there_is_none_or_it_explores(monkeypatch):
@@ -180,3 +182,31 @@ def test_by_default_it_masters_a_corridor_and_nothing_comes_from_the_target_netw
     for parameter in model.q_net_target.parameters():
         parameter.data.fill_(th.nan)
     assert n_mastered(model.learn(600)) == 49
+
+
+def test_a_loaded_model_without_memory_plans_as_it_meets_transitions(tmp_path):
+    make_model(Corridor(40), updates_per_step=0.01).learn(1_000).save(tmp_path / "model")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", Corridor(40))
+    with pytest.warns(UserWarning, match="its replay memory is empty: load_replay_buffer or it unlearns"):
+        loaded.learn(400, reset_num_timesteps=False)
+    targets = loaded.targets
+    assert 400 / 1.5 < targets.planned_at <= 400 == loaded.replay_buffer.n_tried  # not once, after the first step
+    assert targets.exploration._solved > 300
+
+
+@pytest.mark.parametrize("how", ["a callback ends training within a rollout", "an evaluation in its environments"])
+def test_no_transition_is_made_up_where_the_world_moves_on_without_the_learner(how):
+    model = make_model(make_vec_env(NumberedCorridor, 2, seed=0, env_kwargs={"length": 30}))
+    for steps in (51, 33, 47):
+        if how.startswith("an"):
+            model.learn(steps, reset_num_timesteps=False)
+            evaluate_policy(model, model.get_env(), 2)
+        else:
+            end = model.num_timesteps + steps
+            callback = ConvertCallback(lambda *_, end=end: model.num_timesteps < end)
+            model.learn(200, callback, reset_num_timesteps=False)
+    model.learn(20, reset_num_timesteps=False)
+    rows, _ = model.replay_buffer.outcomes()
+    cells = model.replay_buffer.states.observations
+    there = np.clip(cells[rows[:, 0]] + np.array([-1, 1, 0])[rows[:, 1]], 0, 29)
+    np.testing.assert_array_equal(cells[rows[:, 2]], there)

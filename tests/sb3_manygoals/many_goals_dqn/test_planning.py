@@ -244,3 +244,14 @@ def test_more_states_or_pairs_than_there_is_room_for(monkeypatch):
     monkeypatch.setattr("sb3_manygoals.memory.available_memory", lambda: 10)
     with pytest.raises(MemoryError, match=r"planning would take .* fewer max_plan_bytes in target_kwargs"):
         plan.refresh(buffer, more)
+
+
+@pytest.mark.parametrize("jumps_end", [False, True])
+def test_without_chance_steps_are_counted_as_by_value_iteration_though_worlds_end(jumps_end):
+    jumps = [(cell, 2, cell + 6, jumps_end) for cell in range(1, 24, 3)]
+    transitions = CHAIN[:29] + [(cell + 1, 0, cell, False) for cell in range(29)] + jumps
+    plans = [planned(transitions, range(30), sweeps)[0] for sweeps in (0, 500)]
+    apart = ~np.eye(30, dtype=np.bool_)  # the value of a state that is the goal is not used
+    np.testing.assert_allclose(plans[0].values[apart], plans[1].values[apart], atol=1e-3)
+    found = [plan.best_actions(*(pairs.ravel() for pairs in np.indices((30, 30)))) for plan in plans]
+    np.testing.assert_array_equal(found[0] < 0, found[1] < 0)

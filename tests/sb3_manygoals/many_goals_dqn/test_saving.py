@@ -85,7 +85,8 @@ def test_held_out_goals_stay_held_out_in_a_loaded_model(tmp_path):
     pursuing = GoalBufferWrapper(Corridor(length=6))
     for loaded in (later, *(ManyGoalsDQN.load(tmp_path / "model", env=env) for env in (Corridor(length=6), pursuing))):
         loaded.learn(200)
-        assert (loaded.goal_buffer.capacity, len(loaded.goal_buffer)) == (50, 5)
+        capacity = 100_000 if loaded.get_env().get_attr("goal_tracker")[0] is pursuing.goal_tracker else 50  # the larger one
+        assert (loaded.goal_buffer.capacity, len(loaded.goal_buffer)) == (capacity, 5)
         assert loaded.goal_buffer.ids(world.observation_of(2)[None]) == UNKNOWN
 
 
