@@ -59,6 +59,8 @@ def main() -> None:
         config.run()
     except (LayoutError, CheckpointError, PastRunError, SettingError, SuiteError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped: a run that writes checkpoints goes on with --resume and its folder, a study with the same command")
 
 
 def load(path: str) -> Any:
