@@ -69,7 +69,6 @@ class Layout:
         Read a map. Blank lines before and after it, common indentation and trailing spaces are ignored.
 
         :param text: The map, one line per row
-        :param name: A name for people
         :return: The layout, for which ``parse(str(layout)) == layout``
         :raises LayoutError: If ``text`` is not a string or not a valid map; rows and columns in messages count from 0
         """
@@ -77,8 +76,7 @@ class Layout:
             raise LayoutError(f"A map must be a string, got {type(text).__name__}.")
         lines = [line.rstrip() for line in textwrap.dedent(text.expandtabs()).splitlines()]
         drawn = [number for number, line in enumerate(lines) if line]
-        rows = lines[drawn[0] : drawn[-1] + 1] if drawn else []
-        return cls(tuple(rows), name)
+        return cls(tuple(lines[drawn[0] : drawn[-1] + 1]) if drawn else (), name)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Layout":
@@ -162,7 +160,6 @@ class Layout:
 def as_layout(layout: Layout | str) -> Layout:
     """
     :param layout: A layout, the name of one, or an ASCII map (recognised by its line break)
-    :return: The layout that is meant
     :raises LayoutError: If there is no layout of that name or the map is not valid
     """
     if isinstance(layout, Layout):

@@ -73,9 +73,6 @@ class TwoRoomsMDP:
     :ivar closing_probability: Probability that exactly this set of doors tries to close after an action, (2**D,) float64
     :ivar has_table: Whether the pictures of all states are few enough to be kept as a table
 
-    :param layout: The map
-    :param slip_probability: In [0, 1]
-    :param close_probability: In [0, 1]
     :raises ValueError: If a probability is not in [0, 1]
     :raises LayoutError: If there are too many states, or not all can reach each other
     """

@@ -21,7 +21,6 @@ def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
     """
     The dynamics as matrices.
 
-    :param mdp: The world
     :return: For each action, the probabilities of each state's successors: a sparse (S, S) float64 matrix, its columns in
         ascending order
     """
@@ -48,7 +47,6 @@ def transition_model(mdp: TwoRoomsMDP) -> TransitionModel:
     The dynamics as in ``P`` of Gymnasium's toy_text environments. It takes about 2 kB a state; :func:`transition_matrices`
     takes less.
 
-    :param mdp: The world
     :return: For each state and action, what may follow: each next state once, in ascending order, with a positive
         probability; rewards are 0.0 and nothing terminates
     """
@@ -65,7 +63,6 @@ def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDA
     """
     The ceiling of mastery: the probability that the best policy reaches a goal in time, by backward induction.
 
-    :param mdp: The world
     :param goals: State numbers, (G,)
     :param horizon: Steps allowed
     :return: For each start and goal, (S, G) float64; 1 where the start is the goal
@@ -90,7 +87,6 @@ def mastery_ceiling(mdp: TwoRoomsMDP, horizon: int) -> Callable[[NDArray[np.uint
     """
     The ceiling of mastery in the form that :func:`~sb3_manygoals.evaluation.evaluate_mastery` takes.
 
-    :param mdp: The world
     :param horizon: Steps allowed
     :return: A function of starts and goals, observations (N, H, W, 3) each, that gives the probabilities, (N,) float64, with
         which the best policy reaches each goal from its start in time. It plans for :data:`CHUNK` goals at a time
@@ -114,7 +110,6 @@ def expected_steps(mdp: TwoRoomsMDP, goals: ArrayLike) -> NDArray[np.float64]:
     The steps that the best policy without a deadline takes to a goal on average, by value iteration until no sweep changes
     one by more than 1e-6.
 
-    :param mdp: The world
     :param goals: State numbers, (G,)
     :return: For each start and goal, (S, G) float64; 0 where the start is the goal
     :raises TypeError: If goals are not integers
@@ -127,7 +122,6 @@ class OraclePolicy:
     """
     The policy that takes the fewest steps on average. :meth:`predict` acts on goal observations, as an agent's does.
 
-    :param mdp: The world
     :param goals: State numbers that will be asked for, (G,)
     :raises TypeError: If goals are not integers
     :raises ValueError: If there is no such state

@@ -23,7 +23,6 @@ def draw(mdp: TwoRoomsMDP, state: int, cell_size: int = 32) -> NDArray[np.uint8]
     """
     Draw a state.
 
-    :param mdp: The compiled layout
     :param state: The number of the state
     :param cell_size: Width and height of a cell, in pixels
     :return: A new array, (H * cell_size, W * cell_size, 3) uint8
@@ -44,7 +43,6 @@ def write(mdp: TwoRoomsMDP, state: int) -> str:
     Write a state as a map. The symbols are those of layouts: ``.`` floor, ``#`` wall, ``W`` slippery floor, letters of
     switches and of shut doors. ``/`` is an open door. ``@`` the agent and ``B`` a block hide what is under them.
 
-    :param mdp: The compiled layout
     :param state: The number of the state
     :return: H lines of W characters, with a line break between two
     """

@@ -63,8 +63,7 @@ class StateNumbering:
         """Number arrangements of blocks, (..., B) cells in any order: (...), -1 for impossible ones."""
         shape = blocks.shape[:-1]
         rows = blocks.reshape(math.prod(shape), blocks.shape[-1]).tolist()
-        found = [self._arrangements.get(tuple(sorted(row)), -1) for row in rows]
-        return np.array(found, dtype=np.int64).reshape(shape)
+        return np.array([self._arrangements.get(tuple(sorted(row)), -1) for row in rows], dtype=np.int64).reshape(shape)
 
     def encode(self, agent: NDArray[Any], arrangement: NDArray[np.int64], opened: NDArray[np.int64]) -> NDArray[np.int64]:
         """Number states, -1 for impossible ones. Arguments are broadcast; the agent's cell may be off the map."""

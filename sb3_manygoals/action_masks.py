@@ -17,10 +17,8 @@ def read_action_masks(
 ) -> NDArray[np.bool_]:
     """As :func:`check_action_masks`, of one info for each environment. A ValueError also if one has no mask."""
     if not all("action_mask" in info for info in infos):
-        raise ValueError(
-            'action_masks=True needs an environment that gives info["action_mask"] at each reset and step, and this one does '
-            "not: leave action_masks=False"
-        )
+        needed = 'an environment that gives info["action_mask"] at each reset and step'
+        raise ValueError(f"action_masks=True needs {needed}, and this one does not: leave action_masks=False")
     return check_action_masks([info["action_mask"] for info in infos], len(infos), n_actions, ended)
 
 
@@ -33,8 +31,7 @@ def next_action_masks(
     :return: the masks to act by, shape (n, A). A ValueError as of :func:`read_action_masks`
     """
     if dones.any():
-        starts = current_reset_infos(env)
-        infos = [start if done else info for start, done, info in zip(starts, dones, infos, strict=True)]
+        infos = [start if done else info for start, done, info in zip(current_reset_infos(env), dones, infos, strict=True)]
     return read_action_masks(infos, n_actions)
 
 

@@ -57,7 +57,6 @@ class ReplayableAtari(AtariVectorEnv):
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """
         :param seed: of the first, which the others count up from, or of each, (N,); None: go on drawing no-ops as before
-        :param options: must be empty
         :return: the first observations of new games, (N, 4, 84, 84) uint8, and infos
         :raises ValueError: if there are options
         """

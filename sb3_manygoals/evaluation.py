@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -55,9 +55,9 @@ class MasteryResult:
 
     rate: float
     interval: tuple[float, float]
-    reached: NDArray[np.bool_]
-    steps: NDArray[np.int64]
-    ceiling: NDArray[np.float64] | None = None
+    reached: NDArray[np.bool_] = field(repr=False)
+    steps: NDArray[np.int64] = field(repr=False)
+    ceiling: NDArray[np.float64] | None = field(default=None, repr=False)
 
     def subset(self, goals: NDArray[Any]) -> MasteryResult:
         """Mastery of some of the goals, such as those held out: a mask or indexes. A ValueError if there are none."""
@@ -108,8 +108,7 @@ def evaluate_mastery(
         n = rows.stop - first
         pursued = goals[episode_goals[rows]]
         # hashed, so that neither rounds nor evaluations with neighbouring seeds share worlds
-        first_seed = int(np.random.SeedSequence((seed, round_)).generate_state(1)[0])
-        observations, infos = env.reset(seed=first_seed)
+        observations, infos = env.reset(seed=int(np.random.SeedSequence((seed, round_)).generate_state(1)[0]))
         if ceiling is not None:
             starts[rows] = observations[:n]
         active = np.arange(n)
@@ -131,8 +130,7 @@ def evaluate_mastery(
             actions[active] = np.where(explore[active], actions[active], chosen)
             observations, last, ended, infos = _step(env, actions)
             gone = active[ended[active]]
-            arrived = gone[identical(last[gone], pursued[gone], goals.ndim - 1)]
-            steps[first + arrived] = step + 1
+            steps[first + gone[identical(last[gone], pursued[gone], goals.ndim - 1)]] = step + 1
             active = active[~ended[active]]
     steps = steps.reshape(len(goals), episodes_per_goal)
     if ceiling is None:

@@ -33,8 +33,7 @@ class FrameStore:
     With ``compress``, each frame is compressed by LZ4 without loss, with the first frame as its dictionary, so that frames of
     a game that differ little take little.
 
-    :param shape: of an observation
-    :param dtype: of its elements
+    :param shape: of an observation, ``dtype`` of its elements
     :param n_stack: frames in an observation along its first axis (images with channels first), the newest last
     :param compress: whether to compress frames; needs lz4
     :raises ValueError: if observations cannot be cut into that many frames
@@ -158,8 +157,6 @@ class FrameArray:
     environments show next, shape (n_envs, *shape).
 
     :param store: that cuts and joins them; those of each environment are a stream
-    :param rows: the length of the array
-    :param n_envs: number of environments
     """
 
     def __init__(self, store: FrameStore, rows: int, n_envs: int) -> None:
@@ -178,9 +175,7 @@ class FrameArray:
 def frame_bytes(rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, n_stack: int) -> int:
     """
     :param rows: transitions, of all environments together
-    :param n_envs: number of environments
-    :param shape: of an observation
-    :param dtype: of its elements
+    :param shape: of an observation, ``dtype`` of its elements
     :param n_stack: frames in an observation
     :return: bytes of the observations and next observations of a replay memory, if no episode starts in it. A start adds a
         frame, or up to ``n_stack``

@@ -81,7 +81,6 @@ def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
     Put around calls of a SubprocVecEnv, which would wait forever for a dead worker: forked workers hold each other's ends of
     the pipes, so no end of file comes. It does nothing with other VecEnvs.
 
-    :param venv: around a SubprocVecEnv or not
     :param answering: whether its workers are about to answer
     :raises WorkerDied: (a RuntimeError) if one is dead before the call or, with ``answering``, dies before its answer. Where
         workers are not forked, also if one dies during the call

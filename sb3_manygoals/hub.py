@@ -24,7 +24,6 @@ def push_to_hub(model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping
     """
     Upload an agent: ``model.zip``, the known goals in ``goals.npz``, and a model card in ``README.md``.
 
-    :param model: a trained model
     :param repo_id: repository on the Hub, "name/repository"; it is made if there is none
     :param env_id: id of the environment in which the model was trained
     :param metrics: further results for the card by name, such as ``{"mastery": 0.98}``
@@ -54,7 +53,6 @@ def load_from_hub(repo_id: str, env: GymEnv | None = None, **kwargs: Any) -> Man
     :param repo_id: repository on the Hub
     :param env: environment to go on in; the goals are loaded only with one. None for prediction only
     :param kwargs: further arguments of :meth:`ManyGoalsDQN.load`
-    :return: the model
     :raises ValueError: if ``TRUST_REMOTE_CODE`` is not set
     """
     model = ManyGoalsDQN.load(huggingface_sb3.load_from_hub(repo_id, _MODEL), env, **kwargs)

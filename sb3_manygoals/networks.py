@@ -63,10 +63,8 @@ def channels_are_last(image_space: spaces.Box) -> bool:
         return True
     if first < min(middle, last):
         return False
-    raise ValueError(
-        f"images of shape {image_space.shape} do not tell which axis holds the channels: give "
-        'policy_kwargs={"channels_last": True} for (height, width, channels), or False for (channels, height, width)'
-    )
+    told = 'policy_kwargs={"channels_last": True} for (height, width, channels), or False for (channels, height, width)'
+    raise ValueError(f"images of shape {image_space.shape} do not tell which axis holds the channels: give {told}")
 
 
 class Preprocess(nn.Module):
@@ -129,10 +127,8 @@ class Preprocess(nn.Module):
 def check_image_space(observation_space: spaces.Space[Any]) -> None:
     """:raises ValueError: if these observations are not images, channels first or last"""
     if not is_image_space(observation_space):
-        raise ValueError(
-            f"CnnPolicy needs images: a uint8 Box of three axes with values 0 to 255, got {observation_space}. "
-            'Use "MlpPolicy" for vectors.'
-        )
+        needed = "a uint8 Box of three axes with values 0 to 255"
+        raise ValueError(f'CnnPolicy needs images: {needed}, got {observation_space}. Use "MlpPolicy" for vectors.')
 
 
 class PaddedCNN(BaseFeaturesExtractor):
@@ -212,7 +208,6 @@ class UniversalQNetwork(nn.Module):
     :math:`Q(s, a, g) = Q(g, a, s)`. The values of S states for G goals cost S + G passes of the trunk and one matrix product.
 
     :param trunk: from observations to features, shape (B, features_dim)
-    :param n_actions: number of actions
     :param embedding_dim: width of the embeddings (the paper's 1024)
     """
 
@@ -238,8 +233,7 @@ class UniversalQNetwork(nn.Module):
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
         """Values of every state for every goal, shape (S, G, A), from the embeddings of both, see :meth:`embed`."""
         weighted = goals[:, None, :] * self.head.weight  # (G, A, D)
-        q = linear(states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals)))
-        return q.view(len(states), len(goals), -1)
+        return linear(states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals))).view(len(states), len(goals), -1)
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """As :meth:`pairwise` for one action of each state, int64, shape (S,): A times less work. Values of shape (S, G)."""

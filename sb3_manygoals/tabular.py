@@ -13,12 +13,11 @@ from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
-from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals import GoalBuffer
-from sb3_manygoals.goals.environments import GoalAlgorithm, as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
+from sb3_manygoals.goals.environments import GoalAlgorithm, goal_trackers, is_goal_wrapped, pursue_goals
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.memory import check_memory
 
@@ -28,8 +27,7 @@ class AllGoalsTable:
     Q(s, a, g) for all states, actions and goals, every state being a goal ("Learning to Achieve Goals", Kaelbling 1993).
     ``values[s, a]`` are those for all goals. They start at zero, so untried actions look best.
 
-    :param n_states: number of states, S
-    :param n_actions: number of actions, A
+    :param n_states: number of states, S, and ``n_actions`` that of actions, A
     :raises ValueError: if a number is not positive
     :raises MemoryError: if S A S numbers of 4 bytes do not fit into the memory that is available
     """
@@ -174,13 +172,8 @@ class TabularAllGoals(GoalAlgorithm):
         super()._setup_model()
         for progress in (1.0, 0.0):
             check_number("learning_rate", self.lr_schedule(progress), "[0, 1]")
-
         if self.env is not None:
             self.goal_rules = self._tracker.goal_buffer.rules
-
-    @staticmethod
-    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        return as_goal_vec_env(_with_room_for_all(env, {}), monitor_wrapper)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """As SB3's. An environment without goals is wrapped as before; the known goals, if there are some, stay."""

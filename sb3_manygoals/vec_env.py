@@ -221,7 +221,6 @@ def info_list(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
     dict, and under ``_key`` a mask of the environments that gave one. Values without a mask are taken to be of all
     environments, and those that are not N in number to be common to them.
 
-    :param infos: of a vector environment
     :param n: number of its environments, N
     :return: a dict for each of them, which shares no memory with ``infos`` but for objects that are no arrays
     """
@@ -256,7 +255,6 @@ def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:
 
 def can_reset_single_envs(venv: VecEnv) -> bool:
     """
-    :param venv: vectorized environment
     :return: whether ``venv.env_method("reset", indices=...)`` can be relied upon. SB3's own VecEnvs can do that, others say so
         in an attribute ``can_reset_single_envs``. Wrappers cannot: a stack of frames would not notice the reset
     """

@@ -46,7 +46,6 @@ class AuxiliaryCallback(BaseCallback):
     :param batch_size: transitions in an update, a multiple of ``n_steps``
     :param n_steps: n, transitions in a trajectory
     :param seed: of the draws; None: the model's
-    :param verbose: as SB3 has it
     :raises ValueError: if a number is out of its range, or ``batch_size`` no multiple of ``n_steps``
     """
 
@@ -82,7 +81,6 @@ class AuxiliaryCallback(BaseCallback):
         """
         :param policy: whose head learns
         :param episodes: to draw from; at least one has ended
-        :param rng: for the draws
         :return: the loss of one update before it is weighted, shape ()
         """
 
@@ -201,8 +199,7 @@ class ManyGoalsCallback(AuxiliaryCallback):
     :param beta: weight of the loss
     :param n_steps: n, transitions in a trajectory
     :param gamma: discount factor of the goals
-    :param goal_reward: reward of a transition that reaches its goal
-    :param step_reward: reward of every other transition
+    :param goal_reward: reward of a transition that reaches its goal, ``step_reward`` of every other one
     :param target_update_interval: updates between copies to the target network
     :param kwargs: ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
     :raises ValueError: if a number is out of its range, or ``batch_size`` no multiple of ``n_steps``

@@ -118,8 +118,7 @@ class EpisodeBuffer:
         stacks, self._goes_on = self.frames.put(observations).tolist(), keep_ongoing
         del self._ongoing[len(stacks) :]
         for env, first in enumerate(stacks):
-            goes_on = keep_ongoing and env < len(self._ongoing) and self._ongoing[env].frames[-len(first) :] == first
-            if not goes_on:
+            if not (keep_ongoing and env < len(self._ongoing) and self._ongoing[env].frames[-len(first) :] == first):
                 self._ongoing[env : env + 1] = [_Ongoing(first, [])]
 
     def add(
@@ -171,8 +170,6 @@ class EpisodeBuffer:
 
         :param batch_size: B, the number of trajectories
         :param n_steps: n, their length
-        :param rng: for the draws
-        :return: the trajectories
         :raises ValueError: if no episode has ended yet
         """
         index = self._indexed()
@@ -193,7 +190,6 @@ class EpisodeBuffer:
         is no other.
 
         :param batch_size: B, their number; of an odd number, one more is without
-        :param rng: for the draws
         :return: the last three observations before each, oldest first, shape (B, 3, *observation_space.shape), near the start
             of an episode its first one repeatedly; and the rewards, float32, shape (B,)
         :raises ValueError: if no episode has ended yet

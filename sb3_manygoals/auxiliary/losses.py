@@ -40,8 +40,7 @@ def many_goals_losses(
     :param actions: actions taken, int64, shape (B, n)
     :param achieved: whether the next observation is the goal, bool, shape (B, n)
     :param gamma: discount factor, in [0, 1)
-    :param goal_reward: reward of a transition that reaches the goal
-    :param step_reward: reward of every other transition
+    :param goal_reward: reward of a transition that reaches the goal, ``step_reward`` of every other one
     :return: squared errors, shape (B, n)
     """
     # only the last transition of a trajectory can end an episode, and it reaches the goal
@@ -113,5 +112,4 @@ def reward_prediction_losses(logits: th.Tensor, rewards: th.Tensor) -> th.Tensor
     :param rewards: shape (B,)
     :return: shape (B,)
     """
-    classes = th.where(rewards > 0, 1, th.where(rewards < 0, 2, 0))
-    return functional.cross_entropy(logits, classes, reduction="none")
+    return functional.cross_entropy(logits, th.where(rewards > 0, 1, th.where(rewards < 0, 2, 0)), reduction="none")

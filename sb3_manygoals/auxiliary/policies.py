@@ -28,8 +28,6 @@ class PixelControlHead(nn.Module):
     transposed convolutions of kernel 4 and stride 2, for values and for advantages, centered over actions (dueling; Wang et
     al. 2016). Cells too many are cut off.
 
-    :param features_dim: width of the features
-    :param n_actions: number of actions
     :param size: height and width of the pictures
     :param crop: side in pixels of the square in their middle that is to be controlled
     :param cell: side of a cell in pixels
@@ -103,8 +101,7 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
         share_features_extractor: bool = True,
         **kwargs: Any,
     ) -> None:
-        unknown = [task for task in tasks if task not in get_args(Task)]
-        if isinstance(tasks, str) or unknown or len(set(tasks)) != len(tasks):
+        if isinstance(tasks, str) or any(task not in get_args(Task) for task in tasks) or len(set(tasks)) != len(tasks):
             raise ValueError(f"tasks must be some of {', '.join(map(repr, get_args(Task)))}, each once, got {tasks!r}")
         if not isinstance(action_space, spaces.Discrete):
             raise TypeError(f"action_space must be Discrete, as auxiliary tasks learn values of actions, got {action_space}")

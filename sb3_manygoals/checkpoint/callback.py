@@ -156,10 +156,9 @@ class ExactCheckpointCallback(BaseCallback):
 
     def _on_training_start(self) -> None:
         if self.parent is not None:
-            raise ValueError(
-                f"{type(self).__name__} is inside of {type(self.parent).__name__}, which does not tell it where rollouts "
-                "start: give it to learn() itself or in a list of callbacks, with every_steps or every_seconds"
-            )
+            inside = f"{type(self).__name__} is inside of {type(self.parent).__name__}"
+            advice = "give it to learn() itself or in a list of callbacks, with every_steps or every_seconds"
+            raise ValueError(f"{inside}, which does not tell it where rollouts start: {advice}")
         if self._resumed is not None and (self.locals["reset_num_timesteps"] or self.model.num_timesteps != self._saved_step):
             raise ValueError("learn() has set the model back to the start: after resume(), pass reset_num_timesteps=False")
         self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()

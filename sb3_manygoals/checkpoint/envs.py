@@ -100,8 +100,6 @@ class StatefulEnv(gym.Wrapper[Any, Any, Any, Any]):
     """
     To be put around each environment of a SubprocVecEnv, outermost, so that :func:`get_env_state` and :func:`set_env_state`
     reach it in its worker. It changes nothing else.
-
-    :param env: the environment
     """
 
     def __str__(self) -> str:
@@ -236,10 +234,8 @@ def _ask_workers(env: SubprocVecEnv, arguments: list[Any]) -> list[bytes]:
         raise CheckpointError("SubprocVecEnv is in the middle of a step: wait for it first")
     # Any object can tell this; what its worker does not find, it dies of.
     if not all(one.startswith("<StatefulEnv ") for one in env.env_method("__str__")):
-        raise CheckpointError(
-            "the environments of SubprocVecEnv cannot be reached in their workers: put a StatefulEnv around each, outermost, "
-            "as in SubprocVecEnv([lambda: StatefulEnv(make_env())] * n)"
-        )
+        advice = "put a StatefulEnv around each, outermost, as in SubprocVecEnv([lambda: StatefulEnv(make_env())] * n)"
+        raise CheckpointError(f"the environments of SubprocVecEnv cannot be reached in their workers: {advice}")
     for remote, given in zip(env.remotes, arguments, strict=True):
         remote.send(("env_method", ("checkpoint_in_worker", given, {})))
     answers = [remote.recv() for remote in env.remotes]

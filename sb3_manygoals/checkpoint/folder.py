@@ -77,7 +77,6 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Any:
     Read a checkpoint after a check of its sha256, which its name says. Nothing from the file is executed. The hash guards
     against accidents; it does not tell who wrote the file.
 
-    :param path: the checkpoint
     :return: the tree it was written from
     :raises CheckpointError: if it is missing, damaged or of another format; names the file and the reason
     """

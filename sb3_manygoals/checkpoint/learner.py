@@ -38,7 +38,6 @@ def get_algorithm_state(model: BaseAlgorithm) -> dict[str, Any]:
 
 def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
     """
-    :param model: the algorithm to put into a state
     :param state: of :func:`get_algorithm_state`
     :raises CheckpointError: if it was built in another way: class, spaces, number of environments, shapes of the network, kind
         of optimizer, discount or targets with their arguments. Then nothing was changed

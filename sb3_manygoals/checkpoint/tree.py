@@ -146,8 +146,7 @@ class _Contents:
     def memories(self) -> dict[int, _Memory]:
         """Arguments of :func:`_array` by id of the array; arrays that overlap share a tensor."""
         groups: list[tuple[int, int, list[NDArray[Any]]]] = []
-        spans = [_span(array) for array in self.arrays if array.size]
-        for low, high, array in sorted(spans, key=lambda span: span[:2]):
+        for low, high, array in sorted((_span(array) for array in self.arrays if array.size), key=lambda span: span[:2]):
             start, end, members = groups.pop() if groups and low < groups[-1][1] else (low, low, [])
             groups.append((start, max(end, high), [*members, array]))
         found = {}

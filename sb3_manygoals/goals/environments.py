@@ -31,6 +31,10 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         # tagged, as environments use default_rng(seed) themselves
         self.rng = np.random.default_rng(None if seed is None else (seed, self.stream))
 
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        return as_goal_vec_env(env, monitor_wrapper)
+
     @classmethod
     def load(
         cls: type[SelfGoalAlgorithm],
@@ -62,10 +66,9 @@ def goal_trackers(env: VecEnv) -> list[GoalTracker]:
     if isinstance(wrapper, VecGoalBufferWrapper):
         return [wrapper.goal_tracker]
     if not isinstance(env.unwrapped, DummyVecEnv) or not all(env.env_is_wrapped(GoalBufferWrapper)):
-        raise ValueError(
-            "env has no goal buffer that can be shared: put a VecGoalBufferWrapper around the VecEnv, or a "
-            "GoalBufferWrapper with the same goal_buffer around each environment of a DummyVecEnv"
-        )
+        around = "a GoalBufferWrapper with the same goal_buffer around each environment of a DummyVecEnv"
+        advice = f"put a VecGoalBufferWrapper around the VecEnv, or {around}"
+        raise ValueError(f"env has no goal buffer that can be shared: {advice}")
     trackers: list[GoalTracker] = env.get_attr("goal_tracker")
     if len({(id(one.goal_buffer), one.goal_reward, one.step_reward) for one in trackers}) > 1:
         raise ValueError("the GoalBufferWrappers of env must be given the same goal_buffer, goal_reward and step_reward")

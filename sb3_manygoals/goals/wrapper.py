@@ -185,8 +185,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         self._options = [{} for _ in range(self.num_envs)]
 
         def move() -> NDArray[Any]:
-            actions = np.array([self.action_space.sample() for _ in range(self.num_envs)])
-            venv_obs, _, dones, infos = self.venv.step(actions)
+            venv_obs, _, dones, infos = self.venv.step(np.array([self.action_space.sample() for _ in range(self.num_envs)]))
             starts = current_reset_infos(self.venv)
             self.reset_infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
             return self._checked(venv_obs, "an observation")

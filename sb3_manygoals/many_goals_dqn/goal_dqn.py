@@ -23,7 +23,7 @@ from sb3_manygoals.action_masks import next_action_masks, read_action_masks
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import GoalBuffer, GoalSelector
-from sb3_manygoals.goals.environments import GoalAlgorithm, as_goal_vec_env, goal_trackers, is_goal_wrapped, pursue_goals
+from sb3_manygoals.goals.environments import GoalAlgorithm, goal_trackers, is_goal_wrapped, pursue_goals
 from sb3_manygoals.goals.wrapper import goal_observation_space
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -153,10 +153,9 @@ class GoalDQN(GoalAlgorithm, DQN):
         trackers = goal_trackers(env)
         goal_space = trackers[0].goal_buffer.observation_space
         if env.observation_space != goal_observation_space(goal_space):
-            raise ValueError(
-                f"a wrapper around the goal wrapper changes observations: goals are of {goal_space}, the environment shows "
-                f"{env.observation_space}. Put such wrappers below the goal wrapper"
-            )
+            differ = f"goals are of {goal_space}, the environment shows {env.observation_space}"
+            advice = "Put such wrappers below the goal wrapper"
+            raise ValueError(f"a wrapper around the goal wrapper changes observations: {differ}. {advice}")
         if self.goals_in_replay:
             self.goal_buffer = replay_goals(trackers, self.goal_buffer, self.replay_buffer)
         elif self.goal_buffer is None:
@@ -180,10 +179,6 @@ class GoalDQN(GoalAlgorithm, DQN):
             settings = {**settings, "goal_buffer": ReplayGoals(env.observation_space)}
         return pursue_goals(env, settings)
 
-    @staticmethod
-    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        return as_goal_vec_env(env, monitor_wrapper)
-
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """
         As SB3's, for an environment with goals or without. The goals known so far are kept.
@@ -206,10 +201,9 @@ class GoalDQN(GoalAlgorithm, DQN):
             capacity = max(rules["capacity"], theirs.capacity if given else 0)
             self.goal_buffer = GoalBuffer(space, **{**rules, "capacity": capacity})
         if self.goal_buffer is not None and theirs is not self.goal_buffer and told:
-            raise ValueError(
-                "env has a goal buffer of its own, with goals or held-out observations, but the model goes on with the one it "
-                "has: give env's goal wrapper goal_buffer=model.goal_buffer"
-            )
+            own = "env has a goal buffer of its own, with goals or held-out observations"
+            advice = "give env's goal wrapper goal_buffer=model.goal_buffer"
+            raise ValueError(f"{own}, but the model goes on with the one it has: {advice}")
         self._check_memory(env)
         super().set_env(env, force_reset)
         self._adopt_goals(env)

@@ -239,11 +239,7 @@ class ReplayPlan:
         return values[: self.best.shape[0]]
 
     def _iterate(
-        self,
-        options: list[Option],
-        place: NDArray[np.int64],
-        values: NDArray[np.float32],
-        goal_states: NDArray[np.int64],
+        self, options: list[Option], place: NDArray[np.int64], values: NDArray[np.float32], goal_states: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Change the values of some goals in place and return their best actions, both in the order of the options."""
         actions = np.full(values.shape, -1)
@@ -299,8 +295,7 @@ class ReplayPlan:
     def action_values(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """Of all actions for S states and G goals (-1: unknown), (S, G, A); NaN for those not tried or below ``horizon``."""
         model = self.model
-        if model is None:
-            return np.full((len(states), len(goal_ids), 1), np.nan, dtype=np.float32)
+        assert model is not None, "nothing is planned yet"
         found = np.full((len(states), model.n_actions, len(goal_ids)), np.nan, dtype=np.float32)
         columns_of_all = self.columns_of(goal_ids)
         goals = np.flatnonzero(columns_of_all >= 0)

@@ -104,8 +104,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         for which, name in enumerate(_WHOLE):
             array = getattr(self, name)
             if isinstance(array, np.ndarray):  # otherwise it keeps frames, and has room
-                rows = self.buffer_size if whole else 0
-                array = np.zeros((rows, self.n_envs, *self._shape), self.observation_space.dtype)
+                array = np.zeros((self.buffer_size if whole else 0, self.n_envs, *self._shape), self.observation_space.dtype)
             for time in range(self.size() if whole else 0):
                 array[time] = self._at(time)[which]
             setattr(self, name, array)
@@ -276,7 +275,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self, batch_inds: NDArray[np.integer[Any]], env: VecNormalize | None = None
     ) -> ManyGoalsSamples:
         envs = np.random.randint(self.n_envs, size=len(batch_inds))  # noqa: NPY002 - the generator that SB3 seeds
-
         lost = (self.numbers[batch_inds, envs] == UNKNOWN).any(axis=1)
         if not self.whole and lost.any():
             known = np.argwhere((self.numbers[: self.size()] != UNKNOWN).all(axis=2))

@@ -33,6 +33,7 @@ class ReplayGoals(GoalBuffer):
         self.capacity = 0  # for whoever makes an array with an entry for each id
         self.replay_buffer: ManyGoalsReplayBuffer | None = None  # whose next observations are the goals
         self._first: dict[int, NDArray[Any]] = {}
+        self._drawn: dict[int, int] = {}  # ids and rows of the last draw, which need not be searched for
         self._salt = f"{self.dtype.str}{self.shape}".encode()[:64]
 
     def __len__(self) -> int:
@@ -44,7 +45,8 @@ class ReplayGoals(GoalBuffer):
             raise IndexError("goals in a replay memory have no order: ask for them by their ids")
         replay, known, wanted, found = self._filled, self._ids_by_row, np.asarray(ids), []
         for number in wanted.reshape(-1).tolist():
-            rows = np.flatnonzero(known == number)
+            row = self._drawn.get(number, -1)
+            rows = [row] if 0 <= row < len(known) and known[row] == number else np.flatnonzero(known == number)
             if len(rows) == 0:
                 raise IndexError(f"there is no goal with the id {number} in the replay memory")
             found.append(self._first[number] if replay is None else replay.next_observations[divmod(rows[0], replay.n_envs)])
@@ -77,7 +79,10 @@ class ReplayGoals(GoalBuffer):
         """Nothing: rewards would be forgotten with the goals."""
 
     def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        return self._ids_by_row[super().sample_ids(n, rng)]
+        rows = super().sample_ids(n, rng)
+        ids = self._ids_by_row[rows]
+        self._drawn = dict(zip(ids.tolist(), rows.tolist(), strict=True))
+        return ids
 
     def sample_others(self, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         known = self._ids_by_row

@@ -37,7 +37,6 @@ class Routes:
         """
         :param columns: of planned goals in the plan, distinct, shape (G,)
         :param n: states on the way to each of them
-        :param rng: generator of random numbers
         :return: these states, shape (n, G)
         """
         plan = self.plan
@@ -91,8 +90,7 @@ class Routes:
         """One of the actions that are about the best, as a plan's own choice would always lead the same way; -1: no way."""
         plan = self.plan
         best, after = plan.best_actions(states, goal_ids), self._after[states]
-        values = plan.values[after, plan.columns_of(goal_ids)[:, None]]
-        returns = plan.step_reward + plan.gamma * values
+        returns = plan.step_reward + plan.gamma * plan.values[after, plan.columns_of(goal_ids)[:, None]]
         returns[(after < 0) | self._ends[states]] = -np.inf
         returns[after == plan.states_of(goal_ids)[:, None]] = plan.goal_reward
         here = returns.max(axis=1, keepdims=True)
@@ -109,8 +107,7 @@ class Routes:
         rows = states * model.n_actions + actions
         low, high = model.on.indptr[rows], model.on.indptr[rows + 1]
         # The summed chances of an action's outcomes are an interval, from which a number picks one; beyond, the world ends.
-        drawn = self._sums[low] + rng.random(len(states))
-        picked = np.searchsorted(self._sums, drawn, side="right") - 1
+        picked = np.searchsorted(self._sums, self._sums[low] + rng.random(len(states)), side="right") - 1
         after = np.where(model.tried[states, actions], -1, states)  # what was not tried leads nowhere
         inside = picked < high
         after[inside] = model.on.indices[picked[inside]]

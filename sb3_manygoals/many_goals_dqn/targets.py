@@ -161,11 +161,11 @@ class TDTargets(Targets):
             ids = batch.behavior_goal_ids.cpu().numpy()
         else:
             ids = goal_buffer.sample_ids(goal_batch_size, rng)
-        if self.goal_sampling == "batch":
-            met = np.unique(batch.next_ids.cpu().numpy())
-            chosen = rng.permutation(met[met != UNKNOWN])[:goal_batch_size]
-            ids[: len(chosen)] = chosen
         goals = th.as_tensor(goal_buffer[np.maximum(ids, 0)], device=device)
+        if self.goal_sampling == "batch":
+            met, places = np.unique(batch.next_ids.cpu().numpy(), return_index=True)
+            chosen = rng.permutation(np.flatnonzero(met != UNKNOWN))[:goal_batch_size]
+            ids[: len(chosen)], goals[: len(chosen)] = met[chosen], batch.next_observations[places[chosen]]
         return Draw(batch, goals, th.as_tensor(ids, device=device))
 
     def losses(self, draw: Draw) -> th.Tensor:

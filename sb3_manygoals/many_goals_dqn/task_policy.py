@@ -37,7 +37,6 @@ class TaskPolicy(BasePolicy):
     *d*, in steps, that the values of a universal value function tell. The goal is chosen anew at each step. See
     :meth:`ManyGoalsDQN.task_policy <sb3_manygoals.ManyGoalsDQN.task_policy>`, which makes one from a copy of the network.
 
-    :param q_net: the universal value function
     :param goals: rewarded observations, shape (G, *observation_space.shape), and ``rewards``, positive, of each, shape (G,)
     :param values: discount, value of a goal reached, and reward of a step, with which ``q_net`` was trained
     :param gamma: discount of the task
@@ -189,10 +188,8 @@ def _remembered(goals: GoalBuffer, gamma: float) -> Task:
     where = "observations that are no goals, as they were held out or the goal buffer was full"
     if len(ids) == 0:
         found = f", but a sum of {elsewhere:g} on arriving at {where}" if elsewhere > 0.0 else ""
-        raise ValueError(
-            f"no reward is known: of {len(goals)} known observations none had a positive mean reward{found}. Let the model "
-            "learn until it meets one, or give reward="
-        )
+        none = f"of {len(goals)} known observations none had a positive mean reward"
+        raise ValueError(f"no reward is known: {none}{found}. Let the model learn until it meets one, or give reward=")
     if elsewhere > 0.0:
         warnings.warn(f"rewards with a sum of {elsewhere:g} are not pursued: they were for {where}", stacklevel=4)
     on_the_way = int((ended[ids] < arrivals[ids]).sum())

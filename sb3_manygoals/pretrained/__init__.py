@@ -23,7 +23,6 @@ def load_pretrained(env_id: str, env: GymEnv | None = None, device: th.device | 
     :param env_id: id of an environment that there is an agent for
     :param env: environment for the model, with the same spaces; by default ``gymnasium.make(env_id)``, so the package that
         registers the id must be imported
-    :param device: for the networks
     :return: a model that knows its goals
     :raises ValueError: if there is no agent for ``env_id``
     """

@@ -19,9 +19,8 @@ class FrameReplayBuffer(ReplayBuffer):
     """
     SB3's replay memory, whose observations are frames in a :class:`~sb3_manygoals.frames.FrameStore`.
 
-    :param args: as SB3's ReplayBuffer has them
+    :param args: as SB3's ReplayBuffer has them, like ``kwargs``
     :param n_stack: frames in an observation along its first axis
-    :param kwargs: as SB3's ReplayBuffer has them
     """
 
     def __init__(self, *args: Any, n_stack: int = 1, **kwargs: Any) -> None:
@@ -59,9 +58,8 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
     ManyGoalsDQN's replay memory, whose observations are frames in a :class:`~sb3_manygoals.frames.FrameStore`: for Atari an
     eighth of the memory of whole stacks. For ``ManyGoalsDQN(replay_buffer_class=...)``.
 
-    :param args: as :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsReplayBuffer` has them
+    :param args: as :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsReplayBuffer` has them, like ``kwargs``
     :param n_stack: frames in an observation along its first axis
-    :param kwargs: as ManyGoalsReplayBuffer has them
     """
 
     @staticmethod

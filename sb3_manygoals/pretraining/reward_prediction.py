@@ -33,7 +33,6 @@ class RewardPredictionPolicy(BasePolicy):
     A trunk as ManyGoalsDQN's, and one layer from its features to the logits of the sign of the reward. It acts at random.
 
     :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary
-    :param action_space: Discrete
     :param lr_schedule: learning rate, a function of the remaining progress
     :param net_arch: widths of the layers after the features extractor; by default two of 256
     :param ortho_init: whether the trunk's weights begin orthogonal, as in SB3's actor-critics

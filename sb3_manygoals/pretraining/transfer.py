@@ -49,8 +49,7 @@ def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | B
     if trunk[0].standardize:
         raise TransferError("the trunk standardizes observations (standardize=True), the target does not")
     if trunk[0].normalize_images != taker.normalize_images:
-        scaled = f"the trunk has normalize_images={trunk[0].normalize_images}, the target {taker.normalize_images}"
-        raise TransferError(scaled)
+        raise TransferError(f"the trunk has normalize_images={trunk[0].normalize_images}, the target {taker.normalize_images}")
     ours = list(_layers(trunk, "trunk"))
     pairs = {}  # by the target's names, as actor and critic may share layers
     for who, tower in (("pi", "policy_net"), ("vf", "value_net")):
@@ -60,9 +59,8 @@ def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | B
         for left, right in zip_longest(ours, theirs[: max(len(ours), len(extractor))]):
             (name, kind), (other, other_kind) = _described(left), _described(right)
             if kind != other_kind:
-                raise TransferError(
-                    f"layers must be alike, got {name}{kind} in the source and {other}{other_kind} in the target"
-                )
+                found = f"{name}{kind} in the source and {other}{other_kind} in the target"
+                raise TransferError(f"layers must be alike, got {found}")
             if left[1].state_dict():
                 pairs[right[0]] = (left, right)
     for (_, left), (_, right) in pairs.values():

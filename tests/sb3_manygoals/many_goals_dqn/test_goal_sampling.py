@@ -61,7 +61,7 @@ def test_batch_goals_are_the_next_observations_topped_up():
     model.goal_buffer.add(CELLS)
     known = model.goal_buffer.ids(CELLS)
     ids = th.tensor([known[4], known[4], known[2], UNKNOWN])
-    model.replay_buffer.sample = lambda _: ManyGoalsSamples(*th.zeros(3, 4), ids, th.zeros(4))
+    model.replay_buffer.sample = lambda _: ManyGoalsSamples(*th.zeros(2, 4), th.tensor(CELLS[[4, 4, 2, 0]]), ids, th.zeros(4))
     for _ in range(20):
         _, goals, goal_ids, _ = model.targets.draw(4, 5, model.rng)
         assert set(goal_ids[:2].tolist()) == {known[4], known[2]}
