@@ -192,7 +192,8 @@ class GoalDQN(GoalAlgorithm, DQN):
             settings = copy.deepcopy(self.goal_wrapper_kwargs)
             if known is not None:
                 settings["goal_buffer"] = known
-                settings |= {name: self._selectors[0] for name in ("selector",) if name in settings and self._selectors}
+                if "selector" in settings and self._selectors:
+                    settings["selector"] = self._selectors[0]
             env = self._pursue(env, settings, self.goals_in_replay)
         env = self._wrap_env(env)
         theirs = goal_trackers(env)[0].goal_buffer
