@@ -14,6 +14,7 @@ import pandas as pd
 import torch as th
 
 from benchmarks import recording
+from benchmarks.worlds import SettingError
 
 Command = tuple[str, ...]
 
@@ -34,7 +35,7 @@ class GPUConfig:
     def run(self) -> Path:
         """Write what each prints to a text file, how it ended to ``gpu.csv``, its run to ``runs/``. Returns the folder."""
         if self.minutes <= 0 or self.scale <= 0:
-            raise ValueError(f"minutes and scale must be positive, got {self.minutes} and {self.scale}")
+            raise SettingError(f"minutes and scale must be positive, got {self.minutes} and {self.scale}")
         if self.device == "cuda" and not th.cuda.is_available():
             sys.exit("error: no CUDA device; --device cpu rehearses without one")
         folder, until = recording.create(self.output, "gpu"), time.monotonic() + 60 * self.minutes
@@ -55,20 +56,17 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
         return ("benchmarks", "mastery", "--agent", agent, *length, "--device", config.device, "--output", str(runs), *options)
 
     left_open = itertools.product((1e-4, 3e-4), (250, 2_500), (10, 50))  # by the paper: step size, target network's period, T
-    recipes = [
-        json.dumps(
-            {"learning_rate": a, "target_kwargs": {"update_interval": b}, "goal_wrapper_kwargs": {"max_episode_steps": c}}
-        )
+    arguments = (
+        {"learning_rate": a, "target_kwargs": {"update_interval": b}, "goal_wrapper_kwargs": {"max_episode_steps": c}}
         for a, b, c in left_open
-    ]
+    )
+    curve = ("--eval-freq", str(max(300, int(10_000 * config.scale))))
     mansion = ("--map", "mansion", "--most-goals", "300", "--eval-steps", "400")
     return {
         "tests": [("pytest", "-q", "-k", "cuda or gpu", "tests/sb3_manygoals")],
         "update": [("benchmarks", "speed-update", "--threads", "1", "--rounds", "3", "--output", str(runs))],
-        "default": [
-            mastery("default", 200_000, "--most-goals", "1000", "--eval-freq", str(max(300, int(10_000 * config.scale))))
-        ],
-        "recipe": [mastery("paper", 3_000_000, "--most-goals", "1000", "--agent-kwargs", each) for each in recipes],
+        "default": [mastery("default", 200_000, "--most-goals", "1000", *curve)],
+        "recipe": [mastery("paper", 3_000_000, "--most-goals", "1000", "--agent-kwargs", json.dumps(a)) for a in arguments],
         "mansion": [mastery("large", 32_250_000, *mansion)],
     }
 

@@ -8,6 +8,7 @@ import torch as th
 from benchmarks import gpu
 from benchmarks.gpu import GPUConfig, steps
 from benchmarks.mastery import MasteryConfig
+from benchmarks.worlds import SettingError
 from tests.benchmarks.command_line import command, rows_of
 
 
@@ -39,6 +40,6 @@ def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, ca
 def test_no_device_and_no_time_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(th.cuda, "is_available", lambda: False)
     assert "no CUDA device; --device cpu rehearses" in command("gpu", "--output", str(tmp_path)).stderr
-    with pytest.raises(ValueError, match="minutes and scale must be positive, got 0 and 1"):
+    with pytest.raises(SettingError, match="minutes and scale must be positive, got 0 and 1"):
         GPUConfig(minutes=0, scale=1, device="cpu", output=tmp_path).run()
     assert not list(tmp_path.iterdir())
