@@ -37,7 +37,7 @@ class SettingError(ValueError):
 def layout_of(name: str, setting: str = "map") -> Layout:
     """A layout by its name or by a file with an ASCII map; ``setting`` is what gives it, for messages."""
     if name in NAMED_LAYOUTS:
-        return Layout.named(name)
+        return NAMED_LAYOUTS[name]
     if not Path(name).is_file():
         raise LayoutError(f"{setting} must be one of {', '.join(NAMED_LAYOUTS)}, or a file, got {name!r}")
     return Layout.read(name)

@@ -17,7 +17,6 @@ __all__ = [
     "TwoRoomsSwitchVectorEnv",
     "compile_layout",
 ]
-__version__ = "0.1.0"
 
 for _id, _arguments in (("TwoRoomsSwitch-v0", {}), ("TwoRoomsSwitchSmall-v0", {"layout": "small"})):
     gym.register(

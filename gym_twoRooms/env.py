@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.error import InvalidAction, ResetNeeded
 from numpy.typing import ArrayLike, NDArray
 
-from gym_twoRooms.layout import Layout, as_layout
+from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import TwoRoomsMDP, compile_layout
 from gym_twoRooms.oracle import TransitionModel, transition_model
 from gym_twoRooms.rendering import RENDER_MODES, check_rendering, draw, show, warn_about_rendering
@@ -79,7 +79,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         cell_size: int = 32,
     ) -> None:
         check_rendering(render_mode, cell_size)
-        self.mdp: TwoRoomsMDP = compile_layout(as_layout(layout), slip_probability, close_probability)
+        self.mdp: TwoRoomsMDP = compile_layout(layout, slip_probability, close_probability)
         self.observation_space = observation_space(self.mdp)
         self.action_space = spaces.Discrete(self.mdp.n_actions)
         self.render_mode = render_mode

@@ -43,6 +43,7 @@ class Layout:
     name: str = field(default="custom", compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(self.rows))
         if not self.rows or not self.rows[0]:
             raise LayoutError("The map is empty.")
         for row, line in enumerate(self.rows):
@@ -88,21 +89,9 @@ class Layout:
         """
         path = Path(path)
         try:
-            return cls.parse(path.read_text(encoding="utf-8"), path.stem)
-        except LayoutError as error:
+            return cls.parse(path.read_text(encoding="utf-8-sig"), path.stem)
+        except (LayoutError, UnicodeDecodeError) as error:
             raise LayoutError(f"{path}: {error}") from None
-
-    @classmethod
-    def named(cls, name: str) -> "Layout":
-        """
-        :param name: ``"paper"``, ``"small"``, ``"locks"``, ``"warehouse"`` or ``"mansion"``
-        :return: That one of :data:`NAMED_LAYOUTS`
-        :raises LayoutError: If no layout has that name
-        """
-        if name not in NAMED_LAYOUTS:
-            hint = "A map has line breaks; Layout.read(path) reads one from a file."
-            raise LayoutError(f"There is no layout named {name!r}; the named ones are {', '.join(NAMED_LAYOUTS)}. {hint}")
-        return NAMED_LAYOUTS[name]
 
     def __str__(self) -> str:
         return "\n".join(self.rows)
@@ -164,9 +153,12 @@ def as_layout(layout: Layout | str) -> Layout:
     """
     if isinstance(layout, Layout):
         return layout
-    if isinstance(layout, str) and "\n" not in layout:
-        return Layout.named(layout)
-    return Layout.parse(layout)
+    if not isinstance(layout, str) or "\n" in layout:
+        return Layout.parse(layout)
+    if layout not in NAMED_LAYOUTS:
+        hint = "A map has line breaks; Layout.read(path) reads one from a file."
+        raise LayoutError(f"There is no layout named {layout!r}; the named ones are {', '.join(NAMED_LAYOUTS)}. {hint}")
+    return NAMED_LAYOUTS[layout]
 
 
 def _at(cell: Cell) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gym_twoRooms.layout import BLOCK, DIRECTIONS, DOORS, FLOOR, SLIPPERY, SWITCHES, WALL, Layout, LayoutError
+from gym_twoRooms.layout import BLOCK, DIRECTIONS, DOORS, FLOOR, SLIPPERY, SWITCHES, WALL, Layout, LayoutError, as_layout
 from gym_twoRooms.states import StateNumbering, flat, stranded_state
 
 MAX_TABLE_BYTES = 64 * 2**20
@@ -80,12 +80,9 @@ class TwoRoomsMDP:
     n_actions = len(Action)
 
     def __init__(self, layout: Layout, slip_probability: float = 0.5, close_probability: float = 0.01) -> None:
-        for name, value in (("slip_probability", slip_probability), ("close_probability", close_probability)):
-            if not 0.0 <= value <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1], got {value}.")
         self.layout = layout
-        self.slip_probability = float(slip_probability)
-        self.close_probability = float(close_probability)
+        self.slip_probability = _probability("slip_probability", slip_probability)
+        self.close_probability = _probability("close_probability", close_probability)
         self._numbering = numbering = StateNumbering(layout)
         self.n_states, self.agent, self.blocks = numbering.n_states, numbering.agent, numbering.blocks
         self.doors_open = (numbering.opened[:, np.newaxis] & numbering.bits) > 0
@@ -325,9 +322,16 @@ class TwoRoomsMDP:
         raise LayoutError(f"All states must be reachable from each other; this one is cut off from most: {found} ({note}).")
 
 
-def compile_layout(layout: Layout, slip_probability: float = 0.5, close_probability: float = 0.01) -> TwoRoomsMDP:
-    """As :class:`TwoRoomsMDP`; the same object when it was compiled before, as it is immutable."""
-    return _compile(layout, float(slip_probability), float(close_probability))
+def compile_layout(layout: Layout | str, slip_probability: float = 0.5, close_probability: float = 0.01) -> TwoRoomsMDP:
+    """As :class:`TwoRoomsMDP`, of a layout, its name or a map; the same object if it was compiled before (it is immutable)."""
+    slip, close = _probability("slip_probability", slip_probability), _probability("close_probability", close_probability)
+    return _compile(as_layout(layout), slip, close)
+
+
+def _probability(name: str, value: float) -> float:
+    if not isinstance(value, (int, float, np.number)) or not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} must be a number in [0, 1], got {value!r}.")
+    return float(value)
 
 
 _compile = lru_cache(maxsize=16)(TwoRoomsMDP)  # a cache on compile_layout would tell defaults left out from the same given

@@ -67,16 +67,17 @@ def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDA
     :param horizon: Steps allowed
     :return: For each start and goal, (S, G) float64; 1 where the start is the goal
     :raises TypeError: If goals are not integers
-    :raises ValueError: If there is no such state, or ``horizon`` is negative
+    :raises ValueError: If there is no such state, or ``horizon`` is no number of steps
     """
-    if horizon < 0:
-        raise ValueError(f"horizon must not be negative, got {horizon}.")
+    if not isinstance(horizon, (int, np.integer)) or horizon < 0:
+        raise ValueError(f"horizon must be an integer of at least 0, got {horizon!r}.")
     goals, columns, matrices = _problem(mdp, goals)
     reached = np.zeros((mdp.n_states, len(goals)))
     reached[goals, columns] = 1.0
     for _ in range(horizon):
-        before = reached
-        reached = np.maximum.reduce([matrix @ before for matrix in matrices])
+        before, reached = reached, matrices[0] @ reached
+        for matrix in matrices[1:]:
+            np.maximum(reached, matrix @ before, out=reached)
         reached[goals, columns] = 1.0
         if np.array_equal(reached, before):  # then it stays so
             break

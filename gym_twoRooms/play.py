@@ -94,8 +94,9 @@ class Game:
     def _locate(self, position: tuple[int, int]) -> tuple[int, int]:
         """The picture (0 world, 1 goal) and the nearest cell of it."""
         size, layout = self.world.cell_size, self.world.mdp.layout
-        picture, x = divmod(position[0], layout.width * size + 2 * self._border)
-        row, column = ((along - self._border) // size for along in (position[1], x))
+        span = layout.width * size + 2 * self._border
+        picture = min(max(position[0] // span, 0), 1)
+        row, column = ((along - self._border) // size for along in (position[1], position[0] - picture * span))
         return picture, min(max(row, 0), layout.height - 1) * layout.width + min(max(column, 0), layout.width - 1)
 
 
@@ -128,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cell-size", type=int, default=48, metavar="N", help="pixels per cell (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
-        layout = Layout.named(options.layout) if options.map is None else Layout.read(options.map)
+        layout = NAMED_LAYOUTS[options.layout] if options.map is None else Layout.read(options.map)
         world = TwoRoomsSwitchEnv(layout, cell_size=options.cell_size)
     except (OSError, ValueError) as error:
         parser.error(str(error))

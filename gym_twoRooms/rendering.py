@@ -120,7 +120,7 @@ def _disc(tile: NDArray[Any], row: float, column: float, radius: float, colour: 
 def check_rendering(render_mode: str | None, cell_size: int) -> None:
     if render_mode is not None and render_mode not in RENDER_MODES:
         raise ValueError(f"render_mode must be None or one of {RENDER_MODES}, got {render_mode!r}.")
-    if not isinstance(cell_size, int) or cell_size < 1:
+    if not isinstance(cell_size, (int, np.integer)) or cell_size < 1:
         raise ValueError(f"cell_size must be an integer of at least 1, got {cell_size!r}.")
 
 

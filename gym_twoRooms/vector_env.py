@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from gym_twoRooms.env import TwoRoomsSwitchEnv, check_world, given_state, observation_space, world_of
-from gym_twoRooms.layout import Layout, as_layout
+from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import TwoRoomsMDP, compile_layout
 from gym_twoRooms.rendering import check_rendering, show, warn_about_rendering
 
@@ -61,7 +61,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
     ) -> None:
         limit = 1 if max_episode_steps is None else max_episode_steps
         for name, value in (("num_envs", num_envs), ("max_episode_steps", limit)):
-            if not isinstance(value, int):
+            if not isinstance(value, (int, np.integer)):
                 raise TypeError(f"{name} must be an integer, got {value!r}.")
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
@@ -71,7 +71,7 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
             raise ValueError(f"autoreset_mode must be an AutoresetMode or one of {known}, got {autoreset_mode!r}.")
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
-        self.mdp: TwoRoomsMDP = compile_layout(as_layout(layout), slip_probability, close_probability)
+        self.mdp: TwoRoomsMDP = compile_layout(layout, slip_probability, close_probability)
         self.num_envs, self.max_episode_steps = num_envs, max_episode_steps
         self.render_mode, self.cell_size = render_mode, cell_size
         self.single_observation_space = observation_space(self.mdp)

@@ -7,6 +7,7 @@ import os
 import warnings
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from gymnasium import spaces
@@ -199,11 +200,15 @@ class GoalBuffer:
     def load(cls, path: str | os.PathLike[str], observation_space: spaces.Space[Any], capacity: int = 1) -> GoalBuffer:
         """
         :return: the buffer that :meth:`save` wrote to a file, with its capacity or the one given, if that is greater. A
-            ValueError if its observations do not fit the space
+            ValueError if it is no such file, or its observations do not fit the space
         """
-        with np.load(_npz(path), allow_pickle=False) as stored:
-            buffer = cls(observation_space, max(int(stored["capacity"]), capacity))
-            buffer.set_checkpoint_state({**stored, **buffer._kind()})
+        try:
+            with _npz(path).open("rb") as file:
+                state = dict(np.load(file, allow_pickle=False))
+            buffer = cls(observation_space, max(int(state["capacity"]), capacity))
+            buffer.set_checkpoint_state({**state, **buffer._kind()})
+        except (KeyError, EOFError, BadZipFile) as error:
+            raise ValueError(f"{path} is no whole file of a goal buffer: {error!r}") from error
         buffer.n_added = buffer.n_recurred = 0  # whoever loads has met nothing
         return buffer
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sb3_manygoals import guards
 from sb3_manygoals.checkpoint.tree import check_same
-from sb3_manygoals.checks import check_count
+from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals.buffer import GoalBuffer, identical
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 from sb3_manygoals.goals.table import UNKNOWN
@@ -66,10 +66,13 @@ class GoalTracker:
     ) -> None:
         if reset_worlds not in (True, False, "auto"):
             raise ValueError(f'reset_worlds must be True, False or "auto", got {reset_worlds!r}')
-        if not (goal_reward > step_reward and np.isfinite([goal_reward, step_reward]).all()):
-            raise ValueError(f"goal_reward must be greater than step_reward, both finite, got {goal_reward} and {step_reward}")
-        if selector is not None and not isinstance(selector, GoalSelector):
-            raise TypeError(f"selector must be a GoalSelector or None, got {selector!r}")
+        self.goal_reward = check_number("goal_reward", goal_reward, "(-inf, inf)")
+        self.step_reward = check_number("step_reward", step_reward, "(-inf, inf)")
+        if not goal_reward > step_reward:
+            raise ValueError(f"goal_reward must be greater than step_reward, got {goal_reward} and {step_reward}")
+        for name, value, kind in (("goal_buffer", goal_buffer, GoalBuffer), ("selector", selector, GoalSelector)):
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(f"{name} must be a {kind.__name__} or None, got {value!r}")
         self.goal_buffer = GoalBuffer(observation_space) if goal_buffer is None else goal_buffer
         known = self.goal_buffer.observation_space
         if known != observation_space:
@@ -77,8 +80,6 @@ class GoalTracker:
         self.n_envs = n_envs
         self.selector = UniformSelector() if selector is None else selector
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
-        self.goal_reward = float(goal_reward)
-        self.step_reward = float(step_reward)
         self.reset_worlds = reset_worlds
         self.starts = Starts()
         self.rng = np.random.default_rng()

@@ -72,7 +72,10 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         return self.goal_tracker.goal_buffer
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[GoalObs, dict[str, Any]]:
-        """The seed is also that of the choice of goals. A world that is not to be reset goes on."""
+        """
+        The seed is also that of the choice of goals, which repeats itself only among the same known goals, and of the action
+        space. A world that is not to be reset goes on.
+        """
         tracker, going_on = self.goal_tracker, self._going_on
         self._going_on = None
         if going_on is not None and seed is None and not options:
@@ -99,14 +102,14 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
         """As the environment's, with the reward and the ends of the goal episode."""
         tracker = self.goal_tracker
-        world_obs, env_reward, *env_ends, info = self.env.step(action)
+        world_obs, env_reward, *env_ends, world_info = self.env.step(action)
         observation = tracker.own(world_obs, "a terminal observation" if any(env_ends) else "an observation")
-        info = dict(info)
+        info = dict(world_info)
         env_rewards, (env_terminated, env_truncated) = np.array([env_reward], np.float64), np.array(env_ends, np.bool_)
         outcome = tracker.step(observation[None], env_rewards, env_terminated[None], env_truncated[None], [info])
         terminated, truncated, resets = (bool(column[0]) for column in outcome[1:])
-        if (terminated or truncated) and not (any(env_ends) or resets):
-            self._going_on = observation.copy(), info
+        goes_on = (terminated or truncated) and not (any(env_ends) or resets)
+        self._going_on = (observation.copy(), dict(world_info)) if goes_on else None
         return _goal_obs(observation, tracker.desired_goals[0]), float(outcome[0][0]), terminated, truncated, info
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
@@ -269,4 +272,5 @@ class VecGoalBufferWrapper(VecEnvWrapper):
 
 
 def _goal_obs(shown: NDArray[Any], desired: NDArray[Any]) -> GoalObs:
+    shown, desired = shown[()], desired[()]  # of a Discrete space a number, not an array without axes
     return {"observation": shown, "achieved_goal": shown.copy(), "desired_goal": desired.copy()}

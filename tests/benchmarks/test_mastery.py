@@ -15,7 +15,7 @@ from benchmarks.agents.hindsight import HindsightDQN
 from benchmarks.agents.mastery import SELECTORS, Agent, make, merged
 from benchmarks.mastery import MasteryConfig, choose_held_out
 from benchmarks.worlds import SettingError, World
-from gym_twoRooms.layout import Layout
+from gym_twoRooms.layout import NAMED_LAYOUTS
 from sb3_manygoals import LARGE, PAPER, ManyGoalsDQN, PlannedTargets, TabularAllGoals, TDTargets, evaluation
 from tests.benchmarks.command_line import command, printed, rows_of
 from tests.benchmarks.report.page_numbers import text_of
@@ -133,7 +133,7 @@ def test_some_goals_of_a_map_in_a_file_are_measured_and_those_held_out_are_never
     evaluate = evaluation.evaluate_mastery
     monkeypatch.setattr(evaluation, "evaluate_mastery", lambda *args, **kw: measured.append(args[2]) or evaluate(*args, **kw))
     file = tmp_path / "mine.txt"
-    file.write_text(str(Layout.named("small")))
+    file.write_text(str(NAMED_LAYOUTS["small"]))
     options = {"env_id": "TwoRoomsSwitch-v0", "map": str(file), "most_goals": 30, "curve_goals": 20, "held_out": 0.3}
     options |= {"selection": "learning_progress", "agent": "td"}
     folder = config(output=tmp_path / "runs", **options).run()

@@ -11,7 +11,7 @@ from stable_baselines3.common.env_checker import check_env
 from benchmarks import tables as tables_module
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import PartialView, SettingError, WholeGrid, World, minigrid, two_rooms
-from gym_twoRooms.layout import Layout, LayoutError
+from gym_twoRooms.layout import NAMED_LAYOUTS, LayoutError
 from gym_twoRooms.oracle import mastery_ceiling
 
 SMALL, LAKE, CLIFF = World("TwoRoomsSwitchSmall-v0"), World("FrozenLake8x8-v1"), World("CliffWalking-v1")
@@ -183,7 +183,7 @@ def test_what_cannot_be_written_out_is_said(name, message, monkeypatch):
 
 def test_worlds_by_name_and_by_file(tmp_path):
     file, broken = tmp_path / "mine.txt", tmp_path / "broken.txt"
-    file.write_text(str(Layout.named("small")))
+    file.write_text(str(NAMED_LAYOUTS["small"]))
     broken.write_text("#")
     for map_, name in (("small", "TwoRoomsSwitch-small"), (str(file), "TwoRoomsSwitch-mine")):
         world = World("TwoRoomsSwitch-v0", map_)

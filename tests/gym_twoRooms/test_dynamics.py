@@ -10,8 +10,8 @@ UP, DOWN, LEFT, RIGHT, TOGGLE = range(5)
 MOVES = {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}
 NEVER = 0.999
 MDPS = {
-    "paper": compile_layout(Layout.named("paper")),
-    "small": compile_layout(Layout.named("small")),
+    "paper": compile_layout("paper"),
+    "small": compile_layout("small"),
     "no block": compile_layout(Layout.parse("SW.\n#D#\n.WS"), 1.0, 0.25),
     "no door": compile_layout(Layout.parse("......\n.B.W..\n......\n..W...\n....#."), 0.2, 1.0),
     "nothing": compile_layout(Layout.parse("..W"), 0.0, 0.0),
@@ -20,8 +20,8 @@ MDPS = {
     "three blocks": compile_layout(Layout.parse(".....#....\n.B.B.#W.B.\nS....D...S\n..W..#....\n.....#....")),
     "two doors": compile_layout(Layout.parse("SW.\n#D#\nT.S\n.W.\n#E#\nT.U\n##F\n..U"), 0.5, 0.3),
     "wide door": compile_layout(Layout.parse("S..\nDD#\n.FS\nUW.\n"), 0.5, 0.4),
-    "locks": compile_layout(Layout.named("locks")),
-    "warehouse": compile_layout(Layout.named("warehouse")),
+    "locks": compile_layout("locks"),
+    "warehouse": compile_layout("warehouse"),
 }
 
 

@@ -8,6 +8,7 @@ def test_what_may_be_given_as_a_layout():
         assert as_layout(layout) is as_layout(name) is layout
         assert as_layout(str(layout)) == layout
     assert Layout.parse("\n\n    S.D.S  \n    .....\n   \n").rows == ("S.D.S", ".....")
+    assert Layout(["...", "..."]) == Layout(("...", "..."))
     assert Layout.parse("S..D.S").doors == (((0, 3),),)
 
 
@@ -45,11 +46,14 @@ def test_bad_maps_are_refused(text, message):
 
 def test_a_map_can_be_read_from_a_file(tmp_path):
     path = tmp_path / "corridor.txt"
-    path.write_text("\n  S.D.S\n", encoding="utf-8")
+    path.write_text("\n  S.D.S\n", encoding="utf-8-sig")
     layout = Layout.read(path)
     assert (layout.rows, layout.name) == (("S.D.S",), "corridor")
     path.write_text("..D..", encoding="utf-8")
     with pytest.raises(LayoutError, match=r"corridor\.txt: The door D at row 0, column 2"):
         Layout.read(str(path))
+    path.write_bytes("S.D.S".encode("utf-16"))
+    with pytest.raises(LayoutError, match=r"corridor\.txt: 'utf-8' codec can't decode"):
+        Layout.read(path)
     with pytest.raises(FileNotFoundError):
         Layout.read(tmp_path / "nowhere.txt")

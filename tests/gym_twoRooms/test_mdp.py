@@ -6,11 +6,11 @@ import pytest
 
 import gym_twoRooms.mdp as mdp_module
 from gym_twoRooms import states as states_module
-from gym_twoRooms.layout import Layout, LayoutError
+from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError
 from gym_twoRooms.mdp import COLOURS, TwoRoomsMDP, compile_layout
 
-PAPER = compile_layout(Layout.named("paper"))
-SMALL = compile_layout(Layout.named("small"))
+PAPER = compile_layout("paper")
+SMALL = compile_layout("small")
 PUZZLES = [  # several blocks that meet and that do not, several doors, and a door of two cells
     "......\n.BB...\n....B.\n......\n......",
     ".....#....\n.B.B.#..B.\nS....D...S\n.....#....\n.....#....",
@@ -86,7 +86,7 @@ def test_pictures_that_show_no_state_are_refused():
 
 def test_without_room_for_the_table_pictures_are_drawn(monkeypatch):
     monkeypatch.setattr(mdp_module, "MAX_TABLE_BYTES", SMALL.observations.nbytes - 1)
-    mdp = TwoRoomsMDP(Layout.named("small"))
+    mdp = TwoRoomsMDP(NAMED_LAYOUTS["small"])
     with pytest.raises(ValueError, match="table of all observations would take 0 MiB"):
         _ = mdp.observations
     states = np.array([3, 200, 3])
@@ -96,15 +96,15 @@ def test_without_room_for_the_table_pictures_are_drawn(monkeypatch):
 
 @pytest.mark.parametrize("name", ["slip_probability", "close_probability"])
 def test_probabilities_must_be_in_range(name):
-    for value in (-0.1, 1.1, float("nan")):
-        with pytest.raises(ValueError, match=f"{name} must be in"):
-            compile_layout(Layout.named("small"), **{name: value})
+    for value in (-0.1, 1.1, float("nan"), "0.5", None, [0.5]):
+        with pytest.raises(ValueError, match=rf"{name} must be a number in \[0, 1\], got "):
+            compile_layout("small", **{name: value})
 
 
 def test_too_many_states_are_refused(monkeypatch):
     monkeypatch.setattr(states_module, "MAX_STATES", 219)
     with pytest.raises(LayoutError, match="220 states; at most 219"):
-        TwoRoomsMDP(Layout.named("small"))
+        TwoRoomsMDP(NAMED_LAYOUTS["small"])
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_a_state_that_cannot_be_reached_is_named(rows, close, message):
 
 
 def test_compiled_layouts_are_shared():
-    paper = compile_layout(Layout.named("paper"))
-    assert compile_layout(Layout.parse(str(Layout.named("paper")))) is paper
+    paper = compile_layout(NAMED_LAYOUTS["paper"])
+    assert compile_layout("paper") is compile_layout(str(NAMED_LAYOUTS["paper"]), np.float64(0.5)) is paper
     assert copy.deepcopy(paper) is paper
     assert pickle.loads(pickle.dumps(paper)) is paper
     assert len(pickle.dumps(paper)) < 2000

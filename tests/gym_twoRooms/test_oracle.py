@@ -10,7 +10,7 @@ from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
 from gym_twoRooms.oracle import OraclePolicy, expected_steps, mastery_ceiling, reach_probabilities, transition_matrices
 
-PAPER, SMALL = (compile_layout(Layout.named(name)) for name in ("paper", "small"))
+PAPER, SMALL = (compile_layout(name) for name in ("paper", "small"))
 # one row cannot be told from a name, so two rows, of which the agent needs one
 CORRIDOR = compile_layout(Layout.parse("....\n####"))
 SLIPPERY = compile_layout(Layout.parse("W.\n##"), slip_probability=0.5)
@@ -113,7 +113,7 @@ def test_the_oracle_takes_the_expected_steps():
     ("ask", "message"),
     [
         (lambda: expected_steps(SMALL, np.array([], dtype=int)), r"goals must be .* at least one .*, got shape \(0,\)"),
-        (lambda: reach_probabilities(SMALL, [0], -1), "horizon must not be negative, got -1"),
+        *((lambda n=n: reach_probabilities(SMALL, [0], n), f"horizon must be an integer .*, got {n}") for n in (-1, 2.5)),
         (lambda: reach_probabilities(SMALL, [SMALL.n_states], 1), r"A state must be in \[0,"),
         (lambda: OraclePolicy(SMALL, [0]).predict(LOOK), r"The goals \[1\] were not planned for"),
     ],

@@ -117,3 +117,7 @@ def test_the_mouse_moves_one_thing_of_either_picture(game, capsys):
     assert drag(1, 9, 12) == state(game, 4, 25)  # a wall
     assert "There is no state with the agent in cell 12" in capsys.readouterr().out
     assert drag(0, 4, 4) == game.world.state
+    game.drag((BORDER, BORDER), (-3, BORDER))  # let go beside the pictures: the nearest cell
+    assert game.goal == state(game, 0)
+    game.drag((4 * CELL + 3 * BORDER, BORDER), (99 * CELL, BORDER))
+    assert game.goal == state(game, 3)

@@ -14,7 +14,7 @@ from gym_twoRooms.layout import NAMED_LAYOUTS, Layout
 from gym_twoRooms.mdp import compile_layout
 from gym_twoRooms.rendering import draw, write
 
-SMALL = compile_layout(Layout.named("small"))
+SMALL = compile_layout("small")
 FOLDER = Path(__file__).parent / "pictures"
 FOUR_DOORS = "SV.TU\nDG#EF\nSV.TU"
 PICTURES = {

@@ -107,3 +107,16 @@ def test_who_asks_for_something_gets_a_reset(asked):
     assert obs["observation"].argmax() == asked.get("options", {}).get("cell", 20)
     if "goal" in asked.get("options", {}):
         assert obs["desired_goal"].argmax() == 9
+
+
+def test_a_world_that_goes_on_begins_where_it_stands_with_its_own_info():
+    env = GoalBufferWrapper(Counted(20), max_episode_steps=5, reset_worlds=False)
+    keys = env.reset(seed=0)[1].keys()
+    for end in range(20):
+        while not any(env.step(end % 3)[2:4]):
+            pass
+        if end % 2:
+            env.step(0)  # a step too many, which Gymnasium lets pass
+        obs, info = env.reset()
+        assert info.keys() == keys
+        assert obs["observation"].argmax() == info["cell"] == env.unwrapped.cell

@@ -124,9 +124,15 @@ def test_observations_are_copies_in_the_dtype_of_the_space():
 
 @pytest.mark.filterwarnings("ignore:.*is different from the unwrapped version", "ignore:.*minimal resolution for an image")
 def test_the_checkers_of_gymnasium_and_sb3_pass():
-    check_env(GoalBufferWrapper(Corridor(length=5, image=True)), skip_render_check=True)
-    sb3_check_env(GoalBufferWrapper(Corridor(length=5, image=True)))
-    sb3_check_env(GoalBufferWrapper(Corridor(length=5)))
+    rooms = gym.make("gym_twoRooms:TwoRoomsSwitchSmall-v0")
+    worlds = {rooms: rooms.unwrapped.mdp.observe(np.arange(220))}
+    worlds |= {world: [world.observation_of(cell) for cell in range(5)] for world in (Corridor(5), Corridor(5, image=True))}
+    worlds |= {world: np.arange(world.observation_space.n) for world in map(gym.make, ("FrozenLake-v1", "Taxi-v4"))}
+    for world, observations in worlds.items():
+        buffer = GoalBuffer(world.observation_space)
+        buffer.add(np.array(observations))  # else it grows, and the same seed draws another goal later
+        check_env(GoalBufferWrapper(world, buffer), skip_render_check=True)
+        sb3_check_env(GoalBufferWrapper(world, buffer))
 
 
 @pytest.mark.parametrize("vector", [False, True])
@@ -212,7 +218,9 @@ def test_a_vectors_goals_can_be_set_and_a_monitors_episodes_are_kept_apart():
     ("settings", "error", "message"),
     [
         ({"max_episode_steps": 0}, ValueError, "max_episode_steps must be a whole number, at least 1, got 0"),
-        ({"goal_reward": -1.0}, ValueError, "goal_reward must be greater than step_reward, both finite, got -1.0 and -0.1"),
+        ({"goal_reward": -1.0}, ValueError, "goal_reward must be greater than step_reward, got -1.0 and -0.1"),
+        *(({"goal_reward": it}, ValueError, "goal_reward must be a number") for it in ("a", np.inf, np.nan)),
+        ({"goal_buffer": 3}, TypeError, "goal_buffer must be a GoalBuffer or None, got 3"),
         ({"goal_buffer": GoalBuffer(spaces.Discrete(5))}, ValueError, "goal_buffer is for observations of"),
         *(({"reset_worlds": it}, ValueError, 'reset_worlds must be True, False or "auto"') for it in ("always", None, 2)),
         ({"selector": "uniform"}, TypeError, "selector must be a GoalSelector or None, got 'uniform'"),
