@@ -94,8 +94,7 @@ class Game:
     def _locate(self, position: tuple[int, int]) -> tuple[int, int]:
         """The picture (0 world, 1 goal) and the nearest cell of it."""
         size, layout = self.world.cell_size, self.world.mdp.layout
-        span = layout.width * size + 2 * self._border
-        picture = min(max(position[0] // span, 0), 1)
+        picture = min(max(position[0] // (span := layout.width * size + 2 * self._border), 0), 1)
         row, column = ((along - self._border) // size for along in (position[1], position[0] - picture * span))
         return picture, min(max(row, 0), layout.height - 1) * layout.width + min(max(column, 0), layout.width - 1)
 

@@ -66,6 +66,7 @@ class AtariVecEnv(GymnasiumVecEnv):
     """
 
     vector_env: ReplayableAtari
+    n_stack = STACK
 
     def __init__(
         self,

@@ -92,9 +92,9 @@ class TablePolicy(BasePolicy):
     q: th.Tensor
 
     def __init__(
-        self, observation_space: spaces.Dict, action_space: spaces.Discrete, lr_schedule: Schedule | None = None
+        self, observation_space: spaces.Dict, action_space: spaces.Discrete, lr_schedule: Schedule | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(observation_space, action_space)
+        super().__init__(observation_space, action_space, **kwargs)
         states = observation_space["observation"]
         assert isinstance(states, spaces.Discrete)
         self.table = AllGoalsTable(int(states.n), int(action_space.n))

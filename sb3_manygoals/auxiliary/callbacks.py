@@ -112,12 +112,14 @@ class AuxiliaryCallback(BaseCallback):
             raise ValueError(f'the policy has no head for it: pass policy_kwargs={{"tasks": [..., {self.task!r}]}} to A2C')
         if self.episodes is None:
             venv, space = unwrap_vec_wrapper(self.training_env, VecFrameStack), model.observation_space
-            self.episodes = EpisodeBuffer(space)
+            n_stack, normalizer = getattr(self.training_env.unwrapped, "n_stack", 1), model.get_vec_normalize_env()
             # stacked along the first axis, as also images are, whose channels SB3 has moved, and vectors
             if isinstance(venv, VecFrameStack) and (
                 venv.stacked_obs.stack_dimension == 1 or is_image_space(space) or len(space.shape or ()) == 1
             ):
-                self.episodes = EpisodeBuffer(space, n_stack=venv.stacked_obs.n_stack)
+                n_stack = venv.stacked_obs.n_stack
+            # normalization drifts, so that such stacks do not overlap
+            self.episodes = EpisodeBuffer(space, n_stack=1 if normalizer is not None and normalizer.norm_obs else n_stack)
         elif self.episodes.observation_space != model.observation_space:
             seen, kept = model.observation_space, self.episodes.observation_space
             raise ValueError(f"episodes must be a buffer for {seen}, as the model sees it, got one for {kept}")

@@ -10,7 +10,7 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
-from sb3_manygoals.checks import check_count, check_number
+from sb3_manygoals.checks import check_count
 from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.table import UNKNOWN
 
@@ -59,16 +59,15 @@ class LearningProgressSelector(GoalSelector):
     .. math:: p(g) = \sum_{k=i-m}^{i} \mathcal{L}_{k-m}(g) - \mathcal{L}_k(g)
 
     An error L(g) is measured whenever the goal is in an update. Where the paper leaves it open, negative values count as zero,
-    goals with fewer than 2m + 1 measurements as the mean of the others, and some goals are drawn uniformly, so that each keeps
-    a chance. The current observation is chosen only if it is the only goal.
+    goals with fewer than 2m + 1 measurements as the mean of the others, and a tenth is drawn uniformly, so that each keeps a
+    chance. The current observation is chosen only if it is the only goal.
 
     :param m: the paper's m, 5 there
-    :param uniform_share: share of goals drawn uniformly, in (0, 1]
     :raises ValueError: if a number is out of range
     """
 
-    def __init__(self, m: int = 5, uniform_share: float = 0.1) -> None:
-        self.m, self.uniform_share = check_count("m", m), check_number("uniform_share", uniform_share, "(0, 1]")
+    def __init__(self, m: int = 5) -> None:
+        self.m = check_count("m", m)
         self.forget()
 
     def forget(self) -> None:
@@ -102,7 +101,7 @@ class LearningProgressSelector(GoalSelector):
             return uniform
         weights /= weights[known].max()  # for no sum to overflow
         weights = np.where(known, weights, weights[known].mean())
-        return np.asarray((1.0 - self.uniform_share) * weights / weights.sum() + self.uniform_share * uniform)
+        return np.asarray(0.9 * weights / weights.sum() + 0.1 * uniform)
 
     def select(self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         everywhere = self.probabilities(len(goal_buffer))

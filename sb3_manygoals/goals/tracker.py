@@ -77,10 +77,9 @@ class GoalTracker:
         known = self.goal_buffer.observation_space
         if known != observation_space:
             raise ValueError(f"goal_buffer is for observations of {known}, the environment has {observation_space}")
-        self.n_envs = n_envs
+        self.n_envs, self.reset_worlds = n_envs, reset_worlds
         self.selector = UniformSelector() if selector is None else selector
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
-        self.reset_worlds = reset_worlds
         self.starts = Starts()
         self.rng = np.random.default_rng()
         self.desired_goals: NDArray[Any] = np.zeros((n_envs, *self.goal_buffer.shape), dtype=self.goal_buffer.dtype)

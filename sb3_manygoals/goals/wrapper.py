@@ -72,10 +72,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         return self.goal_tracker.goal_buffer
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[GoalObs, dict[str, Any]]:
-        """
-        The seed is also that of the choice of goals, which repeats itself only among the same known goals, and of the action
-        space. A world that is not to be reset goes on.
-        """
+        """The seed is also of the action space, and of goals: among the same known ones. A world not to be reset goes on."""
         tracker, going_on = self.goal_tracker, self._going_on
         self._going_on = None
         if going_on is not None and seed is None and not options:

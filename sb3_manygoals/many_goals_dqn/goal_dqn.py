@@ -88,8 +88,8 @@ class GoalDQN(GoalAlgorithm, DQN):
         if self.env is not None:
             self._adopt_goals(self.env)
             self.policy.shift_values(self.targets.initial_value)
-            if isinstance(self.targets, PlannedTargets):
-                self.policy.scale_distances(self.targets.plan.step_cost)
+            if (cost := (1.0 - self.gamma) * self.goal_reward - self.step_reward) > 0.0:
+                self.policy.scale_distances(cost)
 
     @property
     def _first_target_class(self) -> type[Targets]:
@@ -112,7 +112,7 @@ class GoalDQN(GoalAlgorithm, DQN):
             return
         assert self.goal_buffer is not None
         n, recurred = self.goal_buffer.n_added, self.goal_buffer.n_recurred
-        if n - n_before < self.learning_starts:  # too few to tell, as after loading
+        if n - n_before < max(self.learning_starts, 20):  # too few to tell, as after loading
             return
         self._reviewed = self.num_timesteps, n, recurred
         share = (recurred - recurred_before) / max(n - n_before, 1)
@@ -125,6 +125,7 @@ class GoalDQN(GoalAlgorithm, DQN):
             self._make_targets(PlannedTargets if plan else TDTargets)
             if self._n_updates == 0:
                 self.policy.shift_values(self.targets.initial_value - before)
+            self.policy.q_net_target.load_state_dict(self.policy.q_net.state_dict())  # plans do not update it
         if plan != planned or steps == 0:
             how = "planned in the replay memory (PlannedTargets)" if plan else "bootstrapped by a target network (TDTargets)"
             self.logger.info(f"{share:.0%} of the observations were met before: values are {how}")

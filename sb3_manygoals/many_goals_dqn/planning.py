@@ -255,6 +255,7 @@ class ReplayPlan:
             return found if ends is None else found + ends
 
         n_first = len(options[0].actions)
+        values[n_first:] = self.unreachable_value  # where no option is left
         returns = self._returns(values, achieved)
         for sweep in range(1, self.sweeps + 1):
             best = action_values(0)

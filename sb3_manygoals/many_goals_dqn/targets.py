@@ -28,6 +28,7 @@ _LAST_PLAN = 0.7  # share of training after which nothing is planned again
 _PARTS = ("plan", "routes", "exploration")  # of PlannedTargets, with states of their own
 _FEW_WAYS = 0.5  # share of known ways below which the last plan is worth a warning
 _OWN = 0.5  # share of the weight for states on the way to a goal with this goal
+_TEMPERATURE = 0.5  # of the loss of the best actions, in steps
 _TIE = 0.2  # actions count as best if their value is lower than the best by at most this share of a step's cost
 
 
@@ -124,8 +125,9 @@ class TDTargets(Targets):
         next observations of the sampled transitions, filled up with uniform ones. "behavior", the paper's on-policy baseline:
         each transition teaches only the goal pursued when it was made
     :param update_interval: environment steps between updates of the target network, of step ``tau``: 1.0 copies the weights
-    :param initial_value: the value to which all pairs are initialized; None: that of a goal never reached,
-        ``step_reward / (1 - gamma)``, to which all values would sink first if few goals are reached in an update
+    :param initial_value: the value to which all pairs are initialized; None: that of a goal reached with the distance head,
+        which cannot learn greater ones; else that of a goal never reached, ``step_reward / (1 - gamma)``, to which all values
+        would sink first if few goals are reached in an update
     :raises ValueError: if an argument is out of its range
     """
 
@@ -141,7 +143,9 @@ class TDTargets(Targets):
         if goal_sampling not in get_args(GoalSampling):
             raise ValueError(f"goal_sampling must be one of {', '.join(get_args(GoalSampling))}, got {goal_sampling!r}")
         if initial_value is None:
-            initial_value = learner.step_reward / (1.0 - learner.gamma)
+            initial_value = (
+                learner.goal_reward if learner.policy.head == "distance" else learner.step_reward / (1.0 - learner.gamma)
+            )
         self.goal_sampling = goal_sampling
         self.update_interval = check_count("update_interval", update_interval, floats=True)
         self.tau = check_number("tau", tau, "[0, 1]")
@@ -205,7 +209,6 @@ class PlannedTargets(Targets):
         them, and ``fresh_goals`` are exchanged for each update
     :param near_decay: of :func:`~sb3_manygoals.losses.near_weights`, as ``near_floor``; 1.0 for equal weights
     :param best_weight: weight of :func:`~sb3_manygoals.losses.best_action_loss`, relative to the squared error of values
-    :param temperature: of that loss
     :raises ValueError: if an argument is out of its range
     """
 
@@ -219,7 +222,6 @@ class PlannedTargets(Targets):
         near_decay: float = 0.75,
         near_floor: float = 0.02,
         best_weight: float = 50.0,
-        temperature: float = 0.5,
     ) -> None:
         super().__init__(learner)
         self.growth = check_number("growth", growth, "(1, inf)")
@@ -227,7 +229,6 @@ class PlannedTargets(Targets):
         self.near_decay = check_number("near_decay", near_decay, "(0, 1]")
         self.near_floor = check_number("near_floor", near_floor, "(0, inf)")
         self.best_weight = check_number("best_weight", best_weight, "[0, inf)")
-        self.temperature = check_number("temperature", temperature, "(0, inf)")
         if near_decay < 1.0 and learner.gamma == 0.0:
             raise ValueError(f"near_decay must be 1 if gamma is 0, as values do not tell distances then, got {near_decay!r}")
         self.initial_value = learner.goal_reward  # that of a goal reached, so that distances grow from 0
@@ -308,7 +309,7 @@ class PlannedTargets(Targets):
         errors = th.where(told, (q - planned) / cost, 0.0).square().sum(dim=2) / told.sum(dim=2).clamp(min=1)
         if self.best_weight:
             tied = planned >= best - _TIE * cost
-            errors = errors + self.best_weight * best_action_loss(q / cost, known, tied, self.temperature)
+            errors = errors + self.best_weight * best_action_loss(q / cost, known, tied, _TEMPERATURE)
         return (weights * errors).mean(dim=0)
 
     def act(

@@ -16,6 +16,7 @@ pytest.importorskip("ale_py")
 cv2 = pytest.importorskip("cv2")
 # ruff: noqa: E402 - what follows needs both
 
+from sb3_manygoals import AuxiliaryActorCriticPolicy, ManyGoalsCallback
 from sb3_manygoals.atari import AtariVecEnv, rom_id
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
@@ -204,6 +205,9 @@ def test_learners_take_the_stacks_as_they_are_and_evaluation_counts_games():
     assert env.env_is_wrapped(Monitor) == [True, True]
     lengths = evaluate_policy(model, env, n_eval_episodes=2, deterministic=False, return_episode_rewards=True)[1]
     assert min(lengths) > 4 * 5 * 10  # frames of five lives, not steps of one
+    callback = ManyGoalsCallback()
+    A2C(AuxiliaryActorCriticPolicy, env, seed=3, device="cpu").learn(30, callback)
+    assert callback.episodes.frames.n_stack == 4  # each frame is kept once
 
 
 def played(*arguments, actions=(1,), **kwargs):

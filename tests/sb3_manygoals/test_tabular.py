@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_manygoals import GoalBuffer, GymnasiumVecEnv, evaluate_mastery, memory
-from sb3_manygoals.tabular import AllGoalsTable, TabularAllGoals
+from sb3_manygoals.tabular import AllGoalsTable, TablePolicy, TabularAllGoals
 from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
 
 
@@ -121,6 +121,8 @@ def test_save_and_load_round_trip(tmp_path):
     again.learn(100, reset_num_timesteps=False)
     assert again.num_timesteps == 400
     assert (again.table.values != model.table.values).any()
+    model.policy.save(tmp_path / "policy")
+    np.testing.assert_array_equal(TablePolicy.load(tmp_path / "policy").table.values, model.table.values)
 
 
 def test_predict_is_greedy_for_each_pair_of_state_and_goal():

@@ -7,7 +7,7 @@ from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize, VecTransposeImage
 
 from sb3_manygoals import AuxiliaryActorCriticPolicy
 from sb3_manygoals.auxiliary import EpisodeBuffer, ManyGoalsCallback, PixelControlCallback, RewardPredictionCallback
@@ -192,6 +192,13 @@ def test_without_a_monitor_every_episode_of_the_learner_counts():
     venv = VecTransposeImage(DummyVecEnv([lambda: gym.wrappers.TimeLimit(Story(), 12)]))
     build(venv).learn(300, [callback, ConvertCallback(lambda local, _: lengths.append(int(local["dones"][0])) is None)])
     assert len(callback.episodes) == sum(lengths) > 10
+
+
+@pytest.mark.parametrize("norm_obs", [False, True])
+def test_normalized_stacks_which_drift_are_kept_whole(norm_obs):
+    callback, env = ManyGoalsCallback(batch_size=5), VecNormalize(VecFrameStack(cart_poles(), 4), norm_obs=norm_obs)
+    build(env, {}).learn(300, callback)
+    assert callback.episodes.frames.n_stack == (1 if norm_obs else 4)
 
 
 def test_a_common_buffer_is_filled_once():

@@ -117,8 +117,7 @@ def test_save_and_load_round_trip(tmp_path):
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["goals.npz"]
     with pytest.raises(ValueError, match=r"must be uint8 of shape \(n, \*\(3,\)\), got uint8 of \(3, 2, 2\)"):
         GoalBuffer.load(tmp_path / "deep" / "goals", spaces.Box(0, 255, (3,), np.uint8))
-    whole = (tmp_path / "deep" / "goals.npz").read_bytes()
-    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "deep" / "goals.npz").read_bytes()[:300])
     np.savez(tmp_path / "foreign.npz", something=batch)
     for name in ("cut", "foreign"):
         with pytest.raises(ValueError, match=f"{name} is no whole file of a goal buffer"):

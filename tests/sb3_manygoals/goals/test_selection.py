@@ -49,11 +49,11 @@ def test_choices_follow_the_probabilities_and_are_not_what_is_on_show():
 
 
 def test_its_probabilities_by_hand():
-    selector = LearningProgressSelector(m=2, uniform_share=0.2)
+    selector = LearningProgressSelector(m=2)
     feed(selector, 0, [10, 8, 5, 4, 2])  # fallen by 12
     feed(selector, 1, [1, 2, 3, 4, 5])  # risen, counts as 0
     feed(selector, 2, [1, 1])  # unknown, counts as 6
-    np.testing.assert_allclose(selector.probabilities(3), 0.8 * np.array([12, 0, 6]) / 18 + 0.2 / 3)
+    np.testing.assert_allclose(selector.probabilities(3), 0.9 * np.array([12, 0, 6]) / 18 + 0.1 / 3)
 
 
 @given(st.lists(st.floats(0, 100, width=32), min_size=0, max_size=30), st.integers(1, 6))
@@ -78,9 +78,8 @@ def test_a_goal_that_is_twice_in_an_update_is_measured_once():
 
 
 def test_bad_settings_are_refused():
-    for one, message in (({"uniform_share": 0.0}, r"uniform_share must be .* in \(0, 1\]"), ({"m": 0}, "m must be a whole")):
-        with pytest.raises(ValueError, match=message):
-            LearningProgressSelector(**one)
+    with pytest.raises(ValueError, match="m must be a whole"):
+        LearningProgressSelector(m=0)
 
 
 class Spy(UniformSelector):

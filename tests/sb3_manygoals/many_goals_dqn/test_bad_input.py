@@ -48,7 +48,6 @@ def test_a_run_in_which_nothing_is_learned_is_said():
         ("PlannedTargets.growth", (1.0, None), "a number in (1, inf)"),
         ("PlannedTargets.near_decay", (0.0,), "a number in (0, 1]"),
         ("PlannedTargets.near_floor", (0.0,), POSITIVE),
-        ("PlannedTargets.temperature", (-1.0,), POSITIVE),
         ("PlannedTargets.best_weight", (-1.0,), "a number in [0, inf)"),
         ("PlannedTargets.max_plan_bytes", (0, 2.5), COUNT),
         ("PlannedTargets.fresh_goals", (-0.1,), "a number in [0, inf)"),

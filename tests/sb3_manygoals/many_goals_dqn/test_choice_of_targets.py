@@ -78,6 +78,18 @@ def test_a_choice_is_changed_when_the_world_changes(to_planned, capsys):
     assert np.isfinite(model._loss.item())
 
 
+def test_a_target_network_begins_as_the_network_that_has_learned_plans():
+    model = choosing(Changing(lambda _: True)).learn(60)
+    model.targets, model._n_updates = PlannedTargets(model._learner), 1
+    for parameter in model.q_net.parameters():
+        parameter.data += 1.0
+    model.num_timesteps, model.goal_buffer.n_added = 10_000, model.goal_buffer.n_added + 1_000
+    model._review_targets()
+    assert isinstance(model.targets, TDTargets)
+    for one, two in zip(model.q_net.parameters(), model.q_net_target.parameters(), strict=True):
+        assert one.equal(two)
+
+
 def test_a_choice_is_reviewed_when_steps_are_counted_from_0_again():
     model = choosing(Changing(lambda time: time > 100)).learn(60)
     model._reviewed = 10_000, *model._reviewed[1:]  # as after a long run

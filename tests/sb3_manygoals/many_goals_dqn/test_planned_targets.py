@@ -27,7 +27,7 @@ def planned_model(env=None, **targets):
     "settings",
     [
         {},
-        {"near_decay": 0.9, "near_floor": 0.1, "best_weight": 3.0, "temperature": 0.7},
+        {"near_decay": 0.9, "near_floor": 0.1, "best_weight": 3.0},
         {"near_decay": 1.0, "best_weight": 0.0},
         {"max_plan_bytes": 5 * 6 * 4},  # a draw of four goals
     ],
@@ -61,7 +61,7 @@ def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(s
             cost = goal - (step + 0.99 * goal)  # of a step, next to the goal: errors are counted in steps
             error = np.mean([((q[s, g, a] - planned[s, g, a]) / cost) ** 2 for a in tried])
             best = [a for a in tried if planned[s, g, a] >= values[s, g] - 0.02 * cost]
-            shares = np.exp((q[s, g] - q[s, g].max()) / cost / targets.temperature)
+            shares = np.exp((q[s, g] - q[s, g].max()) / cost / 0.5)
             unlikely = -np.log(shares[best].sum() / shares.sum())
             expected[g] += weights[s, g] * (error + targets.best_weight * unlikely) / 20
     np.testing.assert_allclose(losses.detach().numpy(), expected, rtol=1e-3, atol=1e-5)

@@ -165,6 +165,17 @@ def test_it_goes_on_from_what_it_knew_and_learns_of_new_states_and_goals():
     assert twice.values[0, N - 2] < once.values[0, N - 2]  # five steps away, of which three sweeps come some way
 
 
+def test_where_luck_was_the_only_way_a_plan_gives_the_goal_up_as_a_fresh_one():
+    transitions, idle = [(0, 1, 1, False), (1, 1, 2, False), (2, 0, 2, False)], (1, 1, 1, False)
+    plan, buffer = planned(transitions, [2], 100)
+    for _ in range(5):
+        add(buffer, *idle)
+    plan.refresh(buffer, goals_of([2]))
+    fresh, _ = planned([*transitions, *[idle] * 5], [2], 100)
+    np.testing.assert_allclose(plan.values, fresh.values, rtol=1e-5)
+    assert (plan.best == fresh.best).all()
+
+
 def test_what_is_not_known_is_not_a_number():
     plan = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD)
     # a chain of 15 steps, from whose end no way leads back, and a step in place

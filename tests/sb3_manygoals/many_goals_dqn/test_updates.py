@@ -6,7 +6,7 @@ import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
-from sb3_manygoals.many_goals_dqn import ManyGoalsSamples, PlannedTargets
+from sb3_manygoals.many_goals_dqn import ManyGoalsSamples, PlannedTargets, TDTargets
 from sb3_manygoals.many_goals_dqn.targets import Draw
 from tests.sb3_manygoals.many_goals_dqn.models import (
     CELLS,
@@ -64,7 +64,7 @@ def test_it_learns_every_goal_of_a_corridor():
 
 
 @pytest.mark.parametrize("head", ["bilinear", "distance"])
-def test_values_begin_as_of_goals_that_are_never_reached_or_as_told(head):
+def test_values_begin_as_the_targets_say_or_as_told(head):
     policy = {"head": head, "ema_decay": 0.9}
     plain, told = (td_model(targets={"initial_value": value}, policy_kwargs=policy) for value in (0.0, 3.0))
     settings = {"gamma": 0.9, "goal_wrapper_kwargs": {"step_reward": -0.5, "goal_reward": 0.25}}
@@ -72,12 +72,21 @@ def test_values_begin_as_of_goals_that_are_never_reached_or_as_told(head):
     planned = make_model(target_class=PlannedTargets, policy_kwargs={**PLAIN, **policy}, **settings)
     obs = th.as_tensor(CELLS[:4])
     distances = 0.525 / 0.1 if head == "distance" else 1.0  # what a step costs there, by what it costs by default
-    for model, value, scale in ((told, 3.0, 1.0), (never, -0.5 / 0.1, 1.0), (planned, 0.25, distances)):
+    start = 0.25 if head == "distance" else -0.5 / 0.1  # no distance is below 0, so values fall from that of a goal reached
+    for model, value, scale in ((told, 3.0, 1.0), (never, start, distances), (planned, 0.25, distances)):
         for name in ("q_net", "q_net_target", "q_net_ema"):
             network, without = (getattr(one.policy, name) for one in (model, plain))
             th.testing.assert_close(network(obs, obs.flip(0)), scale * without(obs, obs.flip(0)) + value)
             changed = [key for key, weights in without.state_dict().items() if not weights.equal(network.state_dict()[key])]
             assert changed == ["log_scale"] * (scale != 1.0) + ["offset" if head == "distance" else "head.bias"]
+
+
+@pytest.mark.parametrize(("goal", "step"), [(100.0, -10.0), (0.0, -0.001)])
+def test_with_the_default_network_it_learns_every_goal_at_any_scale_of_rewards(goal, step):
+    rewards = {"goal_reward": goal, "step_reward": step, "max_episode_steps": 15}
+    targets = {"target_class": TDTargets, "target_kwargs": {"update_interval": 50}}
+    model = make_model(Corridor(7), goal_wrapper_kwargs=rewards, **targets)
+    assert n_mastered(model.learn(1_200)) >= 47  # of 49
 
 
 def test_target_updates_keep_their_interval_with_any_number_of_environments():
