@@ -137,6 +137,8 @@ def train(
         _note_resumption(folder, config, resumed)
     model.set_logger(logger(place, table, model.num_timesteps))
     if model.num_timesteps < steps:
+        for name in ("summary.csv", "goals.csv", "score.json"):  # of a run that had ended earlier, and is now to go on
+            (folder / name).unlink(missing_ok=True)
         model.learn(
             steps - model.num_timesteps,
             [*callbacks, saving],

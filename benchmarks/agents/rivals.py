@@ -70,8 +70,9 @@ def make(name: str, world: Callable[[], gym.Env[Any, Any]], seed: int, device: s
         env = world()
         is_grid = isinstance(env, WholeGrid)
         size = as_vectors(np.array(env.observation_space.sample())[None], is_grid).shape[1:]
-        space = spaces.Box(0.0, 1.0, size, np.float32) if is_grid else spaces.flatten_space(env.observation_space)
-        return TransformObservation(env, lambda seen: as_vectors(seen[None], is_grid)[0], space)
+        # floats, also of bytes: SB3 keeps what is normalized in the dtype of the space
+        space = spaces.Box(0.0 if is_grid else -np.inf, 1.0 if is_grid else np.inf, size, np.float32)
+        return TransformObservation(env, lambda seen: as_vectors(np.asarray(seen)[None], is_grid)[0], space)
 
     given = dict(given)
     worlds = make_vec_env(flat, given.pop("n_envs", N_ENVS[name]), seed)

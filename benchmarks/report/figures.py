@@ -63,10 +63,8 @@ def curves(lines: pd.DataFrame, agents: Sequence[str], **axes_options: object) -
         if line["low"].notna().any():
             low, high = line["low"].astype(float), line["high"].astype(float)
             axes.fill_between(line["step"], low, high, color=colour, alpha=0.2, linewidth=0)
-    axes.set(xlim=(0, None), **axes_options)
+    axes.set(xlim=(0, None), **(axes_options or {"xlabel": "environment steps", "ylabel": "episode return"}))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    if not axes_options:
-        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     return figure
 
 

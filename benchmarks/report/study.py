@@ -61,9 +61,9 @@ def write(folders: Iterable[Path], output: Path, title: str) -> Path:
 
 def _making(records: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Of runs that noted them: commands, code, first and last date, versions, machines, settings of all; each said once."""
-    found = {}
+    found, parts = {}, [part for record in records for part in (record, *record.get("resumed", []))]
     for key in ("command", "git_revision", "date", "versions", "machine"):
-        values = [record[key] for record in records if key in record]
+        values = [part[key] for part in parts if key in part]
         texts = [", ".join(f"{k} {v}" for k, v in each.items()) if isinstance(each, dict) else each for each in values]
         found[key] = list(dict.fromkeys(texts))
     found["date"] = list(dict.fromkeys(f(found["date"]) for f in (min, max))) if found["date"] else []

@@ -111,7 +111,8 @@ def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for game, here in curves.groupby("game"):
-        table = here.pivot_table("episode_return", "step", ["agent", "seed"]).dropna()
+        table = here.pivot_table("episode_return", "step", ["agent", "seed"])  # noted at other steps after pre-training
+        table = table.interpolate(method="index", limit_area="inside").dropna()
         if table.empty:
             print(f"left out: returns in {game}, whose runs have no step in common at which they were noted")
             continue

@@ -165,10 +165,11 @@ class StudyConfig(SuiteConfig, ABC):
         return pd.DataFrame()
 
     def run(self) -> None:
-        """Carry out what has not finished, or only list it, and compare what has; exit status 1 if something failed."""
-        suite = self.specs()
-        lacking = self.carry_out(suite)
-        table = self.compare(results(suite, self.root).values())
+        """Carry out what has not finished, or only list it; compare all agents that have. Exit status 1 on failure."""
+        lacking = self.carry_out(self.specs())
+        if self.dry_run:
+            return
+        table = self.compare(results(self.study.specs(self.seeds, self.steps, self.games), self.root).values())
         if len(table):
             table.to_csv(self.root / "comparison.csv", index=False, float_format="%.4f")
             print(f"compared in {self.root / 'comparison.csv'}")

@@ -43,8 +43,6 @@ class SuiteConfig:
     """Only say what would be run, and how long it would take."""
     steps_per_second: dict[str, float] = field(default_factory=dict)
     """Rates by agent for --dry-run; by default those of finished runs."""
-    price_per_hour: float | None = None
-    """Of a worker, for --dry-run."""
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("threads", 1), ("retries", 0)):
@@ -129,8 +127,7 @@ class SuiteConfig:
             print(f"no estimate: never measured: {', '.join(missing)}. Give --steps-per-second, or run one of them first")
             return
         wall = hours_until_done(todo, rates, self.workers)
-        price = f", at {self.price_per_hour:g} an hour {work * self.price_per_hour:,.2f}" if self.price_per_hour else ""
-        print(f"{work:.3g} hours of work{price}; done after {wall:.3g} hours with {self.workers} at a time, at these rates")
+        print(f"{work:.3g} hours of work; done after {wall:.3g} hours with {self.workers} at a time, at these rates")
 
 
 def _trouble(future: Future[int]) -> str | None:

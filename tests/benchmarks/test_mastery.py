@@ -261,7 +261,7 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
 @pytest.mark.parametrize(
     ("agent", "world"), [*((agent, "FrozenLake8x8-v1") for agent in ("td", "table", "hindsight")), ("default", GRID)]
 )
-def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path):
+def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path, monkeypatch):
     if world == GRID:
         pytest.importorskip("minigrid")
     given = json.dumps({"exploration_steps": 133} if agent == "table" else KWARGS[agent])  # a schedule that is told no steps
@@ -271,6 +271,11 @@ def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path):
     on.run()  # which is measured again
     assert (half / "goals.csv").read_text() == before
     if agent == "table":
+        with monkeypatch.context() as stopped:
+            stopped.setattr("benchmarks.mastery._conclude", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                dataclasses.replace(on, total_steps=600).run()
+        assert not (half / "summary.csv").exists()  # so that no report takes it for one that has ended
         dataclasses.replace(on, total_steps=800).run()
         again = dataclasses.replace(on, total_steps=800, resume=None, output=tmp_path).run()
         assert (half / "goals.csv").read_text() == (again / "goals.csv").read_text() != before

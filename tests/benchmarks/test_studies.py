@@ -1,5 +1,6 @@
 """The studies as suites: their runs, and what comes of a few."""
 
+import dataclasses
 import json
 from dataclasses import replace
 
@@ -154,6 +155,10 @@ def test_each_engine_gives_the_same_results_which_are_compared(tmp_path, capsys)
     same(*models)
     config.run()
     assert "2 runs, 2 have finished" in capsys.readouterr().out
+    table = (root / "comparison.csv").read_text()
+    dataclasses.replace(config, only=("none",)).run()
+    dataclasses.replace(config, seeds=2, only=("none",), dry_run=True).run()
+    assert (root / "comparison.csv").read_text() == table  # of all that has finished
 
 
 def test_a_run_of_mastery_gives_the_numbers_of_its_summary(tmp_path):

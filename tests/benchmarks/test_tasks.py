@@ -74,6 +74,16 @@ def test_sampled_actions_of_rivals_differ_from_step_to_step_and_leave_training_a
     assert th.equal(th.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("agent", ["ppo", "a2c"])
+def test_rivals_learn_from_the_normalized_observations_that_they_see(agent):
+    model, seen = make(agent, lambda: gym.make(WORLD), 0, "cpu", {"n_envs": 2, "n_steps": 64}), []
+    forward = model.policy.forward
+    model.policy.forward = lambda observations: seen.append(observations.clone()) or forward(observations)
+    model.learn(128)
+    assert th.stack(seen).min() < 0
+    np.testing.assert_array_equal(model.rollout_buffer.observations.reshape(2, 64, -1), th.stack(seen, dim=1))
+
+
 def test_hindsight_acts_towards_what_was_rewarded_and_half_of_its_goals_are():
     class Model:
         goal_buffer = make_model(Paid({8: 1.0}, (8,))).learn(300).goal_buffer

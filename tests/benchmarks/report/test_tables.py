@@ -131,6 +131,10 @@ def test_returns_are_compared_where_all_runs_are(tmp_path, capsys):
     assert table.loc["a2c", ["final_low", "final", "final_high"]].tolist() == [0.5] * 3  # at 200, and all seeds alike
     assert (table.loc["a2c", "area"], table.loc["many_goals", "half"]) == (0.375, 200)  # also where returns fall
     assert table["time_ratio"].tolist() == pytest.approx([1.0, (10 / 200) / (10 / 300)])
+    leave(tmp_path / "between", "a2c", 0, [0.0, 1.0, 2.0])
+    leave(tmp_path / "between", "many_goals", 0, [1.0, 2.0], steps=(150, 250))  # noted at other steps, as after pre-training
+    table = returned(tmp_path / "between")
+    assert table[["step", "final", "area"]].to_numpy().tolist() == [[250, 1.5, 1.0], [250, 2.0, 1.5]]
     leave(tmp_path / "apart", "a2c", 0, [1.0], steps=(100,))
     leave(tmp_path / "apart", "a2c", 1, [1.0], steps=(200,))
     assert returned(tmp_path / "apart").empty

@@ -208,8 +208,8 @@ def test_a_dry_run_says_what_it_would_cost_and_does_nothing(tmp_path, capsys):
     output = capsys.readouterr().out
     assert f"would run {todo[1].name}\n" in output
     assert "no estimate: never measured: b" in output
-    SuiteConfig(root, "processes", 2, dry_run=True, steps_per_second=rates, price_per_hour=2.0).carry_out(todo)
-    assert "4 hours of work, at 2 an hour 8.00; done after 3 hours with 2 at a time" in capsys.readouterr().out
+    SuiteConfig(root, "processes", 2, dry_run=True, steps_per_second=rates).carry_out(todo)
+    assert "4 hours of work; done after 3 hours with 2 at a time" in capsys.readouterr().out
     assert not root.exists()
 
 
