@@ -283,6 +283,6 @@ def _goals(evaluated: EvaluatedAgent, results: dict[str, MasteryResult]) -> dict
             table["updates"] = np.where(ids == UNKNOWN, 0, model.goal_updates[ids])
     for name in ("greedy", "epsilon"):
         reached, steps = results[name].reached, results[name].steps
-        table[f"{name}_reached"] = reached.mean(axis=1).round(2)
+        table[f"{name}_reached"] = reached.mean(axis=1).round(4)
         table[f"{name}_mean_steps"] = np.ma.masked_array(steps, ~reached).mean(axis=1).round(1).filled(np.nan)
     return table

@@ -25,8 +25,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a2c": {"ent_coef": 0.01},
     "dqn": {"learning_rate": 5e-4, "buffer_size": 100_000, "learning_starts": 1_000, "exploration_fraction": 0.3},
 }
-"""PPO's are rl_zoo3's for MiniGrid-DoorKey-5x5, but for the entropy bonus, which is 0 there. It has none for A2C and DQN: SB3's, but for
-what is here."""
+"""PPO's are rl_zoo3's for MiniGrid-DoorKey-5x5, but for the entropy bonus, which is 0 there. It has none for A2C and DQN:
+SB3's, but for what is here."""
 
 N_ENVS = {"ppo": 8, "a2c": 8, "dqn": 1}
 

@@ -135,7 +135,7 @@ def compared(
                 row |= estimated(f"{measure}_better", probability_of_improvement, *scored)
             row |= {f"{measure}_{game}": mean for game, mean in ours[measure].mean().items()}
         rows.append(row)
-    return pd.DataFrame(rows).sort_values(MEASURES[0], ascending=False, ignore_index=True)
+    return pd.DataFrame(rows).sort_values(MEASURES[0], ascending=False, ignore_index=True) if rows else pd.DataFrame()
 
 
 @dataclass(frozen=True)
