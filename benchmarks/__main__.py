@@ -54,8 +54,8 @@ def main() -> None:
     command, arguments = parser.parse_args(sys.argv[1:2]).command, sys.argv[2:]
     path, text = (RUNS | OTHERS)[command]
     options: dict[str, Any] = {"default": defaults(path, arguments)} if command in RUNS else {}
-    config = tyro.cli(load(path), prog=f"{prog} {command}", description=text, args=arguments, **options)
     try:
+        config = tyro.cli(load(path), prog=f"{prog} {command}", description=text, args=arguments, **options)
         config.run()
     except (LayoutError, CheckpointError, PastRunError, SettingError, SuiteError) as error:
         sys.exit(f"error: {error}")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.worlds import World, layout_of
+from benchmarks.worlds import SettingError, World, layout_of
 from gym_twoRooms.env import TwoRoomsSwitchEnv
 from gym_twoRooms.mdp import Action
 from gym_twoRooms.oracle import OraclePolicy
@@ -47,7 +47,7 @@ class FilmConfig:
         """Write a GIF of the policy that takes the fewest steps on average, from anywhere; nothing is left out."""
         env = TwoRoomsSwitchEnv(layout_of(self.layout, "layout"), render_mode="rgb_array", cell_size=self.cell_size)
         if not 1 <= self.goals <= env.mdp.n_states:
-            raise ValueError(f"goals must be in [1, {env.mdp.n_states}], got {self.goals}.")
+            raise SettingError(f"goals must be in [1, {env.mdp.n_states}], got {self.goals}.")
         goals = np.random.default_rng(self.seed).choice(env.mdp.n_states, self.goals, replace=False)
         self.output.parent.mkdir(parents=True, exist_ok=True)
         steps = _write(OraclePolicy(env.mdp, goals), env, goals, self.output, self.seed)

@@ -12,7 +12,7 @@ import pandas as pd
 import tyro
 
 from benchmarks import recording
-from benchmarks.report import games, mastery, tables
+from benchmarks.report import PastRunError, games, mastery, tables
 from benchmarks.report import runs as reader
 from benchmarks.report.page import Book
 
@@ -31,7 +31,7 @@ class ReportConfig:
     def run(self) -> Path:
         """Write the page, and return it."""
         if self.output.suffix != ".html":
-            raise ValueError(f"output must end in .html, got {self.output}")
+            raise PastRunError(f"output must end in .html, got {self.output}")
         print(f"written to {write(self.runs, self.output, self.title)}")
         return self.output
 

@@ -11,7 +11,7 @@ import pandas as pd
 from benchmarks.pretraining import PretrainingConfig
 from benchmarks.scores import median, read_table
 from benchmarks.studies.study import Options, Study, StudyConfig, carry_out, compared
-from benchmarks.suite import Result
+from benchmarks.suite import Result, SuiteError
 
 __all__ = ["carry_out"]
 
@@ -44,7 +44,7 @@ class GamesStudyConfig(StudyConfig):
     def study(self) -> Study:
         """Agents have the names of the paper's tables of scores."""
         if self.steps < 10:
-            raise ValueError(f"steps must be at least 10, of which one is pre-training's, got {self.steps}")
+            raise SuiteError(f"steps must be at least 10, of which one is pre-training's, got {self.steps}")
         before = self.steps // 10
         trained = {"pretrain_steps": before, "learning_starts": min(PretrainingConfig.learning_starts, before // 2)}
         agents: dict[str, Options] = {

@@ -13,7 +13,7 @@ from benchmarks.auxiliary import WORLDS
 from benchmarks.pretraining import WORLDS as PRETRAINING
 from benchmarks.scores import read_table
 from benchmarks.studies.study import Options, Study, StudyConfig, carry_out, compared
-from benchmarks.suite import Result
+from benchmarks.suite import Result, SuiteError
 
 __all__ = ["carry_out"]
 
@@ -71,7 +71,7 @@ class MinAtarStudyConfig(StudyConfig):
     def study(self) -> Study:
         least = PRETRAINING["minatar"].pretrain_steps  # whatever the steps of a run
         if self.part == "agents" and self.steps is not None and self.steps <= least:
-            raise ValueError(f"steps must be more than those of pre-training, {least}, got {self.steps}")
+            raise SuiteError(f"steps must be more than those of pre-training, {least}, got {self.steps}")
         return PARTS[self.part]
 
     def compare(self, finished: Iterable[Result]) -> pd.DataFrame:

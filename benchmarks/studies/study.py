@@ -17,7 +17,7 @@ import torch as th
 from benchmarks import recording
 from benchmarks.recording import RunConfig
 from benchmarks.scores import Statistic, estimated, interquartile_mean, normalized, probability_of_improvement
-from benchmarks.suite import Result, Spec, results
+from benchmarks.suite import Result, Spec, SuiteError, results
 from benchmarks.suite.run import SuiteConfig
 
 Options = dict[str, Any]
@@ -48,11 +48,11 @@ class Study:
     def specs(self, seeds: int, steps: int | None = None, games: Sequence[str] = (), only: Sequence[str] = ()) -> list[Spec]:
         """The runs, all agents in all games with one seed before the next seed. By default steps and games are the study's."""
         if seeds < 1:
-            raise ValueError(f"seeds must be at least 1, got {seeds}")
+            raise SuiteError(f"seeds must be at least 1, got {seeds}")
         for name, chosen, known in (("only", only, list(self.agents)), ("games", games, self.games)):
             unknown = [] if name == "games" and self.any_game else [each for each in chosen if each not in known]
             if unknown:
-                raise ValueError(f"{name} must be of {', '.join(known)}, got {' '.join(unknown)}")
+                raise SuiteError(f"{name} must be of {', '.join(known)}, got {' '.join(unknown)}")
         wanted = games or self.games
         where = wanted if self.any_game else [game for game in self.games if game in wanted]
         agents = [agent for agent in self.agents if not only or agent in only]

@@ -14,7 +14,7 @@ from typing import Literal
 
 from benchmarks.suite.attempt import BUSY, SIGNALS, leave
 from benchmarks.suite.engines import InProcess, Processes, Ray
-from benchmarks.suite.spec import Result, Spec, results
+from benchmarks.suite.spec import Result, Spec, SuiteError, results
 
 BUSY_RUN = "another process holds it"
 
@@ -47,12 +47,12 @@ class SuiteConfig:
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("threads", 1), ("retries", 0)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+                raise SuiteError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.engine == "in-process" and self.workers != 1:
-            raise ValueError(f"workers must be 1 in-process, got {self.workers}; --engine processes has more")
+            raise SuiteError(f"workers must be 1 in-process, got {self.workers}; --engine processes has more")
         for agent, rate in self.steps_per_second.items():
             if not rate > 0:
-                raise ValueError(f"steps per second of {agent} must be positive, got {rate}")
+                raise SuiteError(f"steps per second of {agent} must be positive, got {rate}")
 
     def carry_out(self, specs: Iterable[Spec]) -> dict[Spec, str] | None:
         """

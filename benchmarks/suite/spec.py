@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 
-class SuiteError(Exception):
+class SuiteError(ValueError):
     """A spec, a result or an option is wrong. The message says what to do."""
 
 
@@ -42,20 +42,20 @@ class Spec:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", self.carry_out):
-            raise ValueError(f"carry_out must be package.module:function, got {self.carry_out!r}")
+            raise SuiteError(f"carry_out must be package.module:function, got {self.carry_out!r}")
         for name in ("agent", "game"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise ValueError(f"{name} must be a name, got {getattr(self, name)!r}")
+                raise SuiteError(f"{name} must be a name, got {getattr(self, name)!r}")
         for name, least in (("seed", 0), ("steps", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+                raise SuiteError(f"{name} must be a whole number of at least {least}, got {value!r}")
         try:
             copy = json.loads(json.dumps(dict(self.settings), allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"settings must be plain JSON, got {self.settings!r}: {error}") from error
+            raise SuiteError(f"settings must be plain JSON, got {self.settings!r}: {error}") from error
         if copy != dict(self.settings):  # a tuple would come back as a list
-            raise ValueError(f"settings must be plain JSON, got {self.settings!r}, which comes back as {copy!r}")
+            raise SuiteError(f"settings must be plain JSON, got {self.settings!r}, which comes back as {copy!r}")
         object.__setattr__(self, "settings", copy)
 
     def __eq__(self, other: object) -> bool:

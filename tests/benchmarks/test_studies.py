@@ -23,7 +23,7 @@ from benchmarks.studies.study import carry_out, configuration, mean_return
 from benchmarks.suite import Result, Spec, results
 from benchmarks.tasks import TasksConfig
 from benchmarks.worlds import World
-from tests.benchmarks.command_line import rows_of
+from tests.benchmarks.command_line import command, rows_of
 from tests.sb3_manygoals.checkpoint.resuming import same
 
 
@@ -159,6 +159,13 @@ def test_each_engine_gives_the_same_results_which_are_compared(tmp_path, capsys)
     dataclasses.replace(config, only=("none",)).run()
     dataclasses.replace(config, seeds=2, only=("none",), dry_run=True).run()
     assert (root / "comparison.csv").read_text() == table  # of all that has finished
+
+
+@pytest.mark.parametrize(
+    "options", [["games-study", "--only", "foo"], ["minatar-study", "--steps", "5"], ["film", "--goals", "0"]]
+)
+def test_bad_settings_end_in_a_sentence(options):
+    assert command(*options).stderr.startswith("error: ")
 
 
 def test_a_run_of_mastery_gives_the_numbers_of_its_summary(tmp_path):
