@@ -105,7 +105,7 @@ def bands(curves: pd.DataFrame) -> pd.DataFrame:
 
 def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
-    A row for each game and agent, at the steps that all runs of the game came by: interquartile means over seeds of the return at
+    A row for each game and agent, at steps that all runs of the game came by: interquartile means over seeds of the return at
     the last ("final") and of each run's mean over all ("area"), with bootstrap intervals of several seeds; the step at which
     the interquartile mean has come half of its way to its end ("half"); and the median time of a step by a2c's.
     """
