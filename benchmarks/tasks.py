@@ -129,7 +129,7 @@ def policy_of(model: Any, planned: bool = False) -> Any:
     """How the agent solves its task as far as it knows; None while it knows no reward."""
     if not hasattr(model, "goal_buffer"):
         return rivals.RivalPolicy(model)
-    if not (model.goal_buffer.rewards > 0.0).any() or (planned and model.targets.plan.model is None):
+    if not (model.goal_buffer.rewards > 0.0).any():
         return None
     return model.task_policy(planned=planned) if isinstance(model, ManyGoalsDQN) else rivals.HindsightPolicy(model)
 

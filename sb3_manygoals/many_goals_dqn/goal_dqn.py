@@ -284,17 +284,17 @@ class GoalDQN(GoalAlgorithm, DQN):
         """
         A policy for a task, made of the network as it is now; observations are those of the environment without goals.
 
-        It goes for the highest discounted reward. That is exact, up to errors of the network, for tasks that end at their
-        first reward in worlds without chance. An end without reward counts as a failure. A reward that ends nothing is gone
-        for and stayed at, with a warning. If each step costs the same, that is accounted for; other negative rewards are
-        refused.
+        It goes for the highest discounted reward, for tasks that end at their first reward. Planned, that is exact for the
+        world as the replay memory shows it; the network goes for the best single goal, which with chance may fall short. An
+        end without reward counts as a failure. A reward that ends nothing is gone for and stayed at, with a warning. If each
+        step costs the same, that is accounted for; other negative rewards are refused.
 
         :param reward: None for the rewards that the environment gave while the model learned; else a function of a batch of
             observations, or an array, that gives a number of at least 0 for each of ``model.goal_buffer.observations``
-        :param gamma: discount of the task, in (0, 1]; None: the model's. Another one is exact without chance only
-        :param planned: whether to take the actions of a plan where it knows a way to a reward, and the network's elsewhere.
-            None: if there is a plan, as with PlannedTargets after learning, but not in a loaded model. Rewarded observations
-            that the last plan did not have are planned now; a warning says so if they do not fit into ``max_plan_bytes``
+        :param gamma: discount of the task, in (0, 1]; None: the model's, the only one for which what the network tells of
+            distances is exact with chance
+        :param planned: whether to plan in the replay memory, and to take the network's actions only where no way to a reward
+            is known there. None: if that can be done: with PlannedTargets, but not in a model that was loaded without memory
         :return: an SB3 policy, independent of what the model learns from now on
         :raises TypeError: if the goals are in the replay memory
         :raises ValueError: if no known observation is rewarded, an argument is out of its range, or there is no plan
@@ -305,12 +305,13 @@ class GoalDQN(GoalAlgorithm, DQN):
             raise ValueError("no reward is known: the model has no goals. Call set_env and load_goal_buffer")
         net = self.q_net if self.policy.q_net_ema is None else self.policy.q_net_ema
         values = self.gamma, self.goal_reward, self.step_reward
-        plan, targets = None, getattr(self, "targets", None)
-        if planned is not False and isinstance(targets, PlannedTargets) and targets.plan.model is not None:
-            plan = targets.plan, self.replay_buffer
-        if planned and plan is None:
-            raise ValueError("planned=True needs a model that has planned: with PlannedTargets, after it has learned")
-        return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, plan)
+        targets = getattr(self, "targets", None)
+        memory = None
+        if planned is not False and isinstance(targets, PlannedTargets) and self.replay_buffer.n_tried:
+            memory = self.replay_buffer, targets.sweeps == 0
+        if planned and memory is None:
+            raise ValueError("planned=True needs PlannedTargets and transitions in the replay memory, see load_replay_buffer")
+        return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, memory)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree of all but environments and global generators; arrays are its own, so write it at once"""

@@ -161,13 +161,12 @@ class ReplayPlan:
         """Whether there were more goals than fit when this was planned."""
         return len(self.goal_ids) < len(self._columns)
 
-    def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, ids: NDArray[np.int64] | None = None) -> None:
-        """Plan for the goals, or those of some ids, in a new model. A MemoryError if the values would not fit into memory."""
+    def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer) -> None:
+        """Plan for the goals in a new model. A MemoryError if the values would not fit into memory."""
         assert replay.states is not None
         of_actions = np.min_scalar_type(-replay.tried.shape[1])
         n_states, before = len(replay.states), np.zeros((0, 0)) if self.is_draw else self.values
-        ids = np.arange(len(goals)) if ids is None else ids
-        n_goals = int(min(len(ids), max(self.max_bytes // (n_states * (4 + of_actions.itemsize)), 1)))
+        n_goals = int(min(len(goals), max(self.max_bytes // (n_states * (4 + of_actions.itemsize)), 1)))
         if before.shape != (n_states, n_goals):
             needed = {"planned values": 4 * n_states * n_goals, "planned actions": of_actions.itemsize * n_states * n_goals}
             check_memory("planning", needed, "choose fewer max_plan_bytes in target_kwargs, or target_class=TDTargets")
@@ -179,7 +178,7 @@ class ReplayPlan:
         self.model = model if self.sweeps else model.likeliest()
         self._goal_states = replay.states.ids(goals.observations)
         self._columns = np.full(len(goals), -1)
-        self.goal_ids, self._oldest = ids[self._draw(n_goals, len(ids))], 0
+        self.goal_ids, self._oldest = self._draw(n_goals, len(goals)), 0
         self._columns[self.goal_ids] = np.arange(n_goals)
         self._prepared = self._prepare(self.is_draw or self.sweeps == 0)
         self._plan_all()

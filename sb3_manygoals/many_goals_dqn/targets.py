@@ -29,7 +29,9 @@ _PARTS = ("plan", "routes", "exploration")  # of PlannedTargets, with states of 
 _FEW_WAYS = 0.5  # share of known ways below which the last plan is worth a warning
 _OWN = 0.5  # share of the weight for states on the way to a goal with this goal
 _TEMPERATURE = 0.5  # of the loss of the best actions, in steps
-_TIE = 0.2  # actions count as best if their value is lower than the best by at most this share of a step's cost
+# actions count as best if their value is lower than the best by at most these shares of what a step costs
+_TIE = 0.2  # near the goal
+_FAR_TIE = 0.5  # in the state itself, which is less if the goal is far
 
 
 class Draw(NamedTuple):
@@ -308,7 +310,8 @@ class PlannedTargets(Targets):
         cost = self.plan.step_cost
         errors = th.where(told, (q - planned) / cost, 0.0).square().sum(dim=2) / told.sum(dim=2).clamp(min=1)
         if self.best_weight:
-            tied = planned >= best - _TIE * cost
+            there = (1.0 - self.plan.gamma) * best - self.plan.step_reward
+            tied = planned >= best - (_FAR_TIE * there).clamp(max=_TIE * cost)
             errors = errors + self.best_weight * best_action_loss(q / cost, known, tied, _TEMPERATURE)
         return (weights * errors).mean(dim=0)
 

@@ -19,7 +19,7 @@ from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.checks import check_number
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.table import ObservationTable
-from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
+from sb3_manygoals.many_goals_dqn.planning import ReplayModel
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.networks import UniversalQNetwork
 
@@ -28,7 +28,8 @@ Reward = Callable[[NDArray[Any]], ArrayLike] | ArrayLike
 _FARTHEST = math.exp(-3.0)  # least discount of a goal that counts as reachable, as in plans
 _ALIKE = 1e-6  # costs of a step that differ by no more are one
 _BATCH = 4_096  # goals embedded at a time
-_PLANNED = 256  # goals looked up in a plan at a time
+_TOLERANCE = 1e-9  # of the highest reward: value iteration stops once no value changes by more
+_SWEEPS = 10_000
 
 
 class TaskPolicy(BasePolicy):
@@ -131,21 +132,19 @@ def _power(gamma: float, own: float) -> float:
     return 1.0 if gamma == own else max(math.log(gamma) / math.log(own), 1e-3)
 
 
-def _planned_actions(
-    plan: ReplayPlan, columns: NDArray[np.int64], rewards: NDArray[np.float64], gamma: float
-) -> NDArray[np.int64]:
-    """The plan's action towards the best goal in each of its states, -1 where it knows no way to any, shape ``(S,)``."""
-    states = np.arange(len(plan.values))
-    most, actions = np.zeros(len(states)), np.full(len(states), -1)
-    for row in range(0, len(columns), _PLANNED):
-        block = columns[row : row + _PLANNED]
-        values, known = plan.values[:, block], plan.best[:, block]
-        discounts = (values - plan.unreachable_value) / (plan.goal_reward - plan.unreachable_value)
-        worth = np.where(known >= 0, rewards[row : row + _PLANNED] * discounts.clip(1e-9) ** _power(gamma, plan.gamma), 0.0)
-        top = worth.argmax(axis=1)
-        better = worth[states, top] > most
-        most[better], actions[better] = worth[states, top][better], known[states, top][better]
-    return actions
+def planned_actions(model: ReplayModel, rewards: NDArray[np.float64], gamma: float) -> NDArray[np.int64]:
+    """
+    By value iteration, the actions that maximize the expected discounted reward of a task that ends at its first reward. Both
+    ``rewards``, at least 0 for each state, and the actions, -1 where no way to a reward is known, have shape ``(S,)``.
+    """
+    at_ends, values = model.ends @ rewards, np.zeros(len(rewards))
+    for _ in range(_SWEEPS):
+        returns = np.where(rewards > 0.0, rewards, gamma * values)
+        found = (model.on @ returns + at_ends).reshape(-1, model.n_actions)  # 0 for actions that were not tried
+        before, values = values, found.max(axis=1)
+        if (values - before).max() <= _TOLERANCE * rewards.max():
+            break
+    return np.where(values > 0.0, found.argmax(axis=1), -1)
 
 
 Task = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -209,9 +208,12 @@ def make_task_policy(
     values: tuple[float, float, float],
     reward: Reward | None,
     gamma: float | None,
-    planned: tuple[ReplayPlan, ManyGoalsReplayBuffer] | None,
+    memory: tuple[ManyGoalsReplayBuffer, bool] | None,
 ) -> TaskPolicy:
-    """See ``ManyGoalsDQN.task_policy``; ``values`` as of :class:`TaskPolicy`; ``planned`` is a plan and its replay memory."""
+    """
+    See ``ManyGoalsDQN.task_policy``; ``values`` as of :class:`TaskPolicy`; ``memory`` is to plan in, and whether as if each
+    action had its most frequent outcome.
+    """
     gamma = values[0] if gamma is None else check_number("gamma", gamma, "(0, 1]")
     if values[0] == 0.0:
         raise ValueError("a model with gamma=0 knows no distances, so it has no policy for tasks")
@@ -219,21 +221,14 @@ def make_task_policy(
         raise ValueError("no reward is known: the model has met no observation yet")
     ids, rewards = _remembered(goals, gamma) if reward is None else _told(goals, reward)
     space, table = goals.observation_space, None
-    if planned is not None:
-        plan, replay = planned
+    if memory is not None:
+        replay, likeliest = memory
         assert replay.states is not None
-        fits = 5 * len(ids) * len(replay.states) <= plan.max_bytes
-        if fits and (plan.columns_of(ids) < 0).any():  # found since, or not in the draw
-            plan = ReplayPlan(*values, plan.sweeps, plan.max_bytes)
-            plan.refresh(replay, goals, ids)
-        columns = plan.columns_of(ids)
-        if (columns < 0).any():  # to leave them out might miss the best
-            what = f"{len(ids)} rewarded observations do not fit into max_plan_bytes"
-            warnings.warn(f"{what}: the policy acts by the network alone", stacklevel=3)
-        else:
-            actions = _planned_actions(plan, columns, rewards, gamma)
-            lasting = plan.states_of(ids[goals.labels[ids, 2] < goals.labels[ids, 0]])
-            actions[lasting[lasting >= 0]] = -1  # a plan knows no way to stay
-            table = ObservationTable(space, len(actions)), actions
-            table[0].add(replay.states.observations[: len(actions)])
+        model, states = ReplayModel.of(replay), replay.states.ids(goals[ids])
+        met, paid = states != UNKNOWN, np.zeros(model.n_states)
+        paid[states[met]] = rewards[met]
+        discount = values[0] ** _power(gamma, values[0])
+        actions = planned_actions(model.likeliest() if likeliest else model, paid, discount)
+        table = ObservationTable(space, len(actions)), actions
+        table[0].add(replay.states.observations[: len(actions)])
     return TaskPolicy(space, action_space, copy.deepcopy(q_net), goals[ids], rewards, values, gamma, table)

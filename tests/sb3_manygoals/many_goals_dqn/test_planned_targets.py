@@ -22,7 +22,7 @@ def planned_model(env=None, **targets):
     return make_model(env, target_class=PlannedTargets, target_kwargs=targets)
 
 
-@pytest.mark.parametrize(("goal", "step"), [(0.0, -0.1), (1.0, 0.0)])
+@pytest.mark.parametrize(("gamma", "goal", "step"), [(0.99, 0.0, -0.1), (0.99, 1.0, 0.0), (0.5, 0.0, -1.0)])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -32,8 +32,8 @@ def planned_model(env=None, **targets):
         {"max_plan_bytes": 5 * 6 * 4},  # a draw of four goals
     ],
 )
-def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(settings, goal, step):
-    kwargs = {"target_kwargs": settings, "goal_wrapper_kwargs": {"goal_reward": goal, "step_reward": step}}
+def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(settings, gamma, goal, step):
+    kwargs = {"target_kwargs": settings, "goal_wrapper_kwargs": {"goal_reward": goal, "step_reward": step}, "gamma": gamma}
     model = make_model(target_class=PlannedTargets, policy_kwargs=PLAIN, batch_size=20, **kwargs)
     targets = model.learn(60).targets
     targets.plan.refresh(model.replay_buffer, model.goal_buffer)
@@ -49,7 +49,8 @@ def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(s
     q = np.stack([model.q_net(observations, goal.expand(20, -1)).detach().numpy() for goal in draw.goals], axis=1)
     decay, floor = targets.near_decay, targets.near_floor
     values = np.nan_to_num(planned, nan=-np.inf).max(axis=2)
-    weights = np.clip((values - 100 * step) / (goal - 100 * step), 0, 1) ** (np.log(decay) / np.log(0.99)) + floor
+    never = step / (1 - gamma)
+    weights = np.clip((values - never) / (goal - never), 0, 1) ** (np.log(decay) / np.log(gamma)) + floor
     weights = weights / weights.mean() if decay < 1.0 else np.ones_like(weights)
     if draw.own is not None:  # half of the weight is that of each state with its own goal
         assert values.shape == (20, 4)
@@ -58,9 +59,10 @@ def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(s
     for s, g in np.ndindex(values.shape):
         tried = [a for a in range(3) if not np.isnan(planned[s, g, a])]
         if tried:
-            cost = goal - (step + 0.99 * goal)  # of a step, next to the goal: errors are counted in steps
+            cost = goal - (step + gamma * goal)  # of a step, next to the goal: errors are counted in steps
             error = np.mean([((q[s, g, a] - planned[s, g, a]) / cost) ** 2 for a in tried])
-            best = [a for a in tried if planned[s, g, a] >= values[s, g] - 0.02 * cost]
+            there = values[s, g] - (step + gamma * values[s, g])
+            best = [a for a in tried if planned[s, g, a] >= values[s, g] - 0.02 * there]
             shares = np.exp((q[s, g] - q[s, g].max()) / cost / 0.5)
             unlikely = -np.log(shares[best].sum() / shares.sum())
             expected[g] += weights[s, g] * (error + targets.best_weight * unlikely) / 20

@@ -1,17 +1,20 @@
 """A policy for a task: rewards remembered or told, and what is refused."""
 
-import contextlib
 import re
+from itertools import product
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 
 from sb3_manygoals import GoalBuffer, ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TaskPolicy, TDTargets
+from sb3_manygoals.many_goals_dqn.planning import ReplayModel
+from sb3_manygoals.many_goals_dqn.task_policy import planned_actions
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Corridor, Paid
 
@@ -82,17 +85,30 @@ def test_a_plan_tells_more_than_a_network_that_has_not_learned():
 
 
 @pytest.mark.filterwarnings("ignore:.*plans are of draws of goals")
-def test_rewards_that_the_last_plan_did_not_have_are_planned_or_left_to_the_network():
-    cells = np.eye(9, dtype=np.uint8)
-    for n_bytes, by_plan in ((9 * 5 * 2, True), (9 * 5, False)):  # room for so many of the nine goals
-        targets = {"target_class": PlannedTargets, "target_kwargs": {"max_plan_bytes": n_bytes}}
-        model = taught(Paid({0: 0.1, 8: 10.0}, ENDS), 1_000, updates_per_step=0.002, **targets)
-        told = np.zeros(9)
-        told[model.goal_buffer.ids(cells[ENDS,])] = 0.1, 10.0
-        with pytest.warns(UserWarning, match="2 rewarded .* do not fit") if not by_plan else contextlib.nullcontext():
-            policy = model.task_policy(told)
-        assert (policy.table is None) != by_plan
-        assert (policy.predict(cells[1:8])[0].tolist() == [1] * 7) == by_plan  # the network has hardly learned
+@pytest.mark.parametrize("sweeps", [0, 100])
+def test_rewards_that_the_last_plan_did_not_have_are_planned(sweeps):
+    targets = {"target_class": PlannedTargets, "target_kwargs": {"max_plan_bytes": 9 * 5, "sweeps": sweeps}}  # one goal
+    model = taught(Paid({0: 0.1, 8: 10.0}, ENDS), 1_000, updates_per_step=0.002, **targets)
+    assert model.task_policy().predict(np.eye(9, dtype=np.uint8)[1:8])[0].tolist() == [1] * 7  # the network has hardly learned
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_planned_actions_are_as_good_as_the_best_of_all_policies(seed):
+    """Four states, one or two of them rewarded, two actions: each of the 16 policies, by linear equations."""
+    rng, n = np.random.default_rng(seed), 4
+    led = rng.dirichlet(np.ones(2 * n) / 4, 2 * n)
+    rewards, on, ends = np.array([0.0, 0.0, 1.0, seed % 2 * 0.7]), led[:, :n], led[:, n:]
+    gamma = float(rng.uniform(0.3, 0.99))
+
+    def values(actions):
+        rows = 2 * np.arange(n) + actions
+        return np.linalg.solve(np.eye(n) - gamma * on[rows] * (rewards == 0), (on + ends)[rows] @ rewards)
+
+    best = np.max([values(np.array(actions)) for actions in product(range(2), repeat=n)], axis=0)
+    planned = planned_actions(ReplayModel(csr_array(on), csr_array(ends)), rewards, gamma)
+    np.testing.assert_allclose(values(planned), best, rtol=1e-6)
+    nowhere = planned_actions(ReplayModel(csr_array(on * 0), csr_array(ends * 0)), rewards, gamma)
+    assert nowhere.tolist() == [-1] * n
 
 
 def test_a_reward_that_ends_nothing_is_stayed_at_by_the_plan_too():
@@ -100,8 +116,7 @@ def test_a_reward_that_ends_nothing_is_stayed_at_by_the_plan_too():
     with pytest.warns(UserWarning, match="stays there if it can"):
         policy = model.task_policy()
     states, actions = policy.table
-    assert [int(action) for action in actions[states.ids(np.eye(9, dtype=np.uint8))]] == [1] * 8 + [-1]
-    assert policy.predict(np.eye(9, dtype=np.uint8)[8])[0] in (1, 2)  # against the wall, or staying
+    assert actions[states.ids(np.eye(9, dtype=np.uint8))].tolist() in ([1] * 9, [1] * 8 + [2])  # against the wall, or staying
 
 
 def test_labels_count_arrivals_rewards_and_ends(treasure, tmp_path):
@@ -149,7 +164,7 @@ def test_what_cannot_be_done_is_refused(treasure):
     refused("reward must be finite and not negative", reward=np.full(9, -1.0))
     refused("reward must be finite and not negative", reward=np.full(9, np.nan))
     refused("reward must be positive for a known observation, it is 0 for all 9", reward=np.zeros(9))
-    refused("planned=True needs a model that has planned", make_model(), planned=True)
+    refused("planned=True needs PlannedTargets and transitions", make_model(), planned=True)
     refused("the model has met no observation yet", make_model())
     refused("of 9 known observations none had a positive mean reward", taught(Paid({}, ENDS)))
     refused("negative rewards differ, from -2 to 0", taught(Paid({5: -2.0, 8: 1.0}, ENDS)))
