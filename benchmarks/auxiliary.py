@@ -12,6 +12,7 @@ from stable_baselines3 import A2C
 from benchmarks import recording, scores
 from benchmarks.agents import a2c
 from benchmarks.agents.a2c import MINATAR, SMALL, A2CConfig, WorldName
+from benchmarks.worlds import building
 from sb3_manygoals.auxiliary import (
     AuxiliaryActorCriticPolicy,
     AuxiliaryCallback,
@@ -47,7 +48,8 @@ class AuxiliaryConfig(A2CConfig):
     def run(self) -> Path:
         """Train, and write ``config.json``, ``curve.csv``, ``score.json``, ``model.zip``, logs, checkpoints."""
         th.set_num_threads(self.threads)
-        model, tasks = make(self)
+        with building(f"{self.agent} in {self.game}"):
+            model, tasks = make(self)
         folder = recording.open_folder(self, f"auxiliary-{self.game}-{self.agent}-seed{self.seed}")
         paper = paper_score(self)
         a2c.train(self, model, folder, tasks, paper=paper)

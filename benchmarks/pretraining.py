@@ -14,6 +14,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from benchmarks import recording
 from benchmarks.agents import a2c
 from benchmarks.agents.a2c import MINATAR, OPTIMIZER, SMALL, A2CConfig
+from benchmarks.worlds import building
 from sb3_manygoals import PAPER, ManyGoalsDQN, TDTargets
 from sb3_manygoals.checkpoint import checkpoints
 from sb3_manygoals.checkpoint.learner import get_generators, set_generators
@@ -63,7 +64,8 @@ class PretrainingConfig(A2CConfig):
     def run(self) -> Path:
         """Train, and write what a run of A2C does, and in ``pretraining/`` model, log and checkpoints of pre-training."""
         th.set_num_threads(self.threads)
-        model = make_a2c(self)
+        with building(f"{self.agent} in {self.game}"):
+            model = make_a2c(self)
         folder = recording.open_folder(self, f"pretraining-{self.game}-{self.agent}-seed{self.seed}")
         if self.agent != "none" and not checkpoints(folder / "checkpoints"):
             _pretrain(self, folder, model)

@@ -55,6 +55,10 @@ class RunConfig(ABC):
     """Folder of a run to go on with, from its newest checkpoint, or from the start if it has none. All other options are by
     default those of that run."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise SettingError(f"seed must be in [0, 2**32), got {self.seed}")
+
     @classmethod
     def saved(cls: type[Config], folder: Path) -> Config:
         """The settings of the run in a folder, to go on with it; an error if that is not the folder of such a run."""

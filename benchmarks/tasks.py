@@ -21,7 +21,7 @@ from benchmarks.agents import hindsight, rivals
 from benchmarks.recording import CurveLog, RunConfig
 from benchmarks.told_tasks import TASKS, rewarded_states
 from benchmarks.told_tasks import WORLD as TOLD_WORLD
-from benchmarks.worlds import RewardedStates, SettingError, World
+from benchmarks.worlds import RewardedStates, SettingError, World, building
 from sb3_manygoals import GoalBuffer, ManyGoalsDQN, PlannedTargets
 
 Agent = Literal["many_goals", "ppo", "a2c", "dqn", "hindsight"]
@@ -29,12 +29,13 @@ Agent = Literal["many_goals", "ppo", "a2c", "dqn", "hindsight"]
 POLICIES = ("greedy", "sampled", "planned")
 """Ways to act: greedily; as while it learns, or with some random actions; ManyGoalsDQN by its plan."""
 
-CURVE = ("step", "first_reward", *(f"{name}{what}" for name in POLICIES for what in ("", "_return")))
-"""Columns of ``curve.csv``: steps; the step of the first reward; shares of episodes with a reward, mean discounted returns."""
+CURVE = ("step", "first_reward", *POLICIES)
+"""Columns of ``curve.csv``: steps; the step of the first reward; shares of episodes with a reward."""
 
 SOLVED = 0.95
 """Success of a solved task."""
 
+_EPSILON = 0.05  # random actions of agents that have no random policy, in the measurement of sampled actions
 _TASK_STEPS = 200  # of an episode of a task in TwoRoomsSwitch, as in the measurement of mastery
 
 
@@ -60,10 +61,6 @@ class TasksConfig(RunConfig):
     """Episodes of each, which do not count as steps; of greedy actions in one layout only 1, as all are alike."""
     patience: int = 0
     """End early, once the task was solved at so many measurements in a row; 0: never."""
-    eval_epsilon: float = 0.05
-    """Random actions of agents that have no random policy, in the measurement of sampled actions."""
-    gamma: float = 0.99
-    """Discount of returns that are measured."""
     device: str = "cpu"
     """Where the networks live: cpu, cuda, auto."""
 
@@ -72,7 +69,8 @@ class TasksConfig(RunConfig):
         self.check_counts("total_steps", "eval_freq", "eval_episodes")
         th.set_num_threads(self.threads)
         world = TaskWorld(self.env_id, None, self.task)
-        model = make(self, world)
+        with building(f"{self.agent} in {world.id} with agent_kwargs {self.agent_kwargs}"):
+            model = make(self, world)
         folder = recording.open_folder(self, f"tasks-{self.agent}-{world.name}-seed{self.seed}")
         curve = CurveLog(folder / "curve.csv", CURVE)
         measure = Measure(self, world, curve)
@@ -134,14 +132,12 @@ def policy_of(model: Any, planned: bool = False) -> Any:
     return model.task_policy(planned=planned) if isinstance(model, ManyGoalsDQN) else rivals.HindsightPolicy(model)
 
 
-def evaluate(
-    policy: Any, world: World, episodes: int, seed: int, gamma: float, greedy: bool, epsilon: float = 0.0
-) -> tuple[float, float]:
-    """The share of episodes with a positive sum of rewards, and the mean discounted return."""
+def evaluate(policy: Any, world: World, episodes: int, seed: int, greedy: bool, epsilon: float = 0.0) -> float:
+    """The share of episodes with a positive sum of rewards."""
     rng = np.random.default_rng((seed, 7))  # tagged: worlds draw with default_rng(seed)
     worlds = [world.make() for _ in range(episodes)]
     seen = np.stack([env.reset(seed=seed + row)[0] for row, env in enumerate(worlds)])
-    sums, returns, discount, left = np.zeros(episodes), np.zeros(episodes), 1.0, np.arange(episodes)
+    sums, left = np.zeros(episodes), np.arange(episodes)
     while len(left):
         actions = np.array(policy.predict(seen[left], deterministic=greedy)[0])
         random = rng.random(len(left)) < epsilon
@@ -150,10 +146,8 @@ def evaluate(
         for row, (observation, reward, *_) in zip(left.tolist(), steps, strict=True):
             seen[row] = observation
             sums[row] += float(reward)
-            returns[row] += discount * float(reward)
         left = left[[not (ended or truncated) for _, _, ended, truncated, _ in steps]]
-        discount *= gamma
-    return float(np.mean(sums > 0.0)), float(returns.mean())
+    return float(np.mean(sums > 0.0))
 
 
 class Measure(BaseCallback):
@@ -188,12 +182,10 @@ class Measure(BaseCallback):
         for name in POLICIES if planned else POLICIES[:2]:
             greedy, policy = name != "sampled", policy_of(self.model, name == "planned")
             episodes = 1 if greedy and config.env_id.startswith("MiniGrid-") else config.eval_episodes
-            epsilon = 0.0 if greedy or config.agent in ("ppo", "a2c") else config.eval_epsilon
+            epsilon = 0.0 if greedy or config.agent in ("ppo", "a2c") else _EPSILON
             seed = 10_000 * (config.seed + 1)
-            found = (0.0, 0.0)
-            if policy is not None:
-                found = evaluate(policy, self.world, episodes, seed, config.gamma, greedy or epsilon > 0.0, epsilon)
-            row += [f"{value:.4f}" for value in found]
+            found = 0.0 if policy is None else evaluate(policy, self.world, episodes, seed, greedy or epsilon > 0.0, epsilon)
+            row.append(f"{found:.4f}")
         row += [""] * (len(CURVE) - len(row))
         self.rows.append(row)
         self.curve.add(row)

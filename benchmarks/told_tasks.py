@@ -21,6 +21,8 @@ from sb3_manygoals.pretrained import load_pretrained
 
 WORLD = "TwoRoomsSwitch-v0"
 
+GAMMA = 0.99  # of all tasks
+
 Mask = NDArray[np.bool_]
 
 _UPPER, _LOWER = (1, 1), (8, 8)  # switches
@@ -101,8 +103,6 @@ class ToldTasksConfig:
 
     agent: Path | None = None
     """Folder of a run of mastery in TwoRoomsSwitch-v0; by default the agent that comes with the package."""
-    gamma: float = 0.99
-    """Discount of the tasks."""
     output: Path = Path("runs/told-tasks.csv")
     """Where the table is written."""
 
@@ -116,11 +116,11 @@ class ToldTasksConfig:
         matrices, rows = transition_matrices(mdp), []
         for task in TASKS:
             rewarded = rewarded_states(mdp, task)
-            policy = model.task_policy(lambda seen, rewarded=rewarded: rewarded[mdp.states_of(seen)], gamma=self.gamma)
+            policy = model.task_policy(lambda seen, rewarded=rewarded: rewarded[mdp.states_of(seen)], gamma=GAMMA)
             parts = np.array_split(np.arange(mdp.n_states), 20)
             actions = np.concatenate([policy.predict(mdp.observe(states))[0] for states in parts])
-            best = returns(matrices, rewarded, self.gamma)[~rewarded].mean()
-            ours = returns(matrices, rewarded, self.gamma, actions)[~rewarded].mean()
+            best = returns(matrices, rewarded, GAMMA)[~rewarded].mean()
+            ours = returns(matrices, rewarded, GAMMA, actions)[~rewarded].mean()
             rows.append({"task": task, "rewarded": int(rewarded.sum()), "return": ours, "best": best, "ratio": ours / best})
             print(f"{task}: {ours:.4f} of {best:.4f}, {ours / best:.4f}")
         self.output.parent.mkdir(parents=True, exist_ok=True)

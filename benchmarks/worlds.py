@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,6 +33,17 @@ TILE = 4
 
 class SettingError(ValueError):
     """There is no such world, or an agent cannot learn in it with these settings."""
+
+
+@contextmanager
+def building(what: str) -> Iterator[None]:
+    """Errors of ours, SB3, Gymnasium and PyTorch while ``what`` is built of somebody's settings become a SettingError."""
+    try:
+        yield
+    except (SettingError, LayoutError):
+        raise
+    except (TypeError, ValueError, RuntimeError, ImportError, gym.error.Error) as error:
+        raise SettingError(f"{what} cannot be built: {error}") from error
 
 
 def layout_of(name: str, setting: str = "map") -> Layout:
@@ -71,10 +83,9 @@ class World:
 
     def make(self, **options: Any) -> gym.Env[Any, Any]:
         """An environment, by ``gymnasium.make`` with these options; an error if agents cannot learn goals in it."""
-        is_grid = self.id.startswith(("MiniGrid-", "BabyAI-"))
-        try:
-            env: gym.Env[Any, Any]
-            if is_grid:
+        env: gym.Env[Any, Any]
+        with building(f"a world with goals to learn of {self.id!r}"):
+            if self.id.startswith(("MiniGrid-", "BabyAI-")):
                 import minigrid  # noqa: F401 - registers its worlds
 
                 # WholeGrid does without the agent's partial view, which takes half of a step.
@@ -82,10 +93,6 @@ class World:
             else:
                 env = gym.make(self.id, **self._options, **options)
             check_goal_space(env.observation_space)
-        except (gym.error.Error, ImportError, TypeError) as error:
-            raise SettingError(
-                f"world must be the id of an environment with goals to learn, got {self.id!r}: {error}"
-            ) from error
         if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
             raise SettingError(f"world must have discrete actions that start at 0, got {self.id!r} with {env.action_space}")
         return env

@@ -78,6 +78,7 @@ class A2CConfig(RunConfig):
     checkpoint_minutes: float = 10.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.check_counts("steps", "n_envs", "eval_freq", "max_episode_steps", "threads")
 
     @property

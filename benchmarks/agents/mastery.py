@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.agents import hindsight
 from benchmarks.recording import RunConfig
 from benchmarks.tables import Tables
-from benchmarks.worlds import SettingError, World
+from benchmarks.worlds import SettingError, World, building
 from sb3_manygoals import LARGE, PAPER, GoalBuffer, GymnasiumVecEnv, ManyGoalsDQN, TabularAllGoals, TDTargets
 from sb3_manygoals.goals import GoalSelector, LearningProgressSelector, UniformSelector
 
@@ -56,7 +56,7 @@ def make(
     n_envs = config.n_envs or (N_ENVS.get(config.agent, 64) if world.is_two_rooms else 1)
     given = _arguments(config)
     never = None if held_out is None or tables is None else tables.observations[held_out]
-    try:
+    with building(f"{config.agent} in {world.id} with agent_kwargs {config.agent_kwargs}"):
         if config.agent in ("table", "hindsight") and never is not None:
             raise ValueError("it learns of every goal that it meets: held_out is for others")
         if config.agent == "table":
@@ -85,10 +85,6 @@ def make(
         env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
         policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
         return ManyGoalsDQN(policy, env, seed=config.seed, device=config.device, **merged(own, given)), False
-    except (TypeError, ValueError) as error:
-        raise SettingError(
-            f"{config.agent} cannot learn in {world.id} with agent_kwargs {config.agent_kwargs}: {error}"
-        ) from error
 
 
 def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,12 +96,10 @@ def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(config: AgentConfig) -> dict[str, Any]:
-    try:
+    with building(f"agent_kwargs of {config.agent_kwargs!r}"):
         given = json.loads(config.agent_kwargs)
-    except ValueError as error:
-        raise SettingError(f"agent_kwargs must be JSON, got {config.agent_kwargs!r}: {error}") from error
-    if not isinstance(given, dict):
-        raise SettingError(f"agent_kwargs must be a JSON object, got {config.agent_kwargs!r}")
+        if not isinstance(given, dict):
+            raise TypeError("they must be a JSON object")
     return {key: _named(value) for key, value in given.items()}
 
 

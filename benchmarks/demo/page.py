@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
-from benchmarks.worlds import SettingError, World
+from benchmarks.worlds import SettingError, World, building
 from gym_twoRooms import TwoRoomsMDP, TwoRoomsSwitchEnv
 from gym_twoRooms.mdp import COLOURS, THINGS
 from sb3_manygoals import ManyGoalsDQN
@@ -69,10 +69,8 @@ def write(folder: Path) -> Path:
         raise SettingError(f"folder must be of a run of one of the agents {', '.join(AGENTS)}, got {folder}, a run of {agent}")
     if not (folder / "model.zip").is_file():
         raise SettingError(f"folder must be of a finished run, got {folder}, which has no model.zip")
-    try:
+    with building(f"a page of {folder / 'model.zip'}"):
         model = ManyGoalsDQN.load(folder / "model.zip", device="cpu")
-    except ValueError as error:
-        raise SettingError(f"{folder / 'model.zip'} is not a saved ManyGoalsDQN: {error}") from error
     page = folder / "demo.html"
     page.write_text(render(model, cast("TwoRoomsSwitchEnv", world.make().unwrapped).mdp), encoding="utf-8")
     return page

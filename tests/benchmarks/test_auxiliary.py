@@ -110,6 +110,9 @@ def test_the_world_gives_the_defaults_on_the_command_line(module, monkeypatch):
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         AuxiliaryConfig(steps=0)
+    with pytest.raises(ValueError, match=r"seed must be in .* got -1"):
+        AuxiliaryConfig(seed=-1)
+    assert "many_goals in nope cannot be built: there is no game" in command("auxiliary", "--game", "nope").stderr
 
 
 def test_scores_are_of_the_last_hundred_episodes():

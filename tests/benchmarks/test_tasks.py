@@ -47,12 +47,12 @@ def test_a_run_measures_its_task_and_goes_on(agent, tmp_path):
 def test_a_run_ends_once_its_task_was_solved_often_enough():
     measure = Measure(TasksConfig(patience=2), TaskWorld("MiniGrid-Empty-5x5-v0"), None)
     for success, settled in zip(("1.0", "0.9", "0.95", "1.0"), (False, False, False, True), strict=True):
-        measure.rows.append([600, 100, success, "", "0.5", "", "", ""])
+        measure.rows.append([600, 100, success, "0.5", ""])
         assert measure._is_settled() == settled
     assert not Measure(TasksConfig(), measure.world, None)._is_settled()
 
 
-def test_success_and_returns_of_episodes():
+def test_success_of_episodes():
     class Right:
         def predict(self, observation, *, deterministic):
             return np.ones(len(observation), dtype=np.int64), None
@@ -62,9 +62,8 @@ def test_success_and_returns_of_episodes():
             return gym.wrappers.TimeLimit(Paid({8: 0.5}, (8,), start=next(starts)), 4)
 
     starts = itertools.cycle([6, 3])  # two steps, and more than there are
-    success, mean = evaluate(Right(), Corridors(), 4, 0, 0.9, greedy=True)
-    assert (success, mean) == (0.5, pytest.approx(0.5 * 0.9 / 2))
-    assert evaluate(Right(), Corridors(), 2, 0, 0.9, greedy=False, epsilon=1.0)[0] < 1.0
+    assert evaluate(Right(), Corridors(), 4, 0, greedy=True) == 0.5
+    assert evaluate(Right(), Corridors(), 2, 0, greedy=False, epsilon=1.0) < 1.0
 
 
 def test_sampled_actions_of_rivals_differ_from_step_to_step_and_leave_training_alone():
@@ -130,6 +129,7 @@ def test_a_task_of_two_rooms_is_a_world(tmp_path):
     done = command("tasks", "--world", WORLD, "--task", "to fly")
     assert done.returncode == 1
     assert "task must be one of agent above" in done.stderr
+    assert "agent_kwargs {bad cannot be built" in command("tasks", "--agent", "ppo", "--agent-kwargs", "{bad").stderr
     assert "agent must be the folder of a finished run of mastery" in command("told-tasks", "--agent", "nowhere").stderr
 
 

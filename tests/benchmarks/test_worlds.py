@@ -199,8 +199,11 @@ def test_worlds_by_name_and_by_file(tmp_path):
 @pytest.mark.parametrize(
     ("world", "message"),
     [
-        (World("Nowhere-v0"), "world must be the id of an environment with goals to learn, got 'Nowhere-v0'"),
-        (World("Blackjack-v1"), "got 'Blackjack-v1': observation_space cannot be treated as a space of goals"),
+        (
+            World("Nowhere-v0"),
+            "a world with goals to learn of 'Nowhere-v0' cannot be built: Environment `Nowhere` doesn't exist",
+        ),
+        (World("Blackjack-v1"), "'Blackjack-v1' cannot be built: observation_space cannot be treated as a space of goals"),
         (World("Pendulum-v1"), "discrete actions that start at 0, got 'Pendulum-v1' with Box"),
         (World("CartPole-v1", "small"), "map is for TwoRoomsSwitch worlds only, got 'small' for 'CartPole-v1'"),
     ],
