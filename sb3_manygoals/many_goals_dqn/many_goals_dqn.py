@@ -322,13 +322,13 @@ class ManyGoalsDQN(GoalDQN):
         self: SelfManyGoalsDQN,
         total_timesteps: float,
         callback: MaybeCallback = None,
-        log_interval: int = 4,
+        log_interval: int = 100,
         tb_log_name: str = "ManyGoalsDQN",
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfManyGoalsDQN:
         """
-        As SB3's; ``total_timesteps`` may be a float such as ``3e6``.
+        As SB3's; ``total_timesteps`` may be a float such as ``3e6``; ``log_interval`` counts goal episodes, which are short.
 
         :raises ValueError: if ``total_timesteps`` is below 1, or an environment gives what is not finite or not of its space
         :raises RuntimeError: if a worker of a SubprocVecEnv has died
