@@ -93,9 +93,7 @@ class TaskWorld(World):
 
     def __post_init__(self) -> None:
         if self.is_two_rooms != (self.task is not None) or self.task not in (None, *TASKS):
-            raise SettingError(
-                f"task must be one of {'; '.join(TASKS)} in {TOLD_WORLD}, and none elsewhere, got {self.task!r}"
-            )
+            raise SettingError(f"task must be one of {'; '.join(TASKS)} in {TOLD_WORLD}, none elsewhere, got {self.task!r}")
 
     def make(self, **options: Any) -> gym.Env[Any, Any]:
         env = super().make(**options)

@@ -92,9 +92,7 @@ class ResumableHerReplayBuffer(HerReplayBuffer):
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         if state["buffer_size"] != self.buffer_size:
-            raise CheckpointError(
-                f"the replay memory was saved with buffer_size {state['buffer_size']}, this one has {self.buffer_size}"
-            )
+            raise CheckpointError(f"buffer_size of the saved memory is {state['buffer_size']}, of this one {self.buffer_size}")
         for name in _DICTS:
             for key, array in getattr(self, name).items():
                 array[: len(state[name][key])] = state[name][key]

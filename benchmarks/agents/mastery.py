@@ -89,10 +89,8 @@ def make(
 
 def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments, those ``given`` in place of ``own`` ones; dictionaries are merged likewise."""
-    nested = {
-        key: merged(own[key], given[key]) for key in given if isinstance(own.get(key), dict) and isinstance(given[key], dict)
-    }
-    return {**own, **given, **nested}
+    both = [key for key in given if isinstance(own.get(key), dict) and isinstance(given[key], dict)]
+    return {**own, **given, **{key: merged(own[key], given[key]) for key in both}}
 
 
 def _arguments(config: AgentConfig) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def curves(lines: pd.DataFrame, agents: Sequence[str], **axes_options: object) -
     figure, axes = _chart(4.3, 2.9) if axes_options else _chart(3.0, 2.2)
     for number, agent in enumerate(agents):
         line, (colour, drawn) = lines[lines["agent"] == agent], _style(number)
-        axes.plot(line["step"], line["value"], drawn, color=colour, linewidth=2.0)
+        axes.plot(line["step"], line["value"], drawn, color=colour, linewidth=2.0, label=agent)
         if line["low"].notna().any():
             low, high = line["low"].astype(float), line["high"].astype(float)
             axes.fill_between(line["step"], low, high, color=colour, alpha=0.2, linewidth=0)
@@ -95,12 +95,15 @@ def bars(improvements: pd.DataFrame) -> Figure:
 
 @mpl.rc_context(LOOK)  # type: ignore[arg-type]
 def svg(figure: Figure, alt: str) -> tuple[str, Markup]:
-    """An SVG file, and an element for a page, whose identifiers are found nowhere else on it; the figure is closed."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    """
+    An SVG file, with a legend if it has labels, and an element for a page that has its own, whose identifiers are found
+    nowhere else on it; the figure is closed.
+    """
+    _, size, body = re.split(r'<svg [^>]*(viewBox="[^"]*")[^>]*>', _saved(figure), maxsplit=1)
+    if figure.axes[0].get_legend_handles_labels()[1]:
+        figure.axes[0].legend(fontsize=7)
+    text = _saved(figure)
     plt.close(figure)
-    text = buffer.getvalue()
-    _, size, body = re.split(r'<svg [^>]*(viewBox="[^"]*")[^>]*>', text, maxsplit=1)
     # a style sheet within would be one of the whole page
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|font-family: [^;]*;", "", body, flags=re.S)
     own = f"figure{next(_numbers)}-"
@@ -108,3 +111,9 @@ def svg(figure: Figure, alt: str) -> tuple[str, Markup]:
     for colour, variable in ON_PAGE.items():
         body = body.replace(colour, f"var({variable})")
     return text, Markup('<svg role="img" aria-label="{}" {}>{}').format(alt, Markup(size), Markup(body))
+
+
+def _saved(figure: Figure) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return buffer.getvalue()

@@ -59,9 +59,7 @@ PARTS: dict[Part, Study] = {
     "held-out": _part("held-out", PAPERS_MAP, 500_000, {name: AGENTS[name] | HELD_OUT for name in ("default", "td")}),
     "ablations": _part("ablations", PAPERS_MAP, 500_000, {"default": {}} | ABLATIONS),
     "paper": _part("paper", PAPERS_MAP, 3_000_000, PAPER | {"table": AGENTS["table"]}),
-    "generalization": _part(
-        "generalization", PAPERS_MAP, 3_000_000, {name: options | HELD_OUT for name, options in PAPER.items()}
-    ),
+    "generalization": _part("generalization", PAPERS_MAP, 3_000_000, {name: own | HELD_OUT for name, own in PAPER.items()}),
 }
 
 

@@ -107,12 +107,10 @@ def in_child(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0, sto
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # the child imports what this process can
     code = "from benchmarks.suite.attempt import main; main()"
     command = [sys.executable, "-c", code, str(folder.resolve()), str(threads), str(wait)]
-    environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}
+    variables = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}
     with (folder / "log.txt").open("a", encoding="utf-8") as log:
         # In its own session Ctrl-C does not reach the child, which would take this process' SIGTERM for a second signal.
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True
-        )
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=variables, start_new_session=True)
     try:
         while child.poll() is None and not (stop is not None and stop.is_set()):
             time.sleep(0.05)

@@ -24,7 +24,7 @@ def test_it_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path):
 
     # at step 400 the memory is not full, and no target update is due
     assert_the_end_is_the_same(make, tmp_path / "runs", stops=(410,), steps=1_200, every_steps=400)
-    with pytest.raises(CheckpointError, match="buffer_size 150, this one has 125"):
+    with pytest.raises(CheckpointError, match="saved memory is 150, of this one 125"):
         ExactCheckpointCallback(tmp_path / "runs" / "whole").resume(make(500)[0])
 
 
