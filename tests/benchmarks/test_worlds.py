@@ -197,18 +197,16 @@ def test_worlds_by_name_and_by_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("world", "message"),
+    ("arguments", "message"),
     [
-        (
-            World("Nowhere-v0"),
-            "a world with goals to learn of 'Nowhere-v0' cannot be built: Environment `Nowhere` doesn't exist",
-        ),
-        (World("Blackjack-v1"), "'Blackjack-v1' cannot be built: observation_space cannot be treated as a space of goals"),
-        (World("Pendulum-v1"), "discrete actions that start at 0, got 'Pendulum-v1' with Box"),
-        (World("CartPole-v1", "small"), "map is for TwoRoomsSwitch worlds only, got 'small' for 'CartPole-v1'"),
+        (["Nowhere-v0"], "a world with goals to learn of 'Nowhere-v0' cannot be built: Environment `Nowhere` doesn't exist"),
+        (["Blackjack-v1"], "'Blackjack-v1' cannot be built: observation_space cannot be treated as a space of goals"),
+        (["Pendulum-v1"], "discrete actions that start at 0, got 'Pendulum-v1' with Box"),
+        (["CartPole-v1", "small"], "map is for TwoRoomsSwitch worlds only, got 'small' for 'CartPole-v1'"),
     ],
 )
-def test_what_is_no_world_is_refused(world, message):
+def test_what_is_no_world_is_refused(arguments, message):
+    world = World(*arguments)
     with pytest.raises(SettingError, match=message):
         world.make()
 

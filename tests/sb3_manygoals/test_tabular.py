@@ -86,14 +86,11 @@ def test_it_learns_that_the_end_is_no_way_to_a_goal():
     assert model.table.values[3, 1, 3] == 0.0  # it does arrive where it is
 
 
-@pytest.mark.parametrize(
-    "make_env",
-    [
-        NumberedCorridor,
-        lambda: gym.make("Taxi-v4"),
-        lambda: GymnasiumVecEnv(SyncVectorEnv([NumberedCorridor] * 2, autoreset_mode=AutoresetMode.DISABLED)),
-    ],
-)
+def gymnasium_vector():
+    return GymnasiumVecEnv(SyncVectorEnv([NumberedCorridor] * 2, autoreset_mode=AutoresetMode.DISABLED))
+
+
+@pytest.mark.parametrize("make_env", [NumberedCorridor, lambda: gym.make("Taxi-v4"), gymnasium_vector])
 def test_environments_and_vectors_of_them(make_env):
     model = make_model(make_env(), learning_rate=lambda progress: 0.5 * progress).learn(240.0, log_interval=1)
     assert model.num_timesteps == 240

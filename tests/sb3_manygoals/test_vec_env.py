@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_manygoals import GymnasiumVecEnv, VecGoalBufferWrapper
 from sb3_manygoals.vec_env import can_reset_single_envs
-from tests.sb3_manygoals.worlds import Corridor
+from tests.sb3_manygoals.checkpoint.kinds import corridor
 
 SAME_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 MODES = pytest.mark.parametrize("mode", [SAME_STEP, DISABLED])
@@ -46,10 +46,6 @@ class Views(gym.Wrapper):
 
 def cartpole(**kwargs):
     return gym.make("CartPole-v1", max_episode_steps=25, **kwargs)
-
-
-def corridor(**kwargs):
-    return TimeLimit(Corridor(length=5, deadly=True, **kwargs), 7)
 
 
 def views():

@@ -111,11 +111,6 @@ def test_every_number_is_in_a_csv(page):
     assert files >= {f"{kind}.csv" for kind in kinds}
 
 
-def target(page, address):
-    """The file that a browser would open, for which "#" and "?" end the path."""
-    return page.parent / unquote(urlsplit(address).path)
-
-
 def test_nothing_is_loaded_and_links_lead_to_each_raw_file(page, runs, data):
     found = Page(page.read_text())
     assert all(address.startswith(("data:", "#")) for address in found.loaded)
@@ -123,12 +118,11 @@ def test_nothing_is_loaded_and_links_lead_to_each_raw_file(page, runs, data):
     assert not any(text in page.read_text() for text in ("http", "<script"))
     identifiers = re.findall(r'\bid="([^"]*)"', page.read_text())
     assert len(set(identifiers)) == len(identifiers)
-    for address in found.links:
-        if address.startswith("#"):
-            assert address[1:] in identifiers
-        else:
-            assert target(page, address).exists(), address
-    linked = {os.path.normpath(target(page, address)) for address in found.links}
+    # what a browser would open, for which "#" and "?" end the path
+    files = {address: page.parent / unquote(urlsplit(address).path) for address in found.links}
+    for address, file in files.items():
+        assert address[1:] in identifiers if address.startswith("#") else file.exists(), address
+    linked = {os.path.normpath(file) for file in files.values()}
     raw = {str(path) for path in runs.rglob("*") if path.is_file() and path.name != "spec.json"}
     assert len(raw) > 40
     assert raw | {str(path) for path in data.iterdir()} <= linked
@@ -172,6 +166,9 @@ def test_mastery_beside_the_paper(page, data):
     assert ("stroke", "0") in lines  # learning progress, of one seed
     assert ("fill", "0") not in lines
     assert {("stroke", "1"), ("fill", "1")} <= set(lines)
+    (file,) = data.glob("mastery1-*Mastery-against-steps--greedy*.svg")  # has a legend, as it is also used without the page
+    assert ">paper-uniform</text>" in file.read_text()
+    assert ">paper-uniform</text>" not in chart
 
 
 def test_games_with_missing_seeds_are_named_and_left_out(page, data):
@@ -193,7 +190,6 @@ def test_games_with_missing_seeds_are_named_and_left_out(page, data):
 
 
 def test_the_papers_own_scores_give_its_summary(tmp_path):
-    """Fed the paper's table, the page shows what follows from it."""
     for agent in ("a2c", "many-goals"):
         for game, score in PAPER[agent.replace("-", "_")].items():
             play(tmp_path / "runs", agent, game, 0, score)

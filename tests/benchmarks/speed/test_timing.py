@@ -7,7 +7,6 @@ from benchmarks.speed.world import WorldConfig
 
 def test_contenders_take_turns_and_the_first_round_warms_up():
     order = []
-
     measured = measure({name: lambda name=name: order.append(name) or float(len(order)) for name in "ab"}, 2)
     assert measured.to_dict("list") == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
     assert order == ["a", "b"] * 3

@@ -8,7 +8,7 @@ import pytest
 import torch as th
 
 from sb3_manygoals.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
-from tests.sb3_manygoals.checkpoint.trees import assert_same, sample
+from tests.sb3_manygoals.checkpoint.trees import Call, assert_same, sample
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
@@ -62,19 +62,12 @@ def test_missing_and_foreign_files_and_other_formats_are_refused(saved):
         assert "of another format: this version reads 'sb3-manygoals checkpoint 5'" in refusal(saved)
 
 
-class Hostile:
-    def __reduce__(self):
-        return os.mkdir, (self.marker,)
-
-    def __init__(self, marker):
-        self.marker = str(marker)
-
-
 def test_nothing_in_a_file_is_executed_whatever_its_hash(saved, tmp_path):
     marker = tmp_path / "executed"
-    pickle.loads(pickle.dumps(Hostile(marker)))
+    hostile = Call(os.mkdir, (str(marker),))
+    pickle.loads(pickle.dumps(hostile))
     marker.rmdir()
-    for tree in (Hostile(marker), {"tree": Hostile(marker), "objects": []}):
+    for tree in (hostile, {"tree": hostile, "objects": []}):
         for save in (th.save, lambda tree, path: path.write_bytes(pickle.dumps(tree))):
             save(tree, saved)
             saved = signed(saved)

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv
 
 from gym_twoRooms import TwoRoomsSwitchVectorEnv
-from sb3_manygoals import GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from tests.sb3_manygoals.checkpoint.kinds import ENVIRONMENTS, MODES, Driver, corridor
 from tests.sb3_manygoals.checkpoint.trees import assert_same
+from tests.sb3_manygoals.goals.test_wrappers import wrapped
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -111,13 +110,7 @@ def test_what_cannot_be_saved_of_infos_is_left_out_with_a_warning(vector):
         def step(self, action):
             return *super().step(action)[:4], {"cell": self.cell, "odd": object()}
 
-    def begin():
-        going_on = {"reset_worlds": False, "max_episode_steps": 2}
-        if vector:
-            return VecGoalBufferWrapper(DummyVecEnv([Odd]), **going_on)
-        return DummyVecEnv([lambda: GoalBufferWrapper(Odd(), **going_on)])
-
-    first, again = begin(), begin()
+    first, again = (wrapped(vector, Odd, reset_worlds=False, max_episode_steps=2) for _ in range(2))
     first.reset()
     for _ in range(60):
         first.step(np.array([1]))

@@ -1,5 +1,3 @@
-"""Environments that cannot be restored are refused by name."""
-
 import gymnasium as gym
 import numpy as np
 import pytest

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sb3_manygoals.checkpoint import CheckpointError, copy_tree, tree
-from tests.sb3_manygoals.checkpoint.trees import assert_same, sample
+from tests.sb3_manygoals.checkpoint.trees import Call, assert_same, sample
 
 DTYPES = ["?", "u1", "i1", "<u2", ">i4", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16", "<U3", "S4", "<M8[ns]", "<m8[25s]"]
 TENSORS = [th.bool, th.uint8, th.uint16, th.int64, th.float16, th.bfloat16, th.float32, th.float64, th.complex64]
@@ -150,14 +150,6 @@ endless.append(endless)
 def test_other_things_are_refused_with_their_place_and_type(value, words):
     with pytest.raises(CheckpointError, match=words):
         copy_tree({"agent": [value]})
-
-
-class Call:
-    def __init__(self, *call):
-        self.call = call
-
-    def __reduce__(self):
-        return self.call
 
 
 MEMORY = th.zeros(16, dtype=th.uint8)

@@ -52,6 +52,16 @@ def assert_same(left, right, where="", ignore=TIMES, seen=None):
         assert left == right, where
 
 
+class Call:
+    """When it is unpickled, something is called."""
+
+    def __init__(self, *call):
+        self.call = call
+
+    def __reduce__(self):
+        return self.call
+
+
 def sample(seed=0):
     """A small tree; of another seed, with other numbers."""
     rng = np.random.default_rng(seed)

@@ -12,9 +12,8 @@ from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 
 PIXELS = spaces.Box(0, 255, (2, 2), np.uint8)
 # few values, so that batches repeat themselves
-batches = st.lists(arrays(np.uint8, (2, 2), elements=st.integers(0, 1)), max_size=30).map(
-    lambda rows: np.array(rows, np.uint8).reshape(-1, 2, 2)
-)
+pictures = st.lists(arrays(np.uint8, (2, 2), elements=st.integers(0, 1)), max_size=30)
+batches = pictures.map(lambda rows: np.array(rows, np.uint8).reshape(-1, 2, 2))
 
 
 @given(st.lists(batches, max_size=4), st.integers(1, 20))
@@ -73,9 +72,8 @@ def test_held_out_observations_never_become_goals(batch, held_out):
 def test_a_full_buffer_says_once_which_limit_to_raise():
     buffer = GoalBuffer(spaces.Discrete(9), capacity=2, held_out=np.array([8]))
     buffer.add(np.array([0, 1, 8, 1]))  # nothing is dropped yet
-    with pytest.warns(
-        RuntimeWarning, match="2 goals are known, no more are kept.*raise capacity, of the goal buffer"
-    ) as warned:
+    message = "2 goals are known, no more are kept.*raise capacity, of the goal buffer"
+    with pytest.warns(RuntimeWarning, match=message) as warned:
         buffer.add(np.array([2, 3]))
     assert warned[0].filename == __file__  # it points to who asked
     buffer.add(np.array([4]))

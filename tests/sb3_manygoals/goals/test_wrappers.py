@@ -182,9 +182,8 @@ def test_around_the_vector_is_the_same_as_around_each(deadly, base, reset_worlds
 
 
 def test_without_resets_the_world_goes_on():
-    venv = VecGoalBufferWrapper(
-        VecFrameStack(DummyVecEnv([lambda: Corridor(length=5, image=True, start=0)]), 2), max_episode_steps=2
-    )
+    stacked = VecFrameStack(DummyVecEnv([lambda: Corridor(length=5, image=True, start=0)]), 2)
+    venv = VecGoalBufferWrapper(stacked, max_episode_steps=2)
     assert venv.goal_tracker.reset_worlds is False
     venv.reset()
     _, _, dones, _ = venv.step(np.array([RIGHT]))
@@ -194,7 +193,7 @@ def test_without_resets_the_world_goes_on():
     np.testing.assert_array_equal(obs["observation"][0, ..., -3:], Corridor(length=5, image=True).observation_of(2))
     np.testing.assert_array_equal(obs["observation"][0], infos[0]["terminal_observation"]["observation"])
     with pytest.raises(ValueError, match="reset_worlds=True needs a DummyVecEnv or SubprocVecEnv, got VecFrameStack"):
-        VecGoalBufferWrapper(venv.venv, reset_worlds=True)
+        VecGoalBufferWrapper(stacked, reset_worlds=True)
 
 
 def test_a_vectors_goals_can_be_set_and_a_monitors_episodes_are_kept_apart():

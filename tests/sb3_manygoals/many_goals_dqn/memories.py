@@ -1,5 +1,3 @@
-"""Small replay memories for tests."""
-
 import numpy as np
 from gymnasium import spaces
 

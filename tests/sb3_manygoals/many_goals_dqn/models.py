@@ -1,5 +1,3 @@
-"""Small models for tests."""
-
 import numpy as np
 import torch as th
 from torch import nn

@@ -1,5 +1,3 @@
-"""What ManyGoalsDQN refuses."""
-
 import re
 
 import gymnasium as gym
@@ -15,6 +13,8 @@ from tests.sb3_manygoals.many_goals_dqn.models import CELLS, make_model
 from tests.sb3_manygoals.worlds import Corridor
 
 SPACE = Corridor().observation_space
+HELD_OUT = GoalBufferWrapper(Corridor(), GoalBuffer(SPACE, held_out=CELLS[:1]))
+VECTOR = VecGoalBufferWrapper(make_vec_env(Corridor, 1))
 SHIFTED = gym.wrappers.TransformAction(Corridor(), lambda a: a - 1, spaces.Discrete(3, start=1))
 COUNT, SHARE, POSITIVE = "a whole number, at least 1", "a number in [0, 1]", "a number in (0, inf)"
 
@@ -95,27 +95,15 @@ def in_replay(env=None, **kwargs):
             "needs the UniformSelector, as goals are forgotten, got <sb3",
         ),
         (in_replay(goal_wrapper_kwargs={"goal_buffer": GoalBuffer(SPACE)}), ValueError, "goal_buffer must not be given"),
-        (in_replay(GoalBufferWrapper(Corridor(), GoalBuffer(SPACE, held_out=CELLS[:1]))), ValueError, "held-out"),
-        (
-            lambda: make_model().learn(30).set_env(GoalBufferWrapper(Corridor(), GoalBuffer(SPACE, held_out=CELLS[:1]))),
-            ValueError,
-            "env has a goal buffer of its own",
-        ),
+        (in_replay(HELD_OUT), ValueError, "held-out"),
+        (lambda: make_model().learn(30).set_env(HELD_OUT), ValueError, "env has a goal buffer of its own"),
         (
             lambda: make_model(GoalBufferWrapper(Corridor()), goal_wrapper_kwargs={"max_episode_steps": 5}),
             ValueError,
             "goal_wrapper_kwargs ['max_episode_steps'] given, but env pursues goals already",
         ),
-        (
-            lambda: make_model(VecFrameStack(VecGoalBufferWrapper(make_vec_env(Corridor, 1)), 2)),
-            ValueError,
-            "a wrapper around the goal wrapper changes observations",
-        ),
-        (
-            lambda: make_model(VecNormalize(VecGoalBufferWrapper(make_vec_env(Corridor, 1)), norm_obs_keys=["observation"])),
-            ValueError,
-            "VecNormalize is not supported",
-        ),
+        (lambda: make_model(VecFrameStack(VECTOR, 2)), ValueError, "a wrapper around the goal wrapper changes observations"),
+        (lambda: make_model(VecNormalize(VECTOR, norm_obs_keys=["observation"])), ValueError, "VecNormalize is not supported"),
         (lambda: make_model().predict(CELLS[0]), ValueError, 'a dict with "observation" and "desired_goal", got ndarray'),
         (
             lambda: make_model().predict({"observation": CELLS[:3], "desired_goal": CELLS[:1]}),

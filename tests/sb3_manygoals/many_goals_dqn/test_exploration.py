@@ -11,9 +11,8 @@ from sb3_manygoals.many_goals_dqn.exploration import CountBonus
 from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, add, filled, shares_of
 
 N, A = 6, 3
-moves = st.lists(
-    st.tuples(st.integers(0, N - 1), st.integers(0, A - 1), st.integers(0, N - 1), st.booleans()), min_size=1, max_size=30
-)
+cells, actions = st.integers(0, N - 1), st.integers(0, A - 1)
+moves = st.lists(st.tuples(cells, actions, cells, st.booleans()), min_size=1, max_size=30)
 
 
 def looped(modelled, later, sweeps, discount):

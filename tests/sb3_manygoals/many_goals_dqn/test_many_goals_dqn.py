@@ -60,10 +60,8 @@ def test_environments_that_cannot_share_a_goal_buffer_are_refused():
 
 
 def _minigrid():
-    pytest.importorskip("minigrid")  # from Python 3.11
-    from minigrid.wrappers import ImgObsWrapper, RGBImgObsWrapper
-
-    return ImgObsWrapper(RGBImgObsWrapper(gym.make("MiniGrid-Empty-5x5-v0")))
+    wrappers = pytest.importorskip("minigrid.wrappers")  # from Python 3.11
+    return wrappers.ImgObsWrapper(wrappers.RGBImgObsWrapper(gym.make("MiniGrid-Empty-5x5-v0")))
 
 
 @pytest.mark.parametrize(

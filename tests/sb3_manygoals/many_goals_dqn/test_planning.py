@@ -20,9 +20,8 @@ NEVER = STEP_REWARD / (1 - GAMMA)
 HORIZON = NEVER + (GOAL_REWARD - NEVER) * np.exp(-3)
 CHAIN = [(cell, 1, cell + 1, False) for cell in range(40)]
 
-steps = st.lists(
-    st.tuples(st.integers(0, N - 1), st.integers(0, A - 1), st.integers(0, N - 1), st.booleans()), min_size=1, max_size=60
-)
+cells, actions = st.integers(0, N - 1), st.integers(0, A - 1)
+steps = st.lists(st.tuples(cells, actions, cells, st.booleans()), min_size=1, max_size=60)
 
 
 def goals_of(cells, **kwargs):
@@ -212,9 +211,8 @@ def test_a_draw_of_goals_is_planned_as_if_all_were_and_others_take_their_turn(tr
         ids = np.arange(N)
         found, expected = (each.action_values(np.arange(len(buffer.states)), ids) for each in (plan, all_goals))
         assert np.isnan(np.delete(found, plan.goal_ids, axis=1)).all()
-        np.testing.assert_allclose(
-            *(np.nan_to_num(each[:, plan.goal_ids], nan=HORIZON) for each in (found, expected)), atol=0.02
-        )
+        both = (np.nan_to_num(each[:, plan.goal_ids], nan=HORIZON) for each in (found, expected))
+        np.testing.assert_allclose(*both, atol=0.02)
         assert set(ids[plan.best_actions(np.zeros(N, np.int64), ids) >= 0]) <= set(plan.goal_ids)
         assert 1 <= plan.rotate() <= n_planned
     assert len(seen) > n_planned
@@ -222,9 +220,8 @@ def test_a_draw_of_goals_is_planned_as_if_all_were_and_others_take_their_turn(tr
 
 @pytest.mark.parametrize("sweeps", [0, 1])
 def test_where_nothing_is_left_to_chance_breadth_first_search_finds_the_values_without_sweeps(sweeps):
-    grid = [
-        (cell, a, cell + move, False) for cell in range(36) for a, move in enumerate((1, -1, 6, -6)) if 0 <= cell + move < 36
-    ]
+    moves = [(cell, action, cell + move) for cell in range(36) for action, move in enumerate((1, -1, 6, -6))]
+    grid = [(cell, action, there, False) for cell, action, there in moves if 0 <= there < 36]
     plan, buffer = planned(grid, range(36), 100)
     drawn = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, sweeps, 5 * 36 * 35)
     drawn.refresh(buffer, goals_of(range(36)))

@@ -92,13 +92,11 @@ def test_numbers_stand_for_whole_observations_until_the_table_has_no_room(moves,
     buffer, numbered = buffers
     n_cells = len(np.unique(moves))
     assert (buffer.whole, numbered.whole) == (n_cells > capacity, False)
-    np.testing.assert_array_equal(
-        kept(buffer), np.array(expected)[-8:].swapaxes(0, 1)[:, np.argsort(np.arange(len(expected))[-8:] % 8)]
-    )
+    rows = np.argsort(np.arange(len(expected))[-8:] % 8)
+    np.testing.assert_array_equal(kept(buffer), np.array(expected)[-8:].swapaxes(0, 1)[:, rows])
     batch = buffer.sample(200)
-    assert set(zip(*(array.tolist() for array in (batch.observations, batch.next_observations)), strict=True)) <= {
-        pair for step in moves for pair in step
-    }
+    drawn = set(zip(batch.observations.tolist(), batch.next_observations.tolist(), strict=True))
+    assert drawn <= {pair for step in moves for pair in step}
     np.testing.assert_array_equal(batch.next_ids, batch.next_observations)
     if (numbered.numbers[: numbered.size()] != UNKNOWN).all(axis=2).any():
         assert set(numbered.sample(200).next_observations.tolist()) <= set(numbered.states.observations.tolist())

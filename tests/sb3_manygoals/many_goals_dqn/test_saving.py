@@ -1,5 +1,3 @@
-"""ManyGoalsDQN saved and loaded."""
-
 import numpy as np
 import pytest
 import torch as th

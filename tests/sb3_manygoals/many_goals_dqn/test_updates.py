@@ -8,16 +8,8 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 
 from sb3_manygoals.many_goals_dqn import ManyGoalsSamples, PlannedTargets, TDTargets
 from sb3_manygoals.many_goals_dqn.targets import Draw
-from tests.sb3_manygoals.many_goals_dqn.models import (
-    CELLS,
-    PLAIN,
-    gradient,
-    make_model,
-    moved,
-    n_mastered,
-    parameters,
-    td_model,
-)
+from tests.sb3_manygoals.many_goals_dqn import models
+from tests.sb3_manygoals.many_goals_dqn.models import CELLS, PLAIN, gradient, make_model, moved, parameters, td_model
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -60,7 +52,7 @@ def test_the_update_is_the_brute_force_loop_over_pairs(head, masked):
 def test_it_learns_every_goal_of_a_corridor():
     targets = {"goal_sampling": "batch", "update_interval": 50, "initial_value": 0.0}
     model = td_model(Corridor(length=7), targets=targets, goal_wrapper_kwargs={"max_episode_steps": 15})
-    assert n_mastered(model.learn(1_000)) >= 45  # of 49
+    assert models.n_mastered(model.learn(1_000)) >= 45  # of 49
 
 
 @pytest.mark.parametrize("head", ["bilinear", "distance"])
@@ -86,7 +78,7 @@ def test_with_the_default_network_it_learns_every_goal_at_any_scale_of_rewards(g
     rewards = {"goal_reward": goal, "step_reward": step, "max_episode_steps": 15}
     targets = {"target_class": TDTargets, "target_kwargs": {"update_interval": 50}}
     model = make_model(Corridor(7), goal_wrapper_kwargs=rewards, **targets)
-    assert n_mastered(model.learn(1_200)) >= 47  # of 49
+    assert models.n_mastered(model.learn(1_200)) >= 47  # of 49
 
 
 def test_target_updates_keep_their_interval_with_any_number_of_environments():

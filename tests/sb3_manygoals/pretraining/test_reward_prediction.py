@@ -1,5 +1,3 @@
-"""Prediction of the sign of rewards."""
-
 import gymnasium as gym
 import numpy as np
 import pytest
