@@ -144,6 +144,8 @@ def planned_actions(model: ReplayModel, rewards: NDArray[np.float64], gamma: flo
         before, values = values, found.max(axis=1)
         if (values - before).max() <= _TOLERANCE * rewards.max():
             break
+    else:
+        warnings.warn(f"the values of the task were still changing after {_SWEEPS} sweeps of its plan", stacklevel=4)
     return np.where(values > 0.0, found.argmax(axis=1), -1)
 
 

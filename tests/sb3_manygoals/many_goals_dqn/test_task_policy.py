@@ -111,6 +111,12 @@ def test_planned_actions_are_as_good_as_the_best_of_all_policies(seed):
     assert nowhere.tolist() == [-1] * n
 
 
+def test_a_plan_of_a_task_that_takes_too_long_is_a_warning(treasure, monkeypatch):
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.task_policy._SWEEPS", 3)
+    with pytest.warns(UserWarning, match="still changing after 3 sweeps"):
+        treasure.task_policy()
+
+
 def test_a_reward_that_ends_nothing_is_stayed_at_by_the_plan_too():
     model = taught(Paid({8: 1.0}, ()), 1_500)
     with pytest.warns(UserWarning, match="stays there if it can"):
