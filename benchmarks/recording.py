@@ -52,8 +52,7 @@ class RunConfig(ABC):
     checkpoint_minutes: float = 5.0
     """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
     resume: Path | None = None
-    """Folder of a run to go on with, from its newest checkpoint, or from the start if it has none. All other options are by
-    default those of that run."""
+    """Folder of a run to go on with, from its newest checkpoint or the start. Options are by default those of that run."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
@@ -89,6 +88,8 @@ def open_folder(config: RunConfig, name: str) -> Path:
     folder = config.resume or create(config.output, name)
     if config.resume is None:
         write_config(folder, config)
+    elif config.seed != (begun := config.saved(folder)).seed:
+        raise SettingError(f"seed must be {begun.seed}, as the run in {folder} was begun with it, got {config.seed}")
     print(f"writing to {folder}")
     return folder
 

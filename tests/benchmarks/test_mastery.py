@@ -195,6 +195,7 @@ def test_arguments_reach_the_class():
         ("--map nofile", "error: map must be one of paper, small, locks, warehouse, mansion, or a file, got 'nofile'"),
         ("--resume nowhere", "error: --resume:"),
         ("--resume cut-short", "is not the folder of a run"),
+        ("--resume damaged --seed 3", "error: seed must be 0, as the run in damaged was begun with it, got 3"),
         ("--resume damaged", "each of the 1 checkpoints is damaged"),
     ],
 )
