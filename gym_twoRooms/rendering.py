@@ -54,8 +54,7 @@ def write(mdp: TwoRoomsMDP, state: int) -> str:
     for block in mdp.blocks[state]:
         symbols[block] = BLOCK
     symbols[mdp.agent[state]] = AGENT
-    rows = range(0, len(symbols), layout.width)
-    return "\n".join("".join(symbols[start : start + layout.width]) for start in rows)
+    return "\n".join("".join(symbols[start : start + layout.width]) for start in range(0, len(symbols), layout.width))
 
 
 @lru_cache(maxsize=16)

@@ -223,8 +223,7 @@ class MasteryCallback(BaseCallback):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: when it measured last, and the seconds of training"""
-        seconds = self.training_seconds + time.perf_counter() - self._resumed
-        return {"last_step": self._last_step, "training_seconds": seconds}
+        return {"last_step": self._last_step, "training_seconds": self.training_seconds + time.perf_counter() - self._resumed}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: of :meth:`get_checkpoint_state`; training goes on without a measurement before it"""

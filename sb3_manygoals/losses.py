@@ -37,8 +37,7 @@ def pairwise_td_targets(
     if next_action_mask is not None:
         next_q = next_q.masked_fill(~next_action_mask[:, None, :], -th.inf)
     targets = step_reward + gamma * next_q.amax(dim=2)
-    targets = targets.masked_fill(terminated[:, None], step_reward / (1.0 - gamma))
-    return targets.masked_fill(achieved, goal_reward)
+    return targets.masked_fill(terminated[:, None], step_reward / (1.0 - gamma)).masked_fill(achieved, goal_reward)
 
 
 def near_weights(

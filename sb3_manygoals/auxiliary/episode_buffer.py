@@ -277,8 +277,7 @@ class EpisodeBuffer:
 def _place(numbers: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
     """The part each number falls into, and the place there; parts are given by where they end."""
     parts = np.searchsorted(ends, numbers, side="right")
-    begins = np.concatenate([[0], ends[:-1]])
-    return parts, numbers - begins[parts]
+    return parts, numbers - np.concatenate([[0], ends[:-1]])[parts]
 
 
 def _pack(segments: Sequence[_Segment]) -> dict[str, Any]:

@@ -97,8 +97,7 @@ def pixel_control_losses(
     """
     returns, targets = q[:, -1].detach().amax(dim=1).masked_fill(terminated[:, None, None], 0.0), th.empty_like(changes)
     for step in reversed(range(changes.shape[1])):
-        returns = th.where(valid[:, step, None, None], changes[:, step] + gamma * returns, returns)
-        targets[:, step] = returns
+        targets[:, step] = returns = th.where(valid[:, step, None, None], changes[:, step] + gamma * returns, returns)
     index = actions[:, :, None, None, None].expand(-1, -1, 1, *q.shape[3:])
     errors = targets - q[:, :-1].gather(2, index).squeeze(2)
     return 0.5 * errors.square().sum(dim=(2, 3)) * valid

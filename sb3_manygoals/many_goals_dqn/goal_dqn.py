@@ -238,6 +238,12 @@ class GoalDQN(GoalAlgorithm, DQN):
     def _moves(self) -> int:
         return sum(tracker.n_moves for tracker in self._trackers)
 
+    def get_parameters(self) -> dict[str, dict[str, Any]]:
+        found = super().get_parameters()
+        if isinstance(getattr(self, "targets", None), PlannedTargets):  # plans do not update it, whoever loads may bootstrap
+            found["policy"].update({f"q_net_target.{name}": value for name, value in self.policy.q_net.state_dict().items()})
+        return found
+
     def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
         """:param path: of an ``.npz`` file for the known goals, which ``save`` leaves out, as it does the replay memory"""
         assert self.goal_buffer is not None, "no goals yet: the model has no environment"

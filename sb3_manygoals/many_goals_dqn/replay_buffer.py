@@ -216,8 +216,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         keys, counts = self._counted
         new, self._fresh = np.frombuffer(self._fresh, dtype=np.int64), arrays.array("q")
         keys, place = np.unique(np.concatenate([keys, new]), return_inverse=True)
-        counts = np.bincount(place, weights=np.concatenate([counts, np.ones(len(new))])).astype(np.int64)
-        self._counted = keys, counts
+        self._counted = keys, np.bincount(place, weights=np.concatenate([counts, np.ones(len(new))])).astype(np.int64)
 
     def outcomes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """

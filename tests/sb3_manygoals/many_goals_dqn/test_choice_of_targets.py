@@ -90,6 +90,14 @@ def test_a_target_network_begins_as_the_network_that_has_learned_plans():
         assert one.equal(two)
 
 
+def test_a_saved_planner_loaded_to_bootstrap_begins_with_what_it_learned(tmp_path):
+    make_model(target_class=PlannedTargets).learn(60).save(tmp_path / "model")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", Corridor(), target_class=TDTargets)
+    assert isinstance(loaded.targets, TDTargets)
+    for one, two in zip(loaded.q_net.parameters(), loaded.q_net_target.parameters(), strict=True):
+        assert one.equal(two)
+
+
 def test_a_choice_is_reviewed_when_steps_are_counted_from_0_again():
     model = choosing(Changing(lambda time: time > 100)).learn(60)
     model._reviewed = 10_000, *model._reviewed[1:]  # as after a long run
