@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import subprocess
@@ -18,13 +19,16 @@ from benchmarks.worlds import SettingError
 
 Command = tuple[str, ...]
 
+GRACE = 20.0
+"""Seconds that a step told to end has to write its checkpoint."""
+
 
 @dataclass(frozen=True)
 class GPUConfig:
     """Carry out the steps in order of worth, the runs of a step side by side, each until it ends or the minutes are over."""
 
     minutes: float = 30.0
-    """For all steps."""
+    """For all steps; what still runs then is told to end, and killed 20 seconds later."""
     device: str = "cuda"
     """Where the networks live; cpu for a rehearsal."""
     scale: float = 1.0
@@ -61,29 +65,32 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
         for a, b, c in left_open
     )
     curve = ("--eval-freq", str(max(300, int(10_000 * config.scale))))
-    mansion = ("--map", "mansion", "--most-goals", "300", "--eval-steps", "400")
     return {
         "tests": [("pytest", "-q", "-k", "cuda or gpu", "tests/sb3_manygoals")],
         "update": [("benchmarks", "speed-update", "--threads", "1", "--rounds", "3", "--output", str(runs))],
         "default": [mastery("default", 200_000, "--most-goals", "1000", *curve)],
         "recipe": [mastery("paper", 3_000_000, "--most-goals", "1000", "--agent-kwargs", json.dumps(a)) for a in arguments],
-        "mansion": [mastery("large", 32_250_000, *mansion)],
+        "mansion": [mastery("large", 32_250_000, "--map", "mansion", "--most-goals", "300", "--eval-steps", "400")],
     }
 
 
 def _side_by_side(folder: Path, step: str, commands: list[Command], until: float) -> list[dict[str, str]]:
-    began, running = time.monotonic(), []
-    for number, command in enumerate(commands):
+    began, running, rows = time.monotonic(), [], []
+    for number, command in enumerate(commands if began < until else []):
         with (folder / f"{step}-{number}.txt").open("w", encoding="utf-8") as log:
             running.append(subprocess.Popen([sys.executable, "-m", *command], stdout=log, stderr=subprocess.STDOUT))
-    rows = []
-    for command, process in zip(commands, running, strict=True):
-        try:
-            status = f"exit {process.wait(max(0.0, until - time.monotonic()))}"
-        except subprocess.TimeoutExpired:
-            process.terminate()  # a run writes a checkpoint then, so that it can go on
-            status = f"out of time, exit {process.wait()}"
-        seconds = f"{time.monotonic() - began:.1f}"
-        rows.append({"step": step, "command": " ".join(command), "seconds": seconds, "status": status})
+    for command, process in itertools.zip_longest(commands, running):
+        how = "no time left" if process is None else _ended(process, until, running)
+        rows.append({"step": step, "command": " ".join(command), "seconds": f"{time.monotonic() - began:.1f}", "status": how})
         print(", ".join(rows[-1].values()))
     return rows
+
+
+def _ended(process: subprocess.Popen[bytes], until: float, running: list[subprocess.Popen[bytes]]) -> str:
+    for late, last in (("", until), ("out of time, ", until + GRACE)):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return f"{late}exit {process.wait(max(0.0, last - time.monotonic()))}"
+        for each in running:
+            each.terminate()  # a run writes a checkpoint then, so that it can go on
+    process.kill()
+    return f"{late}exit {process.wait()}"

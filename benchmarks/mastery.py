@@ -148,15 +148,9 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
             curve.add([point.step, f"{point.training_seconds:.1f}", *(f"{value:.4f}" for value in values)])
 
         assert config.eval_freq is not None
+        worlds, goals = TabularVectorEnv(tables, len(some)), tables.observations[states[some]]
         callback = MasteryCallback(
-            TabularVectorEnv(tables, len(some)),
-            tables.observations[states[some]],
-            config.eval_freq,
-            config.eval_steps,
-            config.eval_epsilon,
-            note,
-            seed=config.seed,
-            verbose=1,
+            worlds, goals, config.eval_freq, config.eval_steps, config.eval_epsilon, note, seed=config.seed, verbose=1
         )
     extras = {"mastery": callback, "mastery.csv": curve}
     recording.train(config, evaluated.model, config.total_steps, folder, [callback], extras, log_interval=200)

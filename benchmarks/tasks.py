@@ -92,7 +92,7 @@ class TaskWorld(World):
     task: str | None = None
 
     def __post_init__(self) -> None:
-        if self.is_two_rooms != (self.task is not None) or self.task not in (None, *TASKS):
+        if self.task not in (TASKS if self.is_two_rooms else [None]) or (self.is_two_rooms and self.id != TOLD_WORLD):
             raise SettingError(f"task must be one of {'; '.join(TASKS)} in {TOLD_WORLD}, none elsewhere, got {self.task!r}")
 
     def make(self, **options: Any) -> gym.Env[Any, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pandas as pd
 import torch as th
 from numpy.typing import NDArray
 
@@ -108,8 +109,6 @@ class ToldTasksConfig:
 
     def run(self) -> Path:
         """Write a row for each task: the mean discounted return over all states where it is not done, exactly."""
-        import pandas as pd
-
         th.set_num_threads(1)
         model = load_pretrained(WORLD) if self.agent is None else _load(self.agent)
         mdp: TwoRoomsMDP = gym.make(WORLD).unwrapped.mdp  # type: ignore[attr-defined]

@@ -27,12 +27,15 @@ def test_every_step_is_a_command_that_exists(tmp_path, monkeypatch):
 
 def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, capsys):
     long = ("timeit", "-n1", "-r1", "import time; time.sleep(60)")
-    monkeypatch.setattr(gpu, "steps", lambda config, runs: {"quick": [("this",)], "slow": [long] * 2})
+    deaf = (*long[:3], "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)", long[3])
+    monkeypatch.setattr(gpu, "steps", lambda config, runs: {"quick": [("this",)], "slow": [long, deaf], "late": [("this",)]})
+    monkeypatch.setattr(gpu, "GRACE", 1.0)
     began = time.monotonic()
     folder = GPUConfig(minutes=0.05, device="cpu", output=tmp_path).run()
     assert time.monotonic() - began < 20
-    ended = [(row["step"], row["status"].split(",")[0]) for row in rows_of(folder / "gpu.csv")]
-    assert ended == [("quick", "exit 0")] + [("slow", "out of time")] * 2
+    ended = [row["status"] for row in rows_of(folder / "gpu.csv")]
+    assert ended == ["exit 0", "out of time, exit -15", "out of time, exit -9", "no time left"]
+    assert not (folder / "late-0.txt").exists()
     assert "Beautiful is better than ugly." in (folder / "quick-0.txt").read_text()
     assert (folder / "config.json").exists()
 

@@ -126,9 +126,9 @@ def test_a_task_of_two_rooms_is_a_world(tmp_path):
     options = ["--task", "agent in the door", "--agent", "a2c", "--total-steps", "40", "--eval-freq", "40"]
     printed("tasks", "--world", WORLD, *options, "--eval-episodes", "1", "--output", str(tmp_path))
     printed("report", str(tmp_path), "--output", str(tmp_path / "page.html"))
-    done = command("tasks", "--world", WORLD, "--task", "to fly")
-    assert done.returncode == 1
-    assert "task must be one of agent above" in done.stderr
+    for name, task in ((WORLD, "to fly"), ("TwoRoomsSwitchSmall-v0", "agent above")):
+        done = command("tasks", "--world", name, "--task", task)
+        assert (done.returncode, "task must be one of agent above" in done.stderr) == (1, True)
     assert "agent_kwargs {bad cannot be built" in command("tasks", "--agent", "ppo", "--agent-kwargs", "{bad").stderr
     assert "agent must be the folder of a finished run of mastery" in command("told-tasks", "--agent", "nowhere").stderr
 
