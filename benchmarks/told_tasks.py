@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,13 @@ import torch as th
 from numpy.typing import NDArray
 
 import gym_twoRooms  # noqa: F401 - registers its worlds
+from benchmarks.agents.mastery import make
+from benchmarks.mastery import MasteryConfig
 from benchmarks.worlds import SettingError
 from gym_twoRooms.mdp import TwoRoomsMDP
 from gym_twoRooms.oracle import transition_matrices
-from sb3_manygoals import ManyGoalsDQN
+from sb3_manygoals import ManyGoalsDQN, PlannedTargets
+from sb3_manygoals.checkpoint import read_newest
 from sb3_manygoals.pretrained import load_pretrained
 
 WORLD = "TwoRoomsSwitch-v0"
@@ -103,35 +107,45 @@ class ToldTasksConfig:
     """Tell one agent of the paper's map twenty tasks, and compare its returns with the best possible ones."""
 
     agent: Path | None = None
-    """Folder of a run of mastery in TwoRoomsSwitch-v0; by default the agent that comes with the package."""
+    """Folder of a run of mastery in TwoRoomsSwitch-v0; by default the agent that comes with the package, without a memory."""
     output: Path = Path("runs/told-tasks.csv")
     """Where the table is written."""
 
     def run(self) -> Path:
-        """Write a row for each task: the mean discounted return over all states where it is not done, exactly."""
+        """
+        Write a row for each task and way to act, by the network alone or by a plan in the replay memory: the mean discounted
+        return over all states where the task is not done, exactly.
+        """
         th.set_num_threads(1)
         model = load_pretrained(WORLD) if self.agent is None else _load(self.agent)
         mdp: TwoRoomsMDP = gym.make(WORLD).unwrapped.mdp  # type: ignore[attr-defined]
         matrices, rows = transition_matrices(mdp), []
-        for task in TASKS:
+        ways = ("network", "plan") if isinstance(model.targets, PlannedTargets) and self.agent is not None else ("network",)
+        for task, way in itertools.product(TASKS, ways):
             rewarded = rewarded_states(mdp, task)
-            policy = model.task_policy(lambda seen, rewarded=rewarded: rewarded[mdp.states_of(seen)], gamma=GAMMA)
+            told = rewarded[mdp.states_of(model.goal_buffer.observations)]  # type: ignore[union-attr]
+            policy = model.task_policy(told, gamma=GAMMA, planned=way == "plan")
             parts = np.array_split(np.arange(mdp.n_states), 20)
             actions = np.concatenate([policy.predict(mdp.observe(states))[0] for states in parts])
             best = returns(matrices, rewarded, GAMMA)[~rewarded].mean()
             ours = returns(matrices, rewarded, GAMMA, actions)[~rewarded].mean()
-            rows.append({"task": task, "rewarded": int(rewarded.sum()), "return": ours, "best": best, "ratio": ours / best})
-            print(f"{task}: {ours:.4f} of {best:.4f}, {ours / best:.4f}")
+            rows.append((task, rewarded.sum(), way, ours, best, ours / best))
+            print(f"{task}, {way}: {ours:.4f} of {best:.4f}, {ours / best:.4f}")
         self.output.parent.mkdir(parents=True, exist_ok=True)
-        table = pd.DataFrame(rows)
+        table = pd.DataFrame(rows, columns=["task", "rewarded", "policy", "return", "best", "ratio"])
         table.to_csv(self.output, index=False, float_format="%.4f")
-        print(f"{(table['ratio'] >= 0.95).sum()} of {len(table)} tasks at .95 of the best or more; written to {self.output}")
+        for way, ratios in table.groupby("policy")["ratio"]:
+            print(f"{way}: {(ratios >= 0.95).sum()} of {len(ratios)} tasks at .95 of the best or more")
+        print(f"written to {self.output}")
         return self.output
 
 
 def _load(folder: Path) -> ManyGoalsDQN:
-    if not (folder / "goals.npz").exists():
-        raise SettingError(f"agent must be the folder of a finished run of mastery, got {folder}")
-    model = ManyGoalsDQN.load(folder / "model.zip", gym.make(WORLD))
-    model.load_goal_buffer(folder / "goals.npz")
-    return model
+    newest = read_newest(folder / "checkpoints")
+    if newest is not None and (folder / "goals.npz").exists():
+        config = MasteryConfig.saved(folder)
+        model, _ = make(config, config.world, None)
+        if (config.env_id, config.map) == (WORLD, None) and isinstance(model, ManyGoalsDQN):
+            model.set_checkpoint_state(newest[1]["learner"])
+            return model
+    raise SettingError(f"agent must be the folder of a finished run of mastery in {WORLD} by ManyGoalsDQN, got {folder}")

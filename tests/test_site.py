@@ -9,15 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = (
-    "gym_twoRooms",
-    "sb3_manygoals",
-    "sb3_manygoals.auxiliary",
-    "sb3_manygoals.checkpoint",
-    "sb3_manygoals.goals",
-    "sb3_manygoals.many_goals_dqn",
-    "sb3_manygoals.pretraining",
-)
+INNER = ("auxiliary", "checkpoint", "goals", "many_goals_dqn", "pretraining")
+PACKAGES = ("gym_twoRooms", "sb3_manygoals", *(f"sb3_manygoals.{name}" for name in INNER))
 
 
 def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tmp_path):

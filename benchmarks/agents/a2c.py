@@ -113,12 +113,8 @@ def _two_rooms(config: Any, n_envs: int) -> VecEnv:
     return make_vec_env(make, n_envs, seed=config.seed)
 
 
-def _minigrid(config: A2CConfig, n_envs: int) -> VecEnv:
-    return make_vec_env(partial(worlds.minigrid, config.game, config.max_episode_steps), n_envs, seed=config.seed)
-
-
-def _minigrid_view(config: A2CConfig, n_envs: int) -> VecEnv:
-    return make_vec_env(partial(worlds.PartialView, config.game, config.max_episode_steps), n_envs, seed=config.seed)
+def _minigrid(make: Callable[..., Any], config: A2CConfig, n_envs: int) -> VecEnv:
+    return make_vec_env(partial(make, config.game, config.max_episode_steps), n_envs, seed=config.seed)
 
 
 def _minatar(config: A2CConfig, n_envs: int) -> VecEnv:
@@ -136,8 +132,8 @@ def _minatar_extractor() -> type[BaseFeaturesExtractor]:
 KINDS: dict[WorldName, Kind] = {
     "atari": Kind(_atari, n_stack=4, compress=True),
     "two_rooms": Kind(_two_rooms, cell=1),
-    "minigrid": Kind(_minigrid, compress=True, cell=worlds.TILE),
-    "minigrid_view": Kind(_minigrid_view, compress=True, cell=worlds.TILE),
+    "minigrid": Kind(partial(_minigrid, worlds.minigrid), compress=True, cell=worlds.TILE),
+    "minigrid_view": Kind(partial(_minigrid, worlds.PartialView), compress=True, cell=worlds.TILE),
     "minatar": Kind(_minatar, compress=True, cell=1, extractor=_minatar_extractor),
 }
 """One more needs a name, an entry here, and its defaults in ``WORLDS`` of the commands that it is for."""

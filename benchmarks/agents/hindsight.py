@@ -178,11 +178,7 @@ def make(worlds: Any, pursuit: Mapping[str, Any], seed: int, device: str, given:
                 f"{name} must be more than n_envs x max_episode_steps = {longest}, as only whole episodes are relabelled, "
                 f"got {settings[name]}"
             )
+    env = VecGoalBufferWrapper(worlds, **{"max_episode_steps": steps, "reset_worlds": True, **pursuit})
     return HindsightDQN(
-        "MultiInputPolicy",
-        VecGoalBufferWrapper(worlds, **{"max_episode_steps": steps, "reset_worlds": True, **pursuit}),
-        replay_buffer_class=ResumableHerReplayBuffer,
-        seed=seed,
-        device=device,
-        **settings,
+        "MultiInputPolicy", env, replay_buffer_class=ResumableHerReplayBuffer, seed=seed, device=device, **settings
     )

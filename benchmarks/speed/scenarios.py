@@ -115,14 +115,8 @@ def tiled_losses(model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor,
         next_q = model.q_net_target(batch.next_observations.repeat_interleave(n_goals, dim=0), tiled_goals)
     q = model.q_net(batch.observations.repeat_interleave(n_goals, dim=0), tiled_goals)
     taken = q.gather(1, batch.actions.repeat_interleave(n_goals)[:, None])
-    targets = pairwise_td_targets(
-        next_q.view(n_transitions, n_goals, -1),
-        batch.next_ids[:, None] == goal_ids,
-        batch.terminated,
-        model.gamma,
-        model.goal_reward,
-        model.step_reward,
-    )
+    reached, values = batch.next_ids[:, None] == goal_ids, (model.gamma, model.goal_reward, model.step_reward)
+    targets = pairwise_td_targets(next_q.view(n_transitions, n_goals, -1), reached, batch.terminated, *values)
     return pairwise_td_loss(taken.view(n_transitions, n_goals), targets)
 
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch as th
 
+from benchmarks import mastery, told_tasks
 from benchmarks.agents.hindsight import Rewarded
 from benchmarks.agents.rivals import HindsightPolicy, RivalPolicy, make
 from benchmarks.studies.tasks import PARTS, TasksStudyConfig
 from benchmarks.suite import Result
 from benchmarks.tasks import CURVE, Measure, TasksConfig, TaskWorld, evaluate
-from benchmarks.told_tasks import TASKS, WORLD, returns, rewarded_states
+from benchmarks.told_tasks import TASKS, WORLD, ToldTasksConfig, returns, rewarded_states
 from gym_twoRooms.oracle import transition_matrices
 from tests.benchmarks.command_line import command, printed, rows_of
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
@@ -131,6 +132,21 @@ def test_a_task_of_two_rooms_is_a_world(tmp_path):
         assert (done.returncode, "task must be one of agent above" in done.stderr) == (1, True)
     assert "agent_kwargs {bad cannot be built" in command("tasks", "--agent", "ppo", "--agent-kwargs", "{bad").stderr
     assert "agent must be the folder of a finished run of mastery" in command("told-tasks", "--agent", "nowhere").stderr
+
+
+def test_a_task_told_to_a_run_is_done_by_its_network_and_by_its_plan(tmp_path, monkeypatch):
+    monkeypatch.setattr(mastery, "_conclude", lambda *_: None)
+    monkeypatch.setattr(told_tasks, "TASKS", ("agent slipping, door open",))
+    small = '{"policy_kwargs": {"net_arch": [16]}}'
+    run = mastery.MasteryConfig(
+        total_steps=2_560, curve_goals=2, agent_kwargs=small, progress_bar=False, output=tmp_path
+    ).run()
+    found = {row["policy"]: float(row["return"]) for row in rows_of(ToldTasksConfig(run, tmp_path / "told.csv").run())}
+    assert found["network"] < found["plan"] < 0.9
+    settings = (run / "config.json").read_text()
+    (run / "config.json").write_text(settings.replace('"TwoRoomsSwitch-v0"', '"TwoRoomsSwitchSmall-v0"'))
+    with pytest.raises(ValueError, match="a finished run of mastery in TwoRoomsSwitch-v0 by ManyGoalsDQN"):
+        ToldTasksConfig(run).run()
 
 
 def test_the_comparison_has_medians_in_which_never_is_infinite():

@@ -80,10 +80,6 @@ def test_what_cannot_be_saved_is_refused_by_name(attribute, value, message):
     venv.close()
 
 
-def async_goals():
-    return VecGoalBufferWrapper(GymnasiumVecEnv(AsyncVectorEnv([stateful], autoreset_mode="Disabled")))
-
-
 def made(module, name):
     pytest.importorskip(module)
     return gym.make(name)
@@ -93,7 +89,10 @@ def made(module, name):
     ("make", "message"),
     [
         (lambda: 3, "env must be an environment, got int"),
-        (async_goals, "AsyncVectorEnv cannot be saved: use a SyncVectorEnv, or SB3's SubprocVecEnv of StatefulEnvs"),
+        (
+            lambda: VecGoalBufferWrapper(GymnasiumVecEnv(AsyncVectorEnv([stateful], autoreset_mode="Disabled"))),
+            "AsyncVectorEnv cannot be saved: use a SyncVectorEnv, or SB3's SubprocVecEnv of StatefulEnvs",
+        ),
         (lambda: made("minigrid", "BabyAI-GoToRedBall-v0"), r"GoToRedBall.instrs.env is a .*GoToRedBall"),
         (lambda: made("ale_py", "ALE/Pong-v5"), r"AtariEnv.ale is a .*ALEInterface, which cannot be saved"),
         (lambda: forked(corridor), r"put a StatefulEnv around each, outermost, as in .*\(\[lambda: Statef"),

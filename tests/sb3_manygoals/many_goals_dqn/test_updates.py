@@ -21,14 +21,8 @@ def test_the_update_is_the_brute_force_loop_over_pairs(head, masked):
     here, there = np.array([0, 1, 2, 5, 3]), np.array([1, 0, 2, 5, 4])
     actions, terminated = np.array([1, 0, 2, 1, 1]), np.array([False, False, False, True, False])
     allowed = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 0], [0, 0, 0], [0, 1, 0]], dtype=bool)
-    batch = ManyGoalsSamples(
-        th.tensor(CELLS[here]),
-        th.tensor(actions),
-        th.tensor(CELLS[there]),
-        th.tensor(model.goal_buffer.ids(CELLS[there])),
-        th.tensor(terminated),
-        th.tensor(allowed) if masked else None,
-    )
+    columns = CELLS[here], actions, CELLS[there], model.goal_buffer.ids(CELLS[there]), terminated
+    batch = ManyGoalsSamples(*map(th.tensor, columns), th.tensor(allowed) if masked else None)
     goals = np.array([1, 5, 2, 3])
     losses = model.targets.losses(Draw(batch, th.tensor(CELLS[goals]), th.tensor(model.goal_buffer.ids(CELLS[goals]))))
     total = th.zeros(())
