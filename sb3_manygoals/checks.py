@@ -27,6 +27,14 @@ def check_number(name: str, value: Any, interval: str) -> float:
     raise ValueError(f"{name} must be a number in {interval}, got {value!r}")
 
 
+def check_rewards(goal_reward: Any, step_reward: Any) -> tuple[float, float]:
+    """The rewards of transitions that reach their goal, and of others. A ValueError if the first is not the greater one."""
+    rewards = check_number("goal_reward", goal_reward, "(-inf, inf)"), check_number("step_reward", step_reward, "(-inf, inf)")
+    if not rewards[0] > rewards[1]:
+        raise ValueError(f"goal_reward must be greater than step_reward, got {goal_reward} and {step_reward}")
+    return rewards
+
+
 def check_game(value: str, games: Iterable[str]) -> str:
     """That of ``games`` which is meant by "MsPacman", "ms_pacman" or "ms pacman". A ValueError names those near."""
     known = {name.replace("_", ""): name for name in games}

@@ -59,10 +59,11 @@ class AllGoalsTable:
         :param states: s, shape (N,), as ``actions``, a, and ``next_states``, s'
         :param learning_rate: step size, in [0, 1]
         :param terminated: whether the environment itself ended, bool, shape (N,); None: nowhere
-        :raises ValueError: if there is no such state or action; then nothing has changed
+        :raises ValueError: if there is no such state, action or step size; then nothing has changed
         """
         _check_numbers(self.n_states, states=states, next_states=next_states)
         _check_numbers(self.n_actions, actions=actions)
+        check_number("learning_rate", learning_rate, "[0, 1]")
         terminated = np.zeros(len(states), dtype=np.bool_) if terminated is None else terminated
         change = np.empty(self.n_states, dtype=np.float32)
         # one by one, as a later transition builds on the values of an earlier one
@@ -180,6 +181,8 @@ class TabularAllGoals(GoalAlgorithm):
         if not is_goal_wrapped(env):
             known = GoalBuffer(env.observation_space, **self.goal_rules) if self.env is None else self._tracker.goal_buffer
             env = _with_room_for_all(env, {**self.goal_wrapper_kwargs, "goal_buffer": known})
+        elif self.env is None:
+            goal_trackers(self._wrap_env(env))[0].goal_buffer.check_held_out(self.goal_rules["held_out"])
         super().set_env(env, force_reset)
 
     @property
@@ -211,11 +214,11 @@ class TabularAllGoals(GoalAlgorithm):
         for row in np.flatnonzero(dones).tolist():
             next_states[row] = infos[row]["terminal_observation"]["observation"]
         self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-        rate, tracker = self.lr_schedule(self._current_progress_remaining), self._tracker
+        rate, tracker = self.lr_schedule(max(self._current_progress_remaining, 0.0)), self._tracker
         terminated = np.array([info["env_terminated"] for info in infos])
         rewards = tracker.goal_reward, tracker.step_reward
         self.table.update(last_obs["observation"], buffer_action, next_states, rate, self.gamma, *rewards, terminated)
-        self._last_obs = new_obs
+        self._last_obs, self._n_moves = new_obs, self._moves
 
     def dump_logs(self) -> None:
         """Write log data."""
@@ -243,6 +246,7 @@ class TabularAllGoals(GoalAlgorithm):
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """A CheckpointError if the state is of a model that was built in another way; this one may then be partly changed."""
+        self._n_moves = None
         set_algorithm_state(self, state["algorithm"])
         self._tracker.goal_buffer.set_checkpoint_state(state["goal_buffer"])
         self.rng = state["rng"]

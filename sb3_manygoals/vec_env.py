@@ -54,8 +54,8 @@ class GymnasiumVecEnv(VecEnv):
         self.autoreset_mode: AutoresetMode = mode
         super().__init__(vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space)
         self.metadata = dict(vector_env.metadata)
-        # SB3 keeps observations over the next step; such environments overwrite them.
-        self._must_copy = not getattr(vector_env.unwrapped, "copy", True)
+        # SB3 keeps observations over the next step; environments may overwrite them, unless they say that they copy
+        self._must_copy = not getattr(vector_env.unwrapped, "copy", False)
 
     @property
     def can_reset_single_envs(self) -> bool:

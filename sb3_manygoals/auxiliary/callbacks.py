@@ -22,7 +22,7 @@ from sb3_manygoals.auxiliary.losses import (
     reward_prediction_losses,
 )
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy, Task
-from sb3_manygoals.checks import check_count, check_number
+from sb3_manygoals.checks import check_count, check_number, check_rewards
 from sb3_manygoals.goals.buffer import identical
 from sb3_manygoals.guards import check_loss
 
@@ -221,7 +221,7 @@ class ManyGoalsCallback(AuxiliaryCallback):
     ) -> None:
         super().__init__(beta, n_steps=n_steps, **kwargs)
         self.gamma = check_number("gamma", gamma, "[0, 1)")
-        self.goal_reward, self.step_reward = goal_reward, step_reward
+        self.goal_reward, self.step_reward = check_rewards(goal_reward, step_reward)
         self.target_update_interval = check_count("target_update_interval", target_update_interval)
 
     def loss(self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator) -> th.Tensor:

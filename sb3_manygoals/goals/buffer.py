@@ -185,6 +185,13 @@ class GoalBuffer:
         """Capacity and held-out observations."""
         return {"capacity": self.capacity, "held_out": self._held_out.observations.copy()}
 
+    def check_held_out(self, observations: NDArray[Any]) -> None:
+        """A ValueError if some of these, shape ``(n, *observation_space.shape)``, are not held out here."""
+        missing = int((self._held_out.ids(observations) == UNKNOWN).sum())
+        if missing:
+            what = f"{missing} of {len(observations)} observations that the model held out are not in env's goal buffer"
+            raise ValueError(f"{what}: give it held_out=model.goal_rules['held_out']")
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """
         Write goals, their labels and held-out observations to an ``.npz`` file (no pickle), whose ending may be left out. A

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeVar
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -24,12 +25,23 @@ class GoalAlgorithm(OffPolicyAlgorithm):
 
     stream: ClassVar[int]
     rng: np.random.Generator
+    _n_moves: int | None = None  # of the environments, at the last transition
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """As SB3's, and of the learner's own generator."""
         super().set_random_seed(seed)
         # tagged, as environments use default_rng(seed) themselves
         self.rng = np.random.default_rng(None if seed is None else (seed, self.stream))
+
+    @property
+    def _moves(self) -> int:
+        assert self.env is not None, "a model without an environment cannot learn"
+        return sum(tracker.n_moves for tracker in goal_trackers(self.env))
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        if self._n_moves not in (None, self._moves):  # an evaluation, or an exception within a rollout
+            self._last_obs = None  # so that SB3 resets
+        return super()._setup_learn(*args, **kwargs)
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:

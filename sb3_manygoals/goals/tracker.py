@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sb3_manygoals import guards
 from sb3_manygoals.checkpoint.tree import check_same
-from sb3_manygoals.checks import check_count, check_number
+from sb3_manygoals.checks import check_count, check_rewards
 from sb3_manygoals.goals.buffer import GoalBuffer, identical
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 from sb3_manygoals.goals.table import UNKNOWN
@@ -63,13 +63,11 @@ class GoalTracker:
         goal_reward: float = 0.0,
         step_reward: float = -0.1,
         reset_worlds: ResetWorlds = "auto",
+        training: bool = True,
     ) -> None:
         if reset_worlds not in (True, False, "auto"):
             raise ValueError(f'reset_worlds must be True, False or "auto", got {reset_worlds!r}')
-        self.goal_reward = check_number("goal_reward", goal_reward, "(-inf, inf)")
-        self.step_reward = check_number("step_reward", step_reward, "(-inf, inf)")
-        if not goal_reward > step_reward:
-            raise ValueError(f"goal_reward must be greater than step_reward, got {goal_reward} and {step_reward}")
+        self.goal_reward, self.step_reward = check_rewards(goal_reward, step_reward)
         for name, value, kind in (("goal_buffer", goal_buffer, GoalBuffer), ("selector", selector, GoalSelector)):
             if value is not None and not isinstance(value, kind):
                 raise TypeError(f"{name} must be a {kind.__name__} or None, got {value!r}")
@@ -77,7 +75,7 @@ class GoalTracker:
         known = self.goal_buffer.observation_space
         if known != observation_space:
             raise ValueError(f"goal_buffer is for observations of {known}, the environment has {observation_space}")
-        self.n_envs, self.reset_worlds = n_envs, reset_worlds
+        self.n_envs, self.reset_worlds, self.training = n_envs, reset_worlds, training
         self.selector = UniformSelector() if selector is None else selector
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
         self.starts = Starts()
@@ -100,6 +98,10 @@ class GoalTracker:
         self.goal_buffer = goal_buffer
         self.desired_ids = goal_buffer.ids(self.desired_goals)
 
+    def ids_of(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """The goals' ids, shape ``(n,)``; in training, what was not met before becomes a goal."""
+        return self.goal_buffer.add(observations) if self.training else self.goal_buffer.ids(observations)
+
     def take_goal(self, options: dict[str, Any]) -> NDArray[Any] | None:
         """Take ``"goal"`` out of the options of a reset. A ValueError if it is no observation."""
         goal = options.pop("goal", None)
@@ -112,13 +114,13 @@ class GoalTracker:
         Begin an episode in every environment. ``move`` makes a random step everywhere and returns the observations, while all
         that was met is held out (Algorithm 1, line 2). Returns the current observations; a ValueError if no goal is found.
         """
-        ids = self.goal_buffer.add(observations)
+        ids = self.ids_of(observations)
         n_moves = 0
-        while len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
+        while self.training and len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
             if n_moves == _MAX_WANDERING:
                 raise ValueError(f"the goal buffer is still empty after {n_moves} random steps: all they met is held out")
             observations = move()
-            ids = self.goal_buffer.add(observations)
+            ids = self.ids_of(observations)
             n_moves += 1
         for row, goal in enumerate(goals):
             self.start(np.array([row]), ids[row : row + 1], goal)
@@ -166,8 +168,9 @@ class GoalTracker:
         self.steps += 1
         self.world_steps += 1
         self.n_moves += 1
-        ids = self.goal_buffer.add(observations)
-        self.goal_buffer.record(ids, env_rewards, env_terminated)
+        ids = self.ids_of(observations)
+        if self.training:
+            self.goal_buffer.record(ids, env_rewards, env_terminated)
         reached = ids == self.desired_ids
         # held-out observations have no id, nor do goals set by hand before they were met
         nameless = (ids == UNKNOWN) | (self.desired_ids == UNKNOWN)

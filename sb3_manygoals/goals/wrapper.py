@@ -9,6 +9,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
@@ -36,7 +38,8 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     episode terminates when the goal is reached and is truncated after ``max_episode_steps``; the environment's own ends end it
     too. ``reset(options={"goal": observation})`` sets the goal, other options go to the environment. ``info`` has the
     environment's ``env_reward``, ``env_terminated`` and ``env_truncated``, besides ``is_success``, ``goal_steps``, and the ids
-    ``achieved_goal_id`` and ``desired_goal_id`` (-1: not in the buffer).
+    ``achieved_goal_id`` and ``desired_goal_id`` (-1: not in the buffer). Around a Monitor, ``episode`` (return, length) is of
+    the goal episode, and the Monitor's entry becomes ``env_episode``.
 
     ``reset`` raises a ValueError if the goal is no observation, or none can be found; ``step`` if the observation has not the
     shape and kind of dtype of its space, or it or the reward is not finite.
@@ -46,7 +49,8 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     :param selector: rule that chooses goals, uniform if None
     :param settings: ``max_episode_steps`` (50), the paper's T; ``goal_reward`` (0.0) of the transition that reaches the goal,
         ``step_reward`` (-0.1) of every other one; ``reset_worlds``, whether the end of a goal episode resets the world,
-        "auto": if its starts are broad, and else only after 20 ``max_episode_steps``. ``reset`` with a seed or options does
+        "auto": if its starts are broad, and else only after 20 ``max_episode_steps``. ``reset`` with a seed or options does;
+        ``training`` (True), False to evaluate: what is met does not become a goal, and its rewards are not recorded
     :raises TypeError: if the observations cannot be goals, or ``selector`` is none
     :raises ValueError: if ``goal_buffer`` is for another space, or a number makes no sense
     """
@@ -65,6 +69,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         self.observation_space = goal_observation_space(env.observation_space)  # type: ignore[assignment]
         self.goal_tracker = GoalTracker(env.observation_space, 1, goal_buffer, selector, **settings)
         self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = None  # where a world stands that is not to be reset
+        self._monitored = is_wrapped(env, Monitor)  # so that SB3 waits for the returns of episodes
 
     @property
     def goal_buffer(self) -> GoalBuffer:
@@ -105,8 +110,13 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         env_rewards, (env_terminated, env_truncated) = np.array([env_reward], np.float64), np.array(env_ends, np.bool_)
         outcome = tracker.step(observation[None], env_rewards, env_terminated[None], env_truncated[None], [info])
         terminated, truncated, resets = (bool(column[0]) for column in outcome[1:])
-        goes_on = (terminated or truncated) and not (any(env_ends) or resets)
-        self._going_on = (observation.copy(), dict(world_info)) if goes_on else None
+        over = terminated or truncated
+        self._going_on = (observation.copy(), dict(world_info)) if over and not (any(env_ends) or resets) else None
+        if "episode" in info:
+            info["env_episode"] = info.pop("episode")
+        if over and self._monitored:
+            before = (info["goal_steps"] - 1) * tracker.step_reward
+            info["episode"] = {"r": before + float(outcome[0][0]), "l": info["goal_steps"]}
         return _goal_obs(observation, tracker.desired_goals[0]), float(outcome[0][0]), terminated, truncated, info
 
     def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
@@ -236,7 +246,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         if len(ended):
             ids = np.array([infos[row]["achieved_goal_id"] for row in ended])
             if anew.any():
-                ids[anew[ended]] = self.goal_buffer.add(observations[anew])
+                ids[anew[ended]] = tracker.ids_of(observations[anew])
             tracker.start(ended, ids, anew=anew[ended])
             self._returns[ended] = 0.0
         return _goal_obs(observations, tracker.desired_goals), rewards, dones, infos

@@ -8,14 +8,14 @@ import os
 import pathlib
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.type_aliases import GymEnv, TrainFreq
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from stable_baselines3.dqn import DQN
 
@@ -63,7 +63,6 @@ class GoalDQN(GoalAlgorithm, DQN):
     _last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
     _last_target_class: type[Targets] | None = None  # a loaded model goes on with it
     _selectors: Sequence[GoalSelector] = ()
-    _n_moves: int | None = None  # of the environments, at the last transition
 
     def _setup_model(self) -> None:
         replay_class, goals_in_replay = self.replay_buffer_class, self.goals_in_replay
@@ -191,14 +190,21 @@ class GoalDQN(GoalAlgorithm, DQN):
         given = is_goal_wrapped(env) or "goal_buffer" in self.goal_wrapper_kwargs
         if not is_goal_wrapped(env):
             settings = copy.deepcopy(self.goal_wrapper_kwargs)
+            if self._n_updates:
+                settings |= {"goal_reward": self.goal_reward, "step_reward": self.step_reward}
             if known is not None:
                 settings["goal_buffer"] = known
                 if "selector" in settings and self._selectors:
                     settings["selector"] = self._selectors[0]
             env = self._pursue(env, settings, self.goals_in_replay)
         env = self._wrap_env(env)
-        theirs = goal_trackers(env)[0].goal_buffer
+        tracker = goal_trackers(env)[0]
+        theirs, rewards = tracker.goal_buffer, (tracker.goal_reward, tracker.step_reward)
+        if self._n_updates and rewards != (ours := (self.goal_reward, self.step_reward)):
+            raise ValueError(f"env's goal wrapper must have the model's goal_reward and step_reward, {ours}, got {rewards}")
         told = len(theirs) > 0 or theirs.has_held_out
+        if known is None and rules is not None and told:
+            theirs.check_held_out(rules["held_out"])
         if known is None and rules is not None and not told and not self.goals_in_replay:  # it was loaded
             capacity = max(rules["capacity"], theirs.capacity if given else 0)
             self.goal_buffer = GoalBuffer(space, **{**rules, "capacity": capacity})
@@ -211,16 +217,16 @@ class GoalDQN(GoalAlgorithm, DQN):
         self._adopt_goals(env)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
-        assert self.env is not None, "a model without an environment cannot learn"
-        if self._n_moves not in (None, self._moves()):  # an evaluation, or an exception within a rollout
-            self._last_obs = None  # so that SB3 resets
         before = self._last_obs
         prepared = super()._setup_learn(*args, **kwargs)
-        if self._n_updates == 0 and self._total_timesteps <= self.learning_starts:
-            what = f"learning_starts={self.learning_starts} random steps come before the first update"
+        rollout = cast("TrainFreq", self.train_freq).frequency * self.n_envs
+        first = self.learning_starts if self.lr_schedule(0.0) else self.learning_starts // rollout * rollout + rollout
+        if self._n_updates == 0 and self._total_timesteps <= first:
+            what = f"learning_starts={self.learning_starts} random steps, in rollouts of {rollout}, come before an update"
             warnings.warn(f"{what}, and training ends after {self._total_timesteps}: nothing is learned", stacklevel=5)
         if self._n_updates and self.replay_buffer.size() == 0:
             warnings.warn("the model was trained, its replay memory is empty: load_replay_buffer or it unlearns", stacklevel=5)
+        assert self.env is not None
         if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
             self._last_action_masks = read_action_masks(current_reset_infos(self.env), int(self.action_space.n))
         return prepared
@@ -228,13 +234,14 @@ class GoalDQN(GoalAlgorithm, DQN):
     def _store_transition(self, *args: Any) -> None:
         super()._store_transition(*args)
         *_, dones, infos = args
-        self._n_moves = self._moves()
+        self._n_moves = self._moves
         if dones.any():
             self._exploring[dones] = self.rng.random(int(dones.sum())) < self.exploration_rate
         if self.action_masks:
             assert self.env is not None
             self._last_action_masks = next_action_masks(self.env, int(self.action_space.n), infos, dones)
 
+    @property
     def _moves(self) -> int:
         return sum(tracker.n_moves for tracker in self._trackers)
 
@@ -267,12 +274,14 @@ class GoalDQN(GoalAlgorithm, DQN):
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """
         Replace the transitions by those written by ``save_replay_buffer``; their next observations become known goals. A
-        ValueError if the model that wrote them had another ``n_envs`` or ``action_masks``; ``truncate_last_traj`` is not used.
+        ValueError if the model that wrote them had another ``n_envs``, ``action_masks`` or observation space;
+        ``truncate_last_traj`` is not used.
         """
         before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
-        found = {"n_envs": self.replay_buffer.n_envs, "action_masks": self.replay_buffer.next_action_masks is not None}
-        if found != (own := {"n_envs": self.n_envs, "action_masks": self.action_masks}):
+        new, space = self.replay_buffer, self.observation_space["observation"]
+        found = {"n_envs": new.n_envs, "action_masks": new.next_action_masks is not None, "space": new.observation_space}
+        if found != (own := {"n_envs": self.n_envs, "action_masks": self.action_masks, "space": space}):
             self.replay_buffer = before
             raise ValueError(f"the replay memory was saved by a model with {found}, this one has {own}")
         assert self.goal_buffer is not None, "no goals yet: give the model its environment first, load(path, env)"

@@ -30,7 +30,7 @@ from sb3_manygoals.networks import PaddedCNN
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
-_MOST_TO_FIT = 10_000  # observations by which inputs are standardized
+_MOST_TO_FIT = 2**26  # elements of observations by which inputs are standardized
 _LONGEST_RHYTHM = 64  # vector steps between updates, if updates_per_step allows
 
 PAPER: dict[str, Any] = {
@@ -220,12 +220,14 @@ class ManyGoalsDQN(GoalDQN):
         """As SB3's. A loss that is not finite is a FloatingPointError; the networks are as before this update."""
         self.policy.set_training_mode(True)
         learning = max(1.0 - self.learning_starts / max(self._total_timesteps, 1), 1e-9)
-        update_learning_rate(self.policy.optimizer, self.lr_schedule(min(self._current_progress_remaining / learning, 1.0)))
+        progress = min(self._current_progress_remaining / learning, 1.0)
+        update_learning_rate(self.policy.optimizer, self.lr_schedule(max(progress, 0.0)))  # the last rollout may go beyond
         if self._n_updates == 0 and self.policy.standardize:
             assert self.goal_buffer is not None
             goals = self.goal_buffer.observations
-            if len(goals) > _MOST_TO_FIT:
-                goals = goals[np.linspace(0, len(goals) - 1, _MOST_TO_FIT, dtype=np.int64)]
+            most = min(10_000, max(1, _MOST_TO_FIT // goals[0].size))
+            if len(goals) > most:
+                goals = goals[np.linspace(0, len(goals) - 1, most, dtype=np.int64)]
             self.policy.fit_standardization(th.as_tensor(goals.copy(), device=self.device))
         self._review_targets()
         self.targets.before_updates(self.num_timesteps, 1.0 - self._current_progress_remaining)

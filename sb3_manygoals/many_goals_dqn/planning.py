@@ -155,14 +155,18 @@ class ReplayPlan:
         self._columns: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._n_drawn, self._oldest = 0, 0  # goals drawn so far; the column of the draw to be given up first
         self._prepared: tuple[Any, ...] | None = None  # of a draw: options, arrivals
+        self._most_sweeps = sweeps  # of this plan
 
     @property
     def is_draw(self) -> bool:
         """Whether there were more goals than fit when this was planned."""
         return len(self.goal_ids) < len(self._columns)
 
-    def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer) -> None:
-        """Plan for the goals in a new model. A MemoryError if the values would not fit into memory."""
+    def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, settle: bool = False) -> None:
+        """
+        Plan for the goals in a new model; ``settle``: with as many sweeps as it takes, where no earlier plan is gone on from.
+        A MemoryError if the values would not fit into memory.
+        """
         assert replay.states is not None
         of_actions = np.min_scalar_type(-replay.tried.shape[1])
         n_states, before = len(replay.states), np.zeros((0, 0)) if self.is_draw else self.values
@@ -180,6 +184,7 @@ class ReplayPlan:
         self._columns = np.full(len(goals), -1)
         self.goal_ids, self._oldest = self._draw(n_goals, len(goals)), 0
         self._columns[self.goal_ids] = np.arange(n_goals)
+        self._most_sweeps = max(self.sweeps, n_states) if settle and self.sweeps and not self.is_draw else self.sweeps
         self._prepared = self._prepare(self.is_draw or self.sweeps == 0)
         self._plan_all()
 
@@ -256,7 +261,7 @@ class ReplayPlan:
         n_first = len(options[0].actions)
         values[n_first:] = self.unreachable_value  # where no option is left
         returns = self._returns(values, achieved)
-        for sweep in range(1, self.sweeps + 1):
+        for sweep in range(1, self._most_sweeps + 1):
             best = action_values(0)
             for number in range(1, len(options)):
                 found = action_values(number)

@@ -206,7 +206,8 @@ class PlannedTargets(Targets):
 
     :param learner: whose network is trained
     :param growth: plan again when the transitions met have grown by this factor
-    :param sweeps: maximal number of sweeps of value iteration; 0: a plan without chance, for large worlds that have little
+    :param sweeps: of value iteration, at most; the first plan makes as many as it takes. 0: plans without chance, for large
+        worlds that have little
     :param max_plan_bytes: memory for the plan, five bytes a pair of state and goal. Where not all goals fit, it is of draws of
         them, and ``fresh_goals`` are exchanged for each update
     :param near_decay: of :func:`~sb3_manygoals.losses.near_weights`, as ``near_floor``; 1.0 for equal weights
@@ -254,7 +255,8 @@ class PlannedTargets(Targets):
         if round_ != self._round or again:
             self._round = round_
             fitted = not self.plan.is_draw
-            self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer)
+            settle = len(self.plan.values) == 0
+            self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer, settle)
             if fitted and self.plan.is_draw and self.sweeps:
                 what = f"{len(self.plan.goal_ids)} of {len(self.learner.goal_buffer)} goals fit into max_plan_bytes"
                 warnings.warn(f"{what}, so plans are of draws of goals; the settings LARGE are for such worlds", stacklevel=2)

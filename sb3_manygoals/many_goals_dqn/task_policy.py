@@ -115,7 +115,7 @@ class TaskPolicy(BasePolicy):
         actions = self.action_values(tensor, masks)[1].argmax(dim=1).cpu().numpy()
         if self.table is not None:
             states, planned = self.table
-            ids = states.ids(np.asarray(observation).reshape(-1, *self.goals.shape[1:]))
+            ids = states.ids(tensor.cpu().numpy().astype(self.goals.dtype, copy=False))  # with the channels where they belong
             told = (ids != UNKNOWN) & (planned[ids] >= 0)
             if masks is not None:
                 told &= allowed[np.arange(len(ids)), planned[ids]]

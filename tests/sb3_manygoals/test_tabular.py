@@ -5,9 +5,10 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import GoalBuffer, GymnasiumVecEnv, evaluate_mastery, memory
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, evaluate_mastery, memory
 from sb3_manygoals.tabular import AllGoalsTable, TablePolicy, TabularAllGoals
 from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
 
@@ -48,6 +49,8 @@ def test_what_is_not_in_the_table_is_refused_and_changes_nothing(name, value):
     given[name] = np.array([0, value])
     with pytest.raises(ValueError, match=rf"{name} must be whole numbers in \[0, [23]\), got .*{value}"):
         table.update(**given, learning_rate=0.5)
+    with pytest.raises(ValueError, match=r"learning_rate must be a number in \[0, 1\], got -5.0"):
+        table.update(**given | {name: np.array([0, 1])}, learning_rate=-5.0)
     assert not table.values.any()
 
 
@@ -107,6 +110,21 @@ def test_goals_and_their_pursuit_stay_in_new_environments_and_loaded_models(tmp_
     for one in (model, TabularAllGoals.load(tmp_path / "model", NumberedCorridor())):
         one.learn(100)
         assert (one._tracker.max_episode_steps, sorted(one._tracker.goal_buffer.observations)) == (7, [0, 1, 3, 4, 5])
+
+    known = GoalBuffer(spaces.Discrete(6), 6)
+    with pytest.raises(ValueError, match="1 of 1 observations that the model held out"):
+        TabularAllGoals.load(tmp_path / "model", GoalBufferWrapper(NumberedCorridor(), known))
+
+
+def test_after_an_evaluation_in_its_own_environment_it_learns_what_happened(monkeypatch):
+    model, seen = make_model(NumberedCorridor(), learning_rate=lambda progress: 0.5 * progress).learn(20), []
+    monkeypatch.setattr(model.table, "update", lambda *columns: seen.append(columns))
+    for _ in range(10):
+        evaluate_policy(model, model.get_env(), 2)
+        model.learn(2, reset_num_timesteps=False)
+    for s, a, after, rate, *_ in seen:
+        assert after == np.clip(s + np.array([-1, 1, 0])[a], 0, 5)
+        assert 0.0 <= rate <= 0.5
 
 
 def test_save_and_load_round_trip(tmp_path):

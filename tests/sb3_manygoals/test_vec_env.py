@@ -225,23 +225,26 @@ class Plain(VectorEnv):
 
     def __init__(self, with_final=True):
         self.num_envs, self.with_final = 2, with_final
+        self.shown = np.zeros((2, 1), np.float32)  # the same array again and again
         self.single_observation_space, self.single_action_space = spaces.Box(0, 9, (1,)), spaces.Discrete(2)
 
     def reset(self, *, seed=None, options=None):
-        return np.zeros((2, 1), np.float32), {"lives": np.array([3, 3])}
+        return self.shown, {"lives": np.array([3, 3])}
 
     def step(self, actions):
         infos = {"lives": np.array([2, 1]), "version": "x"}
         if self.with_final:
             infos["final_obs"] = np.array([[5.0], [6.0]], np.float32)
         ended = np.array([False, True])
-        return np.ones((2, 1), np.float32), np.ones(2), ended, np.array([False, True]), infos
+        self.shown += 1.0
+        return self.shown, np.ones(2), ended, np.array([False, True]), infos
 
 
 def test_a_plain_vector_env_is_understood():
     venv = GymnasiumVecEnv(Plain())
-    venv.reset()
-    _, rewards, dones, infos = venv.step(np.zeros(2))
+    first = venv.reset()
+    second, rewards, dones, infos = venv.step(np.zeros(2))
+    assert (first.tolist(), second.tolist()) == ([[0.0], [0.0]], [[1.0], [1.0]])
     assert rewards.dtype == np.float32
     assert dones.tolist() == [False, True]
     assert infos[0] == {"lives": 2, "version": "x", "TimeLimit.truncated": False}

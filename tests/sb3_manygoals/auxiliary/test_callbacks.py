@@ -239,6 +239,12 @@ def test_one_update_a_step_in_several_trainings_and_after_exceptions(optimizer):
         (None, lambda: ManyGoalsCallback(n_steps=7), ValueError, "batch_size must be a multiple of n_steps, 7, got 80"),
         (None, lambda: ManyGoalsCallback(gamma=1.0), ValueError, r"gamma must be a number in \[0, 1\), got 1.0"),
         (None, lambda: ManyGoalsCallback(target_update_interval=0), ValueError, "target_update_interval must be"),
+        (
+            None,
+            lambda: ManyGoalsCallback(goal_reward=-1),
+            ValueError,
+            "goal_reward must be greater than step_reward, got -1",
+        ),
         (None, lambda: PixelControlCallback(gamma=1.1), ValueError, r"gamma must be a number in \[0, 1\], got 1.1"),
         (
             None,
@@ -260,7 +266,8 @@ def test_bad_arguments_and_models_that_do_not_fit(model, callback, error, messag
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_step():
-    model, callback = build(), ManyGoalsCallback(step_reward=float("inf"))
+    model, callback = build(), ManyGoalsCallback()
+    callback.step_reward = float("inf")
     with pytest.raises(FloatingPointError, match="the loss of update 1"):
         model.learn(1000, callback)
     assert all(th.isfinite(value).all() for value in model.policy.state_dict().values())

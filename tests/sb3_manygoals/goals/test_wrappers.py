@@ -4,6 +4,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
@@ -19,6 +20,11 @@ class Farthest(GoalSelector):
     def select(self, goal_buffer, current_ids, rng):
         cells = goal_buffer.observations.reshape(len(goal_buffer), -1).argmax(axis=1)
         return np.full(len(current_ids), cells.argmax())
+
+
+class Staying:
+    def predict(self, observations, **kwargs):
+        return np.full(len(observations["observation"]), STAY), None
 
 
 def wrapped(vector, make, n=1, buffer=None, selector=None, **settings):
@@ -196,9 +202,10 @@ def test_without_resets_the_world_goes_on():
         VecGoalBufferWrapper(stacked, reset_worlds=True)
 
 
-def test_a_vectors_goals_can_be_set_and_a_monitors_episodes_are_kept_apart():
+@pytest.mark.parametrize("vector", [False, True])
+def test_goals_can_be_set_and_a_monitors_episodes_are_kept_apart(vector):
     world = Corridor(length=4, deadly=True)
-    venv = VecGoalBufferWrapper(DummyVecEnv([lambda: Monitor(Corridor(length=4, deadly=True)) for _ in range(2)]))
+    venv = wrapped(vector, lambda: Monitor(Corridor(length=4, deadly=True)), 2)
     goals = [world.observation_of(1), world.observation_of(0)]
     venv.set_options([{"goal": goals[0], "cell": 2}, {"goal": goals[1], "cell": 3}])
     obs = venv.reset()
@@ -211,6 +218,25 @@ def test_a_vectors_goals_can_be_set_and_a_monitors_episodes_are_kept_apart():
     assert "env_episode" not in infos[0]
     assert infos[1]["env_episode"]["r"] == 3.0
     assert infos[1]["episode"]["r"] == pytest.approx(-0.1)
+    endless = wrapped(vector, lambda: Monitor(Corridor(length=4)), max_episode_steps=3)
+    returns, lengths = evaluate_policy(Staying(), endless, 4, return_episode_rewards=True)
+    assert set(zip(np.round(returns, 3).tolist(), lengths, strict=True)) <= {(0.0, 1), (-0.3, 3)}
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_an_evaluation_adds_no_goals_and_records_no_rewards(vector):
+    goals = GoalBuffer(Corridor(length=4).observation_space)
+    with pytest.raises(ValueError, match="the goal buffer is empty"):
+        wrapped(vector, lambda: Corridor(length=4), 2, goals, training=False).reset()
+    goals.add(np.eye(4, dtype=np.uint8)[:2])
+    before = goals.get_checkpoint_state()
+    venv = wrapped(vector, lambda: Corridor(length=4, deadly=True), 2, goals, max_episode_steps=3, training=False)
+    venv.seed(0)
+    venv.reset()
+    infos = [info for _ in range(30) for info in venv.step(np.array([LEFT, RIGHT]))[3]]
+    assert {info["achieved_goal_id"] for info in infos} == {-1, 0, 1}
+    assert any(info["is_success"] for info in infos)
+    np.testing.assert_equal(goals.get_checkpoint_state(), before)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import gymnasium as gym
 import pytest
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
@@ -20,9 +21,12 @@ COUNT, SHARE, POSITIVE = "a whole number, at least 1", "a number in [0, 1]", "a 
 
 
 def test_a_run_in_which_nothing_is_learned_is_said():
-    with pytest.warns(UserWarning, match="learning_starts=20 random steps come .* ends after 20: nothing is learned") as said:
+    with pytest.warns(UserWarning, match="learning_starts=20 random steps.* ends after 20: nothing is learned") as said:
         make_model().learn(20)
     assert said[0].filename == __file__
+    late = make_model(make_vec_env(Corridor, 4), updates_per_step=0.1, learning_rate=LinearSchedule(1e-3, 0.0, 1.0))
+    with pytest.warns(UserWarning, match="in rollouts of 20, come before an update.* ends after 40: nothing is learned"):
+        late.learn(40)  # whose only update would be with a step size of 0
 
 
 @pytest.mark.parametrize(

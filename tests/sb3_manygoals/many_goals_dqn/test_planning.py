@@ -164,6 +164,13 @@ def test_it_goes_on_from_what_it_knew_and_learns_of_new_states_and_goals():
     assert twice.values[0, N - 2] < once.values[0, N - 2]  # five steps away, of which three sweeps come some way
 
 
+def test_a_plan_that_settles_makes_as_many_sweeps_as_it_takes():
+    plan, (known, buffer) = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 2), planned(CHAIN[:20], range(1, 21), 50)
+    plan.refresh(buffer, goals_of(range(1, 21)), settle=True)
+    np.testing.assert_allclose(plan.values, known.values, atol=1e-3)
+    np.testing.assert_array_equal(plan.best, known.best)
+
+
 def test_where_luck_was_the_only_way_a_plan_gives_the_goal_up_as_a_fresh_one():
     transitions, idle = [(0, 1, 1, False), (1, 1, 2, False), (2, 0, 2, False)], (1, 1, 1, False)
     plan, buffer = planned(transitions, [2], 100)

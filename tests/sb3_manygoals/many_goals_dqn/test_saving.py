@@ -5,7 +5,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.goals import UNKNOWN
-from sb3_manygoals.many_goals_dqn import TDTargets
+from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn.memories import kept
 from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters, td_model
 from tests.sb3_manygoals.worlds import Corridor
@@ -86,6 +86,43 @@ def test_held_out_goals_stay_held_out_in_a_loaded_model(tmp_path):
         capacity = 100_000 if loaded.get_env().get_attr("goal_tracker")[0] is pursuing.goal_tracker else 50  # the larger one
         assert (loaded.goal_buffer.capacity, len(loaded.goal_buffer)) == (capacity, 5)
         assert loaded.goal_buffer.ids(world.observation_of(2)[None]) == UNKNOWN
+    (pursuing := GoalBufferWrapper(Corridor(length=6))).reset()  # it knows a goal, and holds nothing out
+    with pytest.raises(ValueError, match="1 of 1 observations that the model held out are not in env's goal buffer"):
+        ManyGoalsDQN.load(tmp_path / "model", env=pursuing)
+
+
+def test_rewards_of_goals_stay_those_that_were_learned(tmp_path):
+    model = make_model(GoalBufferWrapper(Corridor(), goal_reward=1.0, step_reward=0.0)).learn(40)
+    model.save(tmp_path / "model")
+    other, mine = GoalBufferWrapper(Corridor(), model.goal_buffer), r"the model's goal_reward and step_reward, \(1.0, 0.0\)"
+    for refused in (lambda: ManyGoalsDQN.load(tmp_path / "model", other), lambda: model.set_env(other)):
+        with pytest.raises(ValueError, match=mine):
+            refused()
+    model.set_env(Corridor())
+    for one in (model, ManyGoalsDQN.load(tmp_path / "model", Corridor())):
+        (tracker,) = one.env.get_attr("goal_tracker")
+        assert (tracker.goal_reward, tracker.step_reward, one.goal_reward) == (1.0, 0.0, 1.0)
+
+
+def test_a_plan_that_begins_with_a_loaded_memory_knows_all_ways_in_it(tmp_path):
+    settings = {"target_class": PlannedTargets, "target_kwargs": {"sweeps": 2}, "learning_starts": 400}
+    model = make_model(Corridor(length=12), **settings).learn(420)
+    assert (model.targets.plan.best >= 0).mean() > 0.9
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "replay")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", Corridor(length=12))
+    loaded.load_replay_buffer(tmp_path / "replay")
+    loaded.learn(40, reset_num_timesteps=False)
+    assert (loaded.targets.plan.best >= 0).mean() > 0.9
+
+
+def test_a_memory_of_other_observations_is_refused_and_changes_nothing(tmp_path):
+    make_model(Corridor(length=5)).learn(25).save_replay_buffer(tmp_path / "replay")
+    model = make_model().learn(25)
+    memory, n_goals = model.replay_buffer, len(model.goal_buffer)
+    with pytest.raises(ValueError, match=r"saved by a model with .*\(5,\).*, this one has .*\(6,\)"):
+        model.load_replay_buffer(tmp_path / "replay")
+    assert (model.replay_buffer is memory, len(model.goal_buffer)) == (True, n_goals)
 
 
 def test_what_is_changed_at_loading_is_changed_and_checked(tmp_path):

@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecTransposeImage
 
 from sb3_manygoals import GoalBuffer, ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TaskPolicy, TDTargets
@@ -65,6 +66,17 @@ def chooses_by_distance_and_discount(model, planned):
     for gamma, expected in ((None, [0, 1, 1, 1]), (1.0, [1, 1, 1, 1]), (0.8, [0, 0, 1, 1])):
         policy = model.task_policy(rewards, gamma=gamma, planned=planned)
         assert policy.predict(cells[[2, 3, 5, 6]])[0].tolist() == expected, gamma
+
+
+def test_images_are_planned_for_with_the_channels_first_or_last():
+    model = make_model(VecTransposeImage(make_vec_env(lambda: Corridor(image=True), 1)), "CnnPolicy").learn(40)
+    first = model.goal_buffer.observations.copy()
+    goal = first[first[:, 0, 0, 5] > 0]
+    policy = model.task_policy(lambda seen: (seen == goal).all(axis=(1, 2, 3)))
+    policy.table[1][:] = np.arange(len(policy.table[1])) % 3  # not what the network does
+    expected = policy.table[1][policy.table[0].ids(first)]
+    for batch in (first, first.transpose(0, 2, 3, 1)):
+        np.testing.assert_array_equal(policy.predict(batch, deterministic=True)[0], expected)
 
 
 def test_the_best_of_several_rewards_depends_on_distance_and_discount(treasure):

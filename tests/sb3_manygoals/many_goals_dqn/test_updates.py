@@ -13,6 +13,15 @@ from tests.sb3_manygoals.many_goals_dqn.models import CELLS, PLAIN, gradient, ma
 from tests.sb3_manygoals.worlds import Corridor
 
 
+def test_step_sizes_do_not_fall_below_zero_in_the_last_rollout():
+    seen = []
+    settings = {"updates_per_step": 0.1, "learning_rate": lambda progress: seen.append(progress) or 1e-3 * progress}
+    model = make_model(make_vec_env(Corridor, 4), **settings).learn(50)  # three rollouts of 20 steps
+    assert model.num_timesteps == 60
+    assert seen[-2:] == [pytest.approx(0.2 / 0.6), 0.0]
+    assert model.policy.optimizer.param_groups[0]["lr"] == 0.0
+
+
 @pytest.mark.parametrize(("head", "masked"), [("bilinear", False), ("bilinear", True), ("distance", False)])
 def test_the_update_is_the_brute_force_loop_over_pairs(head, masked):
     """Loss and gradients of S x G pairs, each computed by itself with its own goal's reward and termination."""
