@@ -75,6 +75,7 @@ class AuxiliaryCallback(BaseCallback):
         self._start_time: float | None = None
         self._hook: Any = None
         self._saved_episodes: dict[str, Any] | None = None
+        self._last_step: tuple[Any, Any] = (None, None)  # what SB3 and the environments showed before and after it
 
     @abstractmethod
     def loss(self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator) -> th.Tensor:
@@ -137,8 +138,10 @@ class AuxiliaryCallback(BaseCallback):
             raise ValueError(f"{inside}: give it to learn() itself or in a list of callbacks")
         assert self.episodes is not None
         if self.episodes.recorder is self:
-            assert isinstance(self.model._last_obs, np.ndarray)
-            self.episodes.start(self.model._last_obs, keep_ongoing=not self.locals["reset_num_timesteps"])
+            before, after = self._last_step
+            shown: Any = self.model._last_obs
+            # where a callback ended training within a step, SB3 does not know where that led
+            self.episodes.start(after if shown is before else shown, keep_ongoing=not self.locals["reset_num_timesteps"])
             venv = self.training_env
             self.episodes.monitored |= is_vecenv_wrapped(venv, VecMonitor) or any(venv.env_is_wrapped(Monitor))
         self._start_time = self.model.start_time
@@ -151,6 +154,7 @@ class AuxiliaryCallback(BaseCallback):
         if self.episodes.recorder is self:
             # SB3 adds to the rewards afterwards, in place: the buffer copies them.
             self.episodes.add(*(self.locals[name] for name in ("actions", "rewards", "dones", "new_obs", "infos")))
+            self._last_step = self.model._last_obs, self.locals["new_obs"]
         return True
 
     def _add_gradient(self, optimizer: th.optim.Optimizer, args: Any, kwargs: Any) -> None:

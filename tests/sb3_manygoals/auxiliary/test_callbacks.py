@@ -13,6 +13,7 @@ from sb3_manygoals import AuxiliaryActorCriticPolicy
 from sb3_manygoals.auxiliary import EpisodeBuffer, ManyGoalsCallback, PixelControlCallback, RewardPredictionCallback
 from tests.sb3_manygoals.auxiliary.story import Story, stories
 from tests.sb3_manygoals.checkpoint.resuming import Stop
+from tests.sb3_manygoals.worlds import Corridor
 
 ALL = ("many_goals", "pixel_control", "reward_prediction")
 SETTINGS = {"seed": 3, "device": "cpu", "ent_coef": 0.01, "vf_coef": 0.25}
@@ -192,6 +193,17 @@ def test_without_a_monitor_every_episode_of_the_learner_counts():
     venv = VecTransposeImage(DummyVecEnv([lambda: gym.wrappers.TimeLimit(Story(), 12)]))
     build(venv).learn(300, [callback, ConvertCallback(lambda local, _: lengths.append(int(local["dones"][0])) is None)])
     assert len(callback.episodes) == sum(lengths) > 10
+
+
+def test_training_that_ended_within_a_step_goes_on_from_where_the_world_is():
+    env, callback = gym.wrappers.TimeLimit(Corridor(), 20), ManyGoalsCallback()
+    model = A2C(AuxiliaryActorCriticPolicy, env, seed=0, policy_kwargs={"embedding_dim": 8})
+    for stop in range(33, 400, 31):
+        ending = ConvertCallback(lambda local, _, stop=stop: local["self"].num_timesteps < stop)
+        model.learn(1_000, [callback, ending], reset_num_timesteps=False)
+    batch = callback.episodes.sample(400, 1, np.random.default_rng(0))
+    here, there = batch.observations.argmax(axis=2).T
+    np.testing.assert_array_equal(there, np.clip(here + np.array([-1, 1, 0])[batch.actions[:, 0]], 0, 5))
 
 
 @pytest.mark.parametrize("norm_obs", [False, True])
