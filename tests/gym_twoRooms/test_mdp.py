@@ -69,19 +69,13 @@ def test_observations_show_each_thing_in_its_colour():
 def test_pictures_that_show_no_state_are_refused():
     with pytest.raises(ValueError, match=r"An observation has shape \(10, 10, 3\), got \(8, 4, 3\)"):
         PAPER.states_of(SMALL.observations)
-    pictures = PAPER.observe(np.arange(5))
-    assert PAPER.states_of(pictures[:0]).shape == (0,)
-    pictures[3] = 0
-    with pytest.raises(ValueError, match=r"No state looks like this observation \(row 3\)"):
-        PAPER.states_of(pictures)
-    pictures[2, 9, 9] += 1
-    pictures[3] = pictures[1]
-    with pytest.raises(ValueError, match=r"No state looks like this observation \(row 2\)"):
-        PAPER.states_of(pictures)
-    in_wall = PAPER.observe(int(PAPER.encode(0, [62], [False])))
-    in_wall[0, 0], in_wall[3, 0] = COLOURS["floor"], COLOURS["agent"]
-    with pytest.raises(ValueError, match="No state looks like this"):
-        PAPER.states_of(in_wall[None])
+    black, off, in_wall = (PAPER.observe(np.array([1, 2, 3, int(PAPER.encode(0, [62], [False]))])) for _ in range(3))
+    assert PAPER.states_of(black[:0]).shape == (0,)
+    black[2], off[1, 9, 9] = 0, off[1, 9, 9] + 1
+    in_wall[3, 0, 0], in_wall[3, 3, 0] = COLOURS["floor"], COLOURS["agent"]
+    for pictures, row in ((black, 2), (off, 1), (in_wall, 3)):
+        with pytest.raises(ValueError, match=rf"No state looks like this observation \(row {row}\)"):
+            PAPER.states_of(pictures)
 
 
 def test_without_room_for_the_table_pictures_are_drawn(monkeypatch):

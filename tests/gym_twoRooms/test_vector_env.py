@@ -1,6 +1,7 @@
 """The native vector env against SyncVectorEnv of the scalar env: steps, autoreset, masked resets."""
 
 import copy
+import functools
 import pickle
 
 import gymnasium as gym
@@ -15,23 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gym_twoRooms import TwoRoomsSwitchEnv, TwoRoomsSwitchVectorEnv
+from tests.sb3_manygoals.checkpoint import trees
 
 ID = "TwoRoomsSwitchSmall-v0"
 MAPS = ["paper", "small", "mansion", "..W\n...", "SW.\n#D#\nT.S\n.W.\n#E#\n.WT", "......\n.BB.W.\n......\n......"]
 MODES = list(AutoresetMode)
 
-
-def assert_same(native, sync):
-    """Equal to the last bit, type, shape and key, through nested infos and arrays of objects."""
-    assert type(native) is type(sync)
-    if isinstance(native, dict):
-        assert native.keys() == sync.keys()
-        native, sync = list(native.values()), [sync[key] for key in native]
-    if isinstance(native, np.ndarray) and native.dtype != object:
-        np.testing.assert_array_equal(native, sync, strict=True)
-    elif native is not None:
-        for ours, theirs in zip(native, sync, strict=True):
-            assert_same(ours, theirs)
+assert_same = functools.partial(trees.assert_same, in_order=False)
 
 
 def make_pair(layout, mode, limit, n, probabilities=(0.5, 0.01)):

@@ -13,12 +13,14 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_manygoals import GymnasiumVecEnv, VecGoalBufferWrapper
 from sb3_manygoals.vec_env import can_reset_single_envs
-from tests.sb3_manygoals.checkpoint.kinds import corridor
+from tests.sb3_manygoals.checkpoint import trees
+from tests.sb3_manygoals.checkpoint.kinds import SMALL, cartpole, corridor
 
 SAME_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 MODES = pytest.mark.parametrize("mode", [SAME_STEP, DISABLED])
-SMALL = "gym_twoRooms:TwoRoomsSwitchSmall-v0"
 RIGHT = 1
+
+assert_same = functools.partial(trees.assert_same, in_order=False)
 
 
 class Views(gym.Wrapper):
@@ -44,25 +46,8 @@ class Views(gym.Wrapper):
         return obs, reward, terminated, truncated, info
 
 
-def cartpole(**kwargs):
-    return gym.make("CartPole-v1", max_episode_steps=25, **kwargs)
-
-
 def views():
     return Views(corridor())
-
-
-def assert_same(ours, theirs):
-    if isinstance(theirs, dict):
-        assert ours.keys() == theirs.keys()
-        assert_same([ours[key] for key in theirs], list(theirs.values()))
-    elif isinstance(theirs, (list, tuple)):
-        for our, their in zip(ours, theirs, strict=True):
-            assert_same(our, their)
-    elif isinstance(theirs, np.ndarray):
-        np.testing.assert_array_equal(ours, theirs, strict=True)
-    else:
-        assert (type(ours), ours) == (type(theirs), theirs)
 
 
 def assert_steps_alike(ours, theirs, steps, seed=0):
