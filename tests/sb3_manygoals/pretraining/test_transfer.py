@@ -1,11 +1,10 @@
 """The trunk of one network at the beginning of another."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from gymnasium import spaces
 from stable_baselines3 import A2C, DQN
+from stable_baselines3.common.envs import FakeImageEnv
 from torch import nn
 
 from sb3_manygoals import AuxiliaryActorCriticPolicy, ManyGoalsDQN
@@ -14,20 +13,9 @@ from sb3_manygoals.pretraining import TransferError, transfer_trunk
 from tests.sb3_manygoals.worlds import Corridor
 
 
-class Screen(gym.Env):
+def screen(side=84, channels=4, first=True):
     """Pictures of a game's size, of nothing."""
-
-    action_space = spaces.Discrete(3)
-
-    def __init__(self, shape=(4, 84, 84)):
-        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        return self.observation_space.sample(), 0.0, False, False, {}
+    return FakeImageEnv(3, side, side, channels, channel_first=first)
 
 
 def many_goals(env, policy="CnnPolicy", **kwargs):
@@ -43,7 +31,7 @@ def weights(module):
 
 
 def test_the_trunk_of_an_atari_agent_becomes_the_extractor_of_a2c():
-    source, target = many_goals(Screen()), A2C("CnnPolicy", Screen(), seed=2, device="cpu")
+    source, target = many_goals(screen()), A2C("CnnPolicy", screen(), seed=2, device="cpu")
     before = weights(target.policy)
     copied = transfer_trunk(source, target)
     assert copied == {
@@ -62,8 +50,8 @@ def test_the_trunk_of_an_atari_agent_becomes_the_extractor_of_a2c():
 
 def test_channels_last_on_the_one_side_are_channels_first_on_the_other():
     """ManyGoalsDQN sees (H, W, C) and turns them itself, SB3 does so in a wrapper."""
-    source = many_goals(Screen((40, 40, 3)))
-    target = A2C("CnnPolicy", Screen((40, 40, 3)), policy_kwargs={"features_extractor_class": PaddedCNN}, device="cpu")
+    source = many_goals(screen(40, 3, first=False))
+    target = A2C("CnnPolicy", screen(40, 3, first=False), policy_kwargs={"features_extractor_class": PaddedCNN}, device="cpu")
     assert len(transfer_trunk(source.policy, target.policy)) == 4
     picture = np.random.default_rng(0).integers(0, 256, (1, 40, 40, 3), dtype=np.uint8)
     with th.no_grad():
@@ -85,15 +73,15 @@ def test_a_trunk_of_fully_connected_layers_becomes_the_beginning_of_actor_and_cr
 
 
 def test_extractors_that_are_not_shared_are_both_filled():
-    source = many_goals(Screen())
-    target = A2C("CnnPolicy", Screen(), policy_kwargs={"share_features_extractor": False}, device="cpu")
+    source = many_goals(screen())
+    target = A2C("CnnPolicy", screen(), policy_kwargs={"share_features_extractor": False}, device="cpu")
     assert len(transfer_trunk(source, target)) == 8
     for extractor in (target.policy.pi_features_extractor, target.policy.vf_features_extractor):
         assert th.equal(extractor.linear[0].weight, source.policy.trunk[1].net[7].weight)
 
 
 def test_heads_of_auxiliary_tasks_stay_and_their_target_network_follows():
-    source, target = many_goals(Screen()), A2C(AuxiliaryActorCriticPolicy, Screen(), seed=2, device="cpu")
+    source, target = many_goals(screen()), A2C(AuxiliaryActorCriticPolicy, screen(), seed=2, device="cpu")
     heads = weights(target.policy.heads)
     transfer_trunk(source, target)
     assert all(th.equal(heads[name], tensor) for name, tensor in target.policy.heads.state_dict().items())
@@ -122,12 +110,12 @@ def towers(length=5, net_arch=(16, 12), **kwargs):
     return lambda: A2C("MlpPolicy", Corridor(length), policy_kwargs=policy_kwargs, device="cpu", **kwargs)
 
 
-def screens(shape=(4, 84, 84), **kwargs):
-    return lambda: many_goals(Screen(shape), features_extractor_kwargs=kwargs)
+def screens(*pictures, **kwargs):
+    return lambda: many_goals(screen(*pictures), features_extractor_kwargs=kwargs)
 
 
-def cnn(shape=(4, 84, 84), **kwargs):
-    return lambda: A2C("CnnPolicy", Screen(shape), policy_kwargs=kwargs, device="cpu")
+def cnn(*pictures, **kwargs):
+    return lambda: A2C("CnnPolicy", screen(*pictures), policy_kwargs=kwargs, device="cpu")
 
 
 def padded(stride):
@@ -147,9 +135,9 @@ OTHER = {"features_extractor_class": PaddedCNN, "features_extractor_kwargs": pad
         (vectors(net_arch=[16]), towers(net_arch={"pi": [16], "vf": [15]}), r"value_net\.0,.* in the target"),
         (vectors(), towers(6), r"sees Box\(0, 1, \(5,\).*the target sees Box\(0, 1, \(6,\)"),
         # on 40 x 40 pixels NatureCNN leaves some unseen, where PaddedCNN adds zeros: the same weights would see other things
-        (screens((3, 40, 40)), cnn((3, 40, 40)), r"trunk\.1\.net\.2, ZeroPad2d.*features_extractor\.cnn\.2"),
+        (screens(40, 3), cnn(40, 3), r"trunk\.1\.net\.2, ZeroPad2d.*features_extractor\.cnn\.2"),
         # weights are of the same shapes, and so is what follows them: the window fits once in either case
-        (screens((4, 4, 3), **padded(4)), cnn((4, 4, 3), **OTHER), r"net\.0, Conv2d.*stride=\(4, 4\).*stride=\(2, 2\)"),
+        (screens(4, 3, False, **padded(4)), cnn(4, 3, False, **OTHER), r"net\.0, Conv2d.*stride=\(4, 4\).*stride=\(2, 2\)"),
         (screens(layers=[(32, 8, 4)], features_dim=9), cnn(), r"trunk\.1\.net\.3,.* in the source"),  # too short
         (screens(), cnn(normalize_images=False), "normalize_images=True"),
     ],
