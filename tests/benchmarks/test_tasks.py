@@ -138,9 +138,8 @@ def test_a_task_told_to_a_run_is_done_by_its_network_and_by_its_plan(tmp_path, m
     monkeypatch.setattr(mastery, "_conclude", lambda *_: None)
     monkeypatch.setattr(told_tasks, "TASKS", ("agent slipping, door open",))
     small = '{"policy_kwargs": {"net_arch": [16]}}'
-    run = mastery.MasteryConfig(
-        total_steps=2_560, curve_goals=2, agent_kwargs=small, progress_bar=False, output=tmp_path
-    ).run()
+    config = mastery.MasteryConfig(total_steps=2_560, curve_goals=2, agent_kwargs=small, progress_bar=False, output=tmp_path)
+    run = config.run()
     found = {row["policy"]: float(row["return"]) for row in rows_of(ToldTasksConfig(run, tmp_path / "told.csv").run())}
     assert found["network"] < found["plan"] < 0.9
     settings = (run / "config.json").read_text()

@@ -53,7 +53,6 @@ class OursAsTheirs:
         self._begin(FIRE, NEXT)
 
     def _begin(self, *actions):
-        self.unseen = []
         for action in actions:
             obs, _, dones, _ = self.env.step(np.array([action]))
             assert not dones[0]

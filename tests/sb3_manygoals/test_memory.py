@@ -76,19 +76,15 @@ def test_the_index_of_goals_is_not_underestimated():
     assert taken / 5_500 < 160
 
 
-V1 = {"limit_in_bytes": "5000\n", "usage_in_bytes": "4000\n"}
-V1["stat"] = "inactive_file 9\ntotal_inactive_file 10\ntotal_active_file 20\n"
+V1 = {"memory/memory.limit_in_bytes": "5000\n", "memory/memory.usage_in_bytes": "4000\n"}
+V1["memory/memory.stat"] = "inactive_file 9\ntotal_inactive_file 10\ntotal_active_file 20\n"
 V2 = {"a/memory.max": "3000\n", "a/memory.current": "1000\n", "a/b/memory.max": "max\n", "a/b/memory.current": "700\n"}
 V2["a/memory.stat"] = "anon 500\ninactive_file 300\nactive_file 100\n"
 GROUPS = {
     "none": (None, {}, None),
     "v2": ("0::/a/b\n", V2, 2400),
     "v2 in a container": ("0::/", {"memory.max": "900", "memory.current": "1000"}, 0),
-    "v1 in a container, with the host's path": (
-        "5:cpu:/x\n4:memory:/docker/7\n0::/docker/7\n",
-        {f"memory/memory.{name}": text for name, text in V1.items()},
-        1030,
-    ),
+    "v1 in a container, with the host's path": ("5:cpu:/x\n4:memory:/docker/7\n0::/docker/7\n", V1, 1030),
 }
 """What a process is told of its groups, the files of these, and the bytes that are left."""
 

@@ -89,10 +89,8 @@ def test_it_is_saved_and_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("env", "kwargs", "error", "message"),
     [
-        *(
-            (Signs, {name: 0}, ValueError, f"{name} must be a whole number, at least 1, got 0")
-            for name in ("buffer_size", "batch_size")
-        ),
+        (Signs, {"buffer_size": 0}, ValueError, "buffer_size must be a whole number, at least 1, got 0"),
+        (Signs, {"batch_size": 0}, ValueError, "batch_size must be a whole number, at least 1, got 0"),
         (lambda: make_vec_env(Signs, 2), {"buffer_size": 10**15}, MemoryError, "replay frames"),
         (lambda: gym.make("Pendulum-v1"), {}, AssertionError, "Discrete"),
     ],
