@@ -3,7 +3,6 @@ import importlib.util
 import inspect
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,8 @@ from benchmarks.recording import RunConfig
 from gym_twoRooms import NAMED_LAYOUTS, TwoRoomsSwitchEnv, compile_layout
 from gym_twoRooms.mdp import COLOURS
 from gym_twoRooms.play import main as play
+from tests import ROOT
 
-ROOT = Path(__file__).parents[1]
 WORLD = ROOT / "docs" / "two_rooms_switch.md"
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 SESSIONS = [page for page in PAGES if "```pycon" in page.read_text(encoding="utf-8")]

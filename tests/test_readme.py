@@ -1,10 +1,10 @@
 import re
 import time
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests import ROOT
+
 SHORTER = {
     "README.md": {"model.learn(5e5)": "model.learn(60)", "2e6 - model": "100 - model", "learn(1e5": "learn(100"},
     "docs/checkpoints.md": {"2_000": "200"},

@@ -3,14 +3,13 @@
 import ast
 import re
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from benchmarks import __main__ as command_line
+from tests import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
 
 

@@ -4,11 +4,11 @@ import importlib
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests import ROOT
+
 INNER = ("auxiliary", "checkpoint", "goals", "many_goals_dqn", "pretraining")
 PACKAGES = ("gym_twoRooms", "sb3_manygoals", *(f"sb3_manygoals.{name}" for name in INNER))
 

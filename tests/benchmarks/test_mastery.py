@@ -3,7 +3,6 @@ import json
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from typing import get_args
 
 import gymnasium as gym
@@ -17,10 +16,9 @@ from benchmarks.mastery import MasteryConfig, choose_held_out
 from benchmarks.worlds import SettingError, World
 from gym_twoRooms.layout import NAMED_LAYOUTS
 from sb3_manygoals import LARGE, PAPER, ManyGoalsDQN, PlannedTargets, TabularAllGoals, TDTargets, evaluation
+from tests import ROOT
 from tests.benchmarks.command_line import command, printed, rows_of
 from tests.benchmarks.report.page_numbers import text_of
-
-ROOT = Path(__file__).parents[2]
 
 SMALL, GRID = World("TwoRoomsSwitchSmall-v0"), "MiniGrid-Empty-5x5-v0"
 TINY = {"policy_kwargs": {"net_arch": [16], "embedding_dim": 8}, "batch_size": 16, "goal_batch_size": 24}

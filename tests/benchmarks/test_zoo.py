@@ -3,11 +3,11 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+
 WORLD = "TwoRoomsSwitchSmall-v0"
 
 

@@ -2,12 +2,11 @@
 
 import os
 import sys
-from pathlib import Path
 from subprocess import PIPE, Popen
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 SCRIPT = """
 import multiprocessing, os, signal

@@ -4,7 +4,6 @@ import copy
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -17,11 +16,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, guards
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
+from tests import ROOT
 from tests.sb3_manygoals.many_goals_dqn.memories import kept
 from tests.sb3_manygoals.many_goals_dqn.models import PLAIN, parameters
 from tests.sb3_manygoals.worlds import Corridor
-
-ROOT = Path(__file__).parents[2]
 
 
 class Hostile(gym.Env):

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
 
 import psutil
@@ -17,10 +16,10 @@ from benchmarks.suite import Spec, SuiteError, read_result, results
 from benchmarks.suite.attempt import Busy, attempt, in_child
 from benchmarks.suite.run import SuiteConfig, hours_until_done, measured_rates
 from benchmarks.suite.spec import Result
+from tests import ROOT
 from tests.benchmarks.suite import suite_agent
 from tests.benchmarks.suite.suite_agent import make, one_fails, quick, slow, starts
 
-ROOT = Path(__file__).parents[3]
 PROCESSES = ("--engine", "processes", "--workers", "2")
 DRIVER = """
 import sys, tyro
