@@ -14,6 +14,7 @@ from stable_baselines3.common.monitor import Monitor
 from sb3_manygoals import GoalBufferWrapper, GymnasiumVecEnv, VecGoalBufferWrapper
 from sb3_manygoals.checkpoint.envs import StatefulEnv
 from sb3_manygoals.goals import GoalSelector
+from sb3_manygoals.minatar import GAMES, MinAtarVectorEnv
 from sb3_manygoals.vec_env import current_reset_infos
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -127,6 +128,7 @@ ENVIRONMENTS = {
         f"MiniGrid {name}": functools.partial(gym.make, f"MiniGrid-{name}-v0", max_steps=40)
         for name in ("DoorKey-5x5", "Dynamic-Obstacles-5x5", "KeyCorridorS3R2", "MultiRoom-N2-S4", "ObstructedMaze-1Dlhb")
     },
+    **{f"MinAtar {game}": functools.partial(MinAtarVectorEnv, game, 3) for game in GAMES},
     "Dummy": lambda: dummy(monitored, 3),
     "Dummy goals": lambda: dummy(goals, 2),
     "VecMonitor": lambda: vec_env.VecMonitor(dummy(small, 3)),

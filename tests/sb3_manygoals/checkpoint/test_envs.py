@@ -1,7 +1,5 @@
 """A restored environment does what the first would have done, for all kinds."""
 
-import copy
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +7,7 @@ from hypothesis import strategies as st
 from stable_baselines3.common.monitor import Monitor
 
 from gym_twoRooms import TwoRoomsSwitchVectorEnv
+from sb3_manygoals.checkpoint import copy_tree
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from tests.sb3_manygoals.checkpoint.kinds import ENVIRONMENTS, MODES, Driver, corridor
 from tests.sb3_manygoals.checkpoint.trees import assert_same
@@ -44,7 +43,7 @@ def test_goes_on_as_the_first(build, name, steps):
     if name == "drawn":
         first.env.render()
     state = get_env_state(first.env)
-    kept = copy.deepcopy(state)
+    kept = copy_tree(state)
     again = build(name)
     for mine, theirs in zip(again.buffers(), first.buffers(), strict=True):
         mine.set_checkpoint_state(theirs.get_checkpoint_state())
