@@ -17,7 +17,7 @@ from benchmarks.told_tasks import TASKS, WORLD, ToldTasksConfig, returns, reward
 from gym_twoRooms.oracle import transition_matrices
 from tests.benchmarks.command_line import command, printed, rows_of
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
-from tests.sb3_manygoals.worlds import Paid
+from tests.sb3_manygoals.worlds import Always, Paid
 
 TINY = {
     "many_goals": '{"policy_kwargs": {"net_arch": [16], "embedding_dim": 8}, "batch_size": 16, "goal_batch_size": 16}',
@@ -54,17 +54,13 @@ def test_a_run_ends_once_its_task_was_solved_often_enough():
 
 
 def test_success_of_episodes():
-    class Right:
-        def predict(self, observation, *, deterministic):
-            return np.ones(len(observation), dtype=np.int64), None
-
     class Corridors:
         def make(self):
             return gym.wrappers.TimeLimit(Paid({8: 0.5}, (8,), start=next(starts)), 4)
 
     starts = itertools.cycle([6, 3])  # two steps, and more than there are
-    assert evaluate(Right(), Corridors(), 4, 0, greedy=True) == 0.5
-    assert evaluate(Right(), Corridors(), 2, 0, greedy=False, epsilon=1.0) < 1.0
+    assert evaluate(Always(1), Corridors(), 4, 0, greedy=True) == 0.5
+    assert evaluate(Always(1), Corridors(), 2, 0, greedy=False, epsilon=1.0) < 1.0
 
 
 def test_sampled_actions_of_rivals_differ_from_step_to_step_and_leave_training_alone():

@@ -10,7 +10,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from gym_twoRooms.oracle import OraclePolicy, mastery_ceiling, reach_probabilities
 from sb3_manygoals import ManyGoalsDQN, MasteryCallback, MasteryResult, evaluate_mastery
 from tests.sb3_manygoals.many_goals_dqn.models import CELLS
-from tests.sb3_manygoals.worlds import Corridor
+from tests.sb3_manygoals.worlds import Always, Corridor
 
 SMALL = "TwoRoomsSwitchSmall-v0"
 ALL_GOALS = gym.make(SMALL).unwrapped.mdp.observations
@@ -89,24 +89,18 @@ def test_outcomes_by_hand():
         np.testing.assert_array_equal(result.steps[:, 0], steps)
 
 
-class Reckless:
-    """Always to the right."""
-
-    def predict(self, observation, deterministic=False):
-        return np.ones(len(observation["observation"]), dtype=np.int64), None
-
-
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_an_environment_that_ends_has_failed_unless_it_ends_at_the_goal(mode):
+    right = Always(1)
     # deadly: the step off the right end terminates there, and the reset that follows must not count
-    result = evaluate_mastery(Reckless(), corridors(6, mode, deadly=True, start=3), CELLS, max_steps=50)
+    result = evaluate_mastery(right, corridors(6, mode, deadly=True, start=3), CELLS, max_steps=50)
     np.testing.assert_array_equal(result.steps[:, 0], [-1, -1, -1, 0, 1, 2])
     # with random starts the world comes by the missed goals after its resets
-    result = evaluate_mastery(Reckless(), corridors(60, mode, deadly=True), CELLS, max_steps=50, episodes_per_goal=10)
+    result = evaluate_mastery(right, corridors(60, mode, deadly=True), CELLS, max_steps=50, episodes_per_goal=10)
     assert 0.2 < result.rate < 0.9
     assert result.steps.max() <= 5
     ends_at_5 = SyncVectorEnv([lambda: TimeLimit(Corridor(length=6, start=3), 2)] * 6, autoreset_mode=mode)
-    np.testing.assert_array_equal(evaluate_mastery(Reckless(), ends_at_5, CELLS, 2).steps[:, 0], [-1, -1, -1, 0, 1, 2])
+    np.testing.assert_array_equal(evaluate_mastery(right, ends_at_5, CELLS, 2).steps[:, 0], [-1, -1, -1, 0, 1, 2])
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])

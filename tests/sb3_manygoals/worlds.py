@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.env_util import make_vec_env
 
 
 class Corridor(gym.Env[NDArray[Any], np.int64]):
@@ -63,3 +64,18 @@ class Paid(Corridor):
     def step(self, action: Any) -> Any:
         observation, _, _, truncated, info = super().step(action)
         return observation, self.rewards.get(self.cell, self.cost), self.cell in self.ends, truncated, info
+
+
+def cart_poles(n_envs: int = 2) -> Any:
+    return make_vec_env("CartPole-v1", n_envs, seed=1)
+
+
+class Always:
+    """What acts in them without a look: by one action."""
+
+    def __init__(self, action: int) -> None:
+        self.action = action
+
+    def predict(self, observation: Any, **_: Any) -> Any:
+        seen = observation["observation"] if isinstance(observation, dict) else observation
+        return np.full(len(seen), self.action), None

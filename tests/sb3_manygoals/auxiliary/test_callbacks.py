@@ -5,7 +5,6 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, EveryNTimesteps
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize, VecTransposeImage
 
@@ -13,7 +12,7 @@ from sb3_manygoals import AuxiliaryActorCriticPolicy
 from sb3_manygoals.auxiliary import EpisodeBuffer, ManyGoalsCallback, PixelControlCallback, RewardPredictionCallback
 from tests.sb3_manygoals.auxiliary.story import Story, stories
 from tests.sb3_manygoals.checkpoint.resuming import Stop
-from tests.sb3_manygoals.worlds import Corridor
+from tests.sb3_manygoals.worlds import Corridor, cart_poles
 
 ALL = ("many_goals", "pixel_control", "reward_prediction")
 SETTINGS = {"seed": 3, "device": "cpu", "ent_coef": 0.01, "vf_coef": 0.25}
@@ -28,10 +27,6 @@ def build(env=None, policy_kwargs=None, **kwargs):
 
 def n_transitions(episodes):
     return sum(len(segment.actions) for segment in episodes._segments)
-
-
-def cart_poles():
-    return make_vec_env("CartPole-v1", 3, seed=1)
 
 
 ENV = cart_poles()

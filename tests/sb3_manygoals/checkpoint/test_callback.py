@@ -10,11 +10,11 @@ import gymnasium as gym
 import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
-from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
 from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
 from sb3_manygoals.checkpoint.envs import StatefulEnv
+from tests.sb3_manygoals.checkpoint import kinds
 from tests.sb3_manygoals.checkpoint.resuming import Stop, same
 from tests.sb3_manygoals.checkpoint.test_resume import SMALL, build
 
@@ -181,8 +181,7 @@ def alone():
 
 
 def forked():
-    env = SubprocVecEnv([lambda: StatefulEnv(gym.make(SMALL))] * 2, start_method="fork")
-    return build("one environment", env=env)
+    return build("one environment", env=kinds.forked(lambda: StatefulEnv(gym.make(SMALL))))
 
 
 SCRIPT = """

@@ -22,7 +22,7 @@ from sb3_manygoals.networks import PaddedCNN
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.resuming import Stop, assert_the_end_is_the_same
 from tests.sb3_manygoals.pretraining import test_end_to_end as pretraining
-from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
+from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor, cart_poles
 
 SMALL = "TwoRoomsSwitchSmall-v0"
 
@@ -68,10 +68,6 @@ def build(name, targets=None, **kwargs):
     if targets:
         settings["target_kwargs"] = {**settings["target_kwargs"], **targets}
     return ManyGoalsDQN(policy, settings.pop("env", env), **settings)
-
-
-def cart_poles():
-    return make_vec_env("CartPole-v1", 2, seed=1)
 
 
 def three_tasks():
