@@ -258,7 +258,7 @@ def test_runs_none_of_which_has_finished(tmp_path):
         ("empty", "a.html", PastRunError, "at least one folder with spec.json, or config.json and measurements, got none"),
         ("empty", "a.pdf", ValueError, r"output must end in .html, got .*a.pdf"),
         ("damaged", "a.html", SuiteError, r"spec.json is damaged"),
-        ("twice", "a.html", PastRunError, "two runs of a2c in Pong, seed 0, 1000 steps, in .*one.* and .*two.*: report on"),
+        ("top", "a.html", PastRunError, "two runs of a2c in Pong, seed 0, 1000 steps, in .*one.* and .*two.*: report on them"),
         ("no-run", "a.html", PastRunError, "no-run is not the folder of a run: "),
     ],
 )
@@ -266,7 +266,7 @@ def test_what_is_no_run_is_refused(tmp_path, folder, output, error, message):
     (tmp_path / "empty").mkdir()
     (play(tmp_path / "damaged", "a2c", "Pong", 0, 1.0) / "spec.json").write_text("{")
     for each in ("one", "two"):
-        play(tmp_path / "twice" / each, "a2c", "Pong", 0, 5.0)
+        play(tmp_path / "top" / each, "a2c", "Pong", 0, 5.0)
     make_run(tmp_path / "no-run", seed="none")
     with pytest.raises(error, match=message):
         ReportConfig((tmp_path / folder,), tmp_path / output).run()
