@@ -247,5 +247,6 @@ def test_which_worlds_can_be_reset(mode):
         assert can_reset_single_envs(venv) == possible
         assert VecGoalBufferWrapper(venv).goal_tracker.reset_worlds == ("auto" if possible else False)
         if not possible:
-            with pytest.raises(ValueError, match=r"reset_worlds=True needs .* AutoresetMode.DISABLED"):
+            needed = f"needs a DummyVecEnv or SubprocVecEnv, got {type(venv).__name__}, .* AutoresetMode.DISABLED"
+            with pytest.raises(ValueError, match=f"reset_worlds=True {needed}"):
                 VecGoalBufferWrapper(venv, reset_worlds=True)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
+from tests.sb3_manygoals.many_goals_dqn.memories import goals_of
 
 PIXELS = spaces.Box(0, 255, (2, 2), np.uint8)
 # few values, so that batches repeat themselves
@@ -81,9 +82,8 @@ def test_a_full_buffer_says_once_which_limit_to_raise():
 
 
 def test_looking_up_stores_nothing_and_what_is_stored_is_a_read_only_copy():
-    buffer = GoalBuffer(PIXELS)
     known = np.zeros((1, 2, 2), np.uint8)
-    buffer.add(known)
+    buffer = goals_of(known, PIXELS)
     np.testing.assert_array_equal(buffer.ids(np.array([known[0], known[0] + 1])), [0, UNKNOWN])
     assert len(buffer) == 1
     known += 7
@@ -166,11 +166,9 @@ def test_what_makes_no_sense_is_refused_and_nothing_stored():
 def test_a_state_restores_goals_ids_and_rules_in_place():
     space = spaces.MultiDiscrete([9, 9])
     rows = np.stack([np.arange(8), np.arange(8)], axis=1).astype(space.dtype)
-    buffer = GoalBuffer(space, capacity=6, held_out=rows[2:4])
-    buffer.add(rows[:5])
+    buffer = goals_of(rows[:5], space, capacity=6, held_out=rows[2:4])
     state = buffer.get_checkpoint_state()
-    other = GoalBuffer(space, capacity=6)
-    other.add(rows[:1:-1])
+    other = goals_of(rows[:1:-1], space, capacity=6)
     other.set_checkpoint_state(state)
     state["observations"][:] = 0
     assert len(other) == 3
@@ -190,8 +188,7 @@ def test_a_state_restores_goals_ids_and_rules_in_place():
     ],
 )
 def test_the_state_of_another_buffer_is_refused(other, message):
-    buffer = GoalBuffer(spaces.MultiBinary(3), capacity=6)
-    buffer.add(np.ones((1, 3), np.int8))
+    buffer = goals_of(np.ones((1, 3), np.int8), spaces.MultiBinary(3), capacity=6)
     with pytest.raises(ValueError, match=message):
         buffer.set_checkpoint_state(other.get_checkpoint_state())
     twice = {**buffer.get_checkpoint_state(), "observations": np.zeros((2, 3), np.int8)}

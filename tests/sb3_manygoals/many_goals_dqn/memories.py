@@ -1,7 +1,7 @@
 import numpy as np
 from gymnasium import spaces
 
-from sb3_manygoals.goals import UNKNOWN, ObservationTable
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer, ObservationTable
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 
 CELLS = spaces.Discrete(100)
@@ -10,7 +10,8 @@ GOAL_SPACE = spaces.Dict({key: CELLS for key in ("observation", "achieved_goal",
 
 def add(buffer, here, action, there, ended=False, goal_id=UNKNOWN):
     """A transition of each environment, of which each may do the same."""
-    here, action, there, ended, ids = (np.broadcast_to(each, buffer.n_envs) for each in (here, action, there, ended, goal_id))
+    here, there = (np.broadcast_to(each, (buffer.n_envs, *buffer.observation_space.shape)) for each in (here, there))
+    action, ended, ids = (np.broadcast_to(each, buffer.n_envs) for each in (action, ended, goal_id))
     infos = [{"achieved_goal_id": number, "env_terminated": end} for number, end in zip(ids, ended, strict=True)]
     buffer.add({"observation": here}, {"observation": there}, action, np.zeros(len(ids)), np.zeros(len(ids), bool), infos)
 
@@ -22,6 +23,13 @@ def filled(transitions, max_states=100, n_actions=5, buffer_size=None):
     for transition in transitions:
         add(buffer, *transition)
     return buffer
+
+
+def goals_of(observations, space=CELLS, **kwargs):
+    """A goal buffer that knows them."""
+    goals = GoalBuffer(space, **kwargs)
+    goals.add(np.asarray(observations))
+    return goals
 
 
 def kept(memory):

@@ -13,7 +13,7 @@ from sb3_manygoals import GoalBuffer
 from sb3_manygoals.goals import UNKNOWN, ObservationTable
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.planning import ReplayModel, ReplayPlan
-from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, add, filled, shares_of
+from tests.sb3_manygoals.many_goals_dqn.memories import GOAL_SPACE, add, filled, goals_of, shares_of
 
 N, A, GAMMA, GOAL_REWARD, STEP_REWARD = 7, 3, 0.9, 0.5, -0.2
 NEVER = STEP_REWARD / (1 - GAMMA)
@@ -24,16 +24,10 @@ cells, actions = st.integers(0, N - 1), st.integers(0, A - 1)
 steps = st.lists(st.tuples(cells, actions, cells, st.booleans()), min_size=1, max_size=60)
 
 
-def goals_of(cells, **kwargs):
-    goals = GoalBuffer(CELLS, **kwargs)
-    goals.add(np.array(sorted(cells)))
-    return goals
-
-
 def planned(transitions, goals, sweeps, plan=None):
     """A plan, and the memory it was made in."""
     plan, buffer = plan or ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, sweeps), filled(transitions)
-    plan.refresh(buffer, goals if isinstance(goals, GoalBuffer) else goals_of(goals))
+    plan.refresh(buffer, goals if isinstance(goals, GoalBuffer) else goals_of(sorted(goals)))
     return plan, buffer
 
 
@@ -102,7 +96,7 @@ def test_values_are_the_loop_over_transitions_and_those_of_actions_follow(transi
 @given(steps, st.sets(st.integers(0, N + 1), min_size=1), st.integers(0, N - 1))
 def test_the_best_actions_are_those_of_value_iteration_to_its_end(transitions, goal_cells, held_out):
     """Among the goals are some that were never met. A held-out one is a state to go through, and no goal."""
-    goals = goals_of(goal_cells, held_out=np.array([held_out]))
+    goals = goals_of(sorted(goal_cells), held_out=np.array([held_out]))
     plan, buffer = planned(transitions, goals, 500)
     wanted, cells = goals.observations.tolist(), buffer.states.observations.tolist()
     assert held_out not in wanted
@@ -136,8 +130,7 @@ def test_in_a_world_tried_out_everywhere_it_is_exact():
         for state, shares in enumerate(matrix.toarray()):
             there = np.repeat(np.arange(mdp.n_states), np.rint(times * shares).astype(int))
             add(buffer, state, action, there)
-    goals = GoalBuffer(numbers)
-    goals.add(np.arange(0, mdp.n_states, 7))
+    goals = goals_of(range(0, mdp.n_states, 7), numbers)
     plan = ReplayPlan(0.99, 0.0, -0.1, 1_000)
     plan.refresh(buffer, goals)
     arriving, columns = np.zeros((mdp.n_states, len(goals))), np.arange(len(goals))
