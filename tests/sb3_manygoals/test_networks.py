@@ -85,11 +85,6 @@ def test_the_smallest_axis_holds_the_channels(shape, last):
     assert Preprocess(spaces.Box(0, 255, shape, np.uint8)).space.shape == expected
 
 
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="CnnPolicy needs images: a uint8 Box of three axes"):
-        PaddedCNN(spaces.Box(-1, 1, (4,), np.float32))
-
-
 @pytest.mark.skipif(not th.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
 @pytest.mark.parametrize("bias", [True, False])
 def test_both_ways_give_the_same_up_to_rounding(bias, monkeypatch):

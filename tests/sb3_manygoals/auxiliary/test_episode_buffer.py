@@ -193,23 +193,24 @@ def test_bad_input_is_refused():
     begin, after = np.array([[0, 0, 0, 1]], np.uint8), np.array([[0, 0, 1, 2]], np.uint8)
     with pytest.raises(ValueError, match="before the first episode has ended"):
         buffer.sample(1, 1, np.random.default_rng())
+
+    def refused(message, observations, reward=0.0, done=False, **info):
+        n = len(observations)
+        with pytest.raises(ValueError, match=message):
+            buffer.add([0] * n, [reward] * n, [done] * n, observations, [info] * n)
+
     buffer.start(begin)
-    with pytest.raises(ValueError, match=r"observations must be of 1 environments, as at start\(\), got 2"):
-        buffer.add([0, 0], [0, 0], [0, 0], after.repeat(2, 0), [{}] * 2)
-    with pytest.raises(ValueError, match=r"observations must have shape \(n, \*\(4,\)\) and dtype uint8.*int64"):
-        buffer.add([0], [0], [0], after.astype(np.int64), [{}])
+    refused(r"observations must be of 1 environments, as at start\(\), got 2", after.repeat(2, 0))
+    refused(r"observations must have shape \(n, \*\(4,\)\) and dtype uint8.*int64", after.astype(np.int64))
     for last in (None, begin, begin[0] / 2.0):
-        with pytest.raises(ValueError, match="environment 0 gave a terminal_observation of shape"):
-            buffer.add([0], [0], [1], begin, [{"terminal_observation": last}])
-    with pytest.raises(ValueError, match="n_stack=4 along the first axis, but an observation of environment 0 does not begin"):
-        buffer.add([0], [0], [0], np.array([[0, 1, 1, 2]], np.uint8), [{}])
+        refused("environment 0 gave a terminal_observation of shape", begin, done=True, terminal_observation=last)
+    other = np.array([[0, 1, 1, 2]], np.uint8)
+    refused("n_stack=4 along the first axis, but an observation of environment 0 does not begin", other)
     buffer.start(begin, keep_ongoing=True)
-    buffer.add([0], [0], [0], np.array([[0, 1, 1, 2]], np.uint8), [{}])  # the world was used since: another episode
-    with pytest.raises(ValueError, match="does not begin with the newest frames"):
-        buffer.add([0], [0], [0], begin, [{}])
+    buffer.add([0], [0], [0], other, [{}])  # the world was used since: another episode
+    refused("does not begin with the newest frames", begin)
     buffer.start(begin)
-    with pytest.raises(ValueError, match="the return of an episode of environment 0 is nan"):
-        buffer.add([0], [np.nan], [1], begin, [{"terminal_observation": after[0]}])
+    refused("the return of an episode of environment 0 is nan", begin, np.nan, True, terminal_observation=after[0])
     state = EpisodeBuffer(IMAGE, capacity=3).get_checkpoint_state()
     with pytest.raises(ValueError, match="the state is of an episode buffer with capacity=3, not 4"):
         EpisodeBuffer(IMAGE, capacity=4).set_checkpoint_state(state)

@@ -12,6 +12,7 @@ from sb3_manygoals import GoalBufferWrapper, GymnasiumVecEnv, VecGoalBufferWrapp
 from sb3_manygoals.checkpoint.envs import StatefulEnv, get_env_state, set_env_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from tests.sb3_manygoals.checkpoint.kinds import DictObs, Recent, cartpole, corridor, forked, goals, small, stateful
+from tests.sb3_manygoals.goals.test_wrappers import wrapped
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -41,11 +42,7 @@ def renamed():
         ),
         (goals, lambda: GoalBufferWrapper(small(), selector=Recent()), "max_episode_steps=6, not 50"),
         (goals, lambda: GoalBufferWrapper(small(), max_episode_steps=6), "selector='Recent', not 'UniformSelector'"),
-        (
-            lambda: VecGoalBufferWrapper(DummyVecEnv([small])),
-            lambda: VecGoalBufferWrapper(DummyVecEnv([small]), reset_worlds=False),
-            "reset_worlds='auto', not False",
-        ),
+        (lambda: wrapped(True, small), lambda: wrapped(True, small, reset_worlds=False), "reset_worlds='auto', not False"),
         (lambda: DictObs(corridor()), renamed, r"Dict.spaces was built otherwise: expected \['image'\] .* \['picture'\]"),
     ],
 )

@@ -10,6 +10,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
 from sb3_manygoals.goals import LearningProgressSelector
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
+from sb3_manygoals.networks import PaddedCNN
 from tests.sb3_manygoals.many_goals_dqn.models import CELLS, make_model
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -17,6 +18,7 @@ SPACE = Corridor().observation_space
 HELD_OUT = GoalBufferWrapper(Corridor(), GoalBuffer(SPACE, held_out=CELLS[:1]))
 VECTOR = VecGoalBufferWrapper(make_vec_env(Corridor, 1))
 SHIFTED = gym.wrappers.TransformAction(Corridor(), lambda a: a - 1, spaces.Discrete(3, start=1))
+PROGRESS, PAIR = {"selector": LearningProgressSelector()}, {"observation": CELLS[:3], "desired_goal": CELLS[:1]}
 COUNT, SHARE, POSITIVE = "a whole number, at least 1", "a number in [0, 1]", "a number in (0, inf)"
 
 
@@ -80,7 +82,9 @@ def in_replay(env=None, **kwargs):
         (lambda: make_model(SHIFTED), TypeError, "a Discrete action space that starts at 0 is needed, got Discrete"),
         (lambda: make_model("Blackjack-v1"), TypeError, "observation_space cannot be treated as a space of goals"),
         (lambda: make_model("CartPole-v1", "CnnPolicy"), ValueError, "CnnPolicy needs images"),
+        (lambda: PaddedCNN(SPACE), ValueError, "CnnPolicy needs images: a uint8 Box of three axes"),
         (lambda: ManyGoalsDQN("MlpPolicy", 3), TypeError, "env must be a Gymnasium environment, its id, or an SB3 VecEnv"),
+        (lambda: LearningProgressSelector(m=0), ValueError, "m must be a whole number, at least 1, got 0"),
         (lambda: ManyGoalsDQN("MlpPolicy", None), ValueError, "env is needed to build a model"),
         (lambda: make_model(replay_buffer_class=dict), TypeError, "replay_buffer_class must be a ManyGoalsReplayBuffer"),
         (lambda: make_model(target_class=dict), TypeError, "target_class must be TDTargets, PlannedTargets or"),
@@ -93,11 +97,7 @@ def in_replay(env=None, **kwargs):
             ValueError,
             'goals_in_replay needs goal_sampling "uniform" or "batch", got "behavior"',
         ),
-        (
-            in_replay(goal_wrapper_kwargs={"selector": LearningProgressSelector()}),
-            ValueError,
-            "needs the UniformSelector, as goals are forgotten, got <sb3",
-        ),
+        (in_replay(goal_wrapper_kwargs=PROGRESS), ValueError, "needs the UniformSelector, as goals are forgotten, got <sb3"),
         (in_replay(goal_wrapper_kwargs={"goal_buffer": GoalBuffer(SPACE)}), ValueError, "goal_buffer must not be given"),
         (in_replay(HELD_OUT), ValueError, "held-out"),
         (lambda: make_model().learn(30).set_env(HELD_OUT), ValueError, "env has a goal buffer of its own"),
@@ -109,11 +109,7 @@ def in_replay(env=None, **kwargs):
         (lambda: make_model(VecFrameStack(VECTOR, 2)), ValueError, "a wrapper around the goal wrapper changes observations"),
         (lambda: make_model(VecNormalize(VECTOR, norm_obs_keys=["observation"])), ValueError, "VecNormalize is not supported"),
         (lambda: make_model().predict(CELLS[0]), ValueError, 'a dict with "observation" and "desired_goal", got ndarray'),
-        (
-            lambda: make_model().predict({"observation": CELLS[:3], "desired_goal": CELLS[:1]}),
-            ValueError,
-            "observation and desired_goal must have one shape",
-        ),
+        (lambda: make_model().predict(PAIR), ValueError, "observation and desired_goal must have one shape"),
     ],
 )
 def test_what_cannot_be_learned_from_or_asked_for_is_refused(make, error, message):
