@@ -3,20 +3,13 @@
 import numpy as np
 import pytest
 import torch as th
-from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer, LearningProgressSelector, UniformSelector
-from tests.sb3_manygoals.many_goals_dqn.models import make_model
+from tests.sb3_manygoals.many_goals_dqn.memories import goals_of
+from tests.sb3_manygoals.many_goals_dqn.models import make_model, reloaded
 from tests.sb3_manygoals.worlds import Corridor
-
-
-def make_buffer(n):
-    buffer = GoalBuffer(spaces.Discrete(20))
-    buffer.add(np.arange(n))
-    return buffer
 
 
 def feed(selector, goal, losses):
@@ -26,7 +19,7 @@ def feed(selector, goal, losses):
 
 @pytest.mark.parametrize(("current", "chosen"), [(2, [0, 1, 3]), (UNKNOWN, [0, 1, 2, 3])])
 def test_uniform_over_all_goals_but_the_current_one(current, chosen):
-    ids = UniformSelector().select(make_buffer(4), np.full(30_000, current), np.random.default_rng(0))
+    ids = UniformSelector().select(goals_of(range(4)), np.full(30_000, current), np.random.default_rng(0))
     counts = np.bincount(ids, minlength=4)
     assert abs(counts[chosen] - 30_000 / len(chosen)).max() < 500  # 6 standard deviations
     assert counts[chosen].sum() == 30_000
@@ -40,10 +33,10 @@ def test_choices_follow_the_probabilities_and_are_not_what_is_on_show():
     assert np.ptp(expected) > 0
     expected[4] = 0
     expected /= expected.sum()
-    ids = selector.select(make_buffer(12), np.full(20_000, 4), np.random.default_rng(0))
+    ids = selector.select(goals_of(range(12)), np.full(20_000, 4), np.random.default_rng(0))
     deviation = np.sqrt(expected * (1 - expected) / len(ids))
     assert (abs(np.bincount(ids, minlength=12) / len(ids) - expected) <= 5 * deviation).all()
-    np.testing.assert_array_equal(selector.select(make_buffer(1), np.array([0, UNKNOWN]), np.random.default_rng(0)), [0, 0])
+    np.testing.assert_array_equal(selector.select(goals_of([0]), np.array([0, UNKNOWN]), np.random.default_rng(0)), [0, 0])
     selector.forget()
     np.testing.assert_allclose(selector.probabilities(12), 1 / 12)
 
@@ -77,11 +70,6 @@ def test_a_goal_that_is_twice_in_an_update_is_measured_once():
     assert selector.progress(2)[1] == (3 - 2) + (2 - 0.5)
 
 
-def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match="m must be a whole"):
-        LearningProgressSelector(m=0)
-
-
 class Spy(UniformSelector):
     def __init__(self):
         self.losses, self.forgot = [], 0
@@ -113,7 +101,6 @@ def test_the_learner_tells_of_the_losses_it_descends_and_of_other_goals():
 
 def test_a_saved_model_brings_a_fresh_rule(tmp_path):
     model = make_model(goal_wrapper_kwargs={"selector": LearningProgressSelector()}).learn(200)
-    model.save(tmp_path / "model")
-    (episodes,) = ManyGoalsDQN.load(tmp_path / "model", Corridor()).env.get_attr("goal_tracker")
+    (episodes,) = reloaded(model, tmp_path, Corridor()).env.get_attr("goal_tracker")
     assert np.ptp(model._selectors[0].probabilities(6)) > 0
     np.testing.assert_allclose(episodes.selector.probabilities(6), 1 / 6)

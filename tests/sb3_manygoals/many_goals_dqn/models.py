@@ -27,8 +27,19 @@ def td_model(env=None, policy="MlpPolicy", policy_kwargs=None, targets=None, **k
     return make_model(env, policy, target_class=TDTargets, target_kwargs=targets, policy_kwargs=policy_kwargs, **kwargs)
 
 
+def reloaded(model, folder, env=None, also=(), **kwargs):
+    """The model saved and loaded, and what else is saved apart: "goal_buffer" and "replay_buffer"."""
+    model.save(folder / "model")
+    loaded = ManyGoalsDQN.load(folder / "model", env, **kwargs)
+    for part in also:
+        getattr(model, f"save_{part}")(folder / part)
+        getattr(loaded, f"load_{part}")(folder / part)
+    return loaded
+
+
 def parameters(model):
-    return th.cat([parameter.detach().flatten() for parameter in model.policy.parameters()])
+    """Those of a learner's policy, or of a network."""
+    return nn.utils.parameters_to_vector(getattr(model, "policy", model).parameters()).detach()
 
 
 def goal_obs(env, cell, goal):

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, evaluate_mastery
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, VecGoalBufferWrapper, evaluate_mastery
 from sb3_manygoals.action_masks import read_action_masks
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn import models
@@ -164,9 +164,8 @@ def test_a_masked_model_learns_its_world_and_is_measured_under_masks():
 
 def test_the_option_can_be_changed_when_a_model_is_loaded_and_then_the_memory_is_another(tmp_path):
     model = make_model(Strict()).learn(60)
-    model.save(tmp_path / "model")
     model.save_replay_buffer(tmp_path / "memory")
-    unmasked = ManyGoalsDQN.load(tmp_path / "model", Corridor(), action_masks=False)
+    unmasked = models.reloaded(model, tmp_path, Corridor(), action_masks=False)
     assert unmasked.replay_buffer.next_action_masks is None
     with pytest.raises(ValueError, match=r"model with .*'action_masks': True, .*, this one has .*'action_masks': False, "):
         unmasked.load_replay_buffer(tmp_path / "memory")

@@ -8,11 +8,11 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from sb3_manygoals import ExactCheckpointCallback, GoalBuffer, ManyGoalsDQN
+from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.goals import LearningProgressSelector
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
-from tests.sb3_manygoals.many_goals_dqn.models import make_model
+from tests.sb3_manygoals.many_goals_dqn.models import make_model, parameters, reloaded
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -86,16 +86,14 @@ def test_a_target_network_begins_as_the_network_that_has_learned_plans():
     model.num_timesteps, model.goal_buffer.n_added = 10_000, model.goal_buffer.n_added + 1_000
     model._review_targets()
     assert isinstance(model.targets, TDTargets)
-    for one, two in zip(model.q_net.parameters(), model.q_net_target.parameters(), strict=True):
-        assert one.equal(two)
+    assert th.equal(parameters(model.q_net), parameters(model.q_net_target))
 
 
 def test_a_saved_planner_loaded_to_bootstrap_begins_with_what_it_learned(tmp_path):
-    make_model(target_class=PlannedTargets).learn(60).save(tmp_path / "model")
-    loaded = ManyGoalsDQN.load(tmp_path / "model", Corridor(), target_class=TDTargets)
+    model = make_model(target_class=PlannedTargets).learn(60)
+    loaded = reloaded(model, tmp_path, Corridor(), target_class=TDTargets)
     assert isinstance(loaded.targets, TDTargets)
-    for one, two in zip(loaded.q_net.parameters(), loaded.q_net_target.parameters(), strict=True):
-        assert one.equal(two)
+    assert th.equal(parameters(loaded.q_net), parameters(loaded.q_net_target))
 
 
 def test_a_choice_is_reviewed_when_steps_are_counted_from_0_again():
@@ -119,15 +117,9 @@ def test_a_loaded_model_chooses_anew_by_what_it_meets(again, tmp_path):
     """Neither by how long the saved one had learned, nor by what is loaded, which is not met again."""
     model = choosing(Changing(lambda _: True)).learn(60)
     assert isinstance(model.targets, TDTargets)
-    model.save(tmp_path / "model")
-    model.save_goal_buffer(tmp_path / "goals")
-    model.save_replay_buffer(tmp_path / "replay")
     world = Changing(lambda _: not again)
     world.time = 1_000
-    loaded = ManyGoalsDQN.load(tmp_path / "model", world, learning_starts=10)
-    loaded.load_goal_buffer(tmp_path / "goals")
-    loaded.load_replay_buffer(tmp_path / "replay")
-    loaded.learn(60)
+    loaded = reloaded(model, tmp_path, world, ("goal_buffer", "replay_buffer"), learning_starts=10).learn(60)
     assert isinstance(loaded.targets, PlannedTargets if again else TDTargets)
 
 
@@ -145,8 +137,7 @@ def test_it_warns_when_nothing_recurs_and_a_loaded_model_goes_on_as_it_was(tmp_p
     model = choosing("CartPole-v1")
     with pytest.warns(UserWarning, match=r"only \d% of the observations were met before: goals that are never met again"):
         model.learn(400)
-    model.save(tmp_path / "model")
-    assert isinstance(ManyGoalsDQN.load(tmp_path / "model", gym.make("CartPole-v1")).targets, TDTargets)
+    assert isinstance(reloaded(model, tmp_path, gym.make("CartPole-v1")).targets, TDTargets)
 
 
 def test_what_a_selector_has_measured_is_kept_with_the_goals():

@@ -5,10 +5,10 @@ import pytest
 import torch as th
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import GoalBuffer, ManyGoalsDQN
+from sb3_manygoals import GoalBuffer
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import ManyGoalsSamples, PlannedTargets
-from tests.sb3_manygoals.many_goals_dqn.models import CELLS, gradient, make_model, moved, td_model
+from tests.sb3_manygoals.many_goals_dqn.models import CELLS, gradient, make_model, moved, reloaded, td_model
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -92,9 +92,8 @@ def test_updates_of_each_goal_are_counted_and_no_part_of_a_saved_model(tmp_path)
     ids = np.concatenate([each.goal_ids for each in drawn])
     assert len(ids) > 100
     np.testing.assert_array_equal(model.goal_updates, np.bincount(ids[ids != UNKNOWN], minlength=len(model.goal_updates)))
-    model.save(tmp_path / "model")
     model.save_goal_buffer(tmp_path / "goals")
-    again = ManyGoalsDQN.load(tmp_path / "model", Corridor(6))
+    again = reloaded(model, tmp_path, Corridor(6))
     model.load_goal_buffer(tmp_path / "goals")
     for one in (again, model):
         assert one.goal_updates.tolist() == [0] * one.goal_buffer.capacity

@@ -1,10 +1,10 @@
 """ManyGoalsDQN as a whole: which environments it takes, how it acts, updates and logs; and the paper's recipe."""
 
-import csv
 from fractions import Fraction
 
 import gymnasium as gym
 import numpy as np
+import pandas as pd
 import pytest
 import torch as th
 from hypothesis import given
@@ -19,7 +19,7 @@ from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, evaluate_
 from sb3_manygoals.many_goals_dqn import LARGE, PAPER, TDTargets
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
-from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters
+from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters, reloaded
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -59,27 +59,20 @@ def test_environments_that_cannot_share_a_goal_buffer_are_refused():
     apart.close()
 
 
-def _minigrid():
-    wrappers = pytest.importorskip("minigrid.wrappers")  # from Python 3.11
-    return wrappers.ImgObsWrapper(wrappers.RGBImgObsWrapper(gym.make("MiniGrid-Empty-5x5-v0")))
+@pytest.mark.parametrize("name", ["MiniGrid-Empty-5x5-v0", "CartPole-v1", "FrozenLake-v1"])
+def test_it_learns_saves_loads_and_is_measured_in_other_peoples_environments(name, tmp_path):
+    def make_env():
+        if not name.startswith("MiniGrid"):
+            return gym.make(name)
+        wrappers = pytest.importorskip("minigrid.wrappers")  # from Python 3.11
+        return wrappers.ImgObsWrapper(wrappers.RGBImgObsWrapper(gym.make(name)))
 
-
-@pytest.mark.parametrize(
-    ("policy", "make_env"),
-    [
-        ("CnnPolicy", _minigrid),
-        ("MlpPolicy", lambda: gym.make("CartPole-v1")),
-        ("MlpPolicy", lambda: gym.make("FrozenLake-v1")),
-    ],
-    ids=["MiniGrid", "CartPole", "FrozenLake"],
-)
-def test_it_learns_saves_loads_and_is_measured_in_other_peoples_environments(policy, make_env, tmp_path):
+    policy = "CnnPolicy" if name.startswith("MiniGrid") else "MlpPolicy"
     model = ManyGoalsDQN(policy, make_env(), updates_per_step=0.25, seed=0, policy_kwargs={"embedding_dim": 64})
     model.learn(1_200)
     assert model._n_updates == 50
     assert np.isfinite(model._loss.item())
-    model.save(tmp_path / "model")
-    loaded = ManyGoalsDQN.load(tmp_path / "model", env=make_env())
+    loaded = reloaded(model, tmp_path, make_env())
     obs = model.get_env().reset()
     np.testing.assert_array_equal(model.predict(obs, deterministic=True)[0], loaded.predict(obs, deterministic=True)[0])
     loaded.learn(50)
@@ -104,11 +97,10 @@ def test_an_environments_step_count_and_log(tmp_path):
     model.learn(3e2, log_interval=1)
     model.logger.close()
     assert model.num_timesteps == 300
-    with open(tmp_path / "progress.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert {"rollout/ep_rew_mean", "rollout/success_rate", "rollout/exploration_rate"} <= set(rows[0])
-    assert float(rows[-1]["goals/known"]) == 6
-    assert float(rows[-1]["train/loss"]) > 0
+    rows = pd.read_csv(tmp_path / "progress.csv")
+    assert {"rollout/ep_rew_mean", "rollout/success_rate", "rollout/exploration_rate"} <= set(rows)
+    assert rows["goals/known"].iloc[-1] == 6
+    assert rows["train/loss"].iloc[-1] > 0
     assert any(path.name.startswith("events.out.tfevents") for path in tmp_path.iterdir())
 
 

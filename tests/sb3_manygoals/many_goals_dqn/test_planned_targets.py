@@ -9,10 +9,9 @@ from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
-from tests.sb3_manygoals.many_goals_dqn.models import CELLS, PLAIN, make_model, n_mastered, td_model
+from tests.sb3_manygoals.many_goals_dqn.models import CELLS, PLAIN, make_model, n_mastered, reloaded, td_model
 from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* goals fit into max_plan_bytes")
@@ -149,7 +148,6 @@ def test_goal_episodes_explore_at_the_rate_asked_for():
 
 def test_goals_that_are_loaded_are_planned_anew(tmp_path):
     model = planned_model(sweeps=7).learn(60)
-    model.save(tmp_path / "model")
     model.save_goal_buffer(tmp_path / "goals")
     model.save_replay_buffer(tmp_path / "replay")
     model.load_goal_buffer(tmp_path / "goals.npz")
@@ -157,7 +155,7 @@ def test_goals_that_are_loaded_are_planned_anew(tmp_path):
     model.load_replay_buffer(tmp_path / "replay")
     assert model.targets.planned_at is None
     assert model.targets.learner.replay_buffer is model.replay_buffer
-    loaded = ManyGoalsDQN.load(tmp_path / "model", Corridor())
+    loaded = reloaded(model, tmp_path, Corridor())
     assert (loaded.targets.planned_at, loaded.targets.sweeps) == (None, 7)
     for each in (model, loaded):
         assert each.learn(60).targets.planned_at is not None
@@ -187,8 +185,7 @@ def test_by_default_it_masters_a_corridor_and_nothing_comes_from_the_target_netw
 
 
 def test_a_loaded_model_without_memory_plans_as_it_meets_transitions(tmp_path):
-    make_model(Corridor(40), updates_per_step=0.01).learn(1_000).save(tmp_path / "model")
-    loaded = ManyGoalsDQN.load(tmp_path / "model", Corridor(40))
+    loaded = reloaded(make_model(Corridor(40), updates_per_step=0.01).learn(1_000), tmp_path, Corridor(40))
     with pytest.warns(UserWarning, match="its replay memory is empty: load_replay_buffer or it unlearns"):
         loaded.learn(400, reset_num_timesteps=False)
     targets = loaded.targets

@@ -5,11 +5,11 @@ from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 
-from sb3_manygoals import ManyGoalsDQN, RewardPredictor
+from sb3_manygoals import RewardPredictor
 from sb3_manygoals.goals.wrapper import goal_observation_space as goal_space
 from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy
 from sb3_manygoals.networks import PaddedCNN, Preprocess
-from tests.sb3_manygoals.many_goals_dqn.models import make_model
+from tests.sb3_manygoals.many_goals_dqn.models import make_model, reloaded
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -107,6 +107,4 @@ def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path):
     model.goal_buffer.add(np.full((1, 4, 6, 3), 200, np.uint8))
     model.learn(20, reset_num_timesteps=False)
     th.testing.assert_close(preprocess.mean, known.mean(dim=0))
-    model.save(tmp_path / "model")
-    loaded = ManyGoalsDQN.load(tmp_path / "model")
-    assert th.equal(loaded.q_net.trunk[0].mean, preprocess.mean)
+    assert th.equal(reloaded(model, tmp_path).q_net.trunk[0].mean, preprocess.mean)

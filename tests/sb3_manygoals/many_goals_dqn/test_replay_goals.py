@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.env_util import make_vec_env
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper
 from sb3_manygoals.goals.wrapper import goal_observation_space
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, ReplayGoals, TDTargets
+from tests.sb3_manygoals.many_goals_dqn.memories import add
+from tests.sb3_manygoals.many_goals_dqn.models import make_model, reloaded
 from tests.sb3_manygoals.worlds import Corridor
 
 SPACE = spaces.Box(0, 255, (2,), np.uint8)
@@ -24,9 +26,7 @@ def filled(seed, n_added, n_envs):
     history = []
     for _ in range(n_added):
         there = rng.integers(0, 3, size=(n_envs, 2), dtype=np.uint8)
-        ids, nothing = goals.add(there), np.zeros(n_envs)
-        infos = [{"achieved_goal_id": number, "env_terminated": False} for number in ids]
-        replay.add({"observation": there}, {"observation": there}, nothing, nothing, nothing, infos)
+        add(replay, there, 0, there, goal_id=goals.add(there))
         history = [*history, *map(tuple, there)][-5 * n_envs :]
     return goals, replay, history
 
@@ -86,9 +86,8 @@ def test_the_first_goals_are_the_first_observations():
 
 
 def make(env=None, **kwargs):
-    defaults = {"buffer_size": 30, "learning_starts": 10, "batch_size": 8, "goal_batch_size": 4, "seed": 2, "device": "cpu"}
-    defaults |= {"updates_per_step": 1.0, "policy_kwargs": {"net_arch": [8], "embedding_dim": 4}, "goals_in_replay": True}
-    return ManyGoalsDQN("MlpPolicy", make_vec_env(lambda: Corridor(9), 2, seed=3) if env is None else env, **defaults | kwargs)
+    env = make_vec_env(lambda: Corridor(9), 2, seed=3) if env is None else env
+    return make_model(env, buffer_size=30, batch_size=8, goal_batch_size=4, goals_in_replay=True, **kwargs)
 
 
 @pytest.mark.parametrize("goal_sampling", ["uniform", "batch"])
@@ -121,12 +120,9 @@ def test_a_model_saved_and_loaded_has_its_goals_in_its_replay_memory(tmp_path):
     model = make().learn(300)
     assert isinstance(model.targets, TDTargets)  # however often observations recur
     assert model.replay_buffer.states is None
-    model.save(tmp_path / "model")
-    model.save_replay_buffer(tmp_path / "replay")
     with pytest.raises(TypeError, match="save_replay_buffer"):
         model.save_goal_buffer(tmp_path / "goals")
-    loaded = ManyGoalsDQN.load(tmp_path / "model", make_vec_env(lambda: Corridor(9), 2, seed=3), device="cpu")
-    loaded.load_replay_buffer(tmp_path / "replay")
+    loaded = reloaded(model, tmp_path, make_vec_env(lambda: Corridor(9), 2, seed=3), ("replay_buffer",), device="cpu")
     assert isinstance(loaded.goal_buffer, ReplayGoals)
     np.testing.assert_array_equal(loaded.goal_buffer.observations, model.goal_buffer.observations)
     np.testing.assert_array_equal(loaded.replay_buffer.next_ids, model.replay_buffer.next_ids)

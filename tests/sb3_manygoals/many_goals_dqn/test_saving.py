@@ -6,8 +6,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
-from tests.sb3_manygoals.many_goals_dqn.memories import kept
-from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters, td_model
+from tests.sb3_manygoals.many_goals_dqn.memories import goals_of, kept
+from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters, reloaded, td_model
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -77,8 +77,7 @@ def test_held_out_goals_stay_held_out_in_a_loaded_model(tmp_path):
     world = Corridor(length=6)
     buffer = GoalBuffer(world.observation_space, capacity=50, held_out=world.observation_of(2)[None])
     model = make_model(world, goal_wrapper_kwargs={"goal_buffer": buffer}).learn(40)
-    model.save(tmp_path / "model")
-    later = ManyGoalsDQN.load(tmp_path / "model")
+    later = reloaded(model, tmp_path)
     later.set_env(Corridor(length=6))
     pursuing = GoalBufferWrapper(Corridor(length=6))
     for loaded in (later, *(ManyGoalsDQN.load(tmp_path / "model", env=env) for env in (Corridor(length=6), pursuing))):
@@ -108,11 +107,7 @@ def test_a_plan_that_begins_with_a_loaded_memory_knows_all_ways_in_it(tmp_path):
     settings = {"target_class": PlannedTargets, "target_kwargs": {"sweeps": 2}, "learning_starts": 400}
     model = make_model(Corridor(length=12), **settings).learn(420)
     assert (model.targets.plan.best >= 0).mean() > 0.9
-    model.save(tmp_path / "model")
-    model.save_replay_buffer(tmp_path / "replay")
-    loaded = ManyGoalsDQN.load(tmp_path / "model", Corridor(length=12))
-    loaded.load_replay_buffer(tmp_path / "replay")
-    loaded.learn(40, reset_num_timesteps=False)
+    loaded = reloaded(model, tmp_path, Corridor(length=12), ("replay_buffer",)).learn(40, reset_num_timesteps=False)
     assert (loaded.targets.plan.best >= 0).mean() > 0.9
 
 
@@ -138,8 +133,7 @@ def test_what_is_changed_at_loading_is_changed_and_checked(tmp_path):
 
 def test_ids_of_goals_in_pursuit_follow_a_loaded_goal_buffer(tmp_path):
     model = make_model().learn(60)
-    other = GoalBuffer(Corridor().observation_space)
-    other.add(model.goal_buffer.observations[::-1])
+    other = goals_of(model.goal_buffer.observations[::-1], Corridor().observation_space)
     other.save(tmp_path / "goals")
     model.load_goal_buffer(tmp_path / "goals")
     (episodes,) = model.env.get_attr("goal_tracker")

@@ -12,11 +12,11 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecTransposeImage
 
-from sb3_manygoals import GoalBuffer, ManyGoalsDQN
+from sb3_manygoals import GoalBuffer
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TaskPolicy, TDTargets
 from sb3_manygoals.many_goals_dqn.planning import ReplayModel
 from sb3_manygoals.many_goals_dqn.task_policy import planned_actions
-from tests.sb3_manygoals.many_goals_dqn.models import make_model
+from tests.sb3_manygoals.many_goals_dqn.models import make_model, reloaded
 from tests.sb3_manygoals.worlds import Corridor, Paid
 
 ENDS = (0, 8)
@@ -143,9 +143,8 @@ def test_labels_count_arrivals_rewards_and_ends(treasure, tmp_path):
     assert arrivals.sum() == 1_500 == goals.labels[:-1, 0].sum()
     np.testing.assert_array_equal(sums, np.where(np.arange(9) == 8, arrivals, 0))
     np.testing.assert_array_equal(ended, np.where(np.isin(np.arange(9), ENDS), arrivals, 0))
-    treasure.save(tmp_path / "model")
     treasure.save_goal_buffer(tmp_path / "goals")
-    loaded = ManyGoalsDQN.load(tmp_path / "model", env=Paid({8: 1.0}, ENDS))
+    loaded = reloaded(treasure, tmp_path, Paid({8: 1.0}, ENDS))
     with pytest.raises(ValueError, match="no reward is known"):
         loaded.task_policy()
     loaded.load_goal_buffer(tmp_path / "goals")
