@@ -156,7 +156,7 @@ class _Contents:
                 continue
             memory = th.from_numpy(np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start)))
             for array in arrays:
-                found[id(array)] = memory, _address(array) - start, array.dtype.str, array.shape, array.strides
+                found[id(array)] = memory, array.ctypes.data - start, array.dtype.str, array.shape, array.strides
         return found
 
 
@@ -168,14 +168,10 @@ def _copied(array: NDArray[Any]) -> _Memory:
     return th.from_numpy(copy.reshape(-1).view(np.uint8)), 0, copy.dtype.str, copy.shape, copy.strides
 
 
-def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
 def _span(array: NDArray[Any]) -> tuple[int, int, NDArray[Any]]:
     """Where its memory starts and ends."""
     reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
-    low, high = (_address(array) + sum(limit(one, 0) for one in reach) for limit in (min, max))
+    low, high = (array.ctypes.data + sum(limit(one, 0) for one in reach) for limit in (min, max))
     return low, high + array.itemsize, array
 
 
