@@ -10,7 +10,6 @@ import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import maybe_make_env
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
@@ -200,10 +199,6 @@ class TabularAllGoals(GoalAlgorithm):
     def _tracker(self) -> GoalTracker:
         assert self.env is not None, "the model has no environment"
         return goal_trackers(self.env)[0]
-
-    def _setup_learn(self, total_timesteps: float, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
-        check_number("total_timesteps", total_timesteps, "[1, inf)")
-        return super()._setup_learn(int(total_timesteps), *args, **kwargs)
 
     def _store_transition(
         self, replay_buffer: Any, buffer_action: Any, new_obs: Any, reward: Any, dones: Any, infos: list[dict[str, Any]]

@@ -14,6 +14,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wrapper
 
+from sb3_manygoals.checks import check_number
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
 
@@ -38,10 +39,11 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         assert self.env is not None, "a model without an environment cannot learn"
         return sum(tracker.n_moves for tracker in goal_trackers(self.env))
 
-    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+    def _setup_learn(self, total_timesteps: float, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        total = int(check_number("total_timesteps", total_timesteps, "[1, inf)"))
         if self._n_moves not in (None, self._moves):  # an evaluation, or an exception within a rollout
             self._last_obs = None  # so that SB3 resets
-        return super()._setup_learn(*args, **kwargs)
+        return super()._setup_learn(total, *args, **kwargs)
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
