@@ -105,14 +105,13 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
             raise ValueError(f"tasks must be some of {', '.join(map(repr, get_args(Task)))}, each once, got {tasks!r}")
         if not isinstance(action_space, spaces.Discrete):
             raise TypeError(f"action_space must be Discrete, as auxiliary tasks learn values of actions, got {action_space}")
-        check_goal_space(observation_space)
+        shape, _ = check_goal_space(observation_space)
         if not share_features_extractor:
             raise ValueError("share_features_extractor must be True: auxiliary tasks are for what actor and critic share")
         if features_extractor_class is None:
             features_extractor_class = FlattenExtractor
             if is_image_space(observation_space):
-                assert observation_space.shape is not None
-                features_extractor_class = NatureCNN if min(observation_space.shape[1:]) >= CNN_FROM else PaddedCNN
+                features_extractor_class = NatureCNN if min(shape[1:]) >= CNN_FROM else PaddedCNN
                 net_arch = [] if net_arch is None else net_arch  # as SB3 has it after NatureCNN
         super().__init__(
             observation_space, action_space, lr_schedule, net_arch, features_extractor_class=features_extractor_class, **kwargs
@@ -192,8 +191,7 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
         if not is_image_space(self.observation_space):
             needed = "a uint8 Box of three axes with values 0 to 255"
             raise TypeError(f"pixel control needs images: {needed}, got {self.observation_space}")
-        assert self.observation_space.shape is not None
-        _, height, width = self.observation_space.shape
+        _, height, width = self.observation_space.shape or ()
         return PixelControlHead(self.shared_dim, n_actions, (height, width), self.crop, self.cell)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:

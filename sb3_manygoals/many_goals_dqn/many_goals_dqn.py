@@ -223,8 +223,7 @@ class ManyGoalsDQN(GoalDQN):
         progress = min(self._current_progress_remaining / learning, 1.0)
         update_learning_rate(self.policy.optimizer, self.lr_schedule(max(progress, 0.0)))  # the last rollout may go beyond
         if self._n_updates == 0 and self.policy.standardize:
-            assert self.goal_buffer is not None
-            goals = self.goal_buffer.observations
+            goals = self.targets.learner.goal_buffer.observations
             most = min(10_000, max(1, _MOST_TO_FIT // goals[0].size))
             if len(goals) > most:
                 goals = goals[np.linspace(0, len(goals) - 1, most, dtype=np.int64)]
@@ -310,9 +309,8 @@ class ManyGoalsDQN(GoalDQN):
 
     def dump_logs(self) -> None:
         """Write the log; only here the loss is copied from the device."""
-        assert self.goal_buffer is not None
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
-        self.logger.record("goals/known", len(self.goal_buffer))
+        self.logger.record("goals/known", len(self.targets.learner.goal_buffer))
         if self._n_updates > 0:
             self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
             self.logger.record("train/learning_rate", self.policy.optimizer.param_groups[0]["lr"])

@@ -154,7 +154,7 @@ class ReplayPlan:
         self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._columns: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._n_drawn, self._oldest = 0, 0  # goals drawn so far; the column of the draw to be given up first
-        self._prepared: tuple[Any, ...] | None = None  # of a draw: options, arrivals
+        self._prepared: tuple[Any, ...] = ()  # of a draw: options, arrivals
         self._most_sweeps = sweeps  # of this plan
 
     @property
@@ -216,7 +216,6 @@ class ReplayPlan:
 
     def _plan(self, columns: slice) -> None:
         """Values and best actions of the goals in these columns."""
-        assert self._prepared is not None
         order, place, options, arrivals = self._prepared
         goal_states = self._goal_states[self.goal_ids[columns]]
         if arrivals is not None:
@@ -341,7 +340,7 @@ class ReplayPlan:
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         model = None if self.model is None else self.model.get_checkpoint_state()
-        search = self._prepared is not None and self._prepared[-1] is not None
+        search = bool(self._prepared) and self._prepared[-1] is not None
         kept = {name: getattr(self, name) for name in _KEPT}
         if self.sweeps == 0:  # gigabytes that the model gives again, to the last bit
             kept |= {"values": self.values[:0], "best": self.best[:0]}
@@ -351,7 +350,7 @@ class ReplayPlan:
         for name in _KEPT:
             setattr(self, name, state[name])
         self.model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
-        self._prepared = self._prepare(search=True) if state["search"] else None
+        self._prepared = self._prepare(search=True) if state["search"] else ()
         if self.model is not None and len(self.values) == 0:
             shape = self.model.n_states, len(self.goal_ids)
             self.values, self.best = np.empty(shape, self.values.dtype), np.full(shape, -1, dtype=self.best.dtype)
