@@ -84,11 +84,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         """Of s and s', where states are kept, -1 for unknown ones; shape (time, n_envs, 2)."""
         self.whole = False
         """Whether whole observations are kept."""
-        self.tried: NDArray[np.int32]
-        self.n_tried: int  # its sum: the transitions that a plan can be made of
-        self.states: ObservationTable | None  # the observations met, by their numbers
-        self._counted: tuple[NDArray[np.int64], NDArray[np.int64]]
-        self._last: NDArray[np.int64] | None
+        self._last: NDArray[np.int64] | None = None  # the states that the last transitions led to
         self._set_states(None)
 
     def _at(self, *place: Any) -> list[NDArray[Any]]:
@@ -187,14 +183,14 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self._set_states(None)
 
     def _set_states(self, states: ObservationTable | None) -> None:
-        self.states = states
+        self.states = states  # the observations met, by their numbers
         # how often each action was taken in each state, shape (capacity of the table, A), and each (s, a, s', environment
         # ended) occurred, by keys, those of new transitions apart; both include transitions no longer kept
         self.tried = np.zeros((0 if states is None else states.capacity, self._n_actions), dtype=np.int32)
-        self.n_tried = 0
+        self.n_tried = 0  # its sum: the transitions that a plan can be made of
         self._counted = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self._fresh = arrays.array("q")
-        self._last = None  # the states that the last transitions led to
+        self._last = None
 
     def _count(self, numbers: NDArray[np.integer[Any]], actions: NDArray[Any], ended: NDArray[np.bool_]) -> None:
         """Count transitions between states of these numbers, shape (n, 2)."""
