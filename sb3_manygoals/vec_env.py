@@ -157,9 +157,8 @@ class GymnasiumVecEnv(VecEnv):
         return owner
 
     def _apart(self, values: Any, rows: list[int]) -> list[Any]:
-        n = self.vector_env.num_envs  # VecEnv.__init__ asks for the render modes before it sets its own
         sequence = isinstance(values, (list, tuple)) or (isinstance(values, np.ndarray) and values.ndim > 0)
-        return [values[row] if sequence and len(values) == n else values for row in rows]
+        return [values[row] if sequence and len(values) == self.num_envs else values for row in rows]
 
     def _split_same_step(self, vector_infos: dict[str, Any], ended: NDArray[np.intp]) -> list[dict[str, Any]]:
         """The infos of the step; those of the new episodes, which Gymnasium has in their place, go to ``reset_infos``."""
@@ -196,9 +195,9 @@ class GymnasiumVecEnv(VecEnv):
         return deepcopy(obs) if self._must_copy else obs
 
     def _rows(self, indices: VecEnvIndices) -> list[int]:
-        n = self.vector_env.num_envs
-        chosen = range(n) if indices is None else indices if isinstance(indices, Iterable) else [indices]
-        return [range(n)[index] for index in chosen]
+        every = range(self.num_envs)
+        chosen = every if indices is None else indices if isinstance(indices, Iterable) else [indices]
+        return [every[index] for index in chosen]
 
     def _check_all(self, rows: list[int], what: str) -> None:
         if sorted(rows) != list(range(self.num_envs)):
