@@ -152,8 +152,7 @@ def _step(
         return observations, last, ended, infos
     last = observations.copy()
     if mode is AutoresetMode.SAME_STEP:
-        for row in np.flatnonzero(ended).tolist():
-            last[row] = infos["final_obs"][row]
+        last[ended] = [infos["final_obs"][row] for row in np.flatnonzero(ended)]
     else:
         observations, reset_infos = env.reset(options={"reset_mask": ended})
         if "action_mask" in reset_infos:

@@ -128,11 +128,10 @@ def _capture(thing: Any, seen: set[int]) -> dict[str, Any]:
     name, has_methods = type(thing).__name__, _has_methods(thing)
     if isinstance(thing, AsyncVectorEnv):
         raise CheckpointError(f"{name} cannot be saved: use a SyncVectorEnv, or SB3's SubprocVecEnv of StatefulEnvs")
-    node: dict[str, Any] = {"inner": [_capture(one, seen) for one in _inner(thing, seen)]}
+    node: dict[str, Any] = {"inner": [_capture(one, seen) for one in _inner(thing, seen)], "parts": {}, "values": {}}
     node["workers"] = _ask_workers(thing, [()] * thing.num_envs) if isinstance(thing, SubprocVecEnv) else None
     node["state"] = thing.get_checkpoint_state() if has_methods else None
     check_tree(node["state"], f"{name}.get_checkpoint_state()")
-    node |= {"parts": {}, "values": {}}
     for attribute, value in _attributes(thing).items():
         if parts := _inside(value, _is_space if has_methods else _is_part):
             node["parts"][attribute] = {key: _capture(part, seen) for key, part in parts.items()}

@@ -47,8 +47,7 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
         if ours.get(name) != theirs.get(name):
             raise CheckpointError(f"the checkpoint is of a learner with {name} {theirs.get(name)}, got {ours.get(name)}")
     model.policy.load_state_dict(state["policy"])
-    optimizer = _optimizer(model)
-    if optimizer is not None:
+    if (optimizer := _optimizer(model)) is not None:
         optimizer.load_state_dict(state["optimizer"])
     for name, value in state["counters"].items():
         setattr(model, name, value)

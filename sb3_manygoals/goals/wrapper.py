@@ -269,8 +269,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """Raises a CheckpointError if the state is of goal episodes of other settings."""
         self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
-        state = copy.deepcopy({name: state[name] for name in ("returns", "reset_infos", "options")})
-        self._returns, self.reset_infos, self._options = state["returns"], state["reset_infos"], state["options"]
+        kept = copy.deepcopy([state[name] for name in ("returns", "reset_infos", "options")])
+        self._returns, self.reset_infos, self._options = kept
 
     def _checked(self, venv_obs: Any, what: str) -> NDArray[Any]:
         observations = self.goal_buffer.check(np.array(venv_obs), "observations")

@@ -95,8 +95,7 @@ class ManyGoalsPolicy(BasePolicy):
         self.q_net_ema = self._untrained_copy() if ema_decay else None
         if ema_decay:
             self.register_buffer("ema_updates", th.zeros((), device=self.device))
-        settings: dict[str, Any] = {"lr": lr_schedule(1), **self.optimizer_kwargs}
-        self.optimizer = self.optimizer_class(self.q_net.parameters(), **settings)
+        self.optimizer = self.optimizer_class(self.q_net.parameters(), **{"lr": lr_schedule(1), **self.optimizer_kwargs})
 
     def make_q_net(self) -> UniversalQNetwork:
         """:return: a new network on the policy's device"""

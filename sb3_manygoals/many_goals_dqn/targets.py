@@ -144,10 +144,9 @@ class TDTargets(Targets):
         super().__init__(learner)
         if goal_sampling not in get_args(GoalSampling):
             raise ValueError(f"goal_sampling must be one of {', '.join(get_args(GoalSampling))}, got {goal_sampling!r}")
+        never = learner.step_reward / (1.0 - learner.gamma)
         if initial_value is None:
-            initial_value = (
-                learner.goal_reward if learner.policy.head == "distance" else learner.step_reward / (1.0 - learner.gamma)
-            )
+            initial_value = learner.goal_reward if learner.policy.head == "distance" else never
         self.goal_sampling = goal_sampling
         self.update_interval = check_count("update_interval", update_interval, floats=True)
         self.tau = check_number("tau", tau, "[0, 1]")
