@@ -161,7 +161,6 @@ class FrameArray:
 
     def __init__(self, store: FrameStore, rows: int, n_envs: int) -> None:
         self.store, self.dtype = store, store.dtype
-        self.shape = (rows, n_envs, *store.shape)
         self.frames: Frames = np.empty((rows, n_envs, store.n_stack), object)
         self.frames.fill(store.blank)
 

@@ -181,8 +181,7 @@ class AuxiliaryCallback(BaseCallback):
 
     def _on_training_end(self) -> None:
         if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+            self._hook.remove()  # which does nothing the second time
 
     def _draw(
         self, episodes: EpisodeBuffer, rng: np.random.Generator, device: th.device

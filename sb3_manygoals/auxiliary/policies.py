@@ -127,9 +127,8 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
             # The learner's generator goes on as in SB3, and the heads do not repeat the numbers of its first actions.
             th.default_generator.manual_seed(int(th.randint(2**62, ())))
             self.heads = nn.ModuleDict({task: self._make_head(task) for task in self.tasks})
-        self.goal_target: Any = None
-        if "many_goals" in self.tasks:
-            self.goal_target = copy.deepcopy(self._followed()).requires_grad_(False)
+        pursues = "many_goals" in self.tasks
+        self.goal_target: Any = copy.deepcopy(self._followed()).requires_grad_(False) if pursues else None
         if len(self.heads):
             self.optimizer.add_param_group({"params": list(self.heads.parameters())})
 

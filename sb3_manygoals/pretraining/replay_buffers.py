@@ -73,11 +73,9 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
     ) -> dict[str, int]:
         """:return: bytes of its arrays, by what they are of; a frame more for each start of an episode"""
         needed = ManyGoalsReplayBuffer.memory_needed(buffer_size, observation_space, action_space, n_envs, **kwargs)
-        space = observation_space["observation"]
-        for name in ("observations", "next observations"):
-            needed.pop(f"replay {name}", None)
-        rows = max(buffer_size // n_envs, 1) * n_envs
-        return {"replay frames": frame_bytes(rows, n_envs, space.shape or (), space.dtype, n_stack), **needed}
+        others = {name: size for name, size in needed.items() if not name.endswith("observations")}
+        space, rows = observation_space["observation"], max(buffer_size // n_envs, 1) * n_envs
+        return {"replay frames": frame_bytes(rows, n_envs, space.shape or (), space.dtype, n_stack), **others}
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         return {**ManyGoalsReplayBuffer.get_checkpoint_state(self), "frames": self._frames_state()}
