@@ -1,7 +1,5 @@
 """Which actions an environment allows: ``info["action_mask"]``, as Gymnasium's Taxi has it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -23,8 +23,6 @@ Sticky actions are off by default, as in SB3; the paper does not mention them. M
 ``repeat_action_probability=0.25``, each frame's chance that the emulator repeats the last action.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ale-py's vector environment, which can be saved and restored: it plays its games again."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of numbers and names that users give."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from typing import Any

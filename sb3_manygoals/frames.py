@@ -1,7 +1,5 @@
 """Observations kept as frames, each of which is kept once: for episode buffers and replay memories."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Training stops, with the culprit named, before it learns from what no environment, worker or network should give."""
 
-from __future__ import annotations
-
 import math
 import signal
 from collections.abc import Iterator

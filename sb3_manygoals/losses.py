@@ -1,7 +1,5 @@
 """Losses of many goals at once, as pure functions of tensors."""
 
-from __future__ import annotations
-
 import math
 
 import torch as th

@@ -3,8 +3,6 @@ Memory: arrays that cannot fit are refused when they are made, since NumPy's zer
 later. Memory that an update frees is kept for the next one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -6,8 +6,6 @@ The games are MinAtar's own, with sticky actions and rising difficulty as publis
 they are: ``Box(0, 255, (channels, 10, 10), uint8)``, one channel for each kind of object, 255 where one is.
 """
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any
 

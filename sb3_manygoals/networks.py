@@ -1,7 +1,5 @@
 """Networks: observations to features, and universal value functions on top of them."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Gymnasium's vector environments as Stable-Baselines3's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any

@@ -1,7 +1,5 @@
 """The losses of the auxiliary tasks, as pure functions of tensors: one loss a transition."""
 
-from __future__ import annotations
-
 import torch as th
 from torch.nn import functional
 

@@ -29,8 +29,6 @@ Known to be special:
 What is kept elsewhere, in ``__slots__``, closures, classes, modules or NumPy's global generator, is not seen.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import logging

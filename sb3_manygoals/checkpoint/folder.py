@@ -1,7 +1,5 @@
 """Checkpoints as files: found by number, written whole or not at all, verified when read, the older ones removed."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

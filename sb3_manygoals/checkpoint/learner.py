@@ -1,7 +1,5 @@
 """The part of a checkpoint that every Stable-Baselines3 algorithm has."""
 
-from __future__ import annotations
-
 import inspect
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Goal wrappers in an environment: found, or put around it; and what all learners have that need one."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym

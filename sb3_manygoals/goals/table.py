@@ -1,7 +1,5 @@
 """Distinct observations, each kept once under a number."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

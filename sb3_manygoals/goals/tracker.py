@@ -1,7 +1,5 @@
 """Goal-pursuing episodes of several environments at once: the core of both goal wrappers."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Literal

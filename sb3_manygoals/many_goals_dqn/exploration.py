@@ -1,7 +1,5 @@
 """Exploration by counts, where observations recur."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Goals that are the observations in a replay memory, for worlds with too many observations to keep."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from typing import Any

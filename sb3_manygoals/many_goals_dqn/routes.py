@@ -1,7 +1,5 @@
 """States on the ways to planned goals, for worlds in which two states drawn at random are hardly ever near each other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

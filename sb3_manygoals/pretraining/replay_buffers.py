@@ -1,7 +1,5 @@
 """Replay memories that keep each frame once: next observations share frames with observations, and stacks with each other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """The trunk of a pre-trained network at the beginning of an actor-critic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import zip_longest
 
