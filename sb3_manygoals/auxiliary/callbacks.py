@@ -119,8 +119,8 @@ class AuxiliaryCallback(BaseCallback):
                 venv.stacked_obs.stack_dimension == 1 or is_image_space(space) or len(space.shape or ()) == 1
             ):
                 n_stack = venv.stacked_obs.n_stack
-            # normalization drifts, so that such stacks do not overlap
-            self.episodes = EpisodeBuffer(space, n_stack=1 if normalizer is not None and normalizer.norm_obs else n_stack)
+            normalized = normalizer is not None and normalizer.norm_obs  # it drifts, so that such stacks do not overlap
+            self.episodes = EpisodeBuffer(space, n_stack=1 if normalized else n_stack, normalized=normalized)
         elif self.episodes.observation_space != model.observation_space:
             seen, kept = model.observation_space, self.episodes.observation_space
             raise ValueError(f"episodes must be a buffer for {seen}, as the model sees it, got one for {kept}")

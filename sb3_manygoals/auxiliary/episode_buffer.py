@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,6 +22,7 @@ from sb3_manygoals.guards import own_observation
 
 HISTORY = 3
 """Observations from which a reward is predicted (Jaderberg et al. 2017)."""
+_MOST_LIVES = 100  # ends in a row without a return: no game has as many lives
 
 
 class Trajectories(NamedTuple):
@@ -67,7 +69,8 @@ class EpisodeBuffer:
     et al. (2018) do with K = 2000.
 
     A Monitor tells the return of an episode (``infos[i]["episode"]``), before rewards are clipped. What ends without a return,
-    as at a lost life, is part of the next episode that has one. Without a Monitor, the return is the sum of the rewards.
+    as at a lost life, is part of the next episode that has one. Without a Monitor, or where a time limit around it ends the
+    episode, the return is the sum of the rewards.
 
     A frame that several observations share is kept once. Consecutive observations must be stacks of ``n_stack`` frames that
     overlap, which is checked.
@@ -76,6 +79,7 @@ class EpisodeBuffer:
     :param capacity: K
     :param n_stack: frames in an observation along its first axis (that of channels, in a learner's images), the newest last
     :param compress: whether frames are compressed without loss; needs lz4. See :class:`~sb3_manygoals.frames.FrameStore`
+    :param normalized: whether observations are float32 whatever the space says, as VecNormalize makes them
     :raises TypeError: if observations are not single arrays of fixed shape
     :raises ValueError: if ``capacity`` or ``n_stack`` is no positive whole number, or observations cannot be cut into that
         many frames
@@ -83,12 +87,17 @@ class EpisodeBuffer:
     """
 
     def __init__(
-        self, observation_space: spaces.Space[Any], capacity: int = 2000, n_stack: int = 1, compress: bool = False
+        self,
+        observation_space: spaces.Space[Any],
+        capacity: int = 2000,
+        n_stack: int = 1,
+        compress: bool = False,
+        normalized: bool = False,
     ) -> None:
         shape, dtype = check_goal_space(observation_space)
         self.observation_space = observation_space
         self.capacity = check_count("capacity", capacity, of="episodes")
-        self.frames = FrameStore(shape, dtype, n_stack, compress)
+        self.frames = FrameStore(shape, np.dtype(np.float32) if normalized else dtype, n_stack, compress)
         self.monitored = False
         """Whether only a Monitor says when an episode is complete."""
         self.recorder: object = None
@@ -247,6 +256,11 @@ class EpisodeBuffer:
         frames, actions = np.array(ongoing.frames, object), np.array(ongoing.actions, np.int64)
         rewards, terminated = np.array(ongoing.rewards, np.float32), not info.get("TimeLimit.truncated", False)
         lives = [*ongoing.segments, _Segment(frames, actions, rewards, terminated)]
+        if score is None and not terminated:  # by a time limit around the Monitor, which does not see it
+            score = math.fsum(float(reward) for life in lives for reward in life.rewards)
+        elif score is None and len(lives) == _MOST_LIVES:
+            what = f"environment {env} ended {_MOST_LIVES} times without a return of its Monitor"
+            warnings.warn(f"{what}: its episodes are never complete. Put the Monitor outermost", stacklevel=2)
         if score is not None:
             if not math.isfinite(score):
                 raise ValueError(f"the return of an episode of environment {env} is {score}")

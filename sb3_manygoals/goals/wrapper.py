@@ -41,6 +41,9 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
     ``achieved_goal_id`` and ``desired_goal_id`` (-1: not in the buffer). Around a Monitor, ``episode`` (return, length) is of
     the goal episode, and the Monitor's entry becomes ``env_episode``.
 
+    An end of the environment itself terminates too, after one ``step_reward``. ManyGoalsDQN counts it as a failure for ever;
+    to another learner, such as SB3's with HerReplayBuffer, it is the shortest way to stop paying.
+
     ``reset`` raises a ValueError if the goal is no observation, or none can be found; ``step`` if the observation has not the
     shape and kind of dtype of its space, or it or the reward is not finite.
 
@@ -93,7 +96,7 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
 
             def move() -> NDArray[Any]:
                 nonlocal info
-                world_obs, _, terminated, truncated, info = self.env.step(self.action_space.sample())
+                world_obs, _, terminated, truncated, info = self.env.step(_random_action(self.action_space, info))
                 if terminated or truncated:
                     world_obs, info = self.env.reset()
                 return tracker.own(world_obs, "an observation")[None]
@@ -195,7 +198,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         self._options = [{} for _ in range(self.num_envs)]
 
         def move() -> NDArray[Any]:
-            venv_obs, _, dones, infos = self.venv.step(np.array([self.action_space.sample() for _ in range(self.num_envs)]))
+            actions = [_random_action(self.action_space, info) for info in self.reset_infos]
+            venv_obs, _, dones, infos = self.venv.step(np.array(actions))
             starts = current_reset_infos(self.venv)
             self.reset_infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
             return self._checked(venv_obs, "an observation")
@@ -276,6 +280,12 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         observations = self.goal_buffer.check(np.array(venv_obs), "observations")
         guards.check_finite(observations, what, self.goal_tracker)
         return observations
+
+
+def _random_action(space: spaces.Space[Any], info: dict[str, Any]) -> Any:
+    """One that the environment allows, if it says which it does."""
+    mask = info.get("action_mask")
+    return space.sample() if mask is None else space.sample(np.asarray(mask, dtype=np.int8))
 
 
 def _goal_obs(shown: NDArray[Any], desired: NDArray[Any]) -> GoalObs:

@@ -239,6 +239,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         if (self.next_action_masks is None) != (state["next_action_masks"] is None):
             how = "without" if state["next_action_masks"] is None else "with"
             raise CheckpointError(f"the replay memory was saved {how} next_action_masks")
+        if ("frames" in state) != hasattr(self, "frames"):
+            raise CheckpointError("the replay memory was saved by another replay_buffer_class, with frames or without")
         self.reset()
         self._set_states(None if state["states"] is None else self.states)
         if state["states"] is not None:

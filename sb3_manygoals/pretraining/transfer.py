@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from itertools import zip_longest
 
+from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.preprocessing import is_image_space
 from torch import nn
 
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy
@@ -42,7 +44,8 @@ def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | B
     if not isinstance(taker, ActorCriticPolicy):
         raise TypeError(f"target must have an actor-critic policy, as A2C has, got one with {type(taker).__name__}")
     here, there = trunk[0].space, taker.observation_space
-    if (here.shape, here.dtype, type(here)) != (there.shape, there.dtype, type(there)):
+    seen = [(one.shape, one.dtype, is_image_space(one)) if isinstance(one, spaces.Box) else one for one in (here, there)]
+    if seen[0] != seen[1]:  # images are scaled
         raise TransferError(f"the trunk sees {here} (images with channels first), the target sees {there}")
     if trunk[0].standardize:
         raise TransferError("the trunk standardizes observations (standardize=True), the target does not")

@@ -5,6 +5,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, EveryNTimesteps
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize, VecTransposeImage
 
@@ -206,6 +207,9 @@ def test_normalized_stacks_which_drift_are_kept_whole(norm_obs):
     callback, env = ManyGoalsCallback(batch_size=5), VecNormalize(VecFrameStack(cart_poles(), 4), norm_obs=norm_obs)
     build(env, {}).learn(300, callback)
     assert callback.episodes.frames.n_stack == (1 if norm_obs else 4)
+    bytes_, callback = make_vec_env(lambda: gym.wrappers.TimeLimit(Corridor(), 20), 2), ManyGoalsCallback()
+    build(VecNormalize(bytes_, norm_obs=norm_obs), {}).learn(300, callback)  # which makes floats of them
+    assert callback.n_updates > 0
 
 
 def test_a_common_buffer_is_filled_once():

@@ -49,7 +49,7 @@ class Player:
                 self.pending[env][-1].append(step)
                 if dones[env]:
                     infos[env] = {"terminal_observation": reached[env], "TimeLimit.truncated": truncated[env]}
-                    if not self.lives or rng.random() < 0.5:
+                    if not self.lives or truncated[env] or rng.random() < 0.5:
                         infos[env]["episode"] = {"r": float(rng.integers(5))}
                         self.games.append((infos[env]["episode"]["r"], len(self.games), self.pending[env]))
                         self.pending[env] = []
@@ -184,6 +184,20 @@ def test_an_environment_that_was_reset_begins_a_new_episode():
         buffer.start(shown, keep_ongoing=keep)
         buffer.add([0], [1.0], [True], first, [{"terminal_observation": second[0]}])
     assert buffer.returns.tolist() == [1.0, 1.0, 2.0]
+
+
+def test_what_a_monitor_does_not_see_end_has_the_sum_of_its_rewards_or_is_said():
+    buffer, shown = EpisodeBuffer(spaces.Box(0, 255, (2,), np.uint8)), np.array([[1, 1]], np.uint8)
+    buffer.start(shown)
+    last = {"terminal_observation": shown[0]}
+    for info in (last, last | {"TimeLimit.truncated": True}, last | {"episode": {"r": 7.0}}):  # a life, and a limit around it
+        buffer.monitored = True
+        buffer.add([0], [2.0], [True], shown, [info])
+    assert buffer.returns.tolist() == [4.0, 7.0]
+    for _ in range(99):
+        buffer.add([0], [2.0], [True], shown, [last])
+    with pytest.warns(UserWarning, match="environment 0 ended 100 times without a return of its Monitor"):
+        buffer.add([0], [2.0], [True], shown, [last])
 
 
 def test_bad_input_is_refused():

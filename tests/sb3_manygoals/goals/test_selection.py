@@ -94,9 +94,17 @@ def test_the_learner_tells_of_the_losses_it_descends_and_of_other_goals():
         assert not losses.requires_grad
     (episodes,) = model.env.get_attr("goal_tracker")
     episodes.adopt(episodes.goal_buffer)
-    assert (spy.forgot, episodes.starts.n > 0) == (0, True)
+    assert (spy.forgot, episodes.starts.n > 0) == (1, True)  # at the beginning
     episodes.adopt(GoalBuffer(episodes.goal_buffer.observation_space))
-    assert (spy.forgot, episodes.starts.n) == (1, 0)
+    assert (spy.forgot, episodes.starts.n) == (2, 0)
+
+
+def test_a_rule_that_another_learner_used_begins_anew():
+    selector = LearningProgressSelector()
+    make_model(goal_wrapper_kwargs={"selector": selector}).learn(200)
+    assert np.ptp(selector.probabilities(6)) > 0
+    make_model(goal_wrapper_kwargs={"selector": selector})
+    np.testing.assert_allclose(selector.probabilities(6), 1 / 6)
 
 
 def test_a_saved_model_brings_a_fresh_rule(tmp_path):

@@ -75,3 +75,6 @@ def test_the_state_of_another_memory_is_refused():
         for buffer in (FrameReplayBuffer(10, space_of(3), ACTIONS, "cpu", n_stack=3), ours):
             with pytest.raises(CheckpointError, match=message):
                 buffer.set_checkpoint_state(buffer.get_checkpoint_state() | changes)
+    whole = ManyGoalsReplayBuffer(10, goal_observation_space(space_of(3)), ACTIONS, "cpu")
+    with pytest.raises(CheckpointError, match="saved by another replay_buffer_class, with frames or without"):
+        whole.set_checkpoint_state(ours.get_checkpoint_state())

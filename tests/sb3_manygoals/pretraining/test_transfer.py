@@ -1,5 +1,6 @@
 """The trunk of one network at the beginning of another."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
@@ -122,6 +123,12 @@ def padded(stride):
     return {"layers": [(4, 4, stride)], "features_dim": 9}
 
 
+def dark():
+    """Pictures of bytes that are no images, so that nothing scales them."""
+    space = gym.spaces.Box(0, 1, (3, 8, 8), np.uint8)
+    return A2C("MlpPolicy", gym.wrappers.TransformObservation(screen(8, 3), lambda picture: picture, space), device="cpu")
+
+
 OTHER = {"features_extractor_class": PaddedCNN, "features_extractor_kwargs": padded(2)}
 
 
@@ -134,6 +141,7 @@ OTHER = {"features_extractor_class": PaddedCNN, "features_extractor_kwargs": pad
         (vectors(net_arch=[16], standardize=True), towers(), "standardizes"),
         (vectors(net_arch=[16]), towers(net_arch={"pi": [16], "vf": [15]}), r"value_net\.0,.* in the target"),
         (vectors(), towers(6), r"sees Box\(0, 1, \(5,\).*the target sees Box\(0, 1, \(6,\)"),
+        (screens(8, 3), dark, r"trunk sees Box\(0, 255, .*, the target sees Box\(0, 1, "),
         # on 40 x 40 pixels NatureCNN leaves some unseen, where PaddedCNN adds zeros: the same weights would see other things
         (screens(40, 3), cnn(40, 3), r"trunk\.1\.net\.2, ZeroPad2d.*features_extractor\.cnn\.2"),
         # weights are of the same shapes, and so is what follows them: the window fits once in either case
