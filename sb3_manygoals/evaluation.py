@@ -217,20 +217,25 @@ class MasteryCallback(BaseCallback):
         super().__init__(verbose)
         self.env, self.goals, self.eval_freq = env, goals, check_count("eval_freq", eval_freq)
         self.max_steps, self.epsilon, self.on_measure, self.seed = max_steps, epsilon, on_measure, seed
-        self.training_seconds = self._resumed = 0.0
+        self.training_seconds, self._resumed = 0.0, np.inf  # the clock stands between trainings
         self._last_step, self._goes_on = 0, False
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: when it measured last, and the seconds of training"""
-        return {"last_step": self._last_step, "training_seconds": self.training_seconds + time.perf_counter() - self._resumed}
+        return {"last_step": self._last_step, "training_seconds": self._seconds_so_far()}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: of :meth:`get_checkpoint_state`; training goes on without a measurement before it"""
         self._last_step, self.training_seconds, self._goes_on = state["last_step"], state["training_seconds"], True
 
+    def _seconds_so_far(self) -> float:
+        return self.training_seconds + max(time.perf_counter() - self._resumed, 0.0)
+
     def _on_training_start(self) -> None:
+        if self.locals["reset_num_timesteps"] and not self._goes_on:
+            self.training_seconds = 0.0
         self._resumed = time.perf_counter()
-        if not self._goes_on:
+        if not self._goes_on and not 0 < self._last_step == self.num_timesteps:
             self._measure()
         self._goes_on = False
 
@@ -242,9 +247,10 @@ class MasteryCallback(BaseCallback):
     def _on_training_end(self) -> None:
         if self._last_step < self.num_timesteps:
             self._measure()
+        self.training_seconds, self._resumed = self._seconds_so_far(), np.inf
 
     def _measure(self) -> None:
-        self.training_seconds += time.perf_counter() - self._resumed
+        self.training_seconds = self._seconds_so_far()
         self._last_step = self.num_timesteps
         settings: dict[str, Any] = {"seed": self.seed, "action_masks": getattr(self.model, "action_masks", False)}
         rounds = (self.model, self.env, self.goals, self.max_steps)

@@ -1,3 +1,5 @@
+import time
+
 import gymnasium as gym
 import numpy as np
 import pandas as pd
@@ -145,6 +147,15 @@ def test_the_callback_measures_before_during_and_after(tmp_path):
     rows = pd.read_csv(tmp_path / "progress.csv")
     assert rows["time/total_timesteps"].tolist() == [0, 40, 80, 100]
     assert rows["mastery/greedy"].tolist() == pytest.approx([point.greedy.rate for point in points])
+    saved = callback.get_checkpoint_state()
+    time.sleep(0.05)
+    assert callback.get_checkpoint_state() == saved  # the clock stands
+    model.set_logger(configure(None, []))
+    for steps, reset, measured in ((50, False, [120, 150]), (50, True, [0, 40, 50])):  # at 100 it had measured
+        model.learn(steps, callback, log_interval=1_000, reset_num_timesteps=reset)
+        assert [point.step for point in points[-len(measured) :]] == measured
+    assert len(points) == 9
+    assert points[6].training_seconds < saved["training_seconds"]
 
 
 @pytest.mark.parametrize(
