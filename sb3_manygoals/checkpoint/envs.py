@@ -34,6 +34,7 @@ import io
 import logging
 import signal
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -163,6 +164,7 @@ def _restore(thing: Any, node: dict[str, Any], seen: set[int]) -> None:
     # what the environment came to have since it was built, and the other did not
     for attribute in present.keys() - values.keys() - node["parts"].keys():
         if present[attribute] is not None and not _inside(present[attribute], _is_environment):
+            warnings.warn(f"{name}.{attribute} is not in the checkpoint and is removed: was it built otherwise?", stacklevel=2)
             del vars(thing)[attribute]
 
 
