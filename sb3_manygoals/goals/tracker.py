@@ -75,7 +75,6 @@ class GoalTracker:
             raise ValueError(f"goal_buffer is for observations of {known}, the environment has {observation_space}")
         self.n_envs, self.reset_worlds, self.training = n_envs, reset_worlds, training
         self.selector = UniformSelector() if selector is None else selector
-        self.selector.forget()  # what another learner told it
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
         self.starts = Starts()
         self.rng = np.random.default_rng()

@@ -169,6 +169,8 @@ class ManyGoalsDQN(GoalDQN):
             if goals_in_replay and "goal_buffer" in (goal_wrapper_kwargs or {}):
                 raise ValueError("goals_in_replay: the goals are in the replay memory, goal_buffer must not be given")
             env = self._pursue(env, goal_wrapper_kwargs or {}, goals_in_replay)
+            if (selector := (goal_wrapper_kwargs or {}).get("selector")) is not None:
+                selector.forget()  # what another learner told it
         super().__init__(
             policy,  # type: ignore[arg-type]
             env,  # type: ignore[arg-type]
