@@ -47,6 +47,8 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
     """
 
     metadata = {**TwoRoomsSwitchEnv.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as VectorEnv
+    copy = True
+    """Observations are new arrays at each step, as a SyncVectorEnv's with ``copy``."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 
 from sb3_manygoals import RewardPredictor
 from sb3_manygoals.goals.wrapper import goal_observation_space as goal_space
-from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy
+from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy, many_goals_dqn
 from sb3_manygoals.networks import PaddedCNN, Preprocess
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, reloaded
 from tests.sb3_manygoals.worlds import Corridor
@@ -92,6 +92,14 @@ def test_standardized_observations_by_hand():
     th.testing.assert_close(preprocess(th.tensor([[0.0, 0.0, 0.0, 5.0, -4.0]])), th.tensor([[0.0, 0.0, 0.0, 1.0, -2.0]]))
     preprocess.fit(rows[:1].expand(4, 5))  # nothing varied: observations are only centred
     th.testing.assert_close(preprocess(rows[:1] + 1.0), th.ones(1, 5))
+
+
+def test_of_large_observations_a_few_are_enough_to_standardize_by(monkeypatch):
+    monkeypatch.setattr(many_goals_dqn, "_MOST_TO_FIT", 150)
+    model, fitted = make_model(Corridor(image=True), "CnnPolicy", learning_starts=50), []
+    monkeypatch.setattr(model.policy, "fit_standardization", lambda seen: fitted.append(tuple(seen.shape)))
+    model.learn(60)
+    assert fitted == [(2, 4, 6, 3)]  # of 72 elements each
 
 
 def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path):
