@@ -6,7 +6,11 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
-VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "sb3_manygoals/__init__.py").read_text(encoding="utf-8"), re.M)
+VERSION = re.search(
+    r'^__version__ = "(.+)"$',
+    (ROOT / "sb3_manygoals/__init__.py").read_text(encoding="utf-8"),
+    re.M,
+)
 assert VERSION is not None, "sb3_manygoals/__init__.py has no __version__"
 
 BENCHMARKS = [

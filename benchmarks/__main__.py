@@ -18,28 +18,73 @@ from sb3_manygoals.checkpoint import CheckpointError
 
 RUNS = {
     "mastery": ("mastery:MasteryConfig", "Train an agent in a world, measure its mastery, report."),
-    "auxiliary": ("auxiliary:AuxiliaryConfig", "Train A2C with an auxiliary task, or without, in a game or a small world."),
-    "pretraining": ("pretraining:PretrainingConfig", "Train A2C in a game or in MiniGrid, its trunk pre-trained or not."),
-    "tasks": ("tasks:TasksConfig", "Learn the task of a world from nothing; when is its rare reward met, when is it solved?"),
+    "auxiliary": (
+        "auxiliary:AuxiliaryConfig",
+        "Train A2C with an auxiliary task, or without, in a game or a small world.",
+    ),
+    "pretraining": (
+        "pretraining:PretrainingConfig",
+        "Train A2C in a game or in MiniGrid, its trunk pre-trained or not.",
+    ),
+    "tasks": (
+        "tasks:TasksConfig",
+        "Learn the task of a world from nothing; when is its rare reward met, when is it solved?",
+    ),
 }
 """Commands that make one run: where their settings are, and what they do. One that was begun can go on: --resume FOLDER."""
 
 OTHERS = {
-    "mastery-study": ("studies.mastery:MasteryStudyConfig", "Many runs of mastery: carry out what has not finished."),
-    "auxiliary-study": ("studies.auxiliary:AuxiliaryStudyConfig", "Many runs of auxiliary: carry out what has not finished."),
-    "pretraining-study": ("studies.pretraining:PretrainingStudyConfig", "Many runs of pretraining: carry out, and compare."),
-    "games-study": ("studies.games:GamesStudyConfig", "Six agents in 49 Atari games: carry out what has not finished."),
-    "minatar-study": ("studies.minatar:MinAtarStudyConfig", "Seven agents in MinAtar's five games: carry out, and compare."),
-    "beta-study": ("studies.games:BetaStudyConfig", "The search for beta on seven games: carry it out, and compare."),
-    "tasks-study": ("studies.tasks:TasksStudyConfig", "Many runs of tasks: carry out what has not finished, and compare."),
-    "told-tasks": ("told_tasks:ToldTasksConfig", "Tell a trained agent twenty tasks, and compare it with the best policies."),
-    "report": ("report.study:ReportConfig", "Sum up many runs and suites, finished or not, on one page."),
-    "speed-update": ("speed.update:UpdateConfig", "Time updates, ours and others, against the number of goals."),
+    "mastery-study": (
+        "studies.mastery:MasteryStudyConfig",
+        "Many runs of mastery: carry out what has not finished.",
+    ),
+    "auxiliary-study": (
+        "studies.auxiliary:AuxiliaryStudyConfig",
+        "Many runs of auxiliary: carry out what has not finished.",
+    ),
+    "pretraining-study": (
+        "studies.pretraining:PretrainingStudyConfig",
+        "Many runs of pretraining: carry out, and compare.",
+    ),
+    "games-study": (
+        "studies.games:GamesStudyConfig",
+        "Six agents in 49 Atari games: carry out what has not finished.",
+    ),
+    "minatar-study": (
+        "studies.minatar:MinAtarStudyConfig",
+        "Seven agents in MinAtar's five games: carry out, and compare.",
+    ),
+    "beta-study": (
+        "studies.games:BetaStudyConfig",
+        "The search for beta on seven games: carry it out, and compare.",
+    ),
+    "tasks-study": (
+        "studies.tasks:TasksStudyConfig",
+        "Many runs of tasks: carry out what has not finished, and compare.",
+    ),
+    "told-tasks": (
+        "told_tasks:ToldTasksConfig",
+        "Tell a trained agent twenty tasks, and compare it with the best policies.",
+    ),
+    "report": (
+        "report.study:ReportConfig",
+        "Sum up many runs and suites, finished or not, on one page.",
+    ),
+    "speed-update": (
+        "speed.update:UpdateConfig",
+        "Time updates, ours and others, against the number of goals.",
+    ),
     "speed-world": ("speed.world:WorldConfig", "Time the world against its peers."),
     "speed-training": ("speed.training:TrainingConfig", "Time whole training, ours and SB3's."),
-    "gpu": ("gpu:GPUConfig", "What a GPU is worth: tests, speed, mastery, the paper's recipe, within some minutes."),
+    "gpu": (
+        "gpu:GPUConfig",
+        "What a GPU is worth: tests, speed, mastery, the paper's recipe, within some minutes.",
+    ),
     "film": ("film:FilmConfig", "Film the exact policy of a map pursuing goals."),
-    "demo": ("demo.page:DemoConfig", "Write a page on which a visitor sets goals for the agent of a run of mastery."),
+    "demo": (
+        "demo.page:DemoConfig",
+        "Write a page on which a visitor sets goals for the agent of a run of mastery.",
+    ),
 }
 """All other commands."""
 
@@ -55,12 +100,16 @@ def main() -> None:
     path, text = (RUNS | OTHERS)[command]
     options: dict[str, Any] = {"default": defaults(path, arguments)} if command in RUNS else {}
     try:
-        config = tyro.cli(load(path), prog=f"{prog} {command}", description=text, args=arguments, **options)
+        config = tyro.cli(
+            load(path), prog=f"{prog} {command}", description=text, args=arguments, **options
+        )
         config.run()
     except (LayoutError, CheckpointError, PastRunError, SettingError, SuiteError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("stopped: a run that writes checkpoints goes on with --resume and its folder, a study with the same command")
+        sys.exit(
+            "stopped: a run that writes checkpoints goes on with --resume and its folder, a study with the same command"
+        )
 
 
 def load(path: str) -> Any:
@@ -81,7 +130,9 @@ def defaults(path: str, arguments: list[str]) -> Any:
             return config.saved(found.resume)
         except (OSError, ValueError, KeyError, TypeError) as error:
             sys.exit(f"error: --resume: {found.resume} is not the folder of a run: {error!r}")
-    worlds = getattr(sys.modules[config.__module__], "WORLDS", {})  # what is no world is refused later
+    worlds = getattr(
+        sys.modules[config.__module__], "WORLDS", {}
+    )  # what is no world is refused later
     return worlds.get(found.world) or config()
 
 

@@ -61,13 +61,27 @@ class AuxiliaryConfig(A2CConfig):
 WORLDS: dict[WorldName, AuxiliaryConfig] = {
     "atari": AuxiliaryConfig(),
     "two_rooms": AuxiliaryConfig(
-        world="two_rooms", game="TwoRoomsSwitchSmall-v0", steps=200_000, max_episode_steps=50, eval_freq=5_000, **SMALL
+        world="two_rooms",
+        game="TwoRoomsSwitchSmall-v0",
+        steps=200_000,
+        max_episode_steps=50,
+        eval_freq=5_000,
+        **SMALL,
     ),
     "minigrid": AuxiliaryConfig(
-        world="minigrid", game="MiniGrid-Empty-Random-6x6-v0", steps=100_000, eval_freq=2_500, **SMALL
+        world="minigrid",
+        game="MiniGrid-Empty-Random-6x6-v0",
+        steps=100_000,
+        eval_freq=2_500,
+        **SMALL,
     ),
     "minigrid_view": AuxiliaryConfig(
-        world="minigrid_view", game="MiniGrid-DoorKey-6x6-v0", steps=300_000, max_episode_steps=640, eval_freq=7_500, **SMALL
+        world="minigrid_view",
+        game="MiniGrid-DoorKey-6x6-v0",
+        steps=300_000,
+        max_episode_steps=640,
+        eval_freq=7_500,
+        **SMALL,
     ),
     "minatar": AuxiliaryConfig(**MINATAR),
 }
@@ -87,8 +101,12 @@ def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
     weight = () if config.weight is None else (config.weight,)
     callbacks: dict[str, AuxiliaryCallback] = {}
     for task in tasks:
-        episodes = EpisodeBuffer(model.observation_space, config.capacity, kind.n_stack, compress=kind.compress)
-        transitions = 80 * max(1, model.n_envs * model.n_steps // 80)  # as many as of A2C's own loss, the paper's 80 or more
+        episodes = EpisodeBuffer(
+            model.observation_space, config.capacity, kind.n_stack, compress=kind.compress
+        )
+        transitions = 80 * max(
+            1, model.n_envs * model.n_steps // 80
+        )  # as many as of A2C's own loss, the paper's 80 or more
         callbacks[task] = CALLBACKS[task](*weight, episodes=episodes, batch_size=transitions)
     return model, callbacks
 

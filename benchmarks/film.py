@@ -45,7 +45,9 @@ class FilmConfig:
 
     def run(self) -> Path:
         """Write a GIF of the policy that takes the fewest steps on average, from anywhere; nothing is left out."""
-        env = TwoRoomsSwitchEnv(layout_of(self.layout, "layout"), render_mode="rgb_array", cell_size=self.cell_size)
+        env = TwoRoomsSwitchEnv(
+            layout_of(self.layout, "layout"), render_mode="rgb_array", cell_size=self.cell_size
+        )
         if not 1 <= self.goals <= env.mdp.n_states:
             raise SettingError(f"goals must be in [1, {env.mdp.n_states}], got {self.goals}.")
         goals = np.random.default_rng(self.seed).choice(env.mdp.n_states, self.goals, replace=False)
@@ -72,7 +74,9 @@ def reaching(
     """
     mastered = np.flatnonzero(result.reached.all(axis=1))
     candidates = mastered if len(mastered) >= GOALS else np.arange(len(states))
-    chosen = np.random.default_rng(seed).choice(candidates, min(GOALS, len(candidates)), replace=False)
+    chosen = np.random.default_rng(seed).choice(
+        candidates, min(GOALS, len(candidates)), replace=False
+    )
     env = cast("TwoRoomsSwitchEnv", world.make(render_mode="rgb_array", cell_size=24).unwrapped)
     _write(model, env, states[chosen], path, seed, epsilon, MOST_STEPS, numbered)
 
@@ -108,11 +112,19 @@ def _write(
         total += steps
     env.close()
     # one palette for all frames, so that nothing flickers
-    numbers = [np.unique(picture.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)) for picture in pictures]
+    numbers = [
+        np.unique(picture.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32))
+        for picture in pictures
+    ]
     colours = np.unique(np.concatenate(numbers))[:, None] >> np.array([16, 8, 0], np.uint32) & 255
     palette = Image.fromarray(colours.astype(np.uint8)[None]).quantize(256)
-    frames = [Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=120, loop=0, optimize=True)
+    frames = [
+        Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE)
+        for picture in pictures
+    ]
+    frames[0].save(
+        path, save_all=True, append_images=frames[1:], duration=120, loop=0, optimize=True
+    )
     return total
 
 
@@ -120,7 +132,9 @@ def _beside(world: NDArray[np.uint8], goal: NDArray[np.uint8], there: bool) -> N
     """The world on the left, the goal on the right."""
     height, width, _ = world.shape
     gap = max(height // 16, 4)
-    picture = np.full((height + 2 * gap, 2 * width + 3 * gap, 3), SUCCESS if there else UNDER_WAY, np.uint8)
+    picture = np.full(
+        (height + 2 * gap, 2 * width + 3 * gap, 3), SUCCESS if there else UNDER_WAY, np.uint8
+    )
     picture[gap : gap + height, gap : gap + width] = world
     picture[gap : gap + height, 2 * gap + width : 2 * gap + 2 * width] = goal
     return picture

@@ -39,7 +39,9 @@ class GPUConfig:
     def run(self) -> Path:
         """Write what each prints to a text file, how it ended to ``gpu.csv``, its run to ``runs/``. Returns the folder."""
         if self.minutes <= 0 or self.scale <= 0:
-            raise SettingError(f"minutes and scale must be positive, got {self.minutes} and {self.scale}")
+            raise SettingError(
+                f"minutes and scale must be positive, got {self.minutes} and {self.scale}"
+            )
         if self.device == "cuda" and not th.cuda.is_available():
             sys.exit("error: no CUDA device; --device cpu rehearses without one")
         folder, until = recording.create(self.output, "gpu"), time.monotonic() + 60 * self.minutes
@@ -56,37 +58,91 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
     """The command lines of each step, after ``python -m``."""
 
     def mastery(agent: str, steps: int, *options: str) -> Command:
-        length = ("--total-steps", str(max(300, int(steps * config.scale))), "--no-progress-bar", "--final-episodes", "1")
-        return ("benchmarks", "mastery", "--agent", agent, *length, "--device", config.device, "--output", str(runs), *options)
+        length = (
+            "--total-steps",
+            str(max(300, int(steps * config.scale))),
+            "--no-progress-bar",
+            "--final-episodes",
+            "1",
+        )
+        return (
+            "benchmarks",
+            "mastery",
+            "--agent",
+            agent,
+            *length,
+            "--device",
+            config.device,
+            "--output",
+            str(runs),
+            *options,
+        )
 
-    left_open = itertools.product((1e-4, 3e-4), (250, 2_500), (10, 50))  # by the paper: step size, target network's period, T
+    left_open = itertools.product(
+        (1e-4, 3e-4), (250, 2_500), (10, 50)
+    )  # by the paper: step size, target network's period, T
     arguments = (
-        {"learning_rate": a, "target_kwargs": {"update_interval": b}, "goal_wrapper_kwargs": {"max_episode_steps": c}}
+        {
+            "learning_rate": a,
+            "target_kwargs": {"update_interval": b},
+            "goal_wrapper_kwargs": {"max_episode_steps": c},
+        }
         for a, b, c in left_open
     )
     curve = ("--eval-freq", str(max(300, int(10_000 * config.scale))))
     return {
         "tests": [("pytest", "-q", "-k", "cuda or gpu", "tests/sb3_manygoals")],
-        "update": [("benchmarks", "speed-update", "--threads", "1", "--rounds", "3", "--output", str(runs))],
+        "update": [
+            ("benchmarks", "speed-update", "--threads", "1", "--rounds", "3", "--output", str(runs))
+        ],
         "default": [mastery("default", 200_000, "--most-goals", "1000", *curve)],
-        "recipe": [mastery("paper", 3_000_000, "--most-goals", "1000", "--agent-kwargs", json.dumps(a)) for a in arguments],
-        "mansion": [mastery("large", 32_250_000, "--map", "mansion", "--most-goals", "300", "--eval-steps", "400")],
+        "recipe": [
+            mastery("paper", 3_000_000, "--most-goals", "1000", "--agent-kwargs", json.dumps(a))
+            for a in arguments
+        ],
+        "mansion": [
+            mastery(
+                "large",
+                32_250_000,
+                "--map",
+                "mansion",
+                "--most-goals",
+                "300",
+                "--eval-steps",
+                "400",
+            )
+        ],
     }
 
 
-def _side_by_side(folder: Path, step: str, commands: list[Command], until: float) -> list[dict[str, str]]:
+def _side_by_side(
+    folder: Path, step: str, commands: list[Command], until: float
+) -> list[dict[str, str]]:
     began, running, rows = time.monotonic(), [], []
     for number, command in enumerate(commands if began < until else []):
         with (folder / f"{step}-{number}.txt").open("w", encoding="utf-8") as log:
-            running.append(subprocess.Popen([sys.executable, "-m", *command], stdout=log, stderr=subprocess.STDOUT))
+            running.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", *command], stdout=log, stderr=subprocess.STDOUT
+                )
+            )
     for command, process in itertools.zip_longest(commands, running):
         how = "no time left" if process is None else _ended(process, until, running)
-        rows.append({"step": step, "command": " ".join(command), "seconds": f"{time.monotonic() - began:.1f}", "status": how})
+        rows.append(
+            {
+                "step": step,
+                "command": " ".join(command),
+                "seconds": f"{time.monotonic() - began:.1f}",
+                "status": how,
+            }
+        )
         print(", ".join(rows[-1].values()))
     return rows
 
 
-def _ended(process: subprocess.Popen[bytes], until: float, running: list[subprocess.Popen[bytes]]) -> str:
+def _ended(
+    process: subprocess.Popen[bytes], until: float, running: list[subprocess.Popen[bytes]]
+) -> str:
     for late, last in (("", until), ("out of time, ", until + GRACE)):
         with contextlib.suppress(subprocess.TimeoutExpired):
             return f"{late}exit {process.wait(max(0.0, last - time.monotonic()))}"

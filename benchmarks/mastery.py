@@ -19,7 +19,13 @@ from benchmarks.demo import page as demo
 from benchmarks.recording import Clock, CurveLog
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import SettingError, World
-from sb3_manygoals import ManyGoalsDQN, MasteryCallback, MasteryResult, PlannedTargets, evaluate_mastery
+from sb3_manygoals import (
+    ManyGoalsDQN,
+    MasteryCallback,
+    MasteryResult,
+    PlannedTargets,
+    evaluate_mastery,
+)
 from sb3_manygoals.evaluation import MasteryPoint
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.goals.environments import goal_trackers
@@ -27,7 +33,16 @@ from sb3_manygoals.goals.environments import goal_trackers
 MOST_KNOWN = 1_000
 """Goals that are measured at most in a world without tables, whose steps take time."""
 
-CURVE = ["step", "training_seconds", "greedy", "greedy_low", "greedy_high", "epsilon", "epsilon_low", "epsilon_high"]
+CURVE = [
+    "step",
+    "training_seconds",
+    "greedy",
+    "greedy_low",
+    "greedy_high",
+    "epsilon",
+    "epsilon_low",
+    "epsilon_high",
+]
 """Columns of ``mastery.csv``: mastery of all goals. Those of the held-out goals follow, if there are any."""
 
 MEASURES = ("greedy", "epsilon", "plan", "held_out_greedy", "held_out_epsilon", "held_out_plan")
@@ -108,9 +123,13 @@ def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
     try:
         tables = world.tables
     except NotEnumerable as error:
-        print(f"{world.id} cannot be written out: {error}. The goals that are measured are those known in the end")
+        print(
+            f"{world.id} cannot be written out: {error}. The goals that are measured are those known in the end"
+        )
         if config.held_out:
-            raise SettingError(f"held_out must be 0 where the goals are not known before, got {config.held_out}") from error
+            raise SettingError(
+                f"held_out must be 0 where the goals are not known before, got {config.held_out}"
+            ) from error
     n_states = 0 if tables is None else len(tables)
     held_out = choose_held_out(n_states, config.held_out, config.seed)
     model, numbered = make(config, world, tables, held_out if held_out.any() else None)
@@ -133,7 +152,9 @@ def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
 def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> float:
     """Train, and measure meanwhile where goals are known; returns the seconds of training."""
     tables, held_out, states = evaluated.tables, evaluated.held_out, evaluated.states
-    curve = CurveLog(folder / "mastery.csv", CURVE + [f"held_out_{name}" for name in CURVE[2:] if held_out.any()])
+    curve = CurveLog(
+        folder / "mastery.csv", CURVE + [f"held_out_{name}" for name in CURVE[2:] if held_out.any()]
+    )
     callback: MasteryCallback | Clock = Clock()
     if tables is not None:
         some = np.sort(np.random.default_rng(1).permutation(len(states))[: config.curve_goals])
@@ -145,21 +166,34 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
             if held_out.any():
                 results += [result.subset(held_out[some]) for result in results]
             values = [value for result in results for value in (result.rate, *result.interval)]
-            curve.add([point.step, f"{point.training_seconds:.1f}", *(f"{value:.4f}" for value in values)])
+            curve.add(
+                [point.step, f"{point.training_seconds:.1f}", *(f"{value:.4f}" for value in values)]
+            )
 
         assert config.eval_freq is not None
         worlds, goals = TabularVectorEnv(tables, len(some)), tables.observations[states[some]]
         callback = MasteryCallback(
-            worlds, goals, config.eval_freq, config.eval_steps, config.eval_epsilon, note, seed=config.seed, verbose=1
+            worlds,
+            goals,
+            config.eval_freq,
+            config.eval_steps,
+            config.eval_epsilon,
+            note,
+            seed=config.seed,
+            verbose=1,
         )
     extras = {"mastery": callback, "mastery.csv": curve}
-    recording.train(config, evaluated.model, config.total_steps, folder, [callback], extras, log_interval=200)
+    recording.train(
+        config, evaluated.model, config.total_steps, folder, [callback], extras, log_interval=200
+    )
     if hasattr(evaluated.model, "goal_buffer"):
         evaluated.model.goal_buffer.save(folder / "goals.npz")
     return callback.training_seconds
 
 
-def _conclude(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent, training_seconds: float) -> None:
+def _conclude(
+    config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent, training_seconds: float
+) -> None:
     """Measure, and write and print what came out."""
     import pandas as pd  # here, as it and matplotlib take seconds to import
 
@@ -172,7 +206,9 @@ def _conclude(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent, tr
     if evaluated.world.is_two_rooms:
         path, greedy, states = folder / "reaching.gif", results["greedy"], evaluated.states
         model, world, numbered = evaluated.model, evaluated.world, evaluated.numbered
-        film.reaching(model, world, greedy, states, path, config.seed, config.eval_epsilon, numbered)
+        film.reaching(
+            model, world, greedy, states, path, config.seed, config.eval_epsilon, numbered
+        )
         if config.agent in demo.AGENTS:
             try:
                 demo.write(folder)
@@ -190,11 +226,15 @@ class ByPlan:
         self.model, self.plan = model, model.targets.plan
         self.rng = np.random.default_rng(seed)
 
-    def predict(self, observation: dict[str, NDArray[Any]], *, deterministic: bool = False) -> tuple[NDArray[Any], Any]:
+    def predict(
+        self, observation: dict[str, NDArray[Any]], *, deterministic: bool = False
+    ) -> tuple[NDArray[Any], Any]:
         states, goals = self.model.replay_buffer.states, self.model.goal_buffer
         assert states is not None
         assert goals is not None
-        actions = self.plan.best_actions(states.ids(observation["observation"]), goals.ids(observation["desired_goal"]))
+        actions = self.plan.best_actions(
+            states.ids(observation["observation"]), goals.ids(observation["desired_goal"])
+        )
         any_action = self.rng.integers(int(self.model.action_space.n), size=len(actions))
         return np.where(actions < 0, any_action, actions), None
 
@@ -205,7 +245,9 @@ def _measure(config: MasteryConfig, evaluated: EvaluatedAgent) -> dict[str, Mast
     env: VectorEnv[Any, Any, Any]
     if tables is None:
         known = model.goal_buffer.observations
-        rows = np.random.default_rng(0).permutation(len(known))[: min(MOST_KNOWN, config.most_goals)]
+        rows = np.random.default_rng(0).permutation(len(known))[
+            : min(MOST_KNOWN, config.most_goals)
+        ]
         goals, ceiling = known[np.sort(rows)], None
         env = SyncVectorEnv([evaluated.world.make] * min(len(goals), 64))
     else:
@@ -219,12 +261,18 @@ def _measure(config: MasteryConfig, evaluated: EvaluatedAgent) -> dict[str, Mast
     if isinstance(getattr(model, "targets", None), PlannedTargets):
         results["plan"] = evaluate_mastery(ByPlan(model, config.seed), **task)
     if evaluated.held_out.any():
-        results |= {f"held_out_{name}": result.subset(evaluated.held_out) for name, result in results.items()}
+        results |= {
+            f"held_out_{name}": result.subset(evaluated.held_out)
+            for name, result in results.items()
+        }
     return results
 
 
 def _summary(
-    config: MasteryConfig, evaluated: EvaluatedAgent, results: dict[str, MasteryResult], training_seconds: float
+    config: MasteryConfig,
+    evaluated: EvaluatedAgent,
+    results: dict[str, MasteryResult],
+    training_seconds: float,
 ) -> dict[str, Any]:
     """The row of ``summary.csv``; what is unknown or has no meaning is empty."""
     model, greedy = evaluated.model, results["greedy"]
@@ -238,7 +286,11 @@ def _summary(
     }
     for name in MEASURES:
         result = results.get(name)
-        values = [""] * 3 if result is None else [round(value, 4) for value in (result.rate, *result.interval)]
+        values = (
+            [""] * 3
+            if result is None
+            else [round(value, 4) for value in (result.rate, *result.interval)]
+        )
         row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
     return row | {
         "ceiling": "" if greedy.ceiling is None else round(float(greedy.ceiling.mean()), 4),
@@ -252,7 +304,11 @@ def _summary(
 def _say(summary: dict[str, Any]) -> None:
     """Print the summary in words."""
     reachable = summary["reachable"]
-    of = f"of {reachable} reachable observations" if reachable else "observations; how many can be reached is not known"
+    of = (
+        f"of {reachable} reachable observations"
+        if reachable
+        else "observations; how many can be reached is not known"
+    )
     print(f"known: {summary['known']} {of}")
     for name in MEASURES:
         rate, low, high = (summary[f"{name}{end}"] for end in ("", "_low", "_high"))
@@ -267,9 +323,17 @@ def _say(summary: dict[str, Any]) -> None:
 def _goals(evaluated: EvaluatedAgent, results: dict[str, MasteryResult]) -> dict[str, Any]:
     """Columns about each goal: its state, whether it is held out, in how many updates it was, and how the agent fared."""
     model, tables, states = evaluated.model, evaluated.tables, evaluated.states
-    table: dict[str, Any] = {"state": np.arange(len(results["greedy"].reached)), "held_out": 0, "updates": 0}
+    table: dict[str, Any] = {
+        "state": np.arange(len(results["greedy"].reached)),
+        "held_out": 0,
+        "updates": 0,
+    }
     if tables is not None:
-        table |= {"state": states, "held_out": evaluated.held_out.astype(int), "updates": ""}  # unknown of SB3's agents
+        table |= {
+            "state": states,
+            "held_out": evaluated.held_out.astype(int),
+            "updates": "",
+        }  # unknown of SB3's agents
         if evaluated.numbered:  # a table, where each transition is an update of every goal
             table["updates"] = model.num_timesteps
         elif hasattr(model, "goal_updates"):
@@ -278,5 +342,7 @@ def _goals(evaluated: EvaluatedAgent, results: dict[str, MasteryResult]) -> dict
     for name in ("greedy", "epsilon"):
         reached, steps = results[name].reached, results[name].steps
         table[f"{name}_reached"] = reached.mean(axis=1).round(4)
-        table[f"{name}_mean_steps"] = np.ma.masked_array(steps, ~reached).mean(axis=1).round(1).filled(np.nan)
+        table[f"{name}_mean_steps"] = (
+            np.ma.masked_array(steps, ~reached).mean(axis=1).round(1).filled(np.nan)
+        )
     return table

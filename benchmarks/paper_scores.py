@@ -33,14 +33,20 @@ def summaries() -> pd.DataFrame:
         follows = ["yes" if each else "no" for each in same]
         rows.append([summary, round(printed / 100, 3), found, follows[0], above, count, follows[1]])
     ends = ("_printed", "", "_follows")
-    return pd.DataFrame(rows, columns=["summary", *(name + end for name in ("median", "above_half") for end in ends)])
+    return pd.DataFrame(
+        rows,
+        columns=["summary", *(name + end for name in ("median", "above_half") for end in ends)],
+    )
 
 
 def improvements() -> dict[str, dict[str, float]]:
     """The paper's five figures of bars: by title, the relative improvement of each game, from its tables."""
     found = {}
     for file, column, *_ in PRINTED:
-        ours, table = {AUXILIARY: "many_goals", PRETRAINING: "many_goals_pretraining"}[file], read_table(file)
+        ours, table = (
+            {AUXILIARY: "many_goals", PRETRAINING: "many_goals_pretraining"}[file],
+            read_table(file),
+        )
         if column != ours:
             bars = relative_improvement(table[ours], table[column], table.index)
             found[f"{ours} over {column}"] = dict(zip(table.index, bars.tolist(), strict=True))

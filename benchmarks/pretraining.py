@@ -56,26 +56,39 @@ class PretrainingConfig(A2CConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps <= self.pretrain_steps:
-            raise ValueError(f"steps must be more than pretrain_steps, {self.pretrain_steps}, got {self.steps}")
+            raise ValueError(
+                f"steps must be more than pretrain_steps, {self.pretrain_steps}, got {self.steps}"
+            )
         if not 0 <= self.learning_starts < self.pretrain_steps:
             limit = f"less than pretrain_steps, {self.pretrain_steps}"
-            raise ValueError(f"learning_starts must be at least 0, and {limit}, got {self.learning_starts}")
+            raise ValueError(
+                f"learning_starts must be at least 0, and {limit}, got {self.learning_starts}"
+            )
 
     def run(self) -> Path:
         """Train, and write what a run of A2C does, and in ``pretraining/`` model, log and checkpoints of pre-training."""
         th.set_num_threads(self.threads)
         with building(f"{self.agent} in {self.game}"):
             model = make_a2c(self)
-        folder = recording.open_folder(self, f"pretraining-{self.game}-{self.agent}-seed{self.seed}")
+        folder = recording.open_folder(
+            self, f"pretraining-{self.game}-{self.agent}-seed{self.seed}"
+        )
         if self.agent != "none" and not checkpoints(folder / "checkpoints"):
             _pretrain(self, folder, model)
-        return a2c.train(self, model, folder, pretrain_steps=0 if self.agent == "none" else self.pretrain_steps)
+        return a2c.train(
+            self, model, folder, pretrain_steps=0 if self.agent == "none" else self.pretrain_steps
+        )
 
 
 WORLDS: dict[WorldName, PretrainingConfig] = {
     "atari": PretrainingConfig(),
     "minigrid": PretrainingConfig(
-        world="minigrid", game="MiniGrid-DoorKey-5x5-v0", pretrain_steps=20_000, steps=200_000, eval_freq=5_000, **SMALL
+        world="minigrid",
+        game="MiniGrid-DoorKey-5x5-v0",
+        pretrain_steps=20_000,
+        steps=200_000,
+        eval_freq=5_000,
+        **SMALL,
     ),
     "minatar": PretrainingConfig(pretrain_steps=100_000, pretraining_learning_rate=7e-4, **MINATAR),
 }
@@ -89,7 +102,9 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
         "ortho_init": config.ortho_init,
         "features_extractor_class": config.kind.extractor(),
         "features_extractor_kwargs": {"features_dim": config.features_dim},
-        "channels_last": False if config.world == "minatar" else None,  # Seaquest's pictures are cubes
+        "channels_last": False
+        if config.world == "minatar"
+        else None,  # Seaquest's pictures are cubes
     }
     common: dict[str, Any] = {
         "learning_rate": config.pretraining_learning_rate or config.learning_rate,
@@ -101,7 +116,9 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
     env, n_stack = config.kind.make(config, 1), config.kind.n_stack
     if config.agent == "reward_prediction":
         pairs = config.batch_size * config.goal_batch_size
-        return RewardPredictor("CnnPolicy", env, batch_size=pairs, n_stack=n_stack, policy_kwargs=policy, **common)
+        return RewardPredictor(
+            "CnnPolicy", env, batch_size=pairs, n_stack=n_stack, policy_kwargs=policy, **common
+        )
     return ManyGoalsDQN(
         "CnnPolicy",
         env,
@@ -111,11 +128,19 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
         goals_in_replay=True,
         replay_buffer_class=ManyGoalsFrameReplayBuffer,
         replay_buffer_kwargs={"n_stack": n_stack},
-        goal_wrapper_kwargs={"max_episode_steps": config.goal_steps, "reset_worlds": can_reset_single_envs(env)},
+        goal_wrapper_kwargs={
+            "max_episode_steps": config.goal_steps,
+            "reset_worlds": can_reset_single_envs(env),
+        },
         target_class=TDTargets,
         target_kwargs={**PAPER["target_kwargs"], "initial_value": 0.0},
         exploration_fraction=1.0,
-        policy_kwargs={**PAPER["policy_kwargs"], "standardize": False, **policy, "embedding_dim": config.embedding_dim},
+        policy_kwargs={
+            **PAPER["policy_kwargs"],
+            "standardize": False,
+            **policy,
+            "embedding_dim": config.embedding_dim,
+        },
         **common,
     )
 
@@ -131,9 +156,13 @@ def _pretrain(config: PretrainingConfig, folder: Path, model: A2C) -> None:
     generators = get_generators(model)
     (folder / "pretraining").mkdir(exist_ok=True)
     learner, began = make_learner(config), time.perf_counter()
-    recording.train(config, learner, config.pretrain_steps, folder, log_interval=20, part="pretraining")
+    recording.train(
+        config, learner, config.pretrain_steps, folder, log_interval=20, part="pretraining"
+    )
     print(f"pre-training took {time.perf_counter() - began:.0f} s")
     for target, source in transfer_trunk(learner, model).items():
         print(f"copied {source} to {target}")
-    set_generators(generators)  # those of A2C's seed, whether pre-training was done just now or only read
+    set_generators(
+        generators
+    )  # those of A2C's seed, whether pre-training was done just now or only read
     model.num_timesteps = config.pretrain_steps

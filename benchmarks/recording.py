@@ -30,7 +30,17 @@ from benchmarks.worlds import SettingError
 from sb3_manygoals import ExactCheckpointCallback
 from sb3_manygoals.checkpoint.callback import Checkpointable
 
-PACKAGES = ("sb3-manygoals", "stable-baselines3", "gymnasium", "torch", "numpy", "scipy", "ale-py", "minatar", "minigrid")
+PACKAGES = (
+    "sb3-manygoals",
+    "stable-baselines3",
+    "gymnasium",
+    "torch",
+    "numpy",
+    "scipy",
+    "ale-py",
+    "minatar",
+    "minigrid",
+)
 """Those whose versions matter, if they are installed."""
 
 Config = TypeVar("Config", bound="RunConfig")
@@ -89,7 +99,9 @@ def open_folder(config: RunConfig, name: str) -> Path:
     if config.resume is None:
         write_config(folder, config)
     elif config.seed != (begun := config.saved(folder)).seed:
-        raise SettingError(f"seed must be {begun.seed}, as the run in {folder} was begun with it, got {config.seed}")
+        raise SettingError(
+            f"seed must be {begun.seed}, as the run in {folder} was begun with it, got {config.seed}"
+        )
     print(f"writing to {folder}")
     return folder
 
@@ -142,7 +154,11 @@ def train(
         _note_resumption(folder, config, resumed)
     model.set_logger(logger(place, table, model.num_timesteps))
     if model.num_timesteps < steps:
-        for name in ("summary.csv", "goals.csv", "score.json"):  # of a run that had ended earlier, and is now to go on
+        for name in (
+            "summary.csv",
+            "goals.csv",
+            "score.json",
+        ):  # of a run that had ended earlier, and is now to go on
             (folder / name).unlink(missing_ok=True)
         model.learn(
             steps - model.num_timesteps,
@@ -173,7 +189,11 @@ def _provenance() -> dict[str, Any]:
             versions[name] = metadata.version(name)
     processor, cpuinfo = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line.split(":", 1)[1].strip()
+            for line in cpuinfo.read_text().splitlines()
+            if line.startswith("model name")
+        ]
         processor = f"{names[0]}, {len(names)} cores" if names else processor
     return {
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
@@ -192,7 +212,9 @@ def _provenance() -> dict[str, Any]:
 def git_revision() -> str:
     """The commit of the code that runs, marked if there are uncommitted changes; "unknown" outside of git."""
     git = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    answer = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        git, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
     return answer.stdout.strip() if answer.returncode == 0 else "unknown"
 
 
@@ -229,7 +251,10 @@ class CSVLog(CSVOutputFormat):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         self.file.seek(0)
-        return {"keys": self.keys, "text": self.file.read()}  # reading to the end, where writing goes on
+        return {
+            "keys": self.keys,
+            "text": self.file.read(),
+        }  # reading to the end, where writing goes on
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         self.keys = state["keys"]
@@ -242,7 +267,9 @@ def logger(folder: Path, table: CSVLog, step: int) -> Logger:
     events = TensorBoardOutputFormat(str(folder))
     if step > 0:
         events.writer.close()
-        events.writer = SummaryWriter(str(folder), purge_step=step + 1)  # the first step that is dropped
+        events.writer = SummaryWriter(
+            str(folder), purge_step=step + 1
+        )  # the first step that is dropped
     return Logger(str(folder), [table, events])
 
 

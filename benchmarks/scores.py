@@ -36,7 +36,9 @@ def references(games: Sequence[str]) -> pd.DataFrame:
     table = next((each for each in tables if each.index.isin(games).any()), tables[0])
     missing = [game for game in games if game not in table.index]
     if missing:
-        raise ValueError(f"no scores of {', '.join(missing)}; there are those of {', '.join(table.index)}")
+        raise ValueError(
+            f"no scores of {', '.join(missing)}; there are those of {', '.join(table.index)}"
+        )
     return table.loc[list(games)]
 
 
@@ -44,7 +46,9 @@ def normalized(scores: ArrayLike, games: Sequence[str]) -> Scores:
     """Raw scores, shape (..., n_games), so that 0 is random play and 1 a human (Mnih et al. 2015)."""
     raw = np.asarray(scores, dtype=np.float64)
     if raw.shape[-1:] != (len(games),):
-        raise ValueError(f"scores must be of shape (..., {len(games)}), one for each game, got {raw.shape}")
+        raise ValueError(
+            f"scores must be of shape (..., {len(games)}), one for each game, got {raw.shape}"
+        )
     zero, one = references(games).to_numpy().T
     return np.asarray((raw - zero) / (one - zero))
 
@@ -61,7 +65,9 @@ def median(scores: Scores) -> Scores:
 
 def count_above(scores: Scores, threshold: float = 0.5) -> Scores:
     """The number of games whose mean over runs exceeds the threshold."""
-    means = np.round(scores.mean(axis=-2), 12)  # one that is 0.5 by its digits must not be above it by its last bit
+    means = np.round(
+        scores.mean(axis=-2), 12
+    )  # one that is 0.5 by its digits must not be above it by its last bit
     return np.asarray((means > threshold).sum(axis=-1), dtype=np.float64)
 
 
@@ -90,7 +96,9 @@ def relative_improvement(scores: ArrayLike, others: ArrayLike, games: Sequence[s
     Network Architectures. The paper has such bars and does not give their formula. This one stays finite where the other agent
     plays no better than random. Scores are raw, shape ([n_runs,] n_games).
     """
-    ours, theirs = (np.atleast_2d(np.asarray(each, dtype=np.float64)).mean(axis=0) for each in (scores, others))
+    ours, theirs = (
+        np.atleast_2d(np.asarray(each, dtype=np.float64)).mean(axis=0) for each in (scores, others)
+    )
     random, human = references(games).to_numpy().T
     return np.asarray((ours - theirs) / (np.maximum(human, theirs) - random))
 
@@ -102,18 +110,24 @@ def interval(statistic: Statistic, *scores: Scores, resamples: int = 2000) -> tu
     """
     for each in scores:
         if each.ndim < 2 or each.shape[-2] < 2 or not np.isfinite(each).all():
-            raise ValueError(f"scores must be finite and of shape (..., n_runs >= 2, n_games), got shape {each.shape}")
+            raise ValueError(
+                f"scores must be finite and of shape (..., n_runs >= 2, n_games), got shape {each.shape}"
+            )
     ends = np.cumsum([each.shape[-1] for each in scores])[:-1]
 
     def of_columns(*columns: Scores, axis: int) -> Scores:
         assert axis == -1  # where scipy puts runs; games come after them here, agent by agent
-        parts = [columns[start:end] for start, end in zip([0, *ends], [*ends, len(columns)], strict=True)]
+        parts = [
+            columns[start:end] for start, end in zip([0, *ends], [*ends, len(columns)], strict=True)
+        ]
         return statistic(*(np.stack(part, axis=-1) for part in parts))
 
     from scipy import stats  # importing it takes a second
 
     found = stats.bootstrap(
-        [column for each in scores for column in np.moveaxis(each, -1, 0)],  # each game of each agent is a sample of its own
+        [
+            column for each in scores for column in np.moveaxis(each, -1, 0)
+        ],  # each game of each agent is a sample of its own
         of_columns,
         axis=-1,
         vectorized=True,
@@ -122,11 +136,21 @@ def interval(statistic: Statistic, *scores: Scores, resamples: int = 2000) -> tu
         method="percentile",
         rng=np.random.default_rng(0),
     )
-    return statistic(*scores)[()], found.confidence_interval.low[()], found.confidence_interval.high[()]
+    return (
+        statistic(*scores)[()],
+        found.confidence_interval.low[()],
+        found.confidence_interval.high[()],
+    )
 
 
 def estimated(name: str, statistic: Statistic, *scores: Scores) -> dict[str, float]:
     """Columns ``name``, and if each agent has two runs or more ``name_low`` and ``name_high``: see :func:`interval`."""
     if min(len(each) for each in scores) < 2:
         return {name: float(statistic(*scores))}
-    return dict(zip((name, f"{name}_low", f"{name}_high"), map(float, interval(statistic, *scores)), strict=True))
+    return dict(
+        zip(
+            (name, f"{name}_low", f"{name}_high"),
+            map(float, interval(statistic, *scores)),
+            strict=True,
+        )
+    )

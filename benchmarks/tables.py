@@ -77,7 +77,9 @@ class Tables:
             best = np.empty(len(states))
             for low in range(0, len(wanted), CHUNK):
                 here = (rows >= low) & (rows < low + CHUNK)
-                best[here] = self._reached(wanted[low : low + CHUNK], horizon)[states[here], rows[here] - low]
+                best[here] = self._reached(wanted[low : low + CHUNK], horizon)[
+                    states[here], rows[here] - low
+                ]
             return best
 
         return ceiling
@@ -88,8 +90,16 @@ class Tables:
 
         columns, shape = np.arange(len(goals)), (len(self.first) - 1, len(self))
         # An end elsewhere than at the goal is worth nothing.
-        there = csr_array((self.chances, self.next_states, self.first), shape=shape)[:, goals].toarray().astype(np.float32)
-        onward = csr_array((self.chances * ~self.ended, self.next_states, self.first), shape=shape, dtype=np.float32)
+        there = (
+            csr_array((self.chances, self.next_states, self.first), shape=shape)[:, goals]
+            .toarray()
+            .astype(np.float32)
+        )
+        onward = csr_array(
+            (self.chances * ~self.ended, self.next_states, self.first),
+            shape=shape,
+            dtype=np.float32,
+        )
         there -= onward[:, goals].toarray()
         reached = np.zeros((len(self), len(goals)), dtype=np.float32)
         reached[goals, columns] = 1.0
@@ -112,14 +122,19 @@ class TabularVectorEnv(gym.vector.VectorEnv[NDArray[Any], NDArray[np.int64], NDA
 
     def __init__(self, tables: Tables, num_envs: int) -> None:
         self.tables, self.num_envs = tables, num_envs
-        self.single_observation_space, self.single_action_space = tables.space, spaces.Discrete(tables.n_actions)
+        self.single_observation_space, self.single_action_space = (
+            tables.space,
+            spaces.Discrete(tables.n_actions),
+        )
         self.observation_space = batch_space(tables.space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.states: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
         self._over: NDArray[np.bool_] = np.zeros(num_envs, dtype=np.bool_)
         self._sums = np.concatenate([[0.0], np.cumsum(tables.chances)])
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[NDArray[Any], dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
         """The seed is of the generator that all copies share."""
         super().reset(seed=seed, options=options)
         self.states, self._over[:] = self._begin(self.num_envs), False
@@ -132,17 +147,29 @@ class TabularVectorEnv(gym.vector.VectorEnv[NDArray[Any], NDArray[np.int64], NDA
         rows = self.states * table.n_actions + actions
         low, high = table.first[rows], table.first[rows + 1]
         # The cumulated chances of an action's outcomes are an interval, from which a number picks one.
-        drawn = self._sums[low] + self.np_random.random(self.num_envs) * (self._sums[high] - self._sums[low])
-        picked = np.clip(np.searchsorted(self._sums, drawn, side="right") - 1, low, np.maximum(high - 1, low))
+        drawn = self._sums[low] + self.np_random.random(self.num_envs) * (
+            self._sums[high] - self._sums[low]
+        )
+        picked = np.clip(
+            np.searchsorted(self._sums, drawn, side="right") - 1, low, np.maximum(high - 1, low)
+        )
         picked[over] = 0  # a terminal state has no outcomes
         self.states = table.next_states[picked]
         self._over = table.ended[picked] & ~over
         self.states[over] = self._begin(int(over.sum()))
         nothing = np.zeros(self.num_envs, dtype=np.bool_)
-        return table.observations[self.states], np.zeros(self.num_envs), self._over.copy(), nothing, {}
+        return (
+            table.observations[self.states],
+            np.zeros(self.num_envs),
+            self._over.copy(),
+            nothing,
+            {},
+        )
 
     def _begin(self, n: int) -> NDArray[np.int64]:
-        return np.asarray(self.np_random.choice(len(self.tables), size=n, p=self.tables.starts), dtype=np.int64)
+        return np.asarray(
+            self.np_random.choice(len(self.tables), size=n, p=self.tables.starts), dtype=np.int64
+        )
 
 
 def explore(
@@ -171,7 +198,9 @@ def explore(
             left[state].append(merged)
         seconds = time.monotonic() - began
         if len(numbers) > MOST_STATES or seconds > MOST_SECONDS:
-            raise NotEnumerable(f"{len(numbers)} observations were met in {seconds:.0f} s, and there are more")
+            raise NotEnumerable(
+                f"{len(numbers)} observations were met in {seconds:.0f} s, and there are more"
+            )
     # A state in which episodes only end has no outcomes.
     rows = [merged for state in numbers for merged in left.get(state) or [{}] * n_actions]
     found = [(*key, merged[key]) for merged in rows for key in sorted(merged)]
@@ -215,4 +244,7 @@ def explore_by_copies(env: gym.Env[Any, Any]) -> Tables:
             expanded.add(state)
         return [(1.0, after, bool(ended))]
 
-    return explore(env, {start: 1.0}, outcomes, lambda states: np.stack([shown[state] for state in states]))  # type: ignore[index]
+    def observations_of(states: Any) -> NDArray[Any]:
+        return np.stack([shown[state] for state in states])
+
+    return explore(env, {start: 1.0}, outcomes, observations_of)

@@ -74,12 +74,21 @@ class TasksConfig(RunConfig):
         folder = recording.open_folder(self, f"tasks-{self.agent}-{world.name}-seed{self.seed}")
         curve = CurveLog(folder / "curve.csv", CURVE)
         measure = Measure(self, world, curve)
-        recording.train(self, model, self.total_steps, folder, [measure], {"measure": measure, "curve.csv": curve})
+        recording.train(
+            self,
+            model,
+            self.total_steps,
+            folder,
+            [measure],
+            {"measure": measure, "curve.csv": curve},
+        )
         if hasattr(model, "goal_buffer"):
             model.goal_buffer.save(folder / "goals.npz")
         targets = type(model.targets).__name__ if hasattr(model, "targets") else ""
         about = {"world": world.name, "agent": self.agent, "seed": self.seed, "targets": targets}
-        score = about | {name: "" if value is None else value for name, value in scores(measure).items()}
+        score = about | {
+            name: "" if value is None else value for name, value in scores(measure).items()
+        }
         CurveLog(folder / "summary.csv", list(score)).add(list(score.values()))
         print(", ".join(f"{name} {value}" for name, value in score.items() if value != ""))
         return folder
@@ -92,8 +101,12 @@ class TaskWorld(World):
     task: str | None = None
 
     def __post_init__(self) -> None:
-        if self.task not in (TASKS if self.is_two_rooms else [None]) or (self.is_two_rooms and self.id != TOLD_WORLD):
-            raise SettingError(f"task must be one of {'; '.join(TASKS)} in {TOLD_WORLD}, none elsewhere, got {self.task!r}")
+        if self.task not in (TASKS if self.is_two_rooms else [None]) or (
+            self.is_two_rooms and self.id != TOLD_WORLD
+        ):
+            raise SettingError(
+                f"task must be one of {'; '.join(TASKS)} in {TOLD_WORLD}, none elsewhere, got {self.task!r}"
+            )
 
     def make(self, **options: Any) -> gym.Env[Any, Any]:
         env = super().make(**options)
@@ -114,8 +127,14 @@ def make(config: TasksConfig, world: World) -> Any:
         return rivals.make(config.agent, world.make, config.seed, config.device, given)
     n_envs = config.n_envs or 1
     if config.agent == "hindsight":
-        pursuit = {"goal_buffer": GoalBuffer(world.space), "selector": hindsight.Rewarded(), "reset_worlds": "auto"}
-        return hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given)
+        pursuit = {
+            "goal_buffer": GoalBuffer(world.space),
+            "selector": hindsight.Rewarded(),
+            "reset_worlds": "auto",
+        }
+        return hindsight.make(
+            world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given
+        )
     env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
     policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
     return ManyGoalsDQN(policy, env, seed=config.seed, device=config.device, **given)
@@ -127,10 +146,16 @@ def policy_of(model: Any, planned: bool = False) -> Any:
         return rivals.RivalPolicy(model)
     if not (model.goal_buffer.rewards > 0.0).any():
         return None
-    return model.task_policy(planned=planned) if isinstance(model, ManyGoalsDQN) else rivals.HindsightPolicy(model)
+    return (
+        model.task_policy(planned=planned)
+        if isinstance(model, ManyGoalsDQN)
+        else rivals.HindsightPolicy(model)
+    )
 
 
-def evaluate(policy: Any, world: World, episodes: int, seed: int, greedy: bool, epsilon: float = 0.0) -> float:
+def evaluate(
+    policy: Any, world: World, episodes: int, seed: int, greedy: bool, epsilon: float = 0.0
+) -> float:
     """The share of episodes with a positive sum of rewards."""
     rng = np.random.default_rng((seed, 7))  # tagged: worlds draw with default_rng(seed)
     worlds = [world.make() for _ in range(episodes)]
@@ -140,7 +165,9 @@ def evaluate(policy: Any, world: World, episodes: int, seed: int, greedy: bool, 
         actions = np.array(policy.predict(seen[left], deterministic=greedy)[0])
         random = rng.random(len(left)) < epsilon
         actions[random] = rng.integers(int(worlds[0].action_space.n), size=random.sum())  # type: ignore[attr-defined]
-        steps = [worlds[row].step(action) for row, action in zip(left.tolist(), actions, strict=True)]
+        steps = [
+            worlds[row].step(action) for row, action in zip(left.tolist(), actions, strict=True)
+        ]
         for row, (observation, reward, *_) in zip(left.tolist(), steps, strict=True):
             seen[row] = observation
             sums[row] += float(reward)
@@ -160,7 +187,11 @@ class Measure(BaseCallback):
     def _on_step(self) -> bool:
         normalized = self.model.get_vec_normalize_env()
         infos = self.locals["infos"]
-        rewards = [info["env_reward"] for info in infos] if normalized is None else normalized.get_original_reward()
+        rewards = (
+            [info["env_reward"] for info in infos]
+            if normalized is None
+            else normalized.get_original_reward()
+        )
         if self.first_reward is None and max(rewards) > 0.0:
             self.first_reward = self.num_timesteps
         if self.num_timesteps // self.config.eval_freq > len(self.rows):
@@ -175,14 +206,26 @@ class Measure(BaseCallback):
         return enough and any(all(_is_solved(row[column]) for row in last) for column in columns)
 
     def _measure(self) -> None:
-        config, planned = self.config, isinstance(getattr(self.model, "targets", None), PlannedTargets)
-        row: list[Any] = [self.num_timesteps, "" if self.first_reward is None else self.first_reward]
+        config, planned = (
+            self.config,
+            isinstance(getattr(self.model, "targets", None), PlannedTargets),
+        )
+        row: list[Any] = [
+            self.num_timesteps,
+            "" if self.first_reward is None else self.first_reward,
+        ]
         for name in POLICIES if planned else POLICIES[:2]:
             greedy, policy = name != "sampled", policy_of(self.model, name == "planned")
-            episodes = 1 if greedy and config.env_id.startswith("MiniGrid-") else config.eval_episodes
+            episodes = (
+                1 if greedy and config.env_id.startswith("MiniGrid-") else config.eval_episodes
+            )
             epsilon = 0.0 if greedy or config.agent in ("ppo", "a2c") else _EPSILON
             seed = 10_000 * (config.seed + 1)
-            found = 0.0 if policy is None else evaluate(policy, self.world, episodes, seed, greedy or epsilon > 0.0, epsilon)
+            found = (
+                0.0
+                if policy is None
+                else evaluate(policy, self.world, episodes, seed, greedy or epsilon > 0.0, epsilon)
+            )
             row.append(f"{found:.4f}")
         row += [""] * (len(CURVE) - len(row))
         self.rows.append(row)
@@ -207,6 +250,8 @@ def scores(measure: Measure) -> dict[str, Any]:
         solved = [_is_solved(row[place]) for row in measure.rows]
         first = solved.index(True) if any(solved) else None
         score[f"{column}_solved"] = None if first is None else measure.rows[first][0]
-        score[f"{column}_kept"] = None if first is None else round(float(np.mean(solved[first:])), 3)
+        score[f"{column}_kept"] = (
+            None if first is None else round(float(np.mean(solved[first:])), 3)
+        )
         score[f"{column}_final"] = measure.rows[-1][place] if measure.rows else None
     return score

@@ -120,7 +120,11 @@ class ToldTasksConfig:
         model = load_pretrained(WORLD) if self.agent is None else _load(self.agent)
         mdp: TwoRoomsMDP = gym.make(WORLD).unwrapped.mdp  # type: ignore[attr-defined]
         matrices, rows = transition_matrices(mdp), []
-        ways = ("network", "plan") if isinstance(model.targets, PlannedTargets) and self.agent is not None else ("network",)
+        ways = (
+            ("network", "plan")
+            if isinstance(model.targets, PlannedTargets) and self.agent is not None
+            else ("network",)
+        )
         for task, way in itertools.product(TASKS, ways):
             rewarded = rewarded_states(mdp, task)
             told = rewarded[mdp.states_of(model.goal_buffer.observations)]  # type: ignore[union-attr]
@@ -132,10 +136,14 @@ class ToldTasksConfig:
             rows.append((task, rewarded.sum(), way, ours, best, ours / best))
             print(f"{task}, {way}: {ours:.4f} of {best:.4f}, {ours / best:.4f}")
         self.output.parent.mkdir(parents=True, exist_ok=True)
-        table = pd.DataFrame(rows, columns=["task", "rewarded", "policy", "return", "best", "ratio"])
+        table = pd.DataFrame(
+            rows, columns=["task", "rewarded", "policy", "return", "best", "ratio"]
+        )
         table.to_csv(self.output, index=False, float_format="%.4f")
         for way, ratios in table.groupby("policy")["ratio"]:
-            print(f"{way}: {(ratios >= 0.95).sum()} of {len(ratios)} tasks at .95 of the best or more")
+            print(
+                f"{way}: {(ratios >= 0.95).sum()} of {len(ratios)} tasks at .95 of the best or more"
+            )
         print(f"written to {self.output}")
         return self.output
 
@@ -148,4 +156,6 @@ def _load(folder: Path) -> ManyGoalsDQN:
         if (config.env_id, config.map) == (WORLD, None) and isinstance(model, ManyGoalsDQN):
             model.set_checkpoint_state(newest[1]["learner"])
             return model
-    raise SettingError(f"agent must be the folder of a finished run of mastery in {WORLD} by ManyGoalsDQN, got {folder}")
+    raise SettingError(
+        f"agent must be the folder of a finished run of mastery in {WORLD} by ManyGoalsDQN, got {folder}"
+    )

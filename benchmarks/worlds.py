@@ -51,7 +51,9 @@ def layout_of(name: str, setting: str = "map") -> Layout:
     if name in NAMED_LAYOUTS:
         return NAMED_LAYOUTS[name]
     if not Path(name).is_file():
-        raise LayoutError(f"{setting} must be one of {', '.join(NAMED_LAYOUTS)}, or a file, got {name!r}")
+        raise LayoutError(
+            f"{setting} must be one of {', '.join(NAMED_LAYOUTS)}, or a file, got {name!r}"
+        )
     return Layout.read(name)
 
 
@@ -71,14 +73,18 @@ class World:
     @property
     def name(self) -> str:
         """For folders."""
-        return self.id.replace("/", "-").removesuffix("-v0") + ("" if self.map is None else f"-{Path(self.map).stem}")
+        return self.id.replace("/", "-").removesuffix("-v0") + (
+            "" if self.map is None else f"-{Path(self.map).stem}"
+        )
 
     @property
     def _options(self) -> dict[str, Any]:
         if self.map is None:
             return {}
         if not self.is_two_rooms:
-            raise SettingError(f"map is for TwoRoomsSwitch worlds only, got {self.map!r} for {self.id!r}")
+            raise SettingError(
+                f"map is for TwoRoomsSwitch worlds only, got {self.map!r} for {self.id!r}"
+            )
         return {"layout": layout_of(self.map)}
 
     def make(self, **options: Any) -> gym.Env[Any, Any]:
@@ -89,23 +95,35 @@ class World:
                 import minigrid  # noqa: F401 - registers its worlds
 
                 # WholeGrid does without the agent's partial view, which takes half of a step.
-                env = WholeGrid(gym.make(self.id, **self._options, agent_view_size=3, highlight=False, **options))
+                env = WholeGrid(
+                    gym.make(
+                        self.id, **self._options, agent_view_size=3, highlight=False, **options
+                    )
+                )
             else:
                 env = gym.make(self.id, **self._options, **options)
             check_goal_space(env.observation_space)
         if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
-            raise SettingError(f"world must have discrete actions that start at 0, got {self.id!r} with {env.action_space}")
+            raise SettingError(
+                f"world must have discrete actions that start at 0, got {self.id!r} with {env.action_space}"
+            )
         return env
 
     def vector(self, n_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
         """Environments in one, the native one if there is one, which must be reset by their user."""
         if self.is_two_rooms:
-            return gym.make_vec(self.id, n_envs, "vector_entry_point", autoreset_mode="Disabled", **self._options)
+            return gym.make_vec(
+                self.id, n_envs, "vector_entry_point", autoreset_mode="Disabled", **self._options
+            )
         return gym.vector.SyncVectorEnv([self.make] * n_envs, autoreset_mode=AutoresetMode.DISABLED)
 
     def make_many(self, n_envs: int, seed: int) -> VecEnv:
         """An SB3 vector of environments; the seed is of the first."""
-        return GymnasiumVecEnv(self.vector(n_envs)) if self.is_two_rooms else make_vec_env(self.make, n_envs, seed)
+        return (
+            GymnasiumVecEnv(self.vector(n_envs))
+            if self.is_two_rooms
+            else make_vec_env(self.make, n_envs, seed)
+        )
 
     @cached_property
     def space(self) -> spaces.Space[Any]:
@@ -132,13 +150,21 @@ class World:
         elif isinstance(env.observation_space, spaces.Discrete) and first is not None:
             shown = np.asarray
         else:
-            raise NotEnumerable("its model does not say with which states it begins, or how they look")
+            raise NotEnumerable(
+                "its model does not say with which states it begins, or how they look"
+            )
 
         def outcomes(state: Any, action: int) -> Outcomes:
-            return [(chance, after, bool(ended)) for chance, after, _, ended in model[state][action]]
+            return [
+                (chance, after, bool(ended)) for chance, after, _, ended in model[state][action]
+            ]
 
-        starts: dict[Hashable, float] = {int(state): float(first[state]) for state in np.flatnonzero(first)}
-        return explore(env, starts, outcomes, lambda states: shown(np.array(states, dtype=np.int64)))
+        starts: dict[Hashable, float] = {
+            int(state): float(first[state]) for state in np.flatnonzero(first)
+        }
+        return explore(
+            env, starts, outcomes, lambda states: shown(np.array(states, dtype=np.int64))
+        )
 
 
 class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
@@ -155,14 +181,20 @@ class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
         grid: Any = env.unwrapped
         self.observation_space = spaces.Box(0, 255, (grid.width + 1, grid.height, 3), np.uint8)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         return super().reset(seed=0, options=options)  # one layout
 
     def observation(self, observation: Any) -> NDArray[np.uint8]:
         world: Any = self.unwrapped
         cells = np.zeros(self.observation_space.shape or (), dtype=np.uint8)
-        found = [_EMPTY if cell is None else cell.encode() for cell in world.grid.grid]  # as Grid.encode(), faster
-        cells[:-1] = np.array(found, dtype=np.uint8).reshape(world.height, world.width, 3).swapaxes(0, 1)
+        found = [
+            _EMPTY if cell is None else cell.encode() for cell in world.grid.grid
+        ]  # as Grid.encode(), faster
+        cells[:-1] = (
+            np.array(found, dtype=np.uint8).reshape(world.height, world.width, 3).swapaxes(0, 1)
+        )
         cells[tuple(world.agent_pos)] = (10, 0, world.agent_dir)
         if world.carrying is not None:
             cells[-1] = world.carrying.encode()
@@ -179,11 +211,15 @@ class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
 class RewardedStates(gym.Wrapper[Any, Any, Any, Any]):
     """TwoRoomsSwitch with a reward of 1 for some states, which end the episode. It begins in any of ``starts``."""
 
-    def __init__(self, env: gym.Env[Any, Any], rewarded: NDArray[np.bool_], starts: NDArray[np.bool_]) -> None:
+    def __init__(
+        self, env: gym.Env[Any, Any], rewarded: NDArray[np.bool_], starts: NDArray[np.bool_]
+    ) -> None:
         super().__init__(env)
         self.rewarded, self.starts = rewarded, np.flatnonzero(starts & ~rewarded)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             self.env.reset(seed=seed)
         return self.env.reset(options=options or {"state": int(self.np_random.choice(self.starts))})
@@ -203,7 +239,9 @@ def two_rooms(game: str, goal: int, max_episode_steps: int) -> gym.Env[Any, Any]
     mdp = env.unwrapped.mdp  # type: ignore[attr-defined]
     if not 0 <= goal < mdp.n_states:
         raise SettingError(f"goal must be in [0, {mdp.n_states}), got {goal}")
-    env = RewardedStates(env, np.arange(mdp.n_states) == goal, (mdp.blocks == mdp.blocks[goal]).all(axis=1))
+    env = RewardedStates(
+        env, np.arange(mdp.n_states) == goal, (mdp.blocks == mdp.blocks[goal]).all(axis=1)
+    )
     height, width, channels = env.observation_space.shape  # type: ignore[misc]
     side = max(height, width)
     margins = ((0, side - height), (0, side - width), (0, 0))
@@ -214,7 +252,10 @@ def two_rooms(game: str, goal: int, max_episode_steps: int) -> gym.Env[Any, Any]
 
 def minigrid(game: str, max_episode_steps: int) -> gym.Env[Any, Any]:
     """A MiniGrid world, seen whole, in pictures of 4 x 4 pixels a cell. Its reward depends on ``max_episode_steps``, too."""
-    from minigrid.wrappers import ImgObsWrapper, RGBImgObsWrapper  # here, as the command line works without it
+    from minigrid.wrappers import (
+        ImgObsWrapper,
+        RGBImgObsWrapper,
+    )  # here, as the command line works without it
 
     # Without the agent's partial view, which takes more time than all else.
     env = gym.make(game, max_steps=max_episode_steps, highlight=False, agent_view_size=3)
@@ -246,6 +287,10 @@ class PartialView(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
         for cell in np.stack(cells)[:, ~self._is_drawn[cells]].T.tolist():
             kind, colour, state, agent = cell
             seen = self._decode(kind, colour, state)
-            self._tiles[tuple(cell)] = self._draw(seen, 3 if agent else None, highlight=kind > 0, tile_size=TILE)
+            self._tiles[tuple(cell)] = self._draw(
+                seen, 3 if agent else None, highlight=kind > 0, tile_size=TILE
+            )
             self._is_drawn[tuple(cell)] = True
-        return np.asarray(self._tiles[cells].transpose(1, 2, 0, 3, 4).reshape(self.observation_space.shape or ()))
+        return np.asarray(
+            self._tiles[cells].transpose(1, 2, 0, 3, 4).reshape(self.observation_space.shape or ())
+        )

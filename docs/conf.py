@@ -47,26 +47,36 @@ nitpick_ignore_regex = [
 ]
 
 
-def without_the_page(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+def without_the_page(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
     """
     Leave of a class docstring that is a page in Markdown, as Gymnasium's environments have them, its arguments only: the page
     is ``two_rooms_switch.md``.
     """
     if any(line.startswith("## ") for line in lines):
         first = next(row for row, line in enumerate(lines) if line.startswith(":param"))
-        last = next((row for row in range(first, len(lines)) if lines[row].startswith("## ")), len(lines))
+        last = next(
+            (row for row in range(first, len(lines)) if lines[row].startswith("## ")), len(lines)
+        )
         lines[:] = ["The world; its page says all of it.", "", *lines[first:last]]
 
 
-def without_others_methods(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
+def without_others_methods(
+    app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any
+) -> bool | None:
     """Of what is inherited, leave what is ours: the methods of an SB3 algorithm or a torch module have pages elsewhere."""
-    method = getattr(thing, "fget", getattr(thing, "__func__", thing))  # of a property, of a class method
+    method = getattr(
+        thing, "fget", getattr(thing, "__func__", thing)
+    )  # of a property, of a class method
     if isinstance(method, FunctionType) and method.__module__.split(".")[0] not in OURS:
         return True
     return None
 
 
-def without_emphasis(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+def without_emphasis(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
     """Let the star of a shape such as (n, *shape) be a star, outside of literals."""
     for row, line in enumerate(lines):
         texts = line.split("``")
@@ -74,7 +84,9 @@ def without_emphasis(app: Sphinx, what: str, name: str, thing: Any, options: Any
         lines[row] = "``".join(texts)
 
 
-def by_last_names(app: Sphinx, env: BuildEnvironment, node: pending_xref, contents: TextElement) -> Node | None:
+def by_last_names(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, contents: TextElement
+) -> Node | None:
     """
     Docstrings name things by where they are defined, or as their own module does; they are documented where users import them.
     What is documented once only, by its last names, is what is meant.
@@ -93,7 +105,9 @@ def by_last_names(app: Sphinx, env: BuildEnvironment, node: pending_xref, conten
     documented = [entry for entry in domain.get_objects() if entry[2] in kinds]
     for start in range(len(names)):
         last = "." + ".".join(names[start:])
-        places = {(page, anchor) for name, _, _, page, anchor, _ in documented if name.endswith(last)}
+        places = {
+            (page, anchor) for name, _, _, page, anchor, _ in documented if name.endswith(last)
+        }
         if len(places) == 1:
             page, anchor = places.pop()
             return make_refnode(app.builder, node["refdoc"], page, anchor, contents)

@@ -124,14 +124,20 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """All that decides what comes next, random numbers included, copied; for :meth:`set_checkpoint_state`."""
-        random = {"np_random": copy.deepcopy(self._np_random), "np_random_seed": self._np_random_seed}
+        random = {
+            "np_random": copy.deepcopy(self._np_random),
+            "np_random_seed": self._np_random_seed,
+        }
         return {"world": world_of(self.mdp), "state": self._state, **random}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`get_checkpoint_state` gave; ValueError if that is of another world."""
         check_world(state["world"], world_of(self.mdp))
         self._state = state["state"]
-        self._np_random, self._np_random_seed = copy.deepcopy(state["np_random"]), state["np_random_seed"]
+        self._np_random, self._np_random_seed = (
+            copy.deepcopy(state["np_random"]),
+            state["np_random_seed"],
+        )
 
     def action_masks(self) -> NDArray[np.bool_]:
         """``info["action_mask"]`` for sb3-contrib's maskable learners, (5,) bool; ResetNeeded before the first reset."""
@@ -152,9 +158,14 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
             self._state = int(self.mdp.initial_states(np.array(self.np_random.random())))
         else:
             self._state = self._check_state(given)
-        return self.mdp.observe(self._state), {"state": self._state, "action_mask": self.mdp.action_masks(self._state)}
+        return self.mdp.observe(self._state), {
+            "state": self._state,
+            "action_mask": self.mdp.action_masks(self._state),
+        }
 
-    def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: np.int64 | int
+    ) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """Draws one uniform number if anything is left to chance (``mdp.chance``)."""
         mdp, state = self.mdp, self.state
         try:
@@ -162,9 +173,17 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         except TypeError:
             number = -1
         if not 0 <= number < 5:
-            raise InvalidAction(f"An action must be an integer in [0, {mdp.n_actions}), got {action!r}.")
+            raise InvalidAction(
+                f"An action must be an integer in [0, {mdp.n_actions}), got {action!r}."
+            )
         self._state = state = mdp.step_one(state, number, self.np_random.random)
-        return mdp.observe(state), 0.0, False, False, {"state": state, "action_mask": mdp.action_masks(state)}
+        return (
+            mdp.observe(state),
+            0.0,
+            False,
+            False,
+            {"state": state, "action_mask": mdp.action_masks(state)},
+        )
 
     def render(self) -> NDArray[np.uint8] | str | None:
         """The current state as the render mode says, None without a mode."""
@@ -182,11 +201,17 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         """
         pixels = np.asarray(observation)
         if pixels.shape != self.observation_space.shape:
-            raise ValueError(f"An observation has shape {self.observation_space.shape}, got {pixels.shape}.")
+            raise ValueError(
+                f"An observation has shape {self.observation_space.shape}, got {pixels.shape}."
+            )
         try:
             return draw(self.mdp, self.state_of(pixels), self.cell_size)
         except ValueError:
-            return pixels.astype(np.uint8).repeat(self.cell_size, axis=0).repeat(self.cell_size, axis=1)
+            return (
+                pixels.astype(np.uint8)
+                .repeat(self.cell_size, axis=0)
+                .repeat(self.cell_size, axis=1)
+            )
 
     def _check_state(self, state: ArrayLike) -> int:
         states = self.mdp.check_states(state)
@@ -207,18 +232,28 @@ def given_state(options: dict[str, Any] | None) -> Any:
     """The state given in the options of a reset, or None."""
     unknown = set(options or ()) - {"state"}
     if unknown:
-        raise ValueError(f"Unknown reset options {sorted(map(str, unknown))}; the only one is 'state'.")
+        raise ValueError(
+            f"Unknown reset options {sorted(map(str, unknown))}; the only one is 'state'."
+        )
     return (options or {}).get("state")
 
 
 def world_of(mdp: TwoRoomsMDP) -> dict[str, Any]:
     """What a checkpoint says about its world."""
-    probabilities = {"slip_probability": mdp.slip_probability, "close_probability": mdp.close_probability}
+    probabilities = {
+        "slip_probability": mdp.slip_probability,
+        "close_probability": mdp.close_probability,
+    }
     return {"layout": str(mdp.layout), **probabilities}
 
 
 def check_world(saved: dict[str, Any], here: dict[str, Any]) -> None:
     for name in saved:
         if saved[name] != here.get(name):
-            theirs, ours = (f"\n{one}\n" if name == "layout" else repr(one) for one in (saved[name], here.get(name)))
-            raise ValueError(f"The state is of another world: its {name} is {theirs}, here it is {ours}.")
+            theirs, ours = (
+                f"\n{one}\n" if name == "layout" else repr(one)
+                for one in (saved[name], here.get(name))
+            )
+            raise ValueError(
+                f"The state is of another world: its {name} is {theirs}, here it is {ours}."
+            )

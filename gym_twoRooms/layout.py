@@ -48,21 +48,33 @@ class Layout:
             raise LayoutError("The map is empty.")
         for row, line in enumerate(self.rows):
             if len(line) != self.width:
-                raise LayoutError(f"Row {row} (counted from 0) has {len(line)} cells where row 0 has {self.width}.")
+                raise LayoutError(
+                    f"Row {row} (counted from 0) has {len(line)} cells where row 0 has {self.width}."
+                )
             for column, symbol in enumerate(line):
                 if symbol not in SYMBOLS:
-                    raise LayoutError(f"Unknown symbol {symbol!r} at {_at((row, column))}; known are {' '.join(SYMBOLS)}.")
+                    raise LayoutError(
+                        f"Unknown symbol {symbol!r} at {_at((row, column))}; known are {' '.join(SYMBOLS)}."
+                    )
         if len(self.free) < 2:
-            raise LayoutError(f"The map has {len(self.free)} free cells; the agent needs at least 2 to have somewhere to go.")
+            raise LayoutError(
+                f"The map has {len(self.free)} free cells; the agent needs at least 2 to have somewhere to go."
+            )
         for door, switch in zip(DOORS, SWITCHES, strict=True):
             doors, switches = self._cells(door), self._cells(switch)
             if doors and not switches:
-                raise LayoutError(f"The door {door} at {_at(doors[0])} can never open: the map has no switch {switch}.")
+                raise LayoutError(
+                    f"The door {door} at {_at(doors[0])} can never open: the map has no switch {switch}."
+                )
             if switches and not doors:
-                raise LayoutError(f"The switch {switch} at {_at(switches[0])} has nothing to do: the map has no door {door}.")
+                raise LayoutError(
+                    f"The switch {switch} at {_at(switches[0])} has nothing to do: the map has no door {door}."
+                )
         for block in self.blocks:
             if block not in self._roomy:
-                raise LayoutError(f"The block at {_at(block)} touches a wall, a door or the edge and could never be pushed.")
+                raise LayoutError(
+                    f"The block at {_at(block)} touches a wall, a door or the edge and could never be pushed."
+                )
 
     @classmethod
     def parse(cls, text: str, name: str = "custom") -> "Layout":
@@ -140,10 +152,19 @@ class Layout:
     def _roomy(self) -> set[Cell]:
         """The cells where a block may be: those that touch no wall, door or edge."""
         free = set(self.free)
-        return {(row, column) for row, column in free if all((row + d, column + r) in free for d, r in DIRECTIONS)}
+        return {
+            (row, column)
+            for row, column in free
+            if all((row + d, column + r) in free for d, r in DIRECTIONS)
+        }
 
     def _cells(self, symbols: str) -> tuple[Cell, ...]:
-        return tuple((r, c) for r, row in enumerate(self.rows) for c, symbol in enumerate(row) if symbol in symbols)
+        return tuple(
+            (r, c)
+            for r, row in enumerate(self.rows)
+            for c, symbol in enumerate(row)
+            if symbol in symbols
+        )
 
 
 def as_layout(layout: Layout | str) -> Layout:
@@ -157,7 +178,9 @@ def as_layout(layout: Layout | str) -> Layout:
         return Layout.parse(layout)
     if layout not in NAMED_LAYOUTS:
         hint = "A map has line breaks; Layout.read(path) reads one from a file."
-        raise LayoutError(f"There is no layout named {layout!r}; the named ones are {', '.join(NAMED_LAYOUTS)}. {hint}")
+        raise LayoutError(
+            f"There is no layout named {layout!r}; the named ones are {', '.join(NAMED_LAYOUTS)}. {hint}"
+        )
     return NAMED_LAYOUTS[layout]
 
 
@@ -252,7 +275,9 @@ S......
 ...........#............
 """,
 }
-NAMED_LAYOUTS: Mapping[str, Layout] = {name: Layout.parse(text, name) for name, text in _MAPS.items()}
+NAMED_LAYOUTS: Mapping[str, Layout] = {
+    name: Layout.parse(text, name) for name, text in _MAPS.items()
+}
 """
 The maps that come with the package: ``"paper"``, the paper's world; ``"small"``, the same on fewer cells, for quick starts;
 ``"locks"``, three rooms in a row and two doors; ``"warehouse"``, two blocks in one room; ``"mansion"``, 24 x 24 cells.

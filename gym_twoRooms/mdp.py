@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gym_twoRooms.layout import BLOCK, DIRECTIONS, DOORS, FLOOR, SLIPPERY, SWITCHES, WALL, Layout, LayoutError, as_layout
+from gym_twoRooms.layout import (
+    BLOCK,
+    DIRECTIONS,
+    DOORS,
+    FLOOR,
+    SLIPPERY,
+    SWITCHES,
+    WALL,
+    Layout,
+    LayoutError,
+    as_layout,
+)
 from gym_twoRooms.states import StateNumbering, flat, stranded_state
 
 MAX_TABLE_BYTES = 64 * 2**20
@@ -79,14 +90,22 @@ class TwoRoomsMDP:
 
     n_actions = len(Action)
 
-    def __init__(self, layout: Layout, slip_probability: float = 0.5, close_probability: float = 0.01) -> None:
+    def __init__(
+        self, layout: Layout, slip_probability: float = 0.5, close_probability: float = 0.01
+    ) -> None:
         self.layout = layout
         self.slip_probability = _probability("slip_probability", slip_probability)
         self.close_probability = _probability("close_probability", close_probability)
         self._numbering = numbering = StateNumbering(layout)
-        self.n_states, self.agent, self.blocks = numbering.n_states, numbering.agent, numbering.blocks
+        self.n_states, self.agent, self.blocks = (
+            numbering.n_states,
+            numbering.agent,
+            numbering.blocks,
+        )
         self.doors_open = (numbering.opened[:, np.newaxis] & numbering.bits) > 0
-        self._ground = np.array([COLOURS[THINGS[symbol]] for row in layout.rows for symbol in row], dtype=np.uint8)
+        self._ground = np.array(
+            [COLOURS[THINGS[symbol]] for row in layout.rows for symbol in row], dtype=np.uint8
+        )
         self.has_table = self.n_states * self._ground.nbytes <= MAX_TABLE_BYTES
         self._compile_dynamics()
         for table in vars(self).values():
@@ -98,7 +117,9 @@ class TwoRoomsMDP:
         # Copies and processes share or rebuild the compiled tables instead of carrying megabytes.
         return compile_layout, (self.layout, self.slip_probability, self.close_probability)
 
-    def encode(self, agent: ArrayLike, blocks: ArrayLike = (), doors_open: ArrayLike = ()) -> NDArray[np.int64]:
+    def encode(
+        self, agent: ArrayLike, blocks: ArrayLike = (), doors_open: ArrayLike = ()
+    ) -> NDArray[np.int64]:
         """
         Number the states with these parts. The shapes ``...`` of the three arguments are broadcast together.
 
@@ -108,12 +129,21 @@ class TwoRoomsMDP:
         :return: State numbers, (...) int64
         :raises ValueError: If no state is like that
         """
-        agent, blocks, doors_open = np.asarray(agent), np.asarray(blocks), np.asarray(doors_open, dtype=np.bool_)
+        agent, blocks, doors_open = (
+            np.asarray(agent),
+            np.asarray(blocks),
+            np.asarray(doors_open, dtype=np.bool_),
+        )
         n_blocks, n_doors = self.blocks.shape[1], self.doors_open.shape[1]
-        for name, array, size in (("blocks", blocks, n_blocks), ("doors_open", doors_open, n_doors)):
+        for name, array, size in (
+            ("blocks", blocks, n_blocks),
+            ("doors_open", doors_open, n_doors),
+        ):
             if array.shape[-1:] != (size,):
                 raise ValueError(f"{name} must have shape (..., {size}), got {array.shape}.")
-        states = self._numbering.encode(agent, self._numbering.arrange(blocks), doors_open @ self._numbering.bits)
+        states = self._numbering.encode(
+            agent, self._numbering.arrange(blocks), doors_open @ self._numbering.bits
+        )
         if (states < 0).any():
             parts = f"agent in cell {agent}, blocks in {blocks}, doors open {doors_open}"
             raise ValueError(f"There is no state with the {parts}.")
@@ -131,7 +161,9 @@ class TwoRoomsMDP:
             raise TypeError(f"A state must be an integer, got {states!r}.")
         outside = (array < 0) | (array >= self.n_states)
         if outside.any():
-            raise ValueError(f"A state must be in [0, {self.n_states}), got {array[outside].flat[0]}.")
+            raise ValueError(
+                f"A state must be in [0, {self.n_states}), got {array[outside].flat[0]}."
+            )
         return array.astype(np.int64)
 
     def initial_states(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -167,7 +199,9 @@ class TwoRoomsMDP:
             actions = actions.copy()
             actions[rows[slips]] = moves
             stays = slippery & ~slips
-            uniforms[stays] = (uniforms[stays] - self.slip_probability) / (1.0 - self.slip_probability)
+            uniforms[stays] = (uniforms[stays] - self.slip_probability) / (
+                1.0 - self.slip_probability
+            )
             uniforms[slips] = scaled - moves
         arrived: NDArray[np.int64] = self.next_state.take(states * self.n_actions + actions)
         closing = np.flatnonzero(uniforms < self._closing_bounds[-1])
@@ -191,7 +225,9 @@ class TwoRoomsMDP:
                 uniform = (uniform - slip) / (1.0 - slip)
         arrived: int = self._next_state_at(state * 5 + action)
         if uniform < self._closing_bounds_list[-1]:
-            arrived = self.closed_state.item(arrived, bisect_right(self._closing_bounds_list, uniform))
+            arrived = self.closed_state.item(
+                arrived, bisect_right(self._closing_bounds_list, uniform)
+            )
         return arrived
 
     @cached_property
@@ -202,8 +238,12 @@ class TwoRoomsMDP:
         :raises ValueError: If they would take more than :data:`MAX_TABLE_BYTES`; use :meth:`render` or :meth:`observe` then
         """
         if not self.has_table:
-            size, limit = (n / 2**20 for n in (self.n_states * self._ground.nbytes, MAX_TABLE_BYTES))
-            raise ValueError(f"A table of all observations would take {size:.0f} MiB (limit {limit:.0f}); use render(states).")
+            size, limit = (
+                n / 2**20 for n in (self.n_states * self._ground.nbytes, MAX_TABLE_BYTES)
+            )
+            raise ValueError(
+                f"A table of all observations would take {size:.0f} MiB (limit {limit:.0f}); use render(states)."
+            )
         table = self.render(np.arange(self.n_states))
         table.flags.writeable = False
         return table
@@ -215,7 +255,9 @@ class TwoRoomsMDP:
         """
         if not self.has_table:
             return self.render(states)
-        return self.observations.take(states, axis=0, mode="clip")  # twice as fast as with the check of the range
+        return self.observations.take(
+            states, axis=0, mode="clip"
+        )  # twice as fast as with the check of the range
 
     def action_masks(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.int8]:
         """
@@ -252,15 +294,21 @@ class TwoRoomsMDP:
         if pictures.shape[1:] != expected:
             raise ValueError(f"An observation has shape {expected}, got {pictures.shape[1:]}.")
         pixels = pictures.reshape(len(pictures), len(self._ground), 3)
-        is_agent, is_block, is_shut = ((pixels == COLOURS[thing]).all(axis=2) for thing in ("agent", "block", "door shut"))
+        is_agent, is_block, is_shut = (
+            (pixels == COLOURS[thing]).all(axis=2) for thing in ("agent", "block", "door shut")
+        )
         fits = (is_agent.sum(axis=1) == 1) & (is_block.sum(axis=1) == self.blocks.shape[1])
         if fits.all():
             blocks = np.nonzero(is_block)[1].reshape(len(pixels), self.blocks.shape[1])
             opened = np.zeros(len(pixels), dtype=np.int64)
-            for bit, cells in zip(self._numbering.bits.tolist(), self._numbering.doors, strict=True):
+            for bit, cells in zip(
+                self._numbering.bits.tolist(), self._numbering.doors, strict=True
+            ):
                 # The agent hides a door only when it stands in it, and then the door is open.
                 opened += bit * ~is_shut[:, cells].any(axis=1)
-            states = self._numbering.encode(is_agent.argmax(axis=1), self._numbering.arrange(blocks), opened)
+            states = self._numbering.encode(
+                is_agent.argmax(axis=1), self._numbering.arrange(blocks), opened
+            )
             fits = (states >= 0) & (self.observe(states) == pictures).all(axis=(1, 2, 3))
             if fits.all():
                 return states
@@ -269,7 +317,9 @@ class TwoRoomsMDP:
     def _compile_dynamics(self) -> None:
         layout, numbering, opened = self.layout, self._numbering, self._numbering.opened
         n_cells = layout.height * layout.width
-        flips = np.zeros(n_cells, dtype=np.int64)  # the bit of the door that toggling flips, 0 off the switches
+        flips = np.zeros(
+            n_cells, dtype=np.int64
+        )  # the bit of the door that toggling flips, 0 off the switches
         for bit, switches in zip(numbering.bits, layout.switches, strict=True):
             flips[flat(layout, switches)] = bit
         flip = flips[self.agent]
@@ -281,50 +331,79 @@ class TwoRoomsMDP:
 
         self.next_state = np.empty((self.n_states, self.n_actions), dtype=np.int64)
         unchanged = np.arange(self.n_states)
-        cells = np.pad(np.arange(n_cells).reshape(layout.height, layout.width), 1, constant_values=-1)
+        cells = np.pad(
+            np.arange(n_cells).reshape(layout.height, layout.width), 1, constant_values=-1
+        )
         for move, (down, right) in enumerate(DIRECTIONS):
-            beside = cells[1 + down : layout.height + 1 + down, 1 + right : layout.width + 1 + right].ravel()
+            beside = cells[
+                1 + down : layout.height + 1 + down, 1 + right : layout.width + 1 + right
+            ].ravel()
             agent = beside[self.agent]
             pushed = self.blocks == agent[:, np.newaxis]
             pushes = pushed.any(axis=1)
             arrangement = numbering.arrangement.copy()
-            arrangement[pushes] = numbering.arrange(np.where(pushed, beside[self.blocks], self.blocks)[pushes])
+            arrangement[pushes] = numbering.arrange(
+                np.where(pushed, beside[self.blocks], self.blocks)[pushes]
+            )
             # impossible if a wall, shut door, edge or block is in the way
             moved = numbering.encode(agent, arrangement, opened)
             self.next_state[:, move] = np.where(moved >= 0, moved, unchanged)
-        self.next_state[:, Action.TOGGLE] = numbering.encode(self.agent, numbering.arrangement, opened ^ flip)
+        self.next_state[:, Action.TOGGLE] = numbering.encode(
+            self.agent, numbering.arrangement, opened ^ flip
+        )
 
         self.closed_state = np.empty((self.n_states, 2 ** len(numbering.doors)), dtype=np.int32)
         self.closed_state[:, 0] = unchanged
         for bit in numbering.bits.tolist():
             shut = numbering.encode(self.agent, numbering.arrangement, opened & ~bit)
             shut = np.where(shut >= 0, shut, unchanged)
-            self.closed_state[:, bit : 2 * bit] = shut[self.closed_state[:, :bit]]  # each set so far, with this door
-        n_closing = (np.arange(2 ** len(numbering.doors))[:, np.newaxis] & numbering.bits > 0).sum(axis=1)
+            self.closed_state[:, bit : 2 * bit] = shut[
+                self.closed_state[:, :bit]
+            ]  # each set so far, with this door
+        n_closing = (np.arange(2 ** len(numbering.doors))[:, np.newaxis] & numbering.bits > 0).sum(
+            axis=1
+        )
         close = self.close_probability
-        self.closing_probability = close**n_closing * (1.0 - close) ** (len(numbering.doors) - n_closing)
+        self.closing_probability = close**n_closing * (1.0 - close) ** (
+            len(numbering.doors) - n_closing
+        )
         # A draw closes the doors of the first set whose bound is above it; above the last bound, none.
         self._closing_bounds = np.append(0.0, np.cumsum(self.closing_probability[1:]))
         self._closing_bounds_list = self._closing_bounds.tolist()
-        self._chance_at, self._next_state_at = self.chance.item, self.next_state.item  # bound once, for single steps
+        self._chance_at, self._next_state_at = (
+            self.chance.item,
+            self.next_state.item,
+        )  # bound once, for single steps
 
     def _check_connected(self) -> None:
         # Slipping adds nothing: it makes moves that the agent could choose there, and toggling is a no-op on slippery floor.
         state = stranded_state(self.next_state, self.closed_state[:, self.closing_probability > 0])
         if state is None:
             return
-        parts = [("the agent", self.agent[state]), *(("a block", block) for block in self.blocks[state])]
+        parts = [
+            ("the agent", self.agent[state]),
+            *(("a block", block) for block in self.blocks[state]),
+        ]
         for cells, is_open in zip(self._numbering.doors, self.doors_open[state], strict=True):
             parts.append((f"the {'open' if is_open else 'shut'} door", cells[0]))
         width = self.layout.width
-        found = ", ".join(f"{name} at row {cell // width}, column {cell % width}" for name, cell in parts)
+        found = ", ".join(
+            f"{name} at row {cell // width}, column {cell % width}" for name, cell in parts
+        )
         note = f"rows and columns count from 0; close_probability is {self.close_probability}"
-        raise LayoutError(f"All states must be reachable from each other; this one is cut off from most: {found} ({note}).")
+        raise LayoutError(
+            f"All states must be reachable from each other; this one is cut off from most: {found} ({note})."
+        )
 
 
-def compile_layout(layout: Layout | str, slip_probability: float = 0.5, close_probability: float = 0.01) -> TwoRoomsMDP:
+def compile_layout(
+    layout: Layout | str, slip_probability: float = 0.5, close_probability: float = 0.01
+) -> TwoRoomsMDP:
     """As :class:`TwoRoomsMDP`, of a layout, its name or a map; the same object if it was compiled before (it is immutable)."""
-    slip, close = _probability("slip_probability", slip_probability), _probability("close_probability", close_probability)
+    slip, close = (
+        _probability("slip_probability", slip_probability),
+        _probability("close_probability", close_probability),
+    )
     return _compile(as_layout(layout), slip, close)
 
 
@@ -334,4 +413,6 @@ def _probability(name: str, value: float) -> float:
     return float(value)
 
 
-_compile = lru_cache(maxsize=16)(TwoRoomsMDP)  # a cache on compile_layout would tell defaults left out from the same given
+_compile = lru_cache(maxsize=16)(
+    TwoRoomsMDP
+)  # a cache on compile_layout would tell defaults left out from the same given

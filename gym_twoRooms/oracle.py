@@ -24,18 +24,30 @@ def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
     :return: For each action, the probabilities of each state's successors: a sparse (S, S) float64 matrix, its columns in
         ascending order
     """
-    from scipy.sparse import csr_array, diags_array, eye_array  # importing scipy takes longer than compiling a layout
+    from scipy.sparse import (
+        csr_array,
+        diags_array,
+        eye_array,
+    )  # importing scipy takes longer than compiling a layout
 
     def moves_to(targets: NDArray[np.integer[Any]]) -> Any:
-        return csr_array((np.ones(len(targets)), (np.arange(len(targets)), targets)), shape=(mdp.n_states, mdp.n_states))
+        return csr_array(
+            (np.ones(len(targets)), (np.arange(len(targets)), targets)),
+            shape=(mdp.n_states, mdp.n_states),
+        )
 
-    closed = [chance * moves_to(to) for chance, to in zip(mdp.closing_probability, mdp.closed_state.T, strict=True)]
+    closed = [
+        chance * moves_to(to)
+        for chance, to in zip(mdp.closing_probability, mdp.closed_state.T, strict=True)
+    ]
     closing = sum(closed[1:], closed[0])
     arrivals = [moves_to(mdp.next_state[:, action]) for action in range(mdp.n_actions)]
     slipping = diags_array(mdp.slip_probability * mdp.slips, format="csr")
     staying = eye_array(mdp.n_states, format="csr") - slipping
     random_move = sum(arrivals[1:4], arrivals[0]) * 0.25
-    matrices = [csr_array((staying @ arrival + slipping @ random_move) @ closing) for arrival in arrivals]
+    matrices = [
+        csr_array((staying @ arrival + slipping @ random_move) @ closing) for arrival in arrivals
+    ]
     for matrix in matrices:
         matrix.eliminate_zeros()
         matrix.sort_indices()
@@ -52,8 +64,15 @@ def transition_model(mdp: TwoRoomsMDP) -> TransitionModel:
     """
     model: TransitionModel = {state: {} for state in range(mdp.n_states)}
     for action, matrix in enumerate(transition_matrices(mdp)):
-        chances, followers, starts = matrix.data.tolist(), matrix.indices.tolist(), matrix.indptr.tolist()
-        outcomes = [(chance, follower, 0.0, False) for chance, follower in zip(chances, followers, strict=True)]
+        chances, followers, starts = (
+            matrix.data.tolist(),
+            matrix.indices.tolist(),
+            matrix.indptr.tolist(),
+        )
+        outcomes = [
+            (chance, follower, 0.0, False)
+            for chance, follower in zip(chances, followers, strict=True)
+        ]
         for state in range(mdp.n_states):
             model[state][action] = outcomes[starts[state] : starts[state + 1]]
     return model
@@ -84,7 +103,9 @@ def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDA
     return reached
 
 
-def mastery_ceiling(mdp: TwoRoomsMDP, horizon: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.float64]]:
+def mastery_ceiling(
+    mdp: TwoRoomsMDP, horizon: int
+) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.float64]]:
     """
     The ceiling of mastery in the form that :func:`~sb3_manygoals.evaluation.evaluate_mastery` takes.
 
@@ -148,7 +169,9 @@ class OraclePolicy:
         wanted = self.mdp.states_of(observation["desired_goal"])
         columns = self._columns[wanted]
         if (columns < 0).any():
-            raise ValueError(f"The goals {np.unique(wanted[columns < 0]).tolist()} were not planned for.")
+            raise ValueError(
+                f"The goals {np.unique(wanted[columns < 0]).tolist()} were not planned for."
+            )
         return self.actions[states, columns], None
 
 
@@ -164,9 +187,13 @@ def _plan(mdp: TwoRoomsMDP, goals: ArrayLike) -> tuple[NDArray[np.float64], NDAr
             return after, steps
 
 
-def _problem(mdp: TwoRoomsMDP, goals: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.intp], list["csr_array"]]:
+def _problem(
+    mdp: TwoRoomsMDP, goals: ArrayLike
+) -> tuple[NDArray[np.int64], NDArray[np.intp], list["csr_array"]]:
     """The goals, checked, their columns, and the dynamics."""
     states = mdp.check_states(goals)
     if states.ndim != 1 or len(states) == 0:
-        raise ValueError(f"goals must be a sequence of at least one state number, got shape {states.shape}.")
+        raise ValueError(
+            f"goals must be a sequence of at least one state number, got shape {states.shape}."
+        )
     return states, np.arange(len(states)), transition_matrices(mdp)

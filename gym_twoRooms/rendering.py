@@ -32,8 +32,15 @@ def draw(mdp: TwoRoomsMDP, state: int, cell_size: int = 32) -> NDArray[np.uint8]
     for cells, is_open in zip(layout.doors, mdp.doors_open[state], strict=True):
         for row, column in cells:
             switch = SWITCHES[DOORS.index(layout.rows[row][column])]
-            _paint(_tile(canvas, row, column, cell_size), f"door {'open' if is_open else 'shut'}", f"switch {switch}")
-    for cell, thing in [*((block, "block") for block in mdp.blocks[state].tolist()), (int(mdp.agent[state]), "agent")]:
+            _paint(
+                _tile(canvas, row, column, cell_size),
+                f"door {'open' if is_open else 'shut'}",
+                f"switch {switch}",
+            )
+    for cell, thing in [
+        *((block, "block") for block in mdp.blocks[state].tolist()),
+        (int(mdp.agent[state]), "agent"),
+    ]:
         _paint(_tile(canvas, cell // layout.width, cell % layout.width, cell_size), thing)
     return np.round(canvas).astype(np.uint8)
 
@@ -54,7 +61,10 @@ def write(mdp: TwoRoomsMDP, state: int) -> str:
     for block in mdp.blocks[state]:
         symbols[block] = BLOCK
     symbols[mdp.agent[state]] = AGENT
-    return "\n".join("".join(symbols[start : start + layout.width]) for start in range(0, len(symbols), layout.width))
+    return "\n".join(
+        "".join(symbols[start : start + layout.width])
+        for start in range(0, len(symbols), layout.width)
+    )
 
 
 @lru_cache(maxsize=16)
@@ -68,7 +78,9 @@ def _ground(layout: Layout, cell_size: int) -> NDArray[np.float64]:
             if symbol not in DOORS:
                 _paint(tile, THINGS[symbol])
             if symbol not in WALL + DOORS and cell_size >= SMALLEST_GRID:
-                tile[0] = tile[:, 0] = tile[-1, -1] * 0.86  # each cell draws its upper and left lines
+                tile[0] = tile[:, 0] = (
+                    tile[-1, -1] * 0.86
+                )  # each cell draws its upper and left lines
     canvas.flags.writeable = False
     return canvas
 
@@ -101,13 +113,19 @@ def _paint(tile: NDArray[np.float64], thing: str, switch: str = "") -> None:
             _box(tile, 0.63, 0.4, 0.69, 0.8, light)
 
 
-def _box(tile: NDArray[Any], top: float, left: float, bottom: float, right: float, colour: NDArray[Any]) -> None:
+def _box(
+    tile: NDArray[Any], top: float, left: float, bottom: float, right: float, colour: NDArray[Any]
+) -> None:
     """Fill a rectangle, given in shares of the tile."""
     size = len(tile)
-    tile[round(top * size) : round(bottom * size), round(left * size) : round(right * size)] = colour
+    tile[round(top * size) : round(bottom * size), round(left * size) : round(right * size)] = (
+        colour
+    )
 
 
-def _disc(tile: NDArray[Any], row: float, column: float, radius: float, colour: NDArray[Any]) -> None:
+def _disc(
+    tile: NDArray[Any], row: float, column: float, radius: float, colour: NDArray[Any]
+) -> None:
     """Fill a circle with a smooth rim, given in shares of the tile."""
     size = len(tile)
     centres = np.arange(size) + 0.5
@@ -124,7 +142,9 @@ def check_rendering(render_mode: str | None, cell_size: int) -> None:
 
 
 def warn_about_rendering() -> None:
-    gym.logger.warn(f"render() does nothing without a render mode: make the environment with one of {RENDER_MODES}.")
+    gym.logger.warn(
+        f"render() does nothing without a render mode: make the environment with one of {RENDER_MODES}."
+    )
 
 
 def show(mdp: TwoRoomsMDP, state: int, render_mode: str, cell_size: int) -> NDArray[np.uint8] | str:

@@ -13,13 +13,21 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from gym_twoRooms.env import TwoRoomsSwitchEnv, check_world, given_state, observation_space, world_of
+from gym_twoRooms.env import (
+    TwoRoomsSwitchEnv,
+    check_world,
+    given_state,
+    observation_space,
+    world_of,
+)
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import TwoRoomsMDP, compile_layout
 from gym_twoRooms.rendering import check_rendering, show, warn_about_rendering
 
 
-class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]]):
+class TwoRoomsSwitchVectorEnv(
+    gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]]
+):
     """
     N copies of :class:`~gym_twoRooms.env.TwoRoomsSwitchEnv`, step for step equal to a
     :class:`gymnasium.vector.SyncVectorEnv` of them with the same seeds, and much faster.
@@ -70,7 +78,9 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         check_rendering(render_mode, cell_size)
         known = [mode.value for mode in AutoresetMode]
         if autoreset_mode not in [*AutoresetMode, *known]:
-            raise ValueError(f"autoreset_mode must be an AutoresetMode or one of {known}, got {autoreset_mode!r}.")
+            raise ValueError(
+                f"autoreset_mode must be an AutoresetMode or one of {known}, got {autoreset_mode!r}."
+            )
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
         self.mdp: TwoRoomsMDP = compile_layout(layout, slip_probability, close_probability)
@@ -83,7 +93,9 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         self._streams = _UniformStreams(num_envs)
         self._states: NDArray[np.int64] | None = None
         self._elapsed = np.zeros(num_envs, dtype=np.int64)
-        self._ended = np.zeros(num_envs, dtype=np.bool_)  # worlds that the next step resets, or that the user must reset
+        self._ended = np.zeros(
+            num_envs, dtype=np.bool_
+        )  # worlds that the next step resets, or that the user must reset
 
     @property
     def states(self) -> NDArray[np.int64]:
@@ -91,20 +103,35 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         return self._current().copy()
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Draws one uniform number for each world reset, or none when states are given. ``seed + i`` seeds world i."""
         every = range(self.num_envs)
-        seeds = [seed + i for i in every] if isinstance(seed, int) else [None for _ in every] if seed is None else seed
+        seeds = (
+            [seed + i for i in every]
+            if isinstance(seed, int)
+            else [None for _ in every]
+            if seed is None
+            else seed
+        )
         if len(seeds) != self.num_envs:
-            raise ValueError(f"There must be one seed for each of the {self.num_envs} environments, got {len(seeds)}.")
-        options = dict(options or {})  # a copy, unlike in SyncVectorEnv: wrappers look for the mask after this call
+            raise ValueError(
+                f"There must be one seed for each of the {self.num_envs} environments, got {len(seeds)}."
+            )
+        options = dict(
+            options or {}
+        )  # a copy, unlike in SyncVectorEnv: wrappers look for the mask after this call
         mask = self._check_mask(options.pop("reset_mask", None))
         rows = np.flatnonzero(mask)
         states = given_state(options)
         if states is not None:
             if np.shape(states) not in ((), (self.num_envs,)):
-                raise ValueError(f"The states must be one or have shape ({self.num_envs},), got {np.shape(states)}.")
+                raise ValueError(
+                    f"The states must be one or have shape ({self.num_envs},), got {np.shape(states)}."
+                )
             states = self.mdp.check_states(np.broadcast_to(np.asarray(states), self.num_envs)[rows])
         for row in rows.tolist():
             if (single := seeds[row]) is not None:
@@ -120,7 +147,12 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """All that decides what comes next, random numbers included, copied; for :meth:`set_checkpoint_state`."""
-        found = {"states": self._states, "elapsed": self._elapsed, "ended": self._ended, "streams": vars(self._streams)}
+        found = {
+            "states": self._states,
+            "elapsed": self._elapsed,
+            "ended": self._ended,
+            "streams": vars(self._streams),
+        }
         return {"world": self._world(), **copy.deepcopy(found)}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -136,25 +168,35 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
 
     def step(
         self, actions: NDArray[np.int64]
-    ) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+    ) -> tuple[
+        NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
+    ]:
         """Draws one uniform number where anything is left to chance, and one where an episode starts."""
         states = self._current()
         actions = self._check_actions(actions)
         starting = self._ended
         if starting.any():
             rows, going = np.flatnonzero(starting), np.flatnonzero(~starting)
-            if self.autoreset_mode is AutoresetMode.DISABLED:  # as in SyncVectorEnv, but before any world has stepped
+            if (
+                self.autoreset_mode is AutoresetMode.DISABLED
+            ):  # as in SyncVectorEnv, but before any world has stepped
                 ended = f"Environments {rows.tolist()} have ended"
-                raise AssertionError(f"{ended}: reset them with options={{'reset_mask': mask}} first.")
+                raise AssertionError(
+                    f"{ended}: reset them with options={{'reset_mask': mask}} first."
+                )
             states = states.copy()
-            states[going] = self.mdp.step(states[going], actions[going], lambda chosen: self._streams.take(going[chosen]))
+            states[going] = self.mdp.step(
+                states[going], actions[going], lambda chosen: self._streams.take(going[chosen])
+            )
             states[rows] = self.mdp.initial_states(self._streams.take(rows))
         else:
             states = self.mdp.step(states, actions, self._streams.take)
         self._states = states
         self._elapsed += 1
         self._elapsed[starting] = 0
-        truncated = self._elapsed >= (np.inf if self.max_episode_steps is None else self.max_episode_steps)
+        truncated = self._elapsed >= (
+            np.inf if self.max_episode_steps is None else self.max_episode_steps
+        )
         infos: dict[str, Any] = {}
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
             self._ended = truncated.copy()
@@ -168,17 +210,34 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
             states[rows] = self.mdp.initial_states(self._streams.take(rows))
             self._elapsed[rows] = 0
         terminated = np.zeros(self.num_envs, dtype=np.bool_)
-        return self.mdp.observe(states), np.zeros(self.num_envs), terminated, truncated, infos | self._infos()
+        return (
+            self.mdp.observe(states),
+            np.zeros(self.num_envs),
+            terminated,
+            truncated,
+            infos | self._infos(),
+        )
 
     def render(self) -> tuple[NDArray[np.uint8] | str, ...] | None:
         if self.render_mode is None:
             warn_about_rendering()
             return None
-        return tuple(show(self.mdp, state, self.render_mode, self.cell_size) for state in self._current().tolist())
+        return tuple(
+            show(self.mdp, state, self.render_mode, self.cell_size)
+            for state in self._current().tolist()
+        )
 
     def _world(self) -> dict[str, Any]:
-        ends = {"max_episode_steps": self.max_episode_steps, "autoreset_mode": self.autoreset_mode.value}
-        return {**world_of(self.mdp), "num_envs": self.num_envs, **ends, "block": self._streams.BLOCK}
+        ends = {
+            "max_episode_steps": self.max_episode_steps,
+            "autoreset_mode": self.autoreset_mode.value,
+        }
+        return {
+            **world_of(self.mdp),
+            "num_envs": self.num_envs,
+            **ends,
+            "block": self._streams.BLOCK,
+        }
 
     def _current(self) -> NDArray[np.int64]:
         if self._states is None:
@@ -194,15 +253,24 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         else:
             states[~mask] = 0
             action_mask[~mask] = 0
-        return {"state": states, "_state": mask.copy(), "action_mask": action_mask, "_action_mask": mask.copy()}
+        return {
+            "state": states,
+            "_state": mask.copy(),
+            "action_mask": action_mask,
+            "_action_mask": mask.copy(),
+        }
 
     def _check_actions(self, actions: NDArray[np.int64]) -> NDArray[np.int64]:
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
-            raise InvalidAction(f"Actions must be {self.num_envs} integers, got {actions.dtype} of shape {actions.shape}.")
+            raise InvalidAction(
+                f"Actions must be {self.num_envs} integers, got {actions.dtype} of shape {actions.shape}."
+            )
         actions = actions.astype(np.intp, copy=False)
         if actions.min() < 0 or actions.max() >= self.mdp.n_actions:
-            raise InvalidAction(f"Each action must be in [0, {self.mdp.n_actions}), got {actions.min()} to {actions.max()}.")
+            raise InvalidAction(
+                f"Each action must be in [0, {self.mdp.n_actions}), got {actions.min()} to {actions.max()}."
+            )
         return actions
 
     def _check_mask(self, mask: Any) -> NDArray[np.bool_]:
@@ -212,16 +280,22 @@ class TwoRoomsSwitchVectorEnv(gym.vector.VectorEnv[NDArray[np.uint8], NDArray[np
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
             raise TypeError(f"{name} must be a NumPy array of bool, got {mask!r}.")
         if mask.shape != (self.num_envs,) or not mask.any():
-            raise ValueError(f"{name} must have shape ({self.num_envs},) and be True somewhere, got {mask}.")
+            raise ValueError(
+                f"{name} must have shape ({self.num_envs},) and be True somewhere, got {mask}."
+            )
         if self._states is None and not mask.all():
-            raise ResetNeeded(f"The environment has no states yet: call reset() without {name} first.")
+            raise ResetNeeded(
+                f"The environment has no states yet: call reset() without {name} first."
+            )
         return mask
 
 
 class _UniformStreams:
     """Uniform numbers for each of N worlds, read in blocks: a generator's ``random(K)`` gives what K calls would."""
 
-    BLOCK = 392  # no power of two: the next numbers of all streams would share a few lines of the cache
+    BLOCK = (
+        392  # no power of two: the next numbers of all streams would share a few lines of the cache
+    )
 
     def __init__(self, n: int) -> None:
         self.generators: list[np.random.Generator | None] = [None] * n

@@ -16,7 +16,9 @@ def read_action_masks(
     """As :func:`check_action_masks`, of one info for each environment. A ValueError also if one has no mask."""
     if not all("action_mask" in info for info in infos):
         needed = 'an environment that gives info["action_mask"] at each reset and step'
-        raise ValueError(f"action_masks=True needs {needed}, and this one does not: leave action_masks=False")
+        raise ValueError(
+            f"action_masks=True needs {needed}, and this one does not: leave action_masks=False"
+        )
     return check_action_masks([info["action_mask"] for info in infos], len(infos), n_actions, ended)
 
 
@@ -29,11 +31,16 @@ def next_action_masks(
     :return: the masks to act by, shape (n, A). A ValueError as of :func:`read_action_masks`
     """
     if dones.any():
-        infos = [start if done else info for start, done, info in zip(current_reset_infos(env), dones, infos, strict=True)]
+        infos = [
+            start if done else info
+            for start, done, info in zip(current_reset_infos(env), dones, infos, strict=True)
+        ]
     return read_action_masks(infos, n_actions)
 
 
-def check_action_masks(masks: ArrayLike, n: int, n_actions: int, ended: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+def check_action_masks(
+    masks: ArrayLike, n: int, n_actions: int, ended: NDArray[np.bool_] | None = None
+) -> NDArray[np.bool_]:
     """
     :param masks: not 0 where an action is allowed, shape (n, A), or (A,) where n is 1
     :param ended: environments that have ended, shape (n,), where nothing need be allowed any more
@@ -43,11 +50,15 @@ def check_action_masks(masks: ArrayLike, n: int, n_actions: int, ended: NDArray[
     array = np.asarray(masks)
     array = array[None] if array.ndim == 1 else array
     if array.shape != (n, n_actions):
-        raise ValueError(f"action masks must have {n_actions} entries for each of {n} observations, got shape {array.shape}")
+        raise ValueError(
+            f"action masks must have {n_actions} entries for each of {n} observations, got shape {array.shape}"
+        )
     allowed: NDArray[np.bool_] = array.astype(np.bool_)
     stuck = ~allowed.any(axis=1) & ~(np.zeros(n, np.bool_) if ended is None else ended)
     if stuck.any():
-        raise ValueError(f"the action mask of environment {int(stuck.argmax())} allows nothing, though its episode goes on")
+        raise ValueError(
+            f"the action mask of environment {int(stuck.argmax())} allows nothing, though its episode goes on"
+        )
     return allowed
 
 

@@ -78,13 +78,19 @@ class AtariVecEnv(GymnasiumVecEnv):
     ) -> None:
         check_count("n_envs", n_envs)
         if refused := {"batch_size", "continuous", "episodic_life", "grayscale"} & settings.keys():
-            raise ValueError(f"settings must leave out {sorted(refused)}, which this class gives itself")
+            raise ValueError(
+                f"settings must leave out {sorted(refused)}, which this class gives itself"
+            )
         self.game = rom_id(game)
-        super().__init__(ReplayableAtari(self.game, n_envs, life_loss_info=terminal_on_life_loss, **settings))
+        super().__init__(
+            ReplayableAtari(self.game, n_envs, life_loss_info=terminal_on_life_loss, **settings)
+        )
         keep_freed_memory()  # each update takes and frees batches of megabytes
         self.clip_reward = clip_reward
         self._scores = np.zeros(n_envs, dtype=np.int64)
-        self._frames_of_episode = np.ones(n_envs, dtype=np.int64)  # frames of the stack that are of the learner's episode
+        self._frames_of_episode = np.ones(
+            n_envs, dtype=np.int64
+        )  # frames of the stack that are of the learner's episode
         self._began = time.time()
         if seed is not None:
             self.seed(seed)
@@ -108,20 +114,31 @@ class AtariVecEnv(GymnasiumVecEnv):
             (native["final_obs"] if over[row] else obs)[row, :earlier] = 0
         lives = np.where(over, 0, native["lives"]).tolist()
         stopped = np.logical_and(truncated, np.logical_not(terminated)).tolist()
-        infos: list[Any] = [{"lives": n, "TimeLimit.truncated": cut} for n, cut in zip(lives, stopped, strict=True)]
+        infos: list[Any] = [
+            {"lives": n, "TimeLimit.truncated": cut} for n, cut in zip(lives, stopped, strict=True)
+        ]
         for row in np.flatnonzero(dones).tolist():
             info, self._frames_of_episode[row] = infos[row], 1
             self.reset_infos[row] = {"lives": int(native["lives"][row])}
             if over[row]:
                 info["terminal_observation"] = native["final_obs"][row].copy()
                 seconds = round(time.time() - self._began, 6)
-                info["episode"] = {"r": float(self._scores[row]), "l": int(native["game_frames"][row]), "t": seconds}
+                info["episode"] = {
+                    "r": float(self._scores[row]),
+                    "l": int(native["game_frames"][row]),
+                    "t": seconds,
+                }
                 self._scores[row] = 0
             else:
                 info["life_lost"] = True
                 info["terminal_observation"] = obs[row].copy()
                 obs[row, :-1] = 0
-        return obs, np.asarray(np.sign(rewards) if self.clip_reward else rewards, dtype=np.float32), dones, infos
+        return (
+            obs,
+            np.asarray(np.sign(rewards) if self.clip_reward else rewards, dtype=np.float32),
+            dones,
+            infos,
+        )
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None

@@ -47,8 +47,12 @@ class ReplayableAtari(AtariVectorEnv):
         self._seeds: NDArray[np.int64] | None = None
         self._resets = np.zeros(n_envs, dtype=np.int64)  # of each game since its seed was set
         self._actions = [bytearray() for _ in range(n_envs)]  # of each game since it began
-        self._first_frames = np.zeros(n_envs, dtype=np.int64)  # numbers of the frames with which the games began
-        self._latest: NDArray[np.uint8] | None = None  # frames, (N, 84, 84): what a replay must come to
+        self._first_frames = np.zeros(
+            n_envs, dtype=np.int64
+        )  # numbers of the frames with which the games began
+        self._latest: NDArray[np.uint8] | None = (
+            None  # frames, (N, 84, 84): what a replay must come to
+        )
 
     def reset(  # type: ignore[override]  # ale-py's has a type variable that nothing binds
         self, *, seed: int | NDArray[np.int64] | None = None, options: dict[str, Any] | None = None
@@ -65,7 +69,9 @@ class ReplayableAtari(AtariVectorEnv):
         self._resets += 1
         if seed is not None:
             seed = seed if isinstance(seed, np.ndarray) else seed + np.arange(self.num_envs)
-            self._seeds = seed = seed % 2**31  # the limit of ale-py, to which negative ones mean none
+            self._seeds = seed = (
+                seed % 2**31
+            )  # the limit of ale-py, to which negative ones mean none
             self._resets[:] = 0
         obs, infos = super().reset(seed=seed)
         self._actions = [bytearray() for _ in range(self.num_envs)]
@@ -75,7 +81,9 @@ class ReplayableAtari(AtariVectorEnv):
 
     def step(
         self, actions: NDArray[np.integer[Any]]
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+    ) -> tuple[
+        NDArray[np.uint8], NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
+    ]:
         """
         :param actions: shape (N,), integers
         :return: observations (N, 4, 84, 84) uint8, rewards (N,) int32, terminated (N,) bool, truncated (N,) bool, infos
@@ -83,9 +91,13 @@ class ReplayableAtari(AtariVectorEnv):
         """
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
-            raise ValueError(f"actions must be {self.num_envs} integers, got {actions.dtype} of shape {actions.shape}")
+            raise ValueError(
+                f"actions must be {self.num_envs} integers, got {actions.dtype} of shape {actions.shape}"
+            )
         if actions.min() < 0 or actions.max() >= self._n_actions:
-            raise ValueError(f"actions must be from 0 to {self._n_actions - 1}, got {actions.tolist()}")
+            raise ValueError(
+                f"actions must be from 0 to {self._n_actions - 1}, got {actions.tolist()}"
+            )
         obs, rewards, terminated, truncated, infos = super().step(actions.astype(np.int64))
         for played, action in zip(self._actions, actions.tolist(), strict=True):
             played.append(action)
@@ -103,11 +115,18 @@ class ReplayableAtari(AtariVectorEnv):
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:raises CheckpointError: if actions are sticky, as chance in them depends on all that was played before"""
         if self._sticky:
-            raise CheckpointError("games with sticky actions cannot be saved: make them with repeat_action_probability=0")
+            raise CheckpointError(
+                "games with sticky actions cannot be saved: make them with repeat_action_probability=0"
+            )
         if self._seeds is None or self._latest is None:
             return {"seeds": None}
         actions = [np.frombuffer(bytes(played), dtype=np.uint8) for played in self._actions]
-        return {"seeds": self._seeds, "resets": self._resets, "actions": actions, "latest": _digest(self._latest)}
+        return {
+            "seeds": self._seeds,
+            "resets": self._resets,
+            "actions": actions,
+            "latest": _digest(self._latest),
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:raises CheckpointError: if the games are played again and come to other frames, as of another game or ale-py"""
@@ -123,13 +142,20 @@ class ReplayableAtari(AtariVectorEnv):
             if begin.any():
                 obs = self._begin(begin, state["seeds"], state["resets"])
             if step < longest:
-                now = [played[step - longest] if len(played) >= longest - step else 0 for played in actions]
+                now = [
+                    played[step - longest] if len(played) >= longest - step else 0
+                    for played in actions
+                ]
                 obs = self.step(np.array(now))[0]
         self._resets = state["resets"].copy()
         if _digest(obs[:, -1]) != state["latest"]:
-            raise CheckpointError("the games were played again and came to other frames: is it the same game, and ale-py?")
+            raise CheckpointError(
+                "the games were played again and came to other frames: is it the same game, and ale-py?"
+            )
 
-    def _begin(self, rows: NDArray[np.bool_], seeds: NDArray[np.int64], resets: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def _begin(
+        self, rows: NDArray[np.bool_], seeds: NDArray[np.int64], resets: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
         """Bring some games to where their latest one began. :return: the observations of all"""
         obs: NDArray[np.uint8]
         obs, infos = super().reset(seed=seeds[rows], options={"reset_mask": rows})

@@ -11,7 +11,9 @@ def check_count(name: str, value: Any, least: int = 1, of: str = "", floats: boo
     """The argument ``name``, a count ``of`` something (``floats``: or 1e3). A ValueError if below ``least`` or not whole."""
     value = int(value) if floats and isinstance(value, float) and value.is_integer() else value
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number{of and f' of {of}'}, at least {least}, got {value!r}")
+        raise ValueError(
+            f"{name} must be a whole number{of and f' of {of}'}, at least {least}, got {value!r}"
+        )
     return int(value)
 
 
@@ -27,9 +29,14 @@ def check_number(name: str, value: Any, interval: str) -> float:
 
 def check_rewards(goal_reward: Any, step_reward: Any) -> tuple[float, float]:
     """The rewards of transitions that reach their goal, and of others. A ValueError if the first is not the greater one."""
-    rewards = check_number("goal_reward", goal_reward, "(-inf, inf)"), check_number("step_reward", step_reward, "(-inf, inf)")
+    rewards = (
+        check_number("goal_reward", goal_reward, "(-inf, inf)"),
+        check_number("step_reward", step_reward, "(-inf, inf)"),
+    )
     if not rewards[0] > rewards[1]:
-        raise ValueError(f"goal_reward must be greater than step_reward, got {goal_reward} and {step_reward}")
+        raise ValueError(
+            f"goal_reward must be greater than step_reward, got {goal_reward} and {step_reward}"
+        )
     return rewards
 
 
@@ -39,5 +46,7 @@ def check_game(value: str, games: Iterable[str]) -> str:
     wanted = value.lower().replace("_", "").replace(" ", "")
     if wanted not in known:
         near = [known[name] for name in difflib.get_close_matches(wanted, known)]
-        raise ValueError(f"there is no game {value!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+        raise ValueError(
+            f"there is no game {value!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+        )
     return known[wanted]

@@ -17,13 +17,17 @@ from sb3_manygoals.action_masks import random_allowed
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals.buffer import check_goal_space, identical
 
-_OWN_STREAM = 1  # random actions are not drawn with the very numbers of a world that has the same seed
+_OWN_STREAM = (
+    1  # random actions are not drawn with the very numbers of a world that has the same seed
+)
 
 
 class GoalReacher(Protocol):
     """Whatever acts towards goals: a ManyGoalsDQN, an SB3 model on goal observations, or a plan of one's own."""
 
-    def predict(self, observation: dict[str, NDArray[Any]], *, deterministic: bool = False) -> tuple[NDArray[Any], Any]:
+    def predict(
+        self, observation: dict[str, NDArray[Any]], *, deterministic: bool = False
+    ) -> tuple[NDArray[Any], Any]:
         """Takes "observation", "achieved_goal" and "desired_goal" of n rows. Returns actions, shape (n,), and anything."""
 
 
@@ -101,14 +105,18 @@ def evaluate_mastery(
     check_number("epsilon", epsilon, "[0, 1]")
     n_envs, episode_goals = env.num_envs, np.repeat(np.arange(len(goals)), episodes_per_goal)
     steps: NDArray[np.int64] = np.full(len(episode_goals), -1, dtype=np.int64)
-    starts = np.empty((0 if ceiling is None else len(episode_goals), *goals.shape[1:]), dtype=goals.dtype)
+    starts = np.empty(
+        (0 if ceiling is None else len(episode_goals), *goals.shape[1:]), dtype=goals.dtype
+    )
     for round_, first in enumerate(range(0, len(episode_goals), n_envs)):
         rng = np.random.default_rng((seed, round_, _OWN_STREAM))
         rows = slice(first, min(first + n_envs, len(episode_goals)))
         n = rows.stop - first
         pursued = goals[episode_goals[rows]]
         # hashed, so that neither rounds nor evaluations with neighbouring seeds share worlds
-        observations, infos = env.reset(seed=int(np.random.SeedSequence((seed, round_)).generate_state(1)[0]))
+        observations, infos = env.reset(
+            seed=int(np.random.SeedSequence((seed, round_)).generate_state(1)[0])
+        )
         if ceiling is not None:
             starts[rows] = observations[:n]
         active = np.arange(n)
@@ -119,12 +127,21 @@ def evaluate_mastery(
             if step == max_steps or len(active) == 0:
                 break
             explore = rng.random(n_envs) < epsilon
-            allowed = np.asarray(infos.get("action_mask")).astype(np.bool_) if action_masks else None
+            allowed = (
+                np.asarray(infos.get("action_mask")).astype(np.bool_) if action_masks else None
+            )
             if allowed is not None and allowed.shape != (n_envs, n_actions):
                 expected = f'infos["action_mask"] of shape {(n_envs, n_actions)}'
                 raise ValueError(f"action_masks=True needs {expected}, got {allowed.shape}")
-            actions = rng.integers(n_actions, size=n_envs) if allowed is None else random_allowed(allowed, rng)
-            shown, masked = observations[active], {} if allowed is None else {"action_masks": allowed[active]}
+            actions = (
+                rng.integers(n_actions, size=n_envs)
+                if allowed is None
+                else random_allowed(allowed, rng)
+            )
+            shown, masked = (
+                observations[active],
+                {} if allowed is None else {"action_masks": allowed[active]},
+            )
             query = {"observation": shown, "achieved_goal": shown, "desired_goal": pursued[active]}
             chosen, _ = model.predict(query, deterministic=True, **masked)
             actions[active] = np.where(explore[active], actions[active], chosen)
@@ -138,7 +155,9 @@ def evaluate_mastery(
     best = ceiling(starts, goals[episode_goals])
     if len(best) != steps.size or not (np.all(best >= 0.0) and np.all(best <= 1.0 + 1e-9)):
         got = f"{len(best)} numbers from {np.min(best)} to {np.max(best)}"
-        raise ValueError(f"ceiling must give {steps.size} probabilities, one for each episode, got {got}")
+        raise ValueError(
+            f"ceiling must give {steps.size} probabilities, one for each episode, got {got}"
+        )
     return _result(steps, best.reshape(steps.shape), seed)
 
 
@@ -156,11 +175,17 @@ def _step(
     else:
         observations, reset_infos = env.reset(options={"reset_mask": ended})
         if "action_mask" in reset_infos:
-            infos = {"action_mask": np.where(ended[:, None], reset_infos["action_mask"], infos["action_mask"])}
+            infos = {
+                "action_mask": np.where(
+                    ended[:, None], reset_infos["action_mask"], infos["action_mask"]
+                )
+            }
     return observations, last, ended, infos
 
 
-def _result(steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, seed: int) -> MasteryResult:
+def _result(
+    steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, seed: int
+) -> MasteryResult:
     reached = steps >= 0
     if len(reached) == 0:
         raise ValueError("goals must be at least one of the goals, got none")
@@ -169,7 +194,9 @@ def _result(steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, seed:
     if np.ptp(rates) > 0.0:  # otherwise every resample is the sample
         from scipy import stats  # importing it takes longer than all else of this package but torch
 
-        found = stats.bootstrap((rates,), np.mean, method="percentile", batch=100, rng=np.random.default_rng(seed))
+        found = stats.bootstrap(
+            (rates,), np.mean, method="percentile", batch=100, rng=np.random.default_rng(seed)
+        )
         low, high = found.confidence_interval
     return MasteryResult(rate, (float(low), float(high)), reached, steps, ceiling)
 
@@ -177,17 +204,31 @@ def _result(steps: NDArray[np.int64], ceiling: NDArray[np.float64] | None, seed:
 def _check(env: VectorEnv[Any, Any, Any], goals: NDArray[Any]) -> tuple[NDArray[Any], int]:
     """The goals as an array, and the number of actions."""
     if not isinstance(env, VectorEnv):
-        raise TypeError(f"env must be a gymnasium.vector.VectorEnv, as of gymnasium.make_vec, got {type(env).__name__}")
+        raise TypeError(
+            f"env must be a gymnasium.vector.VectorEnv, as of gymnasium.make_vec, got {type(env).__name__}"
+        )
     space = env.single_observation_space
     check_goal_space(space)
     goals = np.asarray(goals)
-    if goals.shape[1:] != space.shape or goals.ndim == 0 or len(goals) == 0 or goals.dtype != space.dtype:
+    if (
+        goals.shape[1:] != space.shape
+        or goals.ndim == 0
+        or len(goals) == 0
+        or goals.dtype != space.dtype
+    ):
         expected = f"{space.dtype} of shape (n, *{space.shape}) with n > 0"
         raise ValueError(f"goals must be {expected}, got {goals.dtype} of {goals.shape}")
-    if not isinstance(env.single_action_space, spaces.Discrete) or env.single_action_space.start != 0:
-        raise ValueError(f"env must have discrete actions that start at 0, got {env.single_action_space}")
+    if (
+        not isinstance(env.single_action_space, spaces.Discrete)
+        or env.single_action_space.start != 0
+    ):
+        raise ValueError(
+            f"env must have discrete actions that start at 0, got {env.single_action_space}"
+        )
     if not isinstance(env.metadata.get("autoreset_mode"), AutoresetMode):
-        raise ValueError(f"env.metadata must say its autoreset_mode, got {env.metadata.get('autoreset_mode')}")
+        raise ValueError(
+            f"env.metadata must say its autoreset_mode, got {env.metadata.get('autoreset_mode')}"
+        )
     return goals, int(env.single_action_space.n)
 
 
@@ -216,7 +257,12 @@ class MasteryCallback(BaseCallback):
     ) -> None:
         super().__init__(verbose)
         self.env, self.goals, self.eval_freq = env, goals, check_count("eval_freq", eval_freq)
-        self.max_steps, self.epsilon, self.on_measure, self.seed = max_steps, epsilon, on_measure, seed
+        self.max_steps, self.epsilon, self.on_measure, self.seed = (
+            max_steps,
+            epsilon,
+            on_measure,
+            seed,
+        )
         self.training_seconds, self._resumed = 0.0, np.inf  # the clock stands between trainings
         self._last_step, self._goes_on = 0, False
 
@@ -226,7 +272,11 @@ class MasteryCallback(BaseCallback):
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: of :meth:`get_checkpoint_state`; training goes on without a measurement before it"""
-        self._last_step, self.training_seconds, self._goes_on = state["last_step"], state["training_seconds"], True
+        self._last_step, self.training_seconds, self._goes_on = (
+            state["last_step"],
+            state["training_seconds"],
+            True,
+        )
 
     def _seconds_so_far(self) -> float:
         return self.training_seconds + max(time.perf_counter() - self._resumed, 0.0)
@@ -252,16 +302,23 @@ class MasteryCallback(BaseCallback):
     def _measure(self) -> None:
         self.training_seconds = self._seconds_so_far()
         self._last_step = self.num_timesteps
-        settings: dict[str, Any] = {"seed": self.seed, "action_masks": getattr(self.model, "action_masks", False)}
+        settings: dict[str, Any] = {
+            "seed": self.seed,
+            "action_masks": getattr(self.model, "action_masks", False),
+        }
         rounds = (self.model, self.env, self.goals, self.max_steps)
-        results = (evaluate_mastery(*rounds, epsilon, **settings) for epsilon in (0.0, self.epsilon))
+        results = (
+            evaluate_mastery(*rounds, epsilon, **settings) for epsilon in (0.0, self.epsilon)
+        )
         point = MasteryPoint(self.num_timesteps, self.training_seconds, *results)
         self.logger.record("time/total_timesteps", point.step)
         self.logger.record("mastery/greedy", point.greedy.rate)
         self.logger.record("mastery/epsilon", point.epsilon.rate)
         self.logger.dump(point.step)
         if self.verbose:
-            print(f"step {point.step}: mastery {point.greedy.rate:.3f} greedy, {point.epsilon.rate:.3f} at {self.epsilon}")
+            print(
+                f"step {point.step}: mastery {point.greedy.rate:.3f} greedy, {point.epsilon.rate:.3f} at {self.epsilon}"
+            )
         if self.on_measure is not None:
             self.on_measure(point)
         self._resumed = time.perf_counter()

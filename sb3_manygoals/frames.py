@@ -38,14 +38,25 @@ class FrameStore:
     :raises ImportError: if lz4 is needed and not installed
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, n_stack: int = 1, compress: bool = False) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: Any, n_stack: int = 1, compress: bool = False
+    ) -> None:
         check_count("n_stack", n_stack)
         if n_stack > 1 and (shape == () or shape[0] % n_stack):
-            raise ValueError(f"n_stack must divide the first axis of observations of shape {shape}, got {n_stack}")
+            raise ValueError(
+                f"n_stack must divide the first axis of observations of shape {shape}, got {n_stack}"
+            )
         of_channels = (n_stack, 3 * n_stack)  # axes of gray or coloured pictures
-        if n_stack > 1 and len(shape) == 3 and shape[0] not in of_channels and shape[-1] in of_channels:
+        if (
+            n_stack > 1
+            and len(shape) == 3
+            and shape[0] not in of_channels
+            and shape[-1] in of_channels
+        ):
             advice = "stack channels that come first, by SB3's VecTransposeImage, or take n_stack=1"
-            raise ValueError(f"frames must be stacked along the first axis, got observations of shape {shape}: {advice}")
+            raise ValueError(
+                f"frames must be stacked along the first axis, got observations of shape {shape}: {advice}"
+            )
         if compress and lz4_block is None:
             raise ImportError('compressed frames need lz4: pip install "sb3-manygoals[atari]"')
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
@@ -54,7 +65,9 @@ class FrameStore:
         self._zeros = bytes(math.prod(self.frame_shape) * self.dtype.itemsize)
         self._first = b""  # the first frame that is not blank
         self.blank = self._pack(self._zeros)
-        self._latest: dict[int, dict[bytes, bytes]] = {}  # by content, the frames of the latest observation of each stream
+        self._latest: dict[
+            int, dict[bytes, bytes]
+        ] = {}  # by content, the frames of the latest observation of each stream
 
     def put(self, observations: NDArray[Any], streams: Iterable[int] | None = None) -> Frames:
         """
@@ -72,7 +85,10 @@ class FrameStore:
         frames = np.empty((len(observations), self.n_stack), object)
         streams = range(len(observations)) if streams is None else streams
         for row, (stack, stream) in enumerate(zip(self.split(observations), streams, strict=True)):
-            known, latest = {self._zeros: self.blank, **self._latest.get(stream, {})}, dict[bytes, bytes]()
+            known, latest = (
+                {self._zeros: self.blank, **self._latest.get(stream, {})},
+                dict[bytes, bytes](),
+            )
             for depth, frame in enumerate(stack):
                 content = frame.tobytes()
                 if content not in latest:
@@ -102,12 +118,19 @@ class FrameStore:
 
     def get_checkpoint_state(self, *arrays: Frames) -> dict[str, Any]:
         """:return: a plain tree of these arrays of frames and what the store needs to go on, with each frame once"""
-        latest = {stream: np.array(list(frames.values()), object) for stream, frames in self._latest.items()}
-        frames = dict.fromkeys(chain([self.blank], *(array.flat for array in (*arrays, *latest.values()))))
+        latest = {
+            stream: np.array(list(frames.values()), object)
+            for stream, frames in self._latest.items()
+        }
+        frames = dict.fromkeys(
+            chain([self.blank], *(array.flat for array in (*arrays, *latest.values())))
+        )
         number = {frame: index for index, frame in enumerate(frames)}
 
         def numbers(array: Frames) -> NDArray[np.int32]:
-            return np.fromiter(map(number.__getitem__, array.flat), np.int32, array.size).reshape(array.shape)
+            return np.fromiter(map(number.__getitem__, array.flat), np.int32, array.size).reshape(
+                array.shape
+            )
 
         return {
             "built": self._built(),
@@ -125,7 +148,9 @@ class FrameStore:
         :raises CheckpointError: if it is of a store that was built in another way; nothing has changed then
         """
         check_same("frames", state["built"], self._built())
-        frames = np.array([part.tobytes() for part in np.split(state["frames"], state["ends"][:-1])], object)
+        frames = np.array(
+            [part.tobytes() for part in np.split(state["frames"], state["ends"][:-1])], object
+        )
         self._first, self.blank = state["first"].tobytes(), frames[0]
         self._latest = {
             stream: {self._unpack(frame): frame for frame in frames[numbers].tolist()}
@@ -134,7 +159,12 @@ class FrameStore:
         return [frames[numbers] for numbers in state["arrays"]]
 
     def _built(self) -> dict[str, Any]:
-        return {"shape": list(self.shape), "dtype": self.dtype.str, "n_stack": self.n_stack, "compress": self.compress}
+        return {
+            "shape": list(self.shape),
+            "dtype": self.dtype.str,
+            "n_stack": self.n_stack,
+            "compress": self.compress,
+        }
 
     def _pack(self, content: bytes) -> bytes:
         if not self.compress:
@@ -146,7 +176,9 @@ class FrameStore:
     def _unpack(self, frame: bytes) -> bytes:
         if not self.compress:
             return frame
-        return bytes(lz4_block.decompress(frame, uncompressed_size=len(self._zeros), dict=self._first))
+        return bytes(
+            lz4_block.decompress(frame, uncompressed_size=len(self._zeros), dict=self._first)
+        )
 
 
 class FrameArray:
@@ -177,5 +209,9 @@ def frame_bytes(rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, n_st
     :return: bytes of the observations and next observations of a replay memory, if no episode starts in it. A start adds a
         frame, or up to ``n_stack``
     """
-    frame: int = sys.getsizeof(b"") + math.prod(shape) * np.dtype(dtype).itemsize // check_count("n_stack", n_stack)
-    return (1 + n_envs * n_stack + rows) * frame + 2 * rows * n_stack * 8  # and the references to them
+    frame: int = sys.getsizeof(b"") + math.prod(shape) * np.dtype(dtype).itemsize // check_count(
+        "n_stack", n_stack
+    )
+    return (
+        1 + n_envs * n_stack + rows
+    ) * frame + 2 * rows * n_stack * 8  # and the references to them

@@ -31,7 +31,9 @@ class Fault(Exception):
         self.num_timesteps: int | None = None
 
     def __str__(self) -> str:
-        return self.what + ("" if self.num_timesteps is None else f", after num_timesteps={self.num_timesteps}")
+        return self.what + (
+            "" if self.num_timesteps is None else f", after num_timesteps={self.num_timesteps}"
+        )
 
 
 class EnvironmentFault(Fault, ValueError):
@@ -51,11 +53,18 @@ def check_finite(values: NDArray[Any], what: str, source: object, first: int = 0
         return
     row, *place = np.argwhere(~np.isfinite(values))[0].tolist()
     where = f" at {tuple(place)}" if place else ""
-    raise EnvironmentFault(f"{what} that is not finite: {values[(row, *place)]}{where}", id(source), first + row)
+    raise EnvironmentFault(
+        f"{what} that is not finite: {values[(row, *place)]}{where}", id(source), first + row
+    )
 
 
 def own_observation(
-    observation: Any, shape: tuple[int, ...], dtype: np.dtype[Any], what: str, source: object, index: int = 0
+    observation: Any,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    what: str,
+    source: object,
+    index: int = 0,
 ) -> NDArray[Any]:
     """
     A copy of an environment's observation in the dtype of its space; only dtypes of the same kind are converted, float64 to
@@ -90,7 +99,9 @@ def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
         return
     for remote, process in zip(base.remotes, base.processes, strict=True):
         while answering and not remote.poll(_SILENCE_S):
-            if not process.is_alive() and not remote.poll(0):  # it may have answered and died just after the silence
+            if not process.is_alive() and not remote.poll(
+                0
+            ):  # it may have answered and died just after the silence
                 raise _end_workers(base)
         if not (answering or process.is_alive()):
             raise _end_workers(base)
@@ -99,16 +110,24 @@ def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
     except Fault:
         raise
     except (EOFError, OSError) as error:
-        if wait([process.sentinel for process in base.processes], _GOODBYE_S):  # a pipe closes before its process ends
+        if wait(
+            [process.sentinel for process in base.processes], _GOODBYE_S
+        ):  # a pipe closes before its process ends
             raise _end_workers(base) from error
         raise
     except ValueError as error:
-        raise EnvironmentFault(f"observations that do not fit {base.observation_space}: {error}", id(base), -1) from error
+        raise EnvironmentFault(
+            f"observations that do not fit {base.observation_space}: {error}", id(base), -1
+        ) from error
 
 
 def _end_workers(venv: SubprocVecEnv) -> WorkerDied:
     """Leave no process behind. :return: says which had died before"""
-    exits = {index: process.exitcode for index, process in enumerate(venv.processes) if process.exitcode is not None}
+    exits = {
+        index: process.exitcode
+        for index, process in enumerate(venv.processes)
+        if process.exitcode is not None
+    }
     for process in venv.processes:
         process.kill()
         process.join()
@@ -119,7 +138,9 @@ def _end_workers(venv: SubprocVecEnv) -> WorkerDied:
         f"environment {index} ({f'exit code {code}' if code >= 0 else f'signal {-code}, {signal.strsignal(-code)}'})"
         for index, code in exits.items()
     )
-    return WorkerDied(f"worker processes died: {deaths}; the others were ended", id(venv), min(exits))
+    return WorkerDied(
+        f"worker processes died: {deaths}; the others were ended", id(venv), min(exits)
+    )
 
 
 def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timesteps: int) -> None:
@@ -141,6 +162,16 @@ def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timeste
     if math.isfinite(value):
         return
     parameters = networks.state_dict().items()
-    spoiled = [name for name, values in parameters if values.is_floating_point() and not th.isfinite(values).all()]
-    state = f"Not finite already: {', '.join(spoiled)}" if spoiled else "All parameters of the networks are finite"
-    raise FloatingPointError(f"the loss of {where} is {value}: stopped before the optimizer's step. {state}")
+    spoiled = [
+        name
+        for name, values in parameters
+        if values.is_floating_point() and not th.isfinite(values).all()
+    ]
+    state = (
+        f"Not finite already: {', '.join(spoiled)}"
+        if spoiled
+        else "All parameters of the networks are finite"
+    )
+    raise FloatingPointError(
+        f"the loss of {where} is {value}: stopped before the optimizer's step. {state}"
+    )

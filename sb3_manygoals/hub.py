@@ -20,7 +20,9 @@ except ImportError as error:
 _MODEL, _GOALS, _CARD = "model.zip", "goals.npz", "README.md"
 
 
-def push_to_hub(model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping[str, float] | None = None) -> str:
+def push_to_hub(
+    model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping[str, float] | None = None
+) -> str:
     """
     Upload an agent: ``model.zip``, the known goals in ``goals.npz``, and a model card in ``README.md``.
 
@@ -33,13 +35,17 @@ def push_to_hub(model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping
     if repo_id.count("/") != 1 or not all(repo_id.split("/")):
         raise ValueError(f'repo_id must be "name/repository", got {repo_id!r}')
     if model.goal_buffer is None or len(model.goal_buffer) == 0:
-        raise ValueError("model must know goals: train it first, or give it an environment and load its goals")
+        raise ValueError(
+            "model must know goals: train it first, or give it an environment and load its goals"
+        )
     address = ""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         model.save(place / _MODEL)
         model.save_goal_buffer(place / _GOALS)
-        (place / _CARD).write_text(_model_card(model, repo_id, env_id, metrics or {}), encoding="utf-8")
+        (place / _CARD).write_text(
+            _model_card(model, repo_id, env_id, metrics or {}), encoding="utf-8"
+        )
         for name in (_MODEL, _GOALS, _CARD):
             address = huggingface_sb3.push_to_hub(repo_id, str(place / name), "Add a trained agent")
     return str(address)
@@ -61,13 +67,17 @@ def load_from_hub(repo_id: str, env: GymEnv | None = None, **kwargs: Any) -> Man
     return model
 
 
-def _model_card(model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping[str, float]) -> str:
+def _model_card(
+    model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping[str, float]
+) -> str:
     """Markdown, with the Hub's metadata in YAML, of which JSON is a part."""
     assert model.goal_buffer is not None
     result = {
         "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
         "dataset": {"name": env_id, "type": env_id},
-        "metrics": [{"type": name, "name": name, "value": float(value)} for name, value in metrics.items()],
+        "metrics": [
+            {"type": name, "name": name, "value": float(value)} for name, value in metrics.items()
+        ],
     }
     index = [{"name": "ManyGoalsDQN", "results": [result] if metrics else []}]
     return f"""---

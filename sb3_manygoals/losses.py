@@ -35,11 +35,18 @@ def pairwise_td_targets(
     if next_action_mask is not None:
         next_q = next_q.masked_fill(~next_action_mask[:, None, :], -th.inf)
     targets = step_reward + gamma * next_q.amax(dim=2)
-    return targets.masked_fill(terminated[:, None], step_reward / (1.0 - gamma)).masked_fill(achieved, goal_reward)
+    return targets.masked_fill(terminated[:, None], step_reward / (1.0 - gamma)).masked_fill(
+        achieved, goal_reward
+    )
 
 
 def near_weights(
-    targets: th.Tensor, decay: float, floor: float, gamma: float, goal_reward: float, step_reward: float
+    targets: th.Tensor,
+    decay: float,
+    floor: float,
+    gamma: float,
+    goal_reward: float,
+    step_reward: float,
 ) -> th.Tensor:
     r"""
     Weights that emphasize pairs near their goal, where every path to it ends,
@@ -61,7 +68,9 @@ def near_weights(
     return weights / weights.mean()
 
 
-def best_action_loss(q: th.Tensor, known: th.Tensor, best: th.Tensor, temperature: float) -> th.Tensor:
+def best_action_loss(
+    q: th.Tensor, known: th.Tensor, best: th.Tensor, temperature: float
+) -> th.Tensor:
     r"""
     The negative log-probability of the best actions under a softmax of the values,
 

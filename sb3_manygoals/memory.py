@@ -28,7 +28,9 @@ def check_memory(what: str, needed: Mapping[str, int], advice: str) -> None:
     total, available = sum(needed.values()), available_memory()
     if total > available:
         parts = ", ".join(f"{name} {readable(size)}" for name, size in needed.items())
-        raise MemoryError(f"{what} would take {readable(total)} ({parts}), {readable(available)} are available: {advice}")
+        raise MemoryError(
+            f"{what} would take {readable(total)} ({parts}), {readable(available)} are available: {advice}"
+        )
 
 
 def keep_freed_memory() -> None:
@@ -48,7 +50,11 @@ def available_memory(root: Path = Path("/")) -> int:
 def readable(size: int) -> str:
     """:return: a number of bytes in a unit that makes it small"""
     power = min(max(size.bit_length() - 1, 0) // 10, 5)
-    return f"{size / 1024**power:.1f} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}" if power else f"{size} B"
+    return (
+        f"{size / 1024**power:.1f} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"
+        if power
+        else f"{size} B"
+    )
 
 
 def _left_by_control_groups(root: Path) -> list[int]:
@@ -56,16 +62,26 @@ def _left_by_control_groups(root: Path) -> list[int]:
     left = []
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        for folder, limit_file, usage_file, prefix in (_GROUPS[name] for name in controllers.split(",") if name in _GROUPS):
+        for folder, limit_file, usage_file, prefix in (
+            _GROUPS[name] for name in controllers.split(",") if name in _GROUPS
+        ):
             mount = root / folder
             group = mount / path.lstrip("/")
             # a group is bound by those above it too; in a container its path may be the host's, and only the mount be there
-            for bound in (group, *(parent for parent in group.parents if parent.is_relative_to(mount))):
+            for bound in (
+                group,
+                *(parent for parent in group.parents if parent.is_relative_to(mount)),
+            ):
                 limit, usage = _text(bound / limit_file).strip(), _text(bound / usage_file).strip()
                 if limit.isdigit() and usage.isdigit():  # "max": none
-                    stat = dict(entry.split(" ", 1) for entry in _text(bound / "memory.stat").splitlines())
+                    stat = dict(
+                        entry.split(" ", 1) for entry in _text(bound / "memory.stat").splitlines()
+                    )
                     # files that were read count as used, until the memory is wanted for something else
-                    cache = sum(int(stat.get(f"{prefix}{name}", 0)) for name in ("inactive_file", "active_file"))
+                    cache = sum(
+                        int(stat.get(f"{prefix}{name}", 0))
+                        for name in ("inactive_file", "active_file")
+                    )
                     left.append(int(limit) - int(usage) + cache)
     return left
 

@@ -46,7 +46,13 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 - Gymnasium's
 
-    def __init__(self, game: str, num_envs: int = 1, max_episode_steps: int = 5_000, sticky_action_prob: float = 0.1) -> None:
+    def __init__(
+        self,
+        game: str,
+        num_envs: int = 1,
+        max_episode_steps: int = 5_000,
+        sticky_action_prob: float = 0.1,
+    ) -> None:
         self.num_envs = check_count("num_envs", num_envs)
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
         check_number("sticky_action_prob", sticky_action_prob, "[0, 1]")
@@ -63,7 +69,9 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         self._seed(None)
 
     def _seed(self, seed: int | None) -> None:
-        for game, sequence in zip(self.games, np.random.SeedSequence(seed).spawn(self.num_envs), strict=True):
+        for game, sequence in zip(
+            self.games, np.random.SeedSequence(seed).spawn(self.num_envs), strict=True
+        ):
             game.seed(sequence.generate_state(4))
 
     def reset(
@@ -76,7 +84,9 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         """
         super().reset(seed=seed)
         if "reset_mask" in (options or {}):
-            raise ValueError("options must have no reset_mask: a game that ends is reset in the same step")
+            raise ValueError(
+                "options must have no reset_mask: a game that ends is reset in the same step"
+            )
         if seed is not None:
             self._seed(seed)
         self.steps[:] = 0
@@ -84,13 +94,17 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
 
     def step(
         self, actions: NDArray[np.int64]
-    ) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+    ) -> tuple[
+        NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
+    ]:
         """
         :param actions: (N,) numbers below ``single_action_space.n``; a ValueError if one is not
         :return: observations (N, channels, 10, 10) uint8; rewards, terminated, truncated (N,); infos, with ``final_obs``
         """
         if not 0 <= (chosen := np.asarray(actions)).min() <= chosen.max() < len(self.action_set):
-            raise ValueError(f"actions must be {self.num_envs} numbers in [0, {len(self.action_set)}), got {actions!r}")
+            raise ValueError(
+                f"actions must be {self.num_envs} numbers in [0, {len(self.action_set)}), got {actions!r}"
+            )
         obs: NDArray[np.uint8] = np.empty((self.num_envs, *self._shape), dtype=np.uint8)
         rewards, terminated = np.empty(self.num_envs), np.empty(self.num_envs, dtype=np.bool_)
         for row, (game, action) in enumerate(zip(self.games, chosen.tolist(), strict=True)):
@@ -101,7 +115,10 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         ended = terminated | truncated
         infos: dict[str, Any] = {}
         if ended.any():
-            infos = {"final_obs": np.where(ended[:, None, None, None], obs, np.uint8(0)), "_final_obs": ended}
+            infos = {
+                "final_obs": np.where(ended[:, None, None, None], obs, np.uint8(0)),
+                "_final_obs": ended,
+            }
             for row in np.flatnonzero(ended).tolist():
                 obs[row] = _begin(self.games[row])
             self.steps[ended] = 0
@@ -111,13 +128,27 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         """As :class:`~sb3_manygoals.checkpoint.callback.Checkpointable` has it."""
         games = []
         for game in self.games:
-            own = {name: value for name, value in vars(game.env).items() if name not in ("random", "channels", "action_map")}
-            games.append({"random": game.random.get_state(), "last_action": game.last_action, "variables": deepcopy(own)})
+            own = {
+                name: value
+                for name, value in vars(game.env).items()
+                if name not in ("random", "channels", "action_map")
+            }
+            games.append(
+                {
+                    "random": game.random.get_state(),
+                    "last_action": game.last_action,
+                    "variables": deepcopy(own),
+                }
+            )
         return {"game": self.game, "steps": self.steps.copy(), "games": games}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:raises CheckpointError: if the state is of another game, or another number of them"""
-        check_same("games", {**state, "number": len(state["games"])}, {"game": self.game, "number": self.num_envs})
+        check_same(
+            "games",
+            {**state, "number": len(state["games"])},
+            {"game": self.game, "number": self.num_envs},
+        )
         self.steps = state["steps"].copy()
         for game, saved in zip(self.games, state["games"], strict=True):
             game.random.set_state(saved["random"])
@@ -127,7 +158,9 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
 
 def _begin(game: Environment) -> NDArray[np.uint8]:
     game.reset()
-    game.last_action = 0  # which MinAtar leaves as it was: a sticky action would reach into the next game
+    game.last_action = (
+        0  # which MinAtar leaves as it was: a sticky action would reach into the next game
+    )
     return np.asarray(game.state().transpose(2, 0, 1) * np.uint8(255))
 
 
@@ -155,7 +188,9 @@ class MinAtarCNN(BaseFeaturesExtractor):
         return self.layers(observations)  # type: ignore[no-any-return]
 
 
-def make_minatar_vec_env(game: str, n_envs: int = 16, seed: int | None = None, **kwargs: Any) -> VecEnv:
+def make_minatar_vec_env(
+    game: str, n_envs: int = 16, seed: int | None = None, **kwargs: Any
+) -> VecEnv:
     """
     Games for SB3's algorithms, with the score and length of each in ``infos[i]["episode"]``.
 

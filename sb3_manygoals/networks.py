@@ -30,7 +30,11 @@ def mkl_is_slow(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether oneDNN multiplies float32 matrices faster than MKL: on AMD processors with AVX-512, which MKL does not use."""
     described = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else platform.processor()
     has_both = th.backends.mkl.is_available() and th.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return has_both and "AuthenticAMD" in described and th.backends.cpu.get_cpu_capability() == "AVX512"
+    return (
+        has_both
+        and "AuthenticAMD" in described
+        and th.backends.cpu.get_cpu_capability() == "AVX512"
+    )
 
 
 USE_ONEDNN = mkl_is_slow()
@@ -62,7 +66,9 @@ def channels_are_last(image_space: spaces.Box) -> bool:
     if first < min(middle, last):
         return False
     told = 'policy_kwargs={"channels_last": True} for (height, width, channels), or False for (channels, height, width)'
-    raise ValueError(f"images of shape {image_space.shape} do not tell which axis holds the channels: give {told}")
+    raise ValueError(
+        f"images of shape {image_space.shape} do not tell which axis holds the channels: give {told}"
+    )
 
 
 class Preprocess(nn.Module):
@@ -87,12 +93,21 @@ class Preprocess(nn.Module):
         channels_last: bool | None = None,
     ) -> None:
         super().__init__()
-        self.normalize_images, self.standardize, self.channels_last = normalize_images, standardize, False
+        self.normalize_images, self.standardize, self.channels_last = (
+            normalize_images,
+            standardize,
+            False,
+        )
         self.space = observation_space
         if isinstance(observation_space, spaces.Box) and is_image_space(observation_space):
-            self.channels_last = channels_are_last(observation_space) if channels_last is None else channels_last
+            self.channels_last = (
+                channels_are_last(observation_space) if channels_last is None else channels_last
+            )
             if self.channels_last:
-                low, high = observation_space.low.transpose(2, 0, 1), observation_space.high.transpose(2, 0, 1)
+                low, high = (
+                    observation_space.low.transpose(2, 0, 1),
+                    observation_space.high.transpose(2, 0, 1),
+                )
                 self.space = spaces.Box(low, high, dtype=np.uint8)
         if standardize:
             shape = self._scaled(th.as_tensor(np.array(observation_space.sample()))[None]).shape[1:]
@@ -126,7 +141,9 @@ def check_image_space(observation_space: spaces.Space[Any]) -> None:
     """:raises ValueError: if these observations are not images, channels first or last"""
     if not is_image_space(observation_space):
         needed = "a uint8 Box of three axes with values 0 to 255"
-        raise ValueError(f'CnnPolicy needs images: {needed}, got {observation_space}. Use "MlpPolicy" for vectors.')
+        raise ValueError(
+            f'CnnPolicy needs images: {needed}, got {observation_space}. Use "MlpPolicy" for vectors.'
+        )
 
 
 class PaddedCNN(BaseFeaturesExtractor):
@@ -141,7 +158,10 @@ class PaddedCNN(BaseFeaturesExtractor):
     """
 
     def __init__(
-        self, observation_space: spaces.Box, features_dim: int = 512, layers: Sequence[tuple[int, int, int]] | None = None
+        self,
+        observation_space: spaces.Box,
+        features_dim: int = 512,
+        layers: Sequence[tuple[int, int, int]] | None = None,
     ) -> None:
         check_image_space(observation_space)
         super().__init__(observation_space, features_dim)
@@ -157,12 +177,16 @@ class PaddedCNN(BaseFeaturesExtractor):
             channels = out_channels
             height = (height + down - kernel) // stride + 1
             width = (width + right - kernel) // stride + 1
-        self.net = nn.Sequential(*modules, nn.Flatten(), Linear(channels * height * width, features_dim), nn.ReLU())
+        self.net = nn.Sequential(
+            *modules, nn.Flatten(), Linear(channels * height * width, features_dim), nn.ReLU()
+        )
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         """From images, float32, shape (B, C, H, W), to features, shape (B, features_dim)."""
         if observations.device.type == "cpu" and th.is_grad_enabled():
-            observations = observations.contiguous(memory_format=th.channels_last)  # the backward pass is faster
+            observations = observations.contiguous(
+                memory_format=th.channels_last
+            )  # the backward pass is faster
         return self.net(observations)  # type: ignore[no-any-return]
 
 
@@ -209,7 +233,9 @@ class UniversalQNetwork(nn.Module):
     :param embedding_dim: width of the embeddings (the paper's 1024)
     """
 
-    def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 1024) -> None:
+    def __init__(
+        self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 1024
+    ) -> None:
         super().__init__()
         check_count("embedding_dim", embedding_dim)
         self.trunk = trunk
@@ -225,13 +251,17 @@ class UniversalQNetwork(nn.Module):
 
     def embed(self, observations: th.Tensor, goals: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         """The embeddings of S observations and of G goals, by one pass of the trunk."""
-        states, goals = self.trunk(th.cat([observations, goals])).split([len(observations), len(goals)])
+        states, goals = self.trunk(th.cat([observations, goals])).split(
+            [len(observations), len(goals)]
+        )
         return self.state_embedding(states), self.goal_embedding(goals)
 
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
         """Values of every state for every goal, shape (S, G, A), from the embeddings of both, see :meth:`embed`."""
         weighted = goals[:, None, :] * self.head.weight  # (G, A, D)
-        return linear(states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals))).view(len(states), len(goals), -1)
+        return linear(states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals))).view(
+            len(states), len(goals), -1
+        )
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """As :meth:`pairwise` for one action of each state, int64, shape (S,): A times less work. Values of shape (S, G)."""
@@ -253,7 +283,9 @@ class DistanceQNetwork(UniversalQNetwork):
     offset :math:`o`. Arguments as of :class:`UniversalQNetwork`.
     """
 
-    def __init__(self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 128) -> None:
+    def __init__(
+        self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 128
+    ) -> None:
         super().__init__(trunk, features_dim, n_actions, embedding_dim)
         del self.head
         self.state_embedding = Linear(features_dim, n_actions * embedding_dim)

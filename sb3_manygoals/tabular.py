@@ -16,7 +16,12 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals import GoalBuffer
-from sb3_manygoals.goals.environments import GoalAlgorithm, goal_trackers, is_goal_wrapped, pursue_goals
+from sb3_manygoals.goals.environments import (
+    GoalAlgorithm,
+    goal_trackers,
+    is_goal_wrapped,
+    pursue_goals,
+)
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.memory import check_memory
 
@@ -32,10 +37,15 @@ class AllGoalsTable:
     """
 
     def __init__(self, n_states: int, n_actions: int) -> None:
-        self.n_states, self.n_actions = check_count("n_states", n_states), check_count("n_actions", n_actions)
+        self.n_states, self.n_actions = (
+            check_count("n_states", n_states),
+            check_count("n_actions", n_actions),
+        )
         what = f"a table of {n_states} states, {n_actions} actions and {n_states} goals"
         check_memory(what, {"values": 4 * self.n_states**2 * self.n_actions}, "number less")
-        self.values: NDArray[np.float32] = np.zeros((self.n_states, self.n_actions, self.n_states), dtype=np.float32)
+        self.values: NDArray[np.float32] = np.zeros(
+            (self.n_states, self.n_actions, self.n_states), dtype=np.float32
+        )
 
     def update(
         self,
@@ -80,7 +90,9 @@ class AllGoalsTable:
             change *= learning_rate
             values += change
 
-    def greedy(self, states: NDArray[np.integer[Any]], goals: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    def greedy(
+        self, states: NDArray[np.integer[Any]], goals: NDArray[np.integer[Any]]
+    ) -> NDArray[np.int64]:
         """The best action in each state for its goal, the first if several are. A ValueError if there is no such state."""
         _check_numbers(self.n_states, states=states, goals=goals)
         return np.asarray(self.values[states, :, goals].argmax(axis=-1), dtype=np.int64)
@@ -92,7 +104,11 @@ class TablePolicy(BasePolicy):
     q: th.Tensor
 
     def __init__(
-        self, observation_space: spaces.Dict, action_space: spaces.Discrete, lr_schedule: Schedule | None = None, **kwargs: Any
+        self,
+        observation_space: spaces.Dict,
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(observation_space, action_space, **kwargs)
         states = observation_space["observation"]
@@ -101,7 +117,11 @@ class TablePolicy(BasePolicy):
         self.register_buffer("q", th.from_numpy(self.table.values))  # the same memory
 
     def _predict(self, observation: Any, deterministic: bool = False) -> th.Tensor:
-        return th.from_numpy(self.table.greedy(observation["observation"].numpy(), observation["desired_goal"].numpy()))
+        return th.from_numpy(
+            self.table.greedy(
+                observation["observation"].numpy(), observation["desired_goal"].numpy()
+            )
+        )
 
 
 class TabularAllGoals(GoalAlgorithm):
@@ -143,8 +163,12 @@ class TabularAllGoals(GoalAlgorithm):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        self.exploration_initial_eps = check_number("exploration_initial_eps", exploration_initial_eps, "[0, 1]")
-        self.exploration_final_eps = check_number("exploration_final_eps", exploration_final_eps, "[0, 1]")
+        self.exploration_initial_eps = check_number(
+            "exploration_initial_eps", exploration_initial_eps, "[0, 1]"
+        )
+        self.exploration_final_eps = check_number(
+            "exploration_final_eps", exploration_final_eps, "[0, 1]"
+        )
         self.exploration_steps = check_count("exploration_steps", exploration_steps)
         settings = dict(goal_wrapper_kwargs or {})
         if env is not None:
@@ -178,10 +202,16 @@ class TabularAllGoals(GoalAlgorithm):
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """As SB3's. An environment without goals is wrapped as before; the known goals, if there are some, stay."""
         if not is_goal_wrapped(env):
-            known = GoalBuffer(env.observation_space, **self.goal_rules) if self.env is None else self._tracker.goal_buffer
+            known = (
+                GoalBuffer(env.observation_space, **self.goal_rules)
+                if self.env is None
+                else self._tracker.goal_buffer
+            )
             env = _with_room_for_all(env, {**self.goal_wrapper_kwargs, "goal_buffer": known})
         elif self.env is None:
-            goal_trackers(self._wrap_env(env))[0].goal_buffer.check_held_out(self.goal_rules["held_out"])
+            goal_trackers(self._wrap_env(env))[0].goal_buffer.check_held_out(
+                self.goal_rules["held_out"]
+            )
         super().set_env(env, force_reset)
 
     @property
@@ -193,7 +223,9 @@ class TabularAllGoals(GoalAlgorithm):
     def exploration_rate(self) -> float:
         """The probability of a random action now."""
         progress = min(1.0, self.num_timesteps / self.exploration_steps)
-        return self.exploration_initial_eps + progress * (self.exploration_final_eps - self.exploration_initial_eps)
+        return self.exploration_initial_eps + progress * (
+            self.exploration_final_eps - self.exploration_initial_eps
+        )
 
     @property
     def _tracker(self) -> GoalTracker:
@@ -201,7 +233,13 @@ class TabularAllGoals(GoalAlgorithm):
         return goal_trackers(self.env)[0]
 
     def _store_transition(
-        self, replay_buffer: Any, buffer_action: Any, new_obs: Any, reward: Any, dones: Any, infos: list[dict[str, Any]]
+        self,
+        replay_buffer: Any,
+        buffer_action: Any,
+        new_obs: Any,
+        reward: Any,
+        dones: Any,
+        infos: list[dict[str, Any]],
     ) -> None:
         """Learn from the transition, in place of storing it."""
         last_obs: Any = self._last_obs
@@ -212,7 +250,15 @@ class TabularAllGoals(GoalAlgorithm):
         rate, tracker = self.lr_schedule(max(self._current_progress_remaining, 0.0)), self._tracker
         terminated = np.array([info["env_terminated"] for info in infos])
         rewards = tracker.goal_reward, tracker.step_reward
-        self.table.update(last_obs["observation"], buffer_action, next_states, rate, self.gamma, *rewards, terminated)
+        self.table.update(
+            last_obs["observation"],
+            buffer_action,
+            next_states,
+            rate,
+            self.gamma,
+            *rewards,
+            terminated,
+        )
         self._last_obs, self._n_moves = new_obs, self._moves
 
     def dump_logs(self) -> None:
@@ -221,17 +267,32 @@ class TabularAllGoals(GoalAlgorithm):
         self.logger.record("goals/known", len(self._tracker.goal_buffer))
         super().dump_logs()
 
-    def predict(self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False) -> Any:
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+    ) -> Any:
         """
         As ManyGoalsDQN's, for a dict with "observation" and "desired_goal", the numbers of states, of shape () or (n,). A
         ValueError if ``observation`` is not such a dict, or there is no such state.
         """
-        if not isinstance(observation, dict) or not {"observation", "desired_goal"} <= observation.keys():
-            raise ValueError(f'observation must be a dict with "observation" and "desired_goal", got {observation!r}')
-        actions = self.table.greedy(np.asarray(observation["observation"]), np.asarray(observation["desired_goal"]))
+        if (
+            not isinstance(observation, dict)
+            or not {"observation", "desired_goal"} <= observation.keys()
+        ):
+            raise ValueError(
+                f'observation must be a dict with "observation" and "desired_goal", got {observation!r}'
+            )
+        actions = self.table.greedy(
+            np.asarray(observation["observation"]), np.asarray(observation["desired_goal"])
+        )
         if not deterministic:
             explore = self.rng.random(actions.shape) < self.exploration_rate
-            actions = np.where(explore, self.rng.integers(self.table.n_actions, size=actions.shape), actions)
+            actions = np.where(
+                explore, self.rng.integers(self.table.n_actions, size=actions.shape), actions
+            )
         return actions, state
 
     def get_checkpoint_state(self) -> dict[str, Any]:
@@ -249,7 +310,9 @@ class TabularAllGoals(GoalAlgorithm):
 
 def _check_numbers(n: int, **numbers: NDArray[Any]) -> None:
     for name, values in numbers.items():
-        if values.dtype.kind not in "iu" or (values.size and (values.min() < 0 or values.max() >= n)):
+        if values.dtype.kind not in "iu" or (
+            values.size and (values.min() < 0 or values.max() >= n)
+        ):
             raise ValueError(f"{name} must be whole numbers in [0, {n}), got {values!r}")
 
 
@@ -258,7 +321,12 @@ def _with_room_for_all(env: GymEnv, settings: dict[str, Any]) -> GymEnv:
     if is_goal_wrapped(env):
         return pursue_goals(env, settings)
     if not isinstance(env.observation_space, spaces.Discrete) or env.observation_space.start != 0:
-        raise TypeError(f"a table needs a Discrete observation space that starts at 0, got {env.observation_space}")
+        raise TypeError(
+            f"a table needs a Discrete observation space that starts at 0, got {env.observation_space}"
+        )
     if settings.get("goal_buffer") is None:
-        settings = {**settings, "goal_buffer": GoalBuffer(env.observation_space, int(env.observation_space.n))}
+        settings = {
+            **settings,
+            "goal_buffer": GoalBuffer(env.observation_space, int(env.observation_space.n)),
+        }
     return pursue_goals(env, settings)

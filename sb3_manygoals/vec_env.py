@@ -40,7 +40,9 @@ class GymnasiumVecEnv(VecEnv):
 
     def __init__(self, vector_env: VectorEnv[Any, Any, Any]) -> None:
         if not isinstance(vector_env, VectorEnv):
-            raise TypeError(f"vector_env must be a gymnasium.vector.VectorEnv, got {type(vector_env).__name__}")
+            raise TypeError(
+                f"vector_env must be a gymnasium.vector.VectorEnv, got {type(vector_env).__name__}"
+            )
         mode = vector_env.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED):
             raise ValueError(
@@ -50,7 +52,9 @@ class GymnasiumVecEnv(VecEnv):
             )
         self.vector_env = vector_env
         self.autoreset_mode: AutoresetMode = mode
-        super().__init__(vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space)
+        super().__init__(
+            vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space
+        )
         self.metadata = dict(vector_env.metadata)
         # SB3 keeps observations over the next step; environments may overwrite them, unless they say that they copy
         self._must_copy = not getattr(vector_env.unwrapped, "copy", False)
@@ -66,9 +70,13 @@ class GymnasiumVecEnv(VecEnv):
         :raises ValueError: if ``set_options`` was not given the same options for all of them
         """
         first, n = (self._options or [{}])[0], self.num_envs
-        if len(self._options) != n or not all(data_equivalence(first, other) for other in self._options):
+        if len(self._options) != n or not all(
+            data_equivalence(first, other) for other in self._options
+        ):
             advice = 'give other ones to env_method("reset", indices=..., options=...)'
-            raise ValueError(f"options must be one dict, or the same for each of the {n} environments: {advice}")
+            raise ValueError(
+                f"options must be one dict, or the same for each of the {n} environments: {advice}"
+            )
         # an integer is counted up from, as seed() does; not all take a list
         obs, infos = self.vector_env.reset(seed=self._seeds[0], options=first or None)
         self.reset_infos = info_list(infos, n)
@@ -85,7 +93,10 @@ class GymnasiumVecEnv(VecEnv):
         obs, rewards, terminated, truncated, vector_infos = self.vector_env.step(self._actions)
         dones = np.logical_or(terminated, truncated)
         ended = np.flatnonzero(dones)
-        vector_infos = {**vector_infos, "TimeLimit.truncated": np.logical_and(truncated, np.logical_not(terminated))}
+        vector_infos = {
+            **vector_infos,
+            "TimeLimit.truncated": np.logical_and(truncated, np.logical_not(terminated)),
+        }
         vector_infos.pop("_TimeLimit.truncated", None)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             infos = self._split_same_step(vector_infos, ended)
@@ -128,7 +139,11 @@ class GymnasiumVecEnv(VecEnv):
         setattr(self._owner(attr_name), attr_name, value)
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+        self,
+        method_name: str,
+        *method_args: Any,
+        indices: VecEnvIndices = None,
+        **method_kwargs: Any,
     ) -> list[Any]:
         """As SB3's, of the objects that the class names. :raises ValueError: if only all can be called, or reset"""
         rows, base = self._rows(indices), self.vector_env.unwrapped
@@ -136,16 +151,24 @@ class GymnasiumVecEnv(VecEnv):
             obs, infos = self._reset(rows, *method_args, **method_kwargs)
             return [(_row(obs, row), infos[row]) for row in rows]
         if isinstance(base, SyncVectorEnv):
-            return [base.envs[row].get_wrapper_attr(method_name)(*method_args, **method_kwargs) for row in rows]
+            return [
+                base.envs[row].get_wrapper_attr(method_name)(*method_args, **method_kwargs)
+                for row in rows
+            ]
         self._check_all(rows, f"env_method({method_name!r})")
-        return self._apart(getattr(self._owner(method_name), method_name)(*method_args, **method_kwargs), rows)
+        return self._apart(
+            getattr(self._owner(method_name), method_name)(*method_args, **method_kwargs), rows
+        )
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
         """As SB3's; False where it cannot be seen, in all but a SyncVectorEnv."""
         base = self.vector_env.unwrapped
-        return [isinstance(base, SyncVectorEnv) and is_wrapped(base.envs[row], wrapper_class) for row in self._rows(indices)]
+        return [
+            isinstance(base, SyncVectorEnv) and is_wrapped(base.envs[row], wrapper_class)
+            for row in self._rows(indices)
+        ]
 
     def _owner(self, name: str) -> VectorEnv[Any, Any, Any]:
         """The outermost wrapper with such an attribute, or the vector environment itself."""
@@ -155,38 +178,62 @@ class GymnasiumVecEnv(VecEnv):
         return owner
 
     def _apart(self, values: Any, rows: list[int]) -> list[Any]:
-        sequence = isinstance(values, (list, tuple)) or (isinstance(values, np.ndarray) and values.ndim > 0)
-        return [values[row] if sequence and len(values) == self.num_envs else values for row in rows]
+        sequence = isinstance(values, (list, tuple)) or (
+            isinstance(values, np.ndarray) and values.ndim > 0
+        )
+        return [
+            values[row] if sequence and len(values) == self.num_envs else values for row in rows
+        ]
 
-    def _split_same_step(self, vector_infos: dict[str, Any], ended: NDArray[np.intp]) -> list[dict[str, Any]]:
+    def _split_same_step(
+        self, vector_infos: dict[str, Any], ended: NDArray[np.intp]
+    ) -> list[dict[str, Any]]:
         """The infos of the step; those of the new episodes, which Gymnasium has in their place, go to ``reset_infos``."""
-        final = {key: vector_infos.pop(key, None) for key in ("final_obs", "final_info", "_final_obs", "_final_info")}
+        final = {
+            key: vector_infos.pop(key, None)
+            for key in ("final_obs", "final_info", "_final_obs", "_final_info")
+        }
         infos = info_list(vector_infos, self.num_envs)
         if not len(ended):
             return infos
         if final["final_obs"] is None:
-            raise ValueError(f"{self.vector_env} ended episodes and resets in the same step, but gave no infos['final_obs']")
-        final_infos = infos if final["final_info"] is None else info_list(final["final_info"], self.num_envs)
+            raise ValueError(
+                f"{self.vector_env} ended episodes and resets in the same step, but gave no infos['final_obs']"
+            )
+        final_infos = (
+            infos if final["final_info"] is None else info_list(final["final_info"], self.num_envs)
+        )
         for row in ended.tolist():
             reset_info = infos[row]
             infos[row] = info = dict(final_infos[row])
             info["TimeLimit.truncated"] = reset_info.pop("TimeLimit.truncated")
-            if "episode" in reset_info:  # RecordEpisodeStatistics writes of the episode that ended, and not in final_info
+            if (
+                "episode" in reset_info
+            ):  # RecordEpisodeStatistics writes of the episode that ended, and not in final_info
                 info["episode"] = reset_info.pop("episode")
             info["terminal_observation"] = _row(final["final_obs"], row)
             self.reset_infos[row] = reset_info
         return infos
 
     def _reset(
-        self, rows: Sequence[int] | NDArray[np.intp], seed: int | None = None, options: dict[str, Any] | None = None
+        self,
+        rows: Sequence[int] | NDArray[np.intp],
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
     ) -> tuple[Any, list[dict[str, Any]]]:
         """Reset some environments; with the others, their observations come too, and empty infos."""
         if not self.can_reset_single_envs:
-            raise ValueError('env_method("reset") needs autoreset_mode DISABLED: in SAME_STEP only reset() of all is possible')
+            raise ValueError(
+                'env_method("reset") needs autoreset_mode DISABLED: in SAME_STEP only reset() of all is possible'
+            )
         mask = np.zeros(self.num_envs, dtype=np.bool_)
         mask[rows] = True
-        seeds: Any = None if seed is None else [seed] * self.num_envs  # only those of the mask are used
-        obs, infos = self.vector_env.reset(seed=seeds, options={**(options or {}), "reset_mask": mask})
+        seeds: Any = (
+            None if seed is None else [seed] * self.num_envs
+        )  # only those of the mask are used
+        obs, infos = self.vector_env.reset(
+            seed=seeds, options={**(options or {}), "reset_mask": mask}
+        )
         return obs, info_list(infos, self.num_envs)
 
     def _owned(self, obs: Any) -> Any:
@@ -194,13 +241,17 @@ class GymnasiumVecEnv(VecEnv):
 
     def _rows(self, indices: VecEnvIndices) -> list[int]:
         every = range(self.num_envs)
-        chosen = every if indices is None else indices if isinstance(indices, Iterable) else [indices]
+        chosen = (
+            every if indices is None else indices if isinstance(indices, Iterable) else [indices]
+        )
         return [every[index] for index in chosen]
 
     def _check_all(self, rows: list[int], what: str) -> None:
         if sorted(rows) != list(range(self.num_envs)):
             name = type(self.vector_env.unwrapped).__name__
-            raise ValueError(f"{what} is for all environments of {name} at once, got indices {rows}")
+            raise ValueError(
+                f"{what} is for all environments of {name} at once, got indices {rows}"
+            )
 
 
 def _row(batch: Any, row: int) -> Any:
@@ -255,5 +306,9 @@ def can_reset_single_envs(venv: VecEnv) -> bool:
     :return: whether ``venv.env_method("reset", indices=...)`` can be relied upon. SB3's own VecEnvs can do that, others say so
         in an attribute ``can_reset_single_envs``. Wrappers cannot: a stack of frames would not notice the reset
     """
-    able = isinstance(venv, (DummyVecEnv, SubprocVecEnv)) or bool(getattr(venv, "can_reset_single_envs", False))
-    return able and not isinstance(venv, VecEnvWrapper)  # which gives the attribute of what it wraps
+    able = isinstance(venv, (DummyVecEnv, SubprocVecEnv)) or bool(
+        getattr(venv, "can_reset_single_envs", False)
+    )
+    return able and not isinstance(
+        venv, VecEnvWrapper
+    )  # which gives the attribute of what it wraps

@@ -25,7 +25,9 @@ def name(page):
 def cells(page, first_column):
     """The rows of a page's table whose header starts with a certain cell."""
     table = page.read_text(encoding="utf-8").split(f"\n| {first_column} |")[1].split("\n\n")[0]
-    return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return [
+        [cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]
+    ]
 
 
 @pytest.mark.parametrize("page", SESSIONS, ids=name)
@@ -46,7 +48,9 @@ def test_links_to_files_lead_somewhere(page):
 
 
 def test_the_tests_that_caught_a_break_are_there():
-    lines = (ROOT / "docs" / "results" / "mutations.csv").read_text(encoding="utf-8").splitlines()[1:]
+    lines = (
+        (ROOT / "docs" / "results" / "mutations.csv").read_text(encoding="utf-8").splitlines()[1:]
+    )
     for path, name in (line.rpartition(",")[2].split("::") for line in lines):
         assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
 
@@ -55,7 +59,9 @@ def test_the_page_of_the_world_has_its_colours_arguments_and_maps():
     colours = {tuple(map(int, rgb.split(","))): thing for thing, rgb, _ in cells(WORLD, "thing")}
     assert all(colours[rgb].startswith(thing) for thing, rgb in COLOURS.items())
     parameters = inspect.signature(TwoRoomsSwitchEnv).parameters.values()
-    assert [(row[0], row[2]) for row in cells(WORLD, "name | type")] == [(p.name, repr(p.default)) for p in parameters]
+    assert [(row[0], row[2]) for row in cells(WORLD, "name | type")] == [
+        (p.name, repr(p.default)) for p in parameters
+    ]
     maps = {row[0].strip('"'): row[1] for row in cells(WORLD, "name | states")}
     for layout in NAMED_LAYOUTS.values():
         assert maps[layout.name] == f"{compile_layout(layout).n_states:,}"
@@ -67,11 +73,22 @@ def commands():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         old = "results" in page.parts and page.name != "default.md"
-        assert not old or re.search(r"\b[0-9a-f]{7}\b|\]\(README\.md\)", text) or "python -m" not in text, page
-        code = "\n".join(re.findall(r"```\w*\n.*?```|`[^`\n]+`", text, flags=re.S)).replace("`", "\n")
-        lines = re.findall(r"^ *(?:python -m ((?:benchmarks|gym_twoRooms)\b.*)|(make \w+.*))$", code, flags=re.M)
+        assert (
+            not old
+            or re.search(r"\b[0-9a-f]{7}\b|\]\(README\.md\)", text)
+            or "python -m" not in text
+        ), page
+        code = "\n".join(re.findall(r"```\w*\n.*?```|`[^`\n]+`", text, flags=re.S)).replace(
+            "`", "\n"
+        )
+        lines = re.findall(
+            r"^ *(?:python -m ((?:benchmarks|gym_twoRooms)\b.*)|(make \w+.*))$", code, flags=re.M
+        )
         for line in [] if old else [module or make for module, make in lines]:
-            found.setdefault(re.sub(r"\{([^,}]*),[^}]*\}", r"\1", re.sub(r"[ )]+#.*| #.*", "", line)).strip(), name(page))
+            found.setdefault(
+                re.sub(r"\{([^,}]*),[^}]*\}", r"\1", re.sub(r"[ )]+#.*| #.*", "", line)).strip(),
+                name(page),
+            )
     return found
 
 
@@ -83,7 +100,9 @@ def test_commands_on_pages_are_commands(command, monkeypatch, capsys):
     """Parsed, and not carried out."""
     program, *arguments = shlex.split(command)
     if program == "make":
-        assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M)
+        assert re.search(
+            rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M
+        )
     elif program == "benchmarks":
         ran = []
         monkeypatch.setattr(RunConfig, "saved", classmethod(lambda cls, folder: cls(resume=folder)))
@@ -103,11 +122,18 @@ def test_commands_on_pages_are_commands(command, monkeypatch, capsys):
         said = capsys.readouterr().out
         assert all(argument in said for argument in arguments if argument.startswith("--"))
     else:
-        assert not arguments or program.startswith("benchmarks.zoo.")  # with the arguments of rl_zoo3
+        assert not arguments or program.startswith(
+            "benchmarks.zoo."
+        )  # with the arguments of rl_zoo3
         assert importlib.util.find_spec(program) is not None
 
 
 def test_there_are_commands_and_examples_on_pages():
     assert WORLD in SESSIONS
     assert len(COMMANDS) > 20
-    assert {"README.md", "docs/reproduce.md", "docs/results/default.md", "docs/checkpoints.md"} <= set(COMMANDS.values())
+    assert {
+        "README.md",
+        "docs/reproduce.md",
+        "docs/results/default.md",
+        "docs/checkpoints.md",
+    } <= set(COMMANDS.values())

@@ -18,7 +18,16 @@ def wheel(tmp_path_factory):
         shutil.copy(ROOT / name, source)
     for name in ("gym_twoRooms", "sb3_manygoals", "benchmarks", "tests"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
+    build = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        str(source),
+    ]
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (made,) = folder.glob("*.whl")
@@ -27,9 +36,16 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"gym_twoRooms", "sb3_manygoals"}
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
+        "gym_twoRooms",
+        "sb3_manygoals",
+    }
     assert "sb3_manygoals/pretrained/TwoRoomsSwitch-v0.npz" in names
-    assert {"gym_twoRooms/py.typed", "sb3_manygoals/py.typed", "sb3_manygoals/many_goals_dqn/policies.py"} <= set(names)
+    assert {
+        "gym_twoRooms/py.typed",
+        "sb3_manygoals/py.typed",
+        "sb3_manygoals/many_goals_dqn/policies.py",
+    } <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
@@ -42,8 +58,13 @@ def test_the_wheel_works_from_another_folder(wheel, tmp_path):
         "assert sb3_manygoals.__file__.startswith(__import__('sys').argv[1]); "
         "gym.make('TwoRoomsSwitch-v0').reset(seed=0); print(sb3_manygoals.__version__)"
     )
-    run, environment = [sys.executable, "-c", code, str(tmp_path / "site")], {"PYTHONPATH": str(tmp_path / "site"), "PATH": ""}
-    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    run, environment = (
+        [sys.executable, "-c", code, str(tmp_path / "site")],
+        {"PYTHONPATH": str(tmp_path / "site"), "PATH": ""},
+    )
+    done = subprocess.run(
+        run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "0.1.0"
 
@@ -52,11 +73,24 @@ def test_the_wheel_requires_what_the_packages_import(wheel):
     archive = zipfile.ZipFile(wheel)
     (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
     lines = archive.read(name).decode().splitlines()
-    wanted = [line.split(": ")[1] for line in lines if line.startswith("Requires-Dist") and "extra" not in line]
+    wanted = [
+        line.split(": ")[1]
+        for line in lines
+        if line.startswith("Requires-Dist") and "extra" not in line
+    ]
     required = {re.match(r"[\w.-]+", line)[0] for line in wanted}
     own = {"gym_twoRooms", "sb3_manygoals"}
-    foreign = {module for folder in own for _, module in _imports(folder)} - own - sys.stdlib_module_names
-    extras = {"pygame", "ale-py", "lz4", "minatar", "huggingface-sb3", "yaml"}  # of "render", "atari", "minatar" and "hub"
+    foreign = (
+        {module for folder in own for _, module in _imports(folder)} - own - sys.stdlib_module_names
+    )
+    extras = {
+        "pygame",
+        "ale-py",
+        "lz4",
+        "minatar",
+        "huggingface-sb3",
+        "yaml",
+    }  # of "render", "atari", "minatar" and "hub"
     assert {module.replace("_", "-") for module in foreign} - extras == required
 
 

@@ -6,9 +6,14 @@ import pytest
 from tests import ROOT
 
 SHORTER = {
-    "README.md": {"model.learn(5e5)": "model.learn(60)", "2e6 - model": "100 - model", "learn(1e5": "learn(100"},
+    "README.md": {
+        "model.learn(5e5)": "model.learn(60)",
+        "2e6 - model": "100 - model",
+        "learn(1e5": "learn(100",
+    },
     "docs/checkpoints.md": {"2_000": "200"},
-    "docs/guide.md": {f"learn({n}": "learn(200" for n in ("50_000", "60_000", "2_000")} | {"learn(20_000": "learn(2_000"},
+    "docs/guide.md": {f"learn({n}": "learn(200" for n in ("50_000", "60_000", "2_000")}
+    | {"learn(20_000": "learn(2_000"},
 }
 
 
@@ -28,7 +33,9 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
         code = code.replace(long, short)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, page, "exec"), {})
-    assert "ExactCheckpointCallback(" not in code or list((tmp_path / "run" / "checkpoints").iterdir())
+    assert "ExactCheckpointCallback(" not in code or list(
+        (tmp_path / "run" / "checkpoints").iterdir()
+    )
     if page == "README.md":
         rate = float(capsys.readouterr().out.split()[0])
         assert 0.0 <= rate <= 1.0

@@ -15,13 +15,17 @@ PAGE = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
 
 def test_every_figure_and_table_of_the_paper_has_a_row():
     rows = [line for line in PAGE.splitlines() if line.startswith("|")]
-    for what in [f"figure {n}" for n in range(1, 8)] + [f"table {n}" for n in range(1, 5)]:  # its appendix included
+    for what in [f"figure {n}" for n in range(1, 8)] + [
+        f"table {n}" for n in range(1, 5)
+    ]:  # its appendix included
         assert any(re.match(rf"\| .*{what}\b", row, flags=re.IGNORECASE) for row in rows), what
 
 
 def test_the_prices_follow_from_measured_rates():
     table = PAGE.split("\n| what | runs |")[1].split("\n\n")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]
+    ]
     assert rows
     for _, runs, steps, rate, source, hours in rows:
         file, rest = re.fullmatch(r"`(.+?)`: (.+)", source).groups()
@@ -29,8 +33,12 @@ def test_the_prices_follow_from_measured_rates():
         if median := re.fullmatch(r"median of `(.+?)`", rest):
             measured = f"{table['value'][table['contender'] == median[1]].median():.0f}"
         else:
-            update, threads, column = re.fullmatch(r"`(.+?)`, (\d) threads?, `(.+?)`", rest).groups()
-            (found,) = table[column][(table["update"] == update) & (table["threads"] == int(threads))]
+            update, threads, column = re.fullmatch(
+                r"`(.+?)`, (\d) threads?, `(.+?)`", rest
+            ).groups()
+            (found,) = table[column][
+                (table["update"] == update) & (table["threads"] == int(threads))
+            ]
             measured = f"{found:g}"
         assert rate == measured
         price = int(runs) * int(steps.replace(",", "")) / float(rate) / 3600
@@ -46,7 +54,10 @@ def test_the_python_of_the_page_runs(capsys):
     assert len(bars) == 5  # figure 5, a to e
 
 
-@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in command_line.RUNS | command_line.OTHERS)])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], *([name, "--help"] for name in command_line.RUNS | command_line.OTHERS)],
+)
 def test_every_command_explains_itself(arguments, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
     with pytest.raises(SystemExit) as ended:

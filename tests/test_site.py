@@ -19,9 +19,23 @@ def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tm
         pytest.importorskip(needed)
     from sphinx.util.inventory import InventoryFile
 
-    build = [sys.executable, "-m", "sphinx", "--nitpicky", "--fail-on-warning", "--keep-going", "--quiet"]
+    build = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--nitpicky",
+        "--fail-on-warning",
+        "--keep-going",
+        "--quiet",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*build, ROOT / "docs", tmp_path], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*build, ROOT / "docs", tmp_path],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
     pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
@@ -30,11 +44,17 @@ def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tm
 
     with (tmp_path / "objects.inv").open("rb") as file:
         inventory = InventoryFile.load(file, "", lambda base, uri: uri)
-    names = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}  # that have a place in it
+    names = {
+        name for kind, names in inventory.items() if kind.startswith("py:") for name in names
+    }  # that have a place in it
     for package in PACKAGES:
-        found = {name.rpartition(".")[2] for name in names if name.startswith(package.partition(".")[0])}
+        found = {
+            name.rpartition(".")[2] for name in names if name.startswith(package.partition(".")[0])
+        }
         assert set(importlib.import_module(package).__all__) - found == set(), package
-    learners, world = ((tmp_path / "api" / f"{name}.html").read_text() for name in ("learners", "gym_twoRooms"))
+    learners, world = (
+        (tmp_path / "api" / f"{name}.html").read_text() for name in ("learners", "gym_twoRooms")
+    )
     assert 'id="sb3_manygoals.ManyGoalsDQN.save_goal_buffer"' in learners  # inherited, and ours
     assert "register_forward_hook" not in learners  # inherited from torch
     assert "## Description" not in world  # that of the docstring, which is a page in Markdown

@@ -28,7 +28,10 @@ from sb3_manygoals.networks import PaddedCNN
 
 WorldName = Literal["atari", "two_rooms", "minigrid", "minigrid_view", "minatar"]
 
-OPTIMIZER: dict[str, Any] = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5}}
+OPTIMIZER: dict[str, Any] = {
+    "optimizer_class": RMSpropTFLike,
+    "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5},
+}
 """Arguments of the policy. The paper has RMSProp; in baselines it is TensorFlow's, with epsilon inside the root."""
 
 SMALL: dict[str, Any] = {"optimizer": "sb3", "features_dim": 128, "embedding_dim": 128}
@@ -114,11 +117,15 @@ def _two_rooms(config: Any, n_envs: int) -> VecEnv:
 
 
 def _minigrid(make: Callable[..., Any], config: A2CConfig, n_envs: int) -> VecEnv:
-    return make_vec_env(partial(make, config.game, config.max_episode_steps), n_envs, seed=config.seed)
+    return make_vec_env(
+        partial(make, config.game, config.max_episode_steps), n_envs, seed=config.seed
+    )
 
 
 def _minatar(config: A2CConfig, n_envs: int) -> VecEnv:
-    from sb3_manygoals.minatar import make_minatar_vec_env  # here, as the other worlds work without minatar
+    from sb3_manygoals.minatar import (
+        make_minatar_vec_env,
+    )  # here, as the other worlds work without minatar
 
     return make_minatar_vec_env(config.game, n_envs, config.seed)
 
@@ -212,7 +219,11 @@ class ScoreCallback(Clock):
 
 
 def train(
-    config: A2CConfig, model: A2C, folder: Path, callbacks: Mapping[str, BaseCallback] | None = None, **result: Any
+    config: A2CConfig,
+    model: A2C,
+    folder: Path,
+    callbacks: Mapping[str, BaseCallback] | None = None,
+    **result: Any,
 ) -> Path:
     """Write ``curve.csv``, ``score.json`` with ``result`` too, and what :func:`benchmarks.recording.train` does."""
     curve = CurveLog(folder / "curve.csv", CURVE)
@@ -221,8 +232,18 @@ def train(
     interval = max(1, config.eval_freq // (model.n_envs * model.n_steps))
     recording.train(config, model, config.steps, folder, [*own.values(), scores], extras, interval)
     score, seconds = scores.score, round(scores.training_seconds, 1)
-    record = {"score": score, "step": model.num_timesteps, "episodes": scores.episodes, "training_seconds": seconds, **result}
+    record = {
+        "score": score,
+        "step": model.num_timesteps,
+        "episodes": scores.episodes,
+        "training_seconds": seconds,
+        **result,
+    }
     (folder / "score.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    said = "no episode has ended" if score is None else f"score {score:.3f}, mean of the last {LAST} episodes"
+    said = (
+        "no episode has ended"
+        if score is None
+        else f"score {score:.3f}, mean of the last {LAST} episodes"
+    )
     print(f"{said}; training took {seconds:.0f} s")
     return folder

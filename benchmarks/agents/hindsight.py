@@ -50,7 +50,9 @@ class GoalProduct(BaseFeaturesExtractor):
         seen = observation_space["observation"]
         first: list[nn.Module]
         if isinstance(seen, spaces.Box) and is_image_space(seen):
-            preprocess = Preprocess(seen, normalize_images=False, standardize=standardize)  # SB3 has scaled them already
+            preprocess = Preprocess(
+                seen, normalize_images=False, standardize=standardize
+            )  # SB3 has scaled them already
             assert isinstance(preprocess.space, spaces.Box)
             first = [preprocess, PaddedCNN(preprocess.space, trunk_dim)]
         else:
@@ -70,8 +72,13 @@ class GoalProduct(BaseFeaturesExtractor):
 class Rewarded(UniformSelector):
     """Half of the goals to pursue are drawn among the rewarded ones, once there are some."""
 
-    def select(self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        ids, rewarded = super().select(goal_buffer, current_ids, rng), np.flatnonzero(goal_buffer.rewards > 0.0)
+    def select(
+        self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        ids, rewarded = (
+            super().select(goal_buffer, current_ids, rng),
+            np.flatnonzero(goal_buffer.rewards > 0.0),
+        )
         chosen = rng.choice(rewarded, len(ids)) if len(rewarded) else ids
         return np.where((rng.random(len(ids)) < 0.5) & (chosen != current_ids), chosen, ids)
 
@@ -86,19 +93,28 @@ class ResumableHerReplayBuffer(HerReplayBuffer):
             "pos": self.pos,
             "full": self.full,
             "current_ep_start": self._current_ep_start,
-            **{name: {key: array[used] for key, array in getattr(self, name).items()} for name in _DICTS},
+            **{
+                name: {key: array[used] for key, array in getattr(self, name).items()}
+                for name in _DICTS
+            },
             **{name: getattr(self, name)[used] for name in _ARRAYS},
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         if state["buffer_size"] != self.buffer_size:
-            raise CheckpointError(f"buffer_size of the saved memory is {state['buffer_size']}, of this one {self.buffer_size}")
+            raise CheckpointError(
+                f"buffer_size of the saved memory is {state['buffer_size']}, of this one {self.buffer_size}"
+            )
         for name in _DICTS:
             for key, array in getattr(self, name).items():
                 array[: len(state[name][key])] = state[name][key]
         for name in _ARRAYS:
             getattr(self, name)[: len(state[name])] = state[name]
-        self.pos, self.full, self._current_ep_start = state["pos"], state["full"], state["current_ep_start"]
+        self.pos, self.full, self._current_ep_start = (
+            state["pos"],
+            state["full"],
+            state["current_ep_start"],
+        )
 
 
 class HindsightDQN(DQN):
@@ -124,7 +140,10 @@ class HindsightDQN(DQN):
             for network in (self.q_net, self.q_net_target):
                 preprocess = network.features_extractor.trunk[0]  # type: ignore[index]
                 if isinstance(preprocess, Preprocess) and preprocess.standardize:
-                    preprocess.fit(th.as_tensor(self.goal_buffer.observations.copy(), device=self.device) / 255.0)
+                    preprocess.fit(
+                        th.as_tensor(self.goal_buffer.observations.copy(), device=self.device)
+                        / 255.0
+                    )
         super().train(gradient_steps, batch_size)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
@@ -146,7 +165,9 @@ class HindsightDQN(DQN):
         self.exploration_rate, self._n_calls = state["exploration_rate"], state["n_calls"]
 
 
-def make(worlds: Any, pursuit: Mapping[str, Any], seed: int, device: str, given: Mapping[str, Any]) -> HindsightDQN:
+def make(
+    worlds: Any, pursuit: Mapping[str, Any], seed: int, device: str, given: Mapping[str, Any]
+) -> HindsightDQN:
     """An untrained agent; ``pursuit`` are arguments of the goal wrapper, as is ``max_episode_steps`` of those given."""
     given = dict(given)
     steps = given.pop("max_episode_steps", 50)
@@ -165,7 +186,12 @@ def make(worlds: Any, pursuit: Mapping[str, Any], seed: int, device: str, given:
         "exploration_final_eps": 0.1,
         "policy_kwargs": {
             "features_extractor_class": GoalProduct,
-            "features_extractor_kwargs": {"features_dim": 256, "trunk_dim": 256, "layer_norm": True, "standardize": True},
+            "features_extractor_kwargs": {
+                "features_dim": 256,
+                "trunk_dim": 256,
+                "layer_norm": True,
+                "standardize": True,
+            },
             "net_arch": [],
             "optimizer_class": th.optim.Adam,
             "optimizer_kwargs": {"fused": True},
@@ -178,7 +204,14 @@ def make(worlds: Any, pursuit: Mapping[str, Any], seed: int, device: str, given:
                 f"{name} must be more than n_envs x max_episode_steps = {longest}, as only whole episodes are relabelled, "
                 f"got {settings[name]}"
             )
-    env = VecGoalBufferWrapper(worlds, **{"max_episode_steps": steps, "reset_worlds": True, **pursuit})
+    env = VecGoalBufferWrapper(
+        worlds, **{"max_episode_steps": steps, "reset_worlds": True, **pursuit}
+    )
     return HindsightDQN(
-        "MultiInputPolicy", env, replay_buffer_class=ResumableHerReplayBuffer, seed=seed, device=device, **settings
+        "MultiInputPolicy",
+        env,
+        replay_buffer_class=ResumableHerReplayBuffer,
+        seed=seed,
+        device=device,
+        **settings,
     )

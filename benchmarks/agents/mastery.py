@@ -17,13 +17,24 @@ from benchmarks.agents import hindsight
 from benchmarks.recording import RunConfig
 from benchmarks.tables import Tables
 from benchmarks.worlds import SettingError, World, building
-from sb3_manygoals import LARGE, PAPER, GoalBuffer, GymnasiumVecEnv, ManyGoalsDQN, TabularAllGoals, TDTargets
+from sb3_manygoals import (
+    LARGE,
+    PAPER,
+    GoalBuffer,
+    GymnasiumVecEnv,
+    ManyGoalsDQN,
+    TabularAllGoals,
+    TDTargets,
+)
 from sb3_manygoals.goals import GoalSelector, LearningProgressSelector, UniformSelector
 
 Agent = Literal["default", "td", "paper", "large", "table", "hindsight"]
 Selection = Literal["uniform", "learning_progress"]
 
-SELECTORS: dict[Selection, type[GoalSelector]] = {"uniform": UniformSelector, "learning_progress": LearningProgressSelector}
+SELECTORS: dict[Selection, type[GoalSelector]] = {
+    "uniform": UniformSelector,
+    "learning_progress": LearningProgressSelector,
+}
 
 N_ENVS = {"paper": 1, "hindsight": 8}
 """Environments of some agents in TwoRoomsSwitch; others have 64."""
@@ -50,7 +61,10 @@ class AgentConfig(RunConfig):
 
 
 def make(
-    config: AgentConfig, world: World, tables: Tables | None, held_out: NDArray[np.bool_] | None = None
+    config: AgentConfig,
+    world: World,
+    tables: Tables | None,
+    held_out: NDArray[np.bool_] | None = None,
 ) -> tuple[Any, bool]:
     """An untrained agent, and whether it observes state numbers; states that are ``held_out`` are never goals."""
     n_envs = config.n_envs or (N_ENVS.get(config.agent, 64) if world.is_two_rooms else 1)
@@ -61,30 +75,52 @@ def make(
             raise ValueError("it learns of every goal that it meets: held_out is for others")
         if config.agent == "table":
             if tables is None:
-                raise ValueError("there are no tables of the world, so that its states have no numbers")
+                raise ValueError(
+                    "there are no tables of the world, so that its states have no numbers"
+                )
             if config.selection != "uniform":
                 raise ValueError("a table pursues no goals: selection is for others")
             numbers = spaces.Discrete(len(tables))
-            env: Any = TransformObservation(world.vector(n_envs), tables.states_of, single_observation_space=numbers)
+            env: Any = TransformObservation(
+                world.vector(n_envs), tables.states_of, single_observation_space=numbers
+            )
             settings = {"exploration_steps": max(1, config.total_steps // 3), **given}
-            return TabularAllGoals("TablePolicy", GymnasiumVecEnv(env), seed=config.seed, **settings), True
+            return TabularAllGoals(
+                "TablePolicy", GymnasiumVecEnv(env), seed=config.seed, **settings
+            ), True
         pursuit: dict[str, Any] = {}
         if config.selection != "uniform":
             pursuit["selector"] = SELECTORS[config.selection]()
-        many = tables is not None and len(tables) > 100_000  # more than a goal buffer keeps by default
+        many = (
+            tables is not None and len(tables) > 100_000
+        )  # more than a goal buffer keeps by default
         if config.agent == "hindsight" or never is not None or many:
-            pursuit["goal_buffer"] = GoalBuffer(world.space, 10_000 if tables is None else len(tables), never)
+            pursuit["goal_buffer"] = GoalBuffer(
+                world.space, 10_000 if tables is None else len(tables), never
+            )
         if config.agent == "hindsight":
-            return hindsight.make(world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given), False
+            return hindsight.make(
+                world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given
+            ), False
         large = LARGE | {"learning_starts": int(0.93 * config.total_steps)}
-        own: dict[str, Any] = {"td": {"target_class": TDTargets}, "paper": PAPER, "large": large}.get(config.agent, {})
+        own: dict[str, Any] = {
+            "td": {"target_class": TDTargets},
+            "paper": PAPER,
+            "large": large,
+        }.get(config.agent, {})
         if config.agent == "paper" and not world.is_seen:  # without pictures, no convolutions
             convolutions = ("features_extractor_class", "net_arch")
-            own = own | {"policy_kwargs": {k: v for k, v in own["policy_kwargs"].items() if k not in convolutions}}
+            own = own | {
+                "policy_kwargs": {
+                    k: v for k, v in own["policy_kwargs"].items() if k not in convolutions
+                }
+            }
         own = merged(own, {"goal_wrapper_kwargs": pursuit} if pursuit else {})
         env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
         policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
-        return ManyGoalsDQN(policy, env, seed=config.seed, device=config.device, **merged(own, given)), False
+        return ManyGoalsDQN(
+            policy, env, seed=config.seed, device=config.device, **merged(own, given)
+        ), False
 
 
 def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,5 +145,7 @@ def _named(value: Any) -> Any:
         return value
     found = locate(value.replace(":", "."))
     if found is None:
-        raise SettingError(f"agent_kwargs must name classes as torch.nn:ReLU is, there is no {value!r}")
+        raise SettingError(
+            f"agent_kwargs must name classes as torch.nn:ReLU is, there is no {value!r}"
+        )
     return found

@@ -23,7 +23,12 @@ from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"n_steps": 128, "batch_size": 64, "ent_coef": 0.01, "learning_rate": 2.5e-4},
     "a2c": {"ent_coef": 0.01},
-    "dqn": {"learning_rate": 5e-4, "buffer_size": 100_000, "learning_starts": 1_000, "exploration_fraction": 0.3},
+    "dqn": {
+        "learning_rate": 5e-4,
+        "buffer_size": 100_000,
+        "learning_starts": 1_000,
+        "exploration_fraction": 0.3,
+    },
 }
 """PPO's are rl_zoo3's for MiniGrid-DoorKey-5x5, but for the entropy bonus, which is 0 there. It has none for A2C and DQN:
 SB3's, but for what is here."""
@@ -42,7 +47,12 @@ class ResumableDQN(DQN):
         arrays = {name: getattr(memory, name)[: memory.size()] for name in _ARRAYS}
         counts = {"exploration_rate": self.exploration_rate, "_n_calls": self._n_calls}
         place = {"pos": memory.pos, "full": memory.full}
-        return {"algorithm": get_algorithm_state(self), "arrays": arrays, "place": place, "counts": counts}
+        return {
+            "algorithm": get_algorithm_state(self),
+            "arrays": arrays,
+            "place": place,
+            "counts": counts,
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         set_algorithm_state(self, state["algorithm"])
@@ -57,10 +67,18 @@ CLASSES: dict[str, type[BaseAlgorithm]] = {"ppo": PPO, "a2c": A2C, "dqn": Resuma
 
 def as_vectors(observations: NDArray[Any], is_grid: bool) -> NDArray[Any]:
     """Observations, shape (B, ...), as vectors, shape (B, n): MiniGrid's one-hot."""
-    return WholeGrid.one_hot(observations) if is_grid else observations.reshape(len(observations), -1)
+    return (
+        WholeGrid.one_hot(observations) if is_grid else observations.reshape(len(observations), -1)
+    )
 
 
-def make(name: str, world: Callable[[], gym.Env[Any, Any]], seed: int, device: str, given: Mapping[str, Any]) -> BaseAlgorithm:
+def make(
+    name: str,
+    world: Callable[[], gym.Env[Any, Any]],
+    seed: int,
+    device: str,
+    given: Mapping[str, Any],
+) -> BaseAlgorithm:
     """
     An untrained agent on vectors. MiniGrid's are one-hot: PPO solves none of its worlds with the numbers of objects. Others
     are normalized, and rewards too, as in rl_zoo3; for DQN not rewards.
@@ -71,12 +89,18 @@ def make(name: str, world: Callable[[], gym.Env[Any, Any]], seed: int, device: s
         is_grid = isinstance(env, WholeGrid)
         size = as_vectors(np.array(env.observation_space.sample())[None], is_grid).shape[1:]
         # floats, also of bytes: SB3 keeps what is normalized in the dtype of the space
-        space = spaces.Box(0.0 if is_grid else -np.inf, 1.0 if is_grid else np.inf, size, np.float32)
-        return TransformObservation(env, lambda seen: as_vectors(np.asarray(seen)[None], is_grid)[0], space)
+        space = spaces.Box(
+            0.0 if is_grid else -np.inf, 1.0 if is_grid else np.inf, size, np.float32
+        )
+        return TransformObservation(
+            env, lambda seen: as_vectors(np.asarray(seen)[None], is_grid)[0], space
+        )
 
     given = dict(given)
     worlds = make_vec_env(flat, given.pop("n_envs", N_ENVS[name]), seed)
-    env = VecNormalize(worlds, norm_obs=not worlds.env_is_wrapped(WholeGrid)[0], norm_reward=name != "dqn")
+    env = VecNormalize(
+        worlds, norm_obs=not worlds.env_is_wrapped(WholeGrid)[0], norm_reward=name != "dqn"
+    )
     return CLASSES[name]("MlpPolicy", env, seed=seed, device=device, **{**SETTINGS[name], **given})
 
 
@@ -87,11 +111,15 @@ class RivalPolicy:
         self.model, self.env = model, model.get_vec_normalize_env()
         self._random = th.get_rng_state()
 
-    def predict(self, observation: NDArray[Any], *, deterministic: bool = True) -> tuple[NDArray[Any], Any]:
+    def predict(
+        self, observation: NDArray[Any], *, deterministic: bool = True
+    ) -> tuple[NDArray[Any], Any]:
         assert self.env is not None
         flat = as_vectors(observation, not self.env.norm_obs)
         with th.random.fork_rng():  # measuring does not change training
-            th.set_rng_state(self._random)  # not that of the step before: its actions would be drawn by the same numbers
+            th.set_rng_state(
+                self._random
+            )  # not that of the step before: its actions would be drawn by the same numbers
             chosen = self.model.predict(self.env.normalize_obs(flat), deterministic=deterministic)
             self._random = th.get_rng_state()
         return chosen
@@ -107,9 +135,16 @@ class HindsightPolicy:
         self.model, self.goals = model, goals[rewarded[often[:most]]]
 
     @th.no_grad()
-    def predict(self, observation: NDArray[Any], *, deterministic: bool = True) -> tuple[NDArray[Any], Any]:
+    def predict(
+        self, observation: NDArray[Any], *, deterministic: bool = True
+    ) -> tuple[NDArray[Any], Any]:
         n, many = len(observation), len(self.goals)
-        seen, goals = np.repeat(observation, many, axis=0), np.tile(self.goals, (n, *[1] * (self.goals.ndim - 1)))
-        tensors, _ = self.model.policy.obs_to_tensor({"observation": seen, "achieved_goal": seen, "desired_goal": goals})
+        seen, goals = (
+            np.repeat(observation, many, axis=0),
+            np.tile(self.goals, (n, *[1] * (self.goals.ndim - 1))),
+        )
+        tensors, _ = self.model.policy.obs_to_tensor(
+            {"observation": seen, "achieved_goal": seen, "desired_goal": goals}
+        )
         q = self.model.q_net(tensors).view(n, many, -1)
         return q.amax(dim=1).argmax(dim=1).cpu().numpy(), None

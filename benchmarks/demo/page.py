@@ -62,17 +62,27 @@ def write(folder: Path) -> Path:
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
         agent, world = settings["agent"], World(settings["env_id"], settings["map"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SettingError(f"folder must be that of a run of mastery, got {folder}: {error!r}") from error
+        raise SettingError(
+            f"folder must be that of a run of mastery, got {folder}: {error!r}"
+        ) from error
     if not world.is_two_rooms:
-        raise SettingError(f"folder must be of a run in a TwoRoomsSwitch world, got {folder}, a run in {world.id}")
+        raise SettingError(
+            f"folder must be of a run in a TwoRoomsSwitch world, got {folder}, a run in {world.id}"
+        )
     if agent not in AGENTS:
-        raise SettingError(f"folder must be of a run of one of the agents {', '.join(AGENTS)}, got {folder}, a run of {agent}")
+        raise SettingError(
+            f"folder must be of a run of one of the agents {', '.join(AGENTS)}, got {folder}, a run of {agent}"
+        )
     if not (folder / "model.zip").is_file():
-        raise SettingError(f"folder must be of a finished run, got {folder}, which has no model.zip")
+        raise SettingError(
+            f"folder must be of a finished run, got {folder}, which has no model.zip"
+        )
     with building(f"a page of {folder / 'model.zip'}"):
         model = ManyGoalsDQN.load(folder / "model.zip", device="cpu")
     page = folder / "demo.html"
-    page.write_text(render(model, cast("TwoRoomsSwitchEnv", world.make().unwrapped).mdp), encoding="utf-8")
+    page.write_text(
+        render(model, cast("TwoRoomsSwitchEnv", world.make().unwrapped).mdp), encoding="utf-8"
+    )
     return page
 
 
@@ -81,11 +91,17 @@ def render(model: ManyGoalsDQN, mdp: TwoRoomsMDP) -> str:
     layout = mdp.layout
     seen, shown = model.observation_space["observation"].shape, (layout.height, layout.width, 3)
     if seen != shown:
-        raise SettingError(f"the model must observe pictures of shape {shown}, as the map of the run has, got {seen}")
+        raise SettingError(
+            f"the model must observe pictures of shape {shown}, as the map of the run has, got {seen}"
+        )
     if layout.height * layout.width > MOST_CELLS or mdp.n_states > MOST_STATES:
         most = f"{MOST_CELLS} cells and {MOST_STATES} states"
-        raise SettingError(f"the page shows maps of at most {most}, got {shown[:2]} and {mdp.n_states} states")
-    network, weights = _network(model.policy.q_net if model.policy.q_net_ema is None else model.policy.q_net_ema)
+        raise SettingError(
+            f"the page shows maps of at most {most}, got {shown[:2]} and {mdp.n_states} states"
+        )
+    network, weights = _network(
+        model.policy.q_net if model.policy.q_net_ema is None else model.policy.q_net_ema
+    )
     index, packed = _packed(_tables(mdp) | weights)
     known = {
         "rows": layout.rows,
@@ -112,7 +128,10 @@ def render(model: ManyGoalsDQN, mdp: TwoRoomsMDP) -> str:
 
 def _tables(mdp: TwoRoomsMDP) -> Arrays:
     whole = np.uint16 if mdp.n_states <= 2**16 else np.uint32
-    tables = {name: getattr(mdp, name) for name in ("agent", "blocks", "slips", "next_state", "closed_state")}
+    tables = {
+        name: getattr(mdp, name)
+        for name in ("agent", "blocks", "slips", "next_state", "closed_state")
+    }
     tables["opened"] = mdp.doors_open @ (1 << np.arange(mdp.doors_open.shape[1]))
     return {name: table.astype(whole) for name, table in tables.items()}
 
@@ -122,12 +141,16 @@ def _network(network: UniversalQNetwork) -> tuple[dict[str, Any], Arrays]:
     preprocess, *modules = cast("Any", network.trunk)
     if type(network) not in HEADS or not preprocess.channels_last:
         kind = type(network).__name__
-        raise SettingError(f"the page cannot compute a {kind} with channels_last={preprocess.channels_last}")
+        raise SettingError(
+            f"the page cannot compute a {kind} with channels_last={preprocess.channels_last}"
+        )
     channels, height, width = preprocess.space.shape
     arrays: Arrays = {"mean": np.zeros((height, width, channels), np.float32)}
     arrays["scale"] = arrays["mean"] + 1
     if preprocess.standardize:
-        arrays |= {name: getattr(preprocess, name).permute(1, 2, 0).numpy() for name in ("mean", "scale")}
+        arrays |= {
+            name: getattr(preprocess, name).permute(1, 2, 0).numpy() for name in ("mean", "scale")
+        }
 
     def add(name: str, layers: list[nn.Module], units: th.Tensor) -> tuple[int, ...]:
         """Add the layers as one matrix, which is what they make of unit vectors, and a bias."""
@@ -135,7 +158,10 @@ def _network(network: UniversalQNetwork) -> tuple[dict[str, Any], Arrays]:
         with th.no_grad():
             bias = exact(th.zeros_like(units[:1]))
             matrix = (exact(units) - bias).flatten(1).T
-        arrays[f"{name}.weight"], arrays[f"{name}.bias"] = matrix.half().numpy(), bias.half().numpy()
+        arrays[f"{name}.weight"], arrays[f"{name}.bias"] = (
+            matrix.half().numpy(),
+            bias.half().numpy(),
+        )
         return tuple(bias.shape[1:])
 
     activations: list[str] = []
@@ -146,7 +172,11 @@ def _network(network: UniversalQNetwork) -> tuple[dict[str, Any], Arrays]:
             affine.append(module)
             continue
         name = {**ACTIVATIONS, nn.Identity: "none"}.get(type(module))
-        if name is None or (name != "none" and not affine) or getattr(module, "approximate", "none") != "none":
+        if (
+            name is None
+            or (name != "none" and not affine)
+            or getattr(module, "approximate", "none") != "none"
+        ):
             raise SettingError(f"the page cannot compute networks with {module}")
         if affine:
             units = _units(add(f"layer{len(activations)}", affine, units))
@@ -160,7 +190,9 @@ def _network(network: UniversalQNetwork) -> tuple[dict[str, Any], Arrays]:
         add("head", [network.head], _units((network.head.in_features,)))
     broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
     if broken:
-        raise SettingError(f"the page cannot compute networks whose weights are not finite in half precision: {broken[0]}")
+        raise SettingError(
+            f"the page cannot compute networks whose weights are not finite in half precision: {broken[0]}"
+        )
     divisor = 255 if preprocess.normalize_images else 1
     return {"head": HEADS[type(network)], "activations": activations, "divisor": divisor}, arrays
 

@@ -17,7 +17,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
-COLOURS = ("#1b6ca8", "#d1722b", "#3a8f4d", "#a83279", "#7a5cc4", "#b39b1f", "#2aa6a6", "#8a5a3c", "#6b6b6b", "#d0485a")
+COLOURS = (
+    "#1b6ca8",
+    "#d1722b",
+    "#3a8f4d",
+    "#a83279",
+    "#7a5cc4",
+    "#b39b1f",
+    "#2aa6a6",
+    "#8a5a3c",
+    "#6b6b6b",
+    "#d0485a",
+)
 STYLES = {"-": "solid", "--": "dashed", ":": "dotted"}
 """Of lines, for labels beyond the colours, and in CSS."""
 INK, SOFT, LINE = "#1d2430", "#5b6675", "#d9dee5"
@@ -27,10 +38,27 @@ ON_PAGE |= {colour: f"--line-{number}" for number, colour in enumerate(COLOURS)}
 """Variables of the style sheet by colours of figures."""
 
 LOOK = {
-    **{"svg.fonttype": "none", "svg.hashsalt": "report", "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 9},
+    **{
+        "svg.fonttype": "none",
+        "svg.hashsalt": "report",
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "axes.titlesize": 9,
+    },
     **{f"{part}.facecolor": "none" for part in ("figure", "axes", "savefig")},
-    **{"text.color": INK, "axes.labelcolor": SOFT, "axes.edgecolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT},
-    **{"grid.color": LINE, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False},
+    **{
+        "text.color": INK,
+        "axes.labelcolor": SOFT,
+        "axes.edgecolor": SOFT,
+        "xtick.color": SOFT,
+        "ytick.color": SOFT,
+    },
+    **{
+        "grid.color": LINE,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    },
     **{"legend.frameon": False, "axes.grid": True},
 }
 """Of matplotlib while figures are drawn."""
@@ -63,7 +91,10 @@ def curves(lines: pd.DataFrame, agents: Sequence[str], **axes_options: object) -
         if line["low"].notna().any():
             low, high = line["low"].astype(float), line["high"].astype(float)
             axes.fill_between(line["step"], low, high, color=colour, alpha=0.2, linewidth=0)
-    axes.set(xlim=(0, None), **(axes_options or {"xlabel": "environment steps", "ylabel": "episode return"}))
+    axes.set(
+        xlim=(0, None),
+        **(axes_options or {"xlabel": "environment steps", "ylabel": "episode return"}),
+    )
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     return figure
 
@@ -83,7 +114,9 @@ def bars(improvements: pd.DataFrame) -> Figure:
     """A bar for each game, on a scale that is linear near zero and logarithmic beyond."""
     values = improvements.set_index("game")["improvement"].sort_values()
     figure, axes = _chart(4.3, 1.0 + 0.17 * len(values))
-    axes.barh(values.index, values, color=[COLOURS[0] if value > 0 else COLOURS[1] for value in values])
+    axes.barh(
+        values.index, values, color=[COLOURS[0] if value > 0 else COLOURS[1] for value in values]
+    )
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.tick_params(axis="y", labelsize=7)
     axes.grid(visible=False, axis="y")
@@ -105,15 +138,26 @@ def svg(figure: Figure, alt: str) -> tuple[str, Markup]:
     text = _saved(figure)
     plt.close(figure)
     # a style sheet within would be one of the whole page
-    body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|font-family: [^;]*;", "", body, flags=re.S)
+    body = re.sub(
+        r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|font-family: [^;]*;",
+        "",
+        body,
+        flags=re.S,
+    )
     own = f"figure{next(_numbers)}-"
-    body = re.sub(r'(\bid="|url\(#|href="#)', lambda match: match[1] + own, body.replace("xlink:href", "href"))
+    body = re.sub(
+        r'(\bid="|url\(#|href="#)', lambda match: match[1] + own, body.replace("xlink:href", "href")
+    )
     for colour, variable in ON_PAGE.items():
         body = body.replace(colour, f"var({variable})")
-    return text, Markup('<svg role="img" aria-label="{}" {}>{}').format(alt, Markup(size), Markup(body))
+    return text, Markup('<svg role="img" aria-label="{}" {}>{}').format(
+        alt, Markup(size), Markup(body)
+    )
 
 
 def _saved(figure: Figure) -> str:
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    figure.savefig(
+        buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+    )
     return buffer.getvalue()

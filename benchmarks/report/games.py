@@ -36,19 +36,29 @@ def sections(runs: pd.DataFrame, book: Book) -> Iterator[dict[str, Any]]:
     """What the template needs of each study and length of runs that have a score or returns."""
     number = 0
     for (study, steps), alike in runs[runs["group"].isna()].groupby(["study", "steps"]):
-        curves, scored = reader.gather(alike, "curve.csv").reindex(columns=CURVE).dropna(), alike.dropna(subset=["score"])
+        curves, scored = (
+            reader.gather(alike, "curve.csv").reindex(columns=CURVE).dropna(),
+            alike.dropna(subset=["score"]),
+        )
         if len(curves) or len(scored):
             number += 1
             prefix, where = f"games{number}", study.split(":")[0].split(".")[-1] or "single runs"
             agents = list(dict.fromkeys(alike["agent"]))
-            section = {"kind": "games", "id": prefix, "title": f"Scores: {where}, {steps:,} steps", "agents": agents}
+            section = {
+                "kind": "games",
+                "id": prefix,
+                "title": f"Scores: {where}, {steps:,} steps",
+                "agents": agents,
+            }
             section |= {"games": sorted(set(alike["game"]))} | _scores(scored, book, prefix)
             yield section | _returns(alike, curves, agents, book, prefix)
 
 
 def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
     references = [scores.read_table(name).index for name in scores.REFERENCES]
-    known = runs[runs["game"].isin(next((each for each in references if each.isin(runs["game"]).any()), []))]
+    known = runs[
+        runs["game"].isin(next((each for each in references if each.isin(runs["game"]).any()), []))
+    ]
     games, raw = _complete(known)
     base = next((agent for agent in raw if agent.endswith(BASELINE)), next(iter(raw), ""))
     by_game = _by_game(runs, known)
@@ -60,7 +70,11 @@ def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
         "scores": book.add(f"{prefix}-scores", by_game),
         "references": by_game.columns[-2:].tolist(),
         "improvements": book.charts(
-            f"{prefix}-improvements", _improvements(known), "panel", "Relative improvement by game of", figures.bars
+            f"{prefix}-improvements",
+            _improvements(known),
+            "panel",
+            "Relative improvement by game of",
+            figures.bars,
         ),
     }
 
@@ -68,7 +82,9 @@ def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
 def _complete(runs: pd.DataFrame) -> tuple[list[str], dict[str, Scores]]:
     """Games in which each agent has all its seeds, and the scores there, of each agent, shape (n_seeds, n_games)."""
     table = runs.pivot_table("score", ["agent", "seed"], "game").dropna(axis=1)
-    return table.columns.tolist(), {agent: rows.to_numpy() for agent, rows in table.groupby("agent") if table.shape[1]}
+    return table.columns.tolist(), {
+        agent: rows.to_numpy() for agent, rows in table.groupby("agent") if table.shape[1]
+    }
 
 
 def _summary(games: list[str], raw: dict[str, Scores], base: str) -> pd.DataFrame:
@@ -80,27 +96,39 @@ def _summary(games: list[str], raw: dict[str, Scores], base: str) -> pd.DataFram
         for column, statistic in STATISTICS.items():
             row |= scores.estimated(column, statistic, each)
         if agent != base:
-            row |= scores.estimated("better", scores.probability_of_improvement, each, normalized[base])
+            row |= scores.estimated(
+                "better", scores.probability_of_improvement, each, normalized[base]
+            )
         papers = _of_paper(agent).reindex(games).to_numpy()
         if np.isfinite(papers).all():
             known = scores.normalized(papers, games)[None]
-            row |= {"paper_median": float(scores.median(known)), "paper_above_half": int(scores.count_above(known))}
+            row |= {
+                "paper_median": float(scores.median(known)),
+                "paper_above_half": int(scores.count_above(known)),
+            }
         rows.append(row)
     ends = [f"{column}{end}" for column in (*STATISTICS, "better") for end in ("", "_low", "_high")]
-    return pd.DataFrame(rows, columns=["agent", "seeds", "games", *ends, "paper_median", "paper_above_half"])
+    return pd.DataFrame(
+        rows, columns=["agent", "seeds", "games", *ends, "paper_median", "paper_above_half"]
+    )
 
 
 def _of_paper(agent: str) -> pd.Series:
     """The paper's scores of an agent, by game; none, if it has no such agent."""
     column = agent.lower().replace("-", "_")
-    tables_with = (scores.read_table(file) for file in (paper_scores.AUXILIARY, paper_scores.PRETRAINING))
+    tables_with = (
+        scores.read_table(file) for file in (paper_scores.AUXILIARY, paper_scores.PRETRAINING)
+    )
     return next((table[column] for table in tables_with if column in table), pd.Series(dtype=float))
 
 
 def _by_game(runs: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     """Means over finished runs, beside the paper's and the scores that count as 0 and as 1, if the game has such."""
     found = runs.groupby(["game", "agent"])["score"].agg(seeds="size", score="mean").reset_index()
-    found["paper"] = [_of_paper(agent).get(game, np.nan) for game, agent in zip(found["game"], found["agent"], strict=True)]
+    found["paper"] = [
+        _of_paper(agent).get(game, np.nan)
+        for game, agent in zip(found["game"], found["agent"], strict=True)
+    ]
     games = sorted(set(known["game"]))
     found = found.merge(scores.references(games), "left", left_on="game", right_index=True)
     zero, one = found.columns[-2:]
@@ -114,7 +142,11 @@ def _improvements(runs: pd.DataFrame) -> pd.DataFrame:
         games, raw = _complete(runs[runs["agent"].isin([ours, other])])
         if games:
             gained = scores.relative_improvement(raw[ours], raw[other], games)
-            found.append(pd.DataFrame({"panel": f"{ours} over {other}", "game": games, "improvement": gained}))
+            found.append(
+                pd.DataFrame(
+                    {"panel": f"{ours} over {other}", "game": games, "improvement": gained}
+                )
+            )
     return pd.concat(found[1:] or found, ignore_index=True)
 
 
@@ -125,15 +157,20 @@ def rivals(agents: Sequence[str]) -> list[tuple[str, str]]:
         (ours, other)
         for ours in agents
         for other in theirs
-        if ours.startswith(OURS) and (other == BASELINE or other.endswith(PRETRAINED) == ours.endswith(PRETRAINED))
+        if ours.startswith(OURS)
+        and (other == BASELINE or other.endswith(PRETRAINED) == ours.endswith(PRETRAINED))
     ]
 
 
-def _returns(runs: pd.DataFrame, curves: pd.DataFrame, agents: list[str], book: Book, prefix: str) -> dict[str, Any]:
+def _returns(
+    runs: pd.DataFrame, curves: pd.DataFrame, agents: list[str], book: Book, prefix: str
+) -> dict[str, Any]:
     """Returns while training: a table, and a figure a game."""
     lines = tables.bands(curves.set_axis(["agent", "panel", "seed", "step", "value"], axis=1))
     draw = partial(figures.curves, agents=agents)
     return {
         "returns": book.add(f"{prefix}-returns", tables.returns(curves, runs)),
-        "curves": book.charts(f"{prefix}-curves", lines, "panel", "Episode returns against steps in", draw),
+        "curves": book.charts(
+            f"{prefix}-curves", lines, "panel", "Episode returns against steps in", draw
+        ),
     }

@@ -32,12 +32,20 @@ def _section(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
     settings = runs["settings"].iloc[0]
     world, done = World(settings["env_id"], settings.get("map")), runs[runs["status"] == "finished"]
     curves, finals, goals = (
-        reader.gather(alike, file) for alike, file in ((runs, "mastery.csv"), (done, "summary.csv"), (done, "goals.csv"))
+        reader.gather(alike, file)
+        for alike, file in ((runs, "mastery.csv"), (done, "summary.csv"), (done, "goals.csv"))
     )
-    finals = finals.reindex(columns=finals.columns.union([*tables.MEASURES, "ceiling", "training_seconds"], sort=False))
-    goals = goals.reindex(columns=goals.columns.union(["state", "held_out", "updates", "greedy_reached"], sort=False))
+    finals = finals.reindex(
+        columns=finals.columns.union([*tables.MEASURES, "ceiling", "training_seconds"], sort=False)
+    )
+    goals = goals.reindex(
+        columns=goals.columns.union(["state", "held_out", "updates", "greedy_reached"], sort=False)
+    )
     table = tables.mastery(runs, curves, finals, goals)
-    sheets = {"table": book.add(f"{prefix}-table", table), "finals": book.add(f"{prefix}-finals", finals)}
+    sheets = {
+        "table": book.add(f"{prefix}-table", table),
+        "finals": book.add(f"{prefix}-finals", finals),
+    }
     return {
         "kind": "mastery",
         "id": prefix,
@@ -50,7 +58,11 @@ def _section(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
         **sheets,
         "curves": _curves(curves, table["agent"].tolist(), book, prefix),
         "updates": book.charts(
-            f"{prefix}-updates", tables.updates(goals), "agent", "How often each goal was in an update,", figures.histogram
+            f"{prefix}-updates",
+            tables.updates(goals),
+            "agent",
+            "How often each goal was in an update,",
+            figures.histogram,
         ),
         "failing": _failing(goals, world, book, prefix) if world.is_two_rooms else [],
         "films": _films(runs, book),
@@ -66,17 +78,28 @@ def _curves(curves: pd.DataFrame, agents: list[str], book: Book, prefix: str) ->
     return book.charts(f"{prefix}-curves", lines, "panel", "Mastery against steps,", draw)
 
 
-def _failing(goals: pd.DataFrame, world: World, book: Book, prefix: str) -> list[tuple[str, list[tuple[Markup, Markup]]]]:
+def _failing(
+    goals: pd.DataFrame, world: World, book: Book, prefix: str
+) -> list[tuple[str, list[tuple[Markup, Markup]]]]:
     """By agent, pictures of the goals that failed most often, greedily, over all seeds, and from what share of starts."""
-    shares = goals.groupby(["agent", "state"])["greedy_reached"].mean().rename("reached").reset_index()
+    shares = (
+        goals.groupby(["agent", "state"])["greedy_reached"].mean().rename("reached").reset_index()
+    )
     failing = shares[shares["reached"] < 1.0].sort_values(["agent", "reached"], kind="stable")
     worst = failing.groupby("agent").head(MOST_PICTURES).reset_index(drop=True)
-    sheet, env = book.add(f"{prefix}-worst", worst), world.make(render_mode="rgb_array", cell_size=12)
+    sheet, env = (
+        book.add(f"{prefix}-worst", worst),
+        world.make(render_mode="rgb_array", cell_size=12),
+    )
     found: dict[str, list[tuple[Markup, Markup]]] = {}
     for row, goal in enumerate(worst.itertuples()):
         env.reset(options={"state": int(goal.state)})
-        picture = page.image("image/png", _png(Image.fromarray(np.asarray(env.render()))), f"goal state {goal.state}")
-        said = Markup("state {}: {}").format(sheet.cell(row, "state", "g"), sheet.cell(row, "reached", ".0%"))
+        picture = page.image(
+            "image/png", _png(Image.fromarray(np.asarray(env.render()))), f"goal state {goal.state}"
+        )
+        said = Markup("state {}: {}").format(
+            sheet.cell(row, "state", "g"), sheet.cell(row, "reached", ".0%")
+        )
         found.setdefault(goal.agent, []).append((picture, said))
     env.close()
     return list(found.items())
@@ -90,13 +113,19 @@ def _png(picture: Image.Image) -> bytes:
 
 def _films(runs: pd.DataFrame, book: Book) -> list[tuple[Markup, Markup]]:
     """Of the run of each agent with the lowest seed, which is no choice of anybody's."""
-    filmed = runs[[(own / "reaching.gif").is_file() for own in runs["own"]]].sort_values(["agent", "seed"])
+    filmed = runs[[(own / "reaching.gif").is_file() for own in runs["own"]]].sort_values(
+        ["agent", "seed"]
+    )
     films = []
     for run in filmed.groupby("agent").head(1).itertuples():
         said = page.name(f"{run.agent}, seed {run.seed}")
         if (run.own / "demo.html").is_file():
-            said += Markup('. <a href="{}">Set it a goal with the mouse</a>').format(book.link(run.own / "demo.html"))
-        films.append((_film(run.own / "reaching.gif", f"{run.agent} moving towards six goals"), said))
+            said += Markup('. <a href="{}">Set it a goal with the mouse</a>').format(
+                book.link(run.own / "demo.html")
+            )
+        films.append(
+            (_film(run.own / "reaching.gif", f"{run.agent} moving towards six goals"), said)
+        )
     return films
 
 

@@ -67,13 +67,20 @@ class Book:
         return _data(str(value), f"facts.csv#{len(self._facts)}/value", form)
 
     def charts(
-        self, file: str, table: pd.DataFrame, by: str, alt: str, draw: Callable[[pd.DataFrame], Figure]
+        self,
+        file: str,
+        table: pd.DataFrame,
+        by: str,
+        alt: str,
+        draw: Callable[[pd.DataFrame], Figure],
     ) -> dict[str, Any]:
         """Add a table, and draw each group of its rows; ``alt`` and the group's name say what is to be seen."""
         sheet, charts = self.add(file, table), []
         for title, here in table.groupby(by, sort=False):
             whole, inside = figures.svg(draw(here), f"{alt} {title}")
-            name_of_file = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in f"{alt} {title}")
+            name_of_file = "".join(
+                letter if letter.isalnum() or letter in "-_" else "-" for letter in f"{alt} {title}"
+            )
             (self.folder / f"{file}-{name_of_file[:120]}.svg").write_text(whole, encoding="utf-8")
             element = Markup('<figure data-source="{}"><figcaption>{}</figcaption>{}</figure>')
             charts.append(element.format(sheet.path.name, name(title), inside))
@@ -87,11 +94,19 @@ class Book:
         """Write the page, whose template gets ``content``, and ``facts.csv``."""
         loader = jinja2.FileSystemLoader(Path(__file__).parent)
         templates = jinja2.Environment(
-            loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+            loader=loader,
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
         )
-        html = templates.get_template("page.html.j2").render(book=self, name=name, key=figures.key, **content)
+        html = templates.get_template("page.html.j2").render(
+            book=self, name=name, key=figures.key, **content
+        )
         self.page.write_text(html, encoding="utf-8")
-        pd.DataFrame(self._facts, columns=["what", "value"]).to_csv(self.folder / "facts.csv", index=False)
+        pd.DataFrame(self._facts, columns=["what", "value"]).to_csv(
+            self.folder / "facts.csv", index=False
+        )
 
 
 def name(text: object) -> Markup:

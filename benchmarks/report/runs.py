@@ -35,18 +35,28 @@ def read(folders: Iterable[Path]) -> pd.DataFrame:
         if not folder.is_dir():
             raise PastRunError(f"runs must be folders, got {folder}")
     suites = _folders_with("spec.json", folders)
-    singles = [each for each in _folders_with("config.json", folders) if not {each, *each.parents} & suites.keys()]
+    singles = [
+        each
+        for each in _folders_with("config.json", folders)
+        if not {each, *each.parents} & suites.keys()
+    ]
     rows = [*map(_of_suite, suites), *filter(None, map(_single, singles))]
     if not rows:
-        raise PastRunError("runs must have at least one folder with spec.json, or config.json and measurements, got none")
-    runs = pd.DataFrame(rows).reindex(columns=[*KEY, "status", *NUMBERS, "group", "path", "own", "settings", "record"])
+        raise PastRunError(
+            "runs must have at least one folder with spec.json, or config.json and measurements, got none"
+        )
+    runs = pd.DataFrame(rows).reindex(
+        columns=[*KEY, "status", *NUMBERS, "group", "path", "own", "settings", "record"]
+    )
     runs = runs.astype(dict.fromkeys(NUMBERS, float)).astype({"group": object})
     _tell_apart(runs)
     for _, same in runs.groupby([*KEY, "group"], dropna=False):
         if len(same) > 1:
             _, agent, game, seed, steps = same.iloc[0][KEY]
             where = " and ".join(map(str, same["path"][:2]))
-            raise PastRunError(f"two runs of {agent} in {game}, seed {seed}, {steps} steps, in {where}: report on them apart")
+            raise PastRunError(
+                f"two runs of {agent} in {game}, seed {seed}, {steps} steps, in {where}: report on them apart"
+            )
     return runs.sort_values(["study", "agent", "steps", "game", "seed"], ignore_index=True)
 
 
@@ -54,19 +64,34 @@ def gather(runs: pd.DataFrame, file: str) -> pd.DataFrame:
     """The rows of a CSV file in the folders of all runs that have it, with "agent", "game" and "seed" of the run first."""
     key = ["agent", "game", "seed"]
     having = [run for run in runs.itertuples() if (run.own / file).is_file()]
-    found = [pd.read_csv(run.own / file).assign(**{name: getattr(run, name) for name in key}) for run in having]
+    found = [
+        pd.read_csv(run.own / file).assign(**{name: getattr(run, name) for name in key})
+        for run in having
+    ]
     table = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=key)
     return table[[*key, *table.columns.difference(key, sort=False)]]
 
 
 def files(path: Path) -> list[Path]:
     """Those that a run left in its folder and that can be looked at: no checkpoints, no report."""
-    found = [each for each in path.rglob("*") if each.is_file() and each.name not in ("lock", "spec.json", "report.html")]
-    return sorted(each for each in found if not {"checkpoints", "report-data"} & {*each.relative_to(path).parts})
+    found = [
+        each
+        for each in path.rglob("*")
+        if each.is_file() and each.name not in ("lock", "spec.json", "report.html")
+    ]
+    return sorted(
+        each
+        for each in found
+        if not {"checkpoints", "report-data"} & {*each.relative_to(path).parts}
+    )
 
 
 def _folders_with(name: str, folders: list[Path]) -> dict[Path, None]:
-    return {Path(os.path.abspath(path.parent)): None for each in folders for path in sorted(each.rglob(name))}
+    return {
+        Path(os.path.abspath(path.parent)): None
+        for each in folders
+        for path in sorted(each.rglob(name))
+    }
 
 
 def _of_suite(folder: Path) -> dict[str, Any]:
@@ -74,13 +99,27 @@ def _of_suite(folder: Path) -> dict[str, Any]:
         spec = Spec(**json.loads((folder / "spec.json").read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise SuiteError(f"{folder / 'spec.json'} is damaged: {error!r}") from error
-    log, own = folder / "attempts.jsonl", next((path.parent for path in sorted(folder.rglob("config.json"))), None)
+    log, own = (
+        folder / "attempts.jsonl",
+        next((path.parent for path in sorted(folder.rglob("config.json"))), None),
+    )
     attempts = len(log.read_text(encoding="utf-8").splitlines()) if log.is_file() else 0
-    row: dict[str, Any] = dict(zip(KEY, (spec.carry_out, spec.agent, spec.game, spec.seed, spec.steps), strict=True))
-    row |= {"path": folder, "own": own or folder, "attempts": attempts, "status": "unfinished" if attempts else "not begun"}
+    row: dict[str, Any] = dict(
+        zip(KEY, (spec.carry_out, spec.agent, spec.game, spec.seed, spec.steps), strict=True)
+    )
+    row |= {
+        "path": folder,
+        "own": own or folder,
+        "attempts": attempts,
+        "status": "unfinished" if attempts else "not begun",
+    }
     if (folder / "result.json").exists():
         result = read_result(folder)
-        row |= {key: value for key, value in result.values.items() if key in ("score", "training_seconds")}
+        row |= {
+            key: value
+            for key, value in result.values.items()
+            if key in ("score", "training_seconds")
+        }
         row |= {"status": "finished", "step": spec.steps, "wall_seconds": result.seconds}
     return row | (_measured(own) if own is not None else {})
 
@@ -102,7 +141,12 @@ def _single(folder: Path) -> dict[str, Any] | None:
     except (KeyError, ValueError, TypeError) as error:
         raise PastRunError(f"{folder} is not the folder of a run: {error!r}") from error
     done = score.is_file() or (folder / "summary.csv").is_file()
-    return row | {"study": "", "path": folder, "own": folder, "status": "finished" if done else "unfinished"}
+    return row | {
+        "study": "",
+        "path": folder,
+        "own": folder,
+        "status": "finished" if done else "unfinished",
+    }
 
 
 def _measured(own: Path) -> dict[str, Any]:
@@ -116,14 +160,21 @@ def _measured(own: Path) -> dict[str, Any]:
         if len(table) and column in table:
             last = table.iloc[-1]
             found["step"] = last[column]
-            return found | ({"training_seconds": last["training_seconds"]} if "training_seconds" in last else {})
+            return found | (
+                {"training_seconds": last["training_seconds"]} if "training_seconds" in last else {}
+            )
     return found
 
 
 def _tell_apart(runs: pd.DataFrame) -> None:
     """Append the settings in which single runs of one agent differ to its name."""
-    for _, alike in runs[runs["study"] == ""].groupby(["group", "agent", "game", "steps"], dropna=False):
-        texts = [{key: str(value) for key, value in each.items() if key not in INCIDENTAL} for each in alike["settings"]]
+    for _, alike in runs[runs["study"] == ""].groupby(
+        ["group", "agent", "game", "steps"], dropna=False
+    ):
+        texts = [
+            {key: str(value) for key, value in each.items() if key not in INCIDENTAL}
+            for each in alike["settings"]
+        ]
         settings = pd.DataFrame(texts, index=alike.index)
         for row, values in settings.loc[:, settings.nunique() > 1].iterrows():
             # a setting that a run does not have is one that there was not yet: no difference

@@ -47,12 +47,21 @@ def write(folders: Iterable[Path], output: Path, title: str) -> Path:
         revision=recording.git_revision(),
         runs=book.add("runs", runs[columns].assign(folder=runs["path"].map(book.link))),
         coverage=book.add("coverage", tables.coverage(runs)),
-        counts={status: int((runs["status"] == status).sum()) for status in ("finished", "unfinished", "not begun")},
+        counts={
+            status: int((runs["status"] == status).sum())
+            for status in ("finished", "unfinished", "not begun")
+        },
         sections=[*mastery.sections(begun, book), *games.sections(begun, book)],
         making=_making([record for record in runs["record"] if isinstance(record, dict)]),
-        own_files=[(path.name, book.link(path)) for path in sorted({*book.folder.iterdir(), book.folder / "facts.csv"})],
+        own_files=[
+            (path.name, book.link(path))
+            for path in sorted({*book.folder.iterdir(), book.folder / "facts.csv"})
+        ],
         files=[
-            (f"{run.agent}, {run.game}, seed {run.seed}", [(path.name, book.link(path)) for path in reader.files(run.path)])
+            (
+                f"{run.agent}, {run.game}, seed {run.seed}",
+                [(path.name, book.link(path)) for path in reader.files(run.path)],
+            )
             for run in begun.itertuples()
         ],
     )
@@ -64,9 +73,19 @@ def _making(records: list[dict[str, Any]]) -> dict[str, list[str]]:
     found, parts = {}, [part for record in records for part in (record, *record.get("resumed", []))]
     for key in ("command", "git_revision", "date", "versions", "machine"):
         values = [part[key] for part in parts if key in part]
-        texts = [", ".join(f"{k} {v}" for k, v in each.items()) if isinstance(each, dict) else each for each in values]
+        texts = [
+            ", ".join(f"{k} {v}" for k, v in each.items()) if isinstance(each, dict) else each
+            for each in values
+        ]
         found[key] = list(dict.fromkeys(texts))
-    found["date"] = list(dict.fromkeys(f(found["date"]) for f in (min, max))) if found["date"] else []
-    settings = pd.DataFrame([{key: str(value) for key, value in record.get("settings", {}).items()} for record in records])
+    found["date"] = (
+        list(dict.fromkeys(f(found["date"]) for f in (min, max))) if found["date"] else []
+    )
+    settings = pd.DataFrame(
+        [
+            {key: str(value) for key, value in record.get("settings", {}).items()}
+            for record in records
+        ]
+    )
     alike = [key for key in settings if settings[key].nunique(dropna=False) == 1]
     return found | {"settings": [f"{key} = {settings[key].iloc[0]}" for key in alike]}

@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike
 from benchmarks.scores import DATA, estimated, interquartile_mean, interval
 
 POLICIES = ("greedy", "epsilon", "plan")
-MEASURES = {name: name for name in POLICIES} | {f"held_out_{name}": f"goals held out, {name}" for name in POLICIES}
+MEASURES = {name: name for name in POLICIES} | {
+    f"held_out_{name}": f"goals held out, {name}" for name in POLICIES
+}
 """Columns of ``summary.csv`` with mastery, and what they are called."""
 LEVELS = (0.5, 0.9, 0.95)
 """Of mastery at epsilon, how soon each is reached."""
@@ -39,22 +41,39 @@ def coverage(runs: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for (study, agent, steps), alike in runs.groupby(["study", "agent", "steps"]):
-        row = {"study": study, "agent": agent, "steps": steps, "games": alike["game"].nunique(), "planned": len(alike)}
-        row |= {status: (alike["status"] == status).sum() for status in ("finished", "unfinished", "not begun")}
+        row = {
+            "study": study,
+            "agent": agent,
+            "steps": steps,
+            "games": alike["game"].nunique(),
+            "planned": len(alike),
+        }
+        row |= {
+            status: (alike["status"] == status).sum()
+            for status in ("finished", "unfinished", "not begun")
+        }
         lacking = alike[alike["status"] != "finished"]
-        said = [f"{run.game}, seed {run.seed} ({run.status})" for run in lacking.head(6).itertuples()]
+        said = [
+            f"{run.game}, seed {run.seed} ({run.status})" for run in lacking.head(6).itertuples()
+        ]
         row["lacking"] = "; ".join([*said, "and more"] if len(lacking) > len(said) else said)
-        rates = (alike["step"] / alike["training_seconds"].where(alike["training_seconds"] > 0)).dropna()
+        rates = (
+            alike["step"] / alike["training_seconds"].where(alike["training_seconds"] > 0)
+        ).dropna()
         whole = (alike["steps"] / alike["wall_seconds"])[alike["attempts"] == 1]
         for kind in ("training", "wall"):
             row[f"{kind}_hours"] = alike[f"{kind}_seconds"].sum(min_count=1) / 3600
         rows.append(row | {"steps_per_second": (rates if len(rates) else whole.dropna()).median()})
     found = pd.DataFrame(rows)
-    sums = found[["planned", "finished", "unfinished", "not begun", "training_hours", "wall_hours"]].sum(min_count=1)
+    sums = found[
+        ["planned", "finished", "unfinished", "not begun", "training_hours", "wall_hours"]
+    ].sum(min_count=1)
     return pd.concat([found, pd.DataFrame([{"agent": "all", **sums}])], ignore_index=True)
 
 
-def mastery(runs: pd.DataFrame, curves: pd.DataFrame, finals: pd.DataFrame, goals: pd.DataFrame) -> pd.DataFrame:
+def mastery(
+    runs: pd.DataFrame, curves: pd.DataFrame, finals: pd.DataFrame, goals: pd.DataFrame
+) -> pd.DataFrame:
     """
     A row an agent, from comparable runs and their rows of ``mastery.csv``, ``summary.csv`` and ``goals.csv``: means of
     finished runs with Student t intervals over seeds; how many goals were reached greedily from every start with every seed
@@ -62,8 +81,12 @@ def mastery(runs: pd.DataFrame, curves: pd.DataFrame, finals: pd.DataFrame, goal
     not); and what the paper has of the same agent.
     """
     paper = pd.read_csv(DATA / "paper_mastery.csv")
-    of_paper = pd.concat([paper.assign(agent=part + paper["agent"]) for part in ("paper-", "generalization-")])
-    of_paper["paper"] = of_paper["mastery"].where(of_paper["agent"].str.startswith("paper-"), of_paper["held_out"])
+    of_paper = pd.concat(
+        [paper.assign(agent=part + paper["agent"]) for part in ("paper-", "generalization-")]
+    )
+    of_paper["paper"] = of_paper["mastery"].where(
+        of_paper["agent"].str.startswith("paper-"), of_paper["held_out"]
+    )
     rows = []
     for agent, alike in runs.groupby("agent"):
         final, curve = finals[finals["agent"] == agent], curves[curves["agent"] == agent]
@@ -72,7 +95,11 @@ def mastery(runs: pd.DataFrame, curves: pd.DataFrame, finals: pd.DataFrame, goal
             values = final[name].dropna()
             row[name], (row[f"{name}_low"], row[f"{name}_high"]) = values.mean(), student(values)
         shares = goals[goals["agent"] == agent].groupby("state")["greedy_reached"].mean()
-        row |= {"ceiling": final["ceiling"].mean(), "always": (shares == 1.0).sum(), "never": (shares == 0.0).sum()}
+        row |= {
+            "ceiling": final["ceiling"].mean(),
+            "always": (shares == 1.0).sum(),
+            "never": (shares == 0.0).sum(),
+        }
         for level in LEVELS if len(curve) else ():
             first = curve[curve["epsilon"] >= level].groupby("seed")["step"].min()
             row[f"steps_to_{level:g}"] = first.reindex(final["seed"], fill_value=np.inf).median()
@@ -86,7 +113,12 @@ def updates(goals: pd.DataFrame) -> pd.DataFrame:
     for agent, counts in goals[goals["held_out"] == 0].groupby("agent")["updates"]:
         if np.ptp(counts) > 0:
             number, edges = np.histogram(counts, BINS)
-            bins = {"low": edges[:-1], "high": edges[1:], "goals": number, "share": number / len(counts)}
+            bins = {
+                "low": edges[:-1],
+                "high": edges[1:],
+                "goals": number,
+                "share": number / len(counts),
+            }
             found.append(pd.DataFrame({"agent": agent, **bins}))
     return pd.concat(found[1:] or found, ignore_index=True)
 
@@ -97,8 +129,18 @@ def bands(curves: pd.DataFrame) -> pd.DataFrame:
     for (panel, agent), alike in curves.groupby(["panel", "agent"], sort=False):
         table = alike.pivot_table("value", "step", "seed").dropna()
         values, seeds = table.to_numpy()[:, :, None], table.shape[1]
-        ends = interval(interquartile_mean, values)[1:] if seeds > 1 and len(table) else (np.nan, np.nan)
-        line = {"step": table.index, "seeds": seeds, "value": interquartile_mean(values), "low": ends[0], "high": ends[1]}
+        ends = (
+            interval(interquartile_mean, values)[1:]
+            if seeds > 1 and len(table)
+            else (np.nan, np.nan)
+        )
+        line = {
+            "step": table.index,
+            "seeds": seeds,
+            "value": interquartile_mean(values),
+            "low": ends[0],
+            "high": ends[1],
+        }
         found.append(pd.DataFrame({"panel": panel, "agent": agent, **line}))
     return pd.concat(found[1:] or found, ignore_index=True)
 
@@ -111,10 +153,14 @@ def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for game, here in curves.groupby("game"):
-        table = here.pivot_table("episode_return", "step", ["agent", "seed"])  # noted at other steps after pre-training
+        table = here.pivot_table(
+            "episode_return", "step", ["agent", "seed"]
+        )  # noted at other steps after pre-training
         table = table.interpolate(method="index", limit_area="inside").dropna()
         if table.empty:
-            print(f"left out: returns in {game}, whose runs have no step in common at which they were noted")
+            print(
+                f"left out: returns in {game}, whose runs have no step in common at which they were noted"
+            )
             continue
         timed = runs[runs["game"] == game]
         speeds = (timed["training_seconds"] / timed["step"]).groupby(timed["agent"]).median()
@@ -126,8 +172,14 @@ def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
             row = {"game": game, "agent": agent, "seeds": ours.shape[1], "step": ours.index[-1]}
             for what, values in (("final", ours.iloc[-1]), ("area", ours.mean())):
                 row |= estimated(what, interquartile_mean, values.to_numpy()[:, None])
-            row |= {"half": ours.index[np.argmax(way >= 0.5)], "time_ratio": speeds[agent] / speeds.get(base, np.nan)}
+            row |= {
+                "half": ours.index[np.argmax(way >= 0.5)],
+                "time_ratio": speeds[agent] / speeds.get(base, np.nan),
+            }
             seconds = timed["training_seconds"][timed["agent"] == agent].dropna().median()
             rows.append(row | {"training_seconds": seconds})
     ends = [f"{what}{end}" for what in ("final", "area") for end in ("", "_low", "_high")]
-    return pd.DataFrame(rows, columns=["game", "agent", "seeds", "step", *ends, "half", "training_seconds", "time_ratio"])
+    return pd.DataFrame(
+        rows,
+        columns=["game", "agent", "seeds", "step", *ends, "half", "training_seconds", "time_ratio"],
+    )

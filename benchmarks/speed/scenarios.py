@@ -57,7 +57,9 @@ class Scenario:
         """In tables."""
         if self.kind.startswith("SB3"):
             return f"{self.kind}, {self.transitions}"
-        where = (", Atari" if self.world == "frames" else "") + ("" if self.device == "cpu" else f", {self.device}")
+        where = (", Atari" if self.world == "frames" else "") + (
+            "" if self.device == "cpu" else f", {self.device}"
+        )
         return f"{self.kind} {self.transitions} x {self.goals}{where}"
 
     def update(self) -> tuple[BaseAlgorithm, Callable[[], object]]:
@@ -68,7 +70,9 @@ class Scenario:
             return dqn, partial(dqn.train, 1, self.transitions)
         model = self.learner()
         model.policy.set_training_mode(True)
-        return model, partial(tiled_update, model) if self.kind == "tiled" else partial(model.train, 1, self.transitions)
+        return model, partial(tiled_update, model) if self.kind == "tiled" else partial(
+            model.train, 1, self.transitions
+        )
 
     def speed(self, seconds: float) -> Callable[[], float]:
         """A function that measures updates a second, for so many seconds at least."""
@@ -81,7 +85,9 @@ class Scenario:
         frames = self.world == "frames"
         env = make_vec_env(FRAMES if frames else self.world, n_envs, seed=0)
         states = None if frames else World(self.world).tables.observations
-        goals = GoalBuffer(env.observation_space, 2 * FRAMES_KEPT if states is None else len(states))
+        goals = GoalBuffer(
+            env.observation_space, 2 * FRAMES_KEPT if states is None else len(states)
+        )
         settings: dict[str, Any] = PAPER | {
             "buffer_size": FRAMES_KEPT if frames else 10_000,
             "batch_size": self.transitions,
@@ -107,16 +113,25 @@ def tiled_update(model: ManyGoalsDQN) -> None:
     model.policy.optimizer.step()
 
 
-def tiled_losses(model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor) -> th.Tensor:
+def tiled_losses(
+    model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor
+) -> th.Tensor:
     """The losses of TDTargets, one a goal, by S x G rows in the networks."""
     n_transitions, n_goals = len(batch.actions), len(goals)
     tiled_goals = goals.repeat(n_transitions, *[1] * (goals.ndim - 1))
     with th.no_grad():
-        next_q = model.q_net_target(batch.next_observations.repeat_interleave(n_goals, dim=0), tiled_goals)
+        next_q = model.q_net_target(
+            batch.next_observations.repeat_interleave(n_goals, dim=0), tiled_goals
+        )
     q = model.q_net(batch.observations.repeat_interleave(n_goals, dim=0), tiled_goals)
     taken = q.gather(1, batch.actions.repeat_interleave(n_goals)[:, None])
-    reached, values = batch.next_ids[:, None] == goal_ids, (model.gamma, model.goal_reward, model.step_reward)
-    targets = pairwise_td_targets(next_q.view(n_transitions, n_goals, -1), reached, batch.terminated, *values)
+    reached, values = (
+        batch.next_ids[:, None] == goal_ids,
+        (model.gamma, model.goal_reward, model.step_reward),
+    )
+    targets = pairwise_td_targets(
+        next_q.view(n_transitions, n_goals, -1), reached, batch.terminated, *values
+    )
     return pairwise_td_loss(taken.view(n_transitions, n_goals), targets)
 
 
@@ -137,7 +152,11 @@ def sb3_dqn(world: str, batch_size: int, relabel: bool) -> DQN:
         learning_starts=11_000,  # nothing is learned while the replay memory is filled
         batch_size=batch_size,
         train_freq=1,
-        policy_kwargs={"features_extractor_class": GoalProduct, "net_arch": [], "optimizer_class": RMSpropTFLike},
+        policy_kwargs={
+            "features_extractor_class": GoalProduct,
+            "net_arch": [],
+            "optimizer_class": RMSpropTFLike,
+        },
         seed=0,
         device="cpu",
         **settings,

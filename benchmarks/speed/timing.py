@@ -30,12 +30,19 @@ class Ratio:
     by: str | Mapping[str, float]
 
     def is_measured(self, measured: pd.DataFrame) -> bool:
-        names = {name for side in (self.of, self.by) for name in ([side] if isinstance(side, str) else side)}
+        names = {
+            name
+            for side in (self.of, self.by)
+            for name in ([side] if isinstance(side, str) else side)
+        }
         return names <= set(measured.columns)
 
     def values(self, measured: pd.DataFrame) -> pd.Series:
         """The ratio in each round of :func:`measure`."""
-        sides = [pd.Series({side: 1.0} if isinstance(side, str) else dict(side)) for side in (self.of, self.by)]
+        sides = [
+            pd.Series({side: 1.0} if isinstance(side, str) else dict(side))
+            for side in (self.of, self.by)
+        ]
         best = [(measured[weights.index] * weights).max(axis=1) for weights in sides]
         return best[0] / best[1]
 
@@ -69,17 +76,30 @@ class SpeedConfig(ABC):
         """Measure, print, and write ``config.json``, and each value to ``<what>-<n>-threads.csv``. Returns the folder."""
         folder = recording.create(self.output, f"speed-{self.what}")
         record = recording.write_config(folder, self)
-        print(", ".join([record["machine"]["processor"], *map(" ".join, record["versions"].items())]))
+        print(
+            ", ".join([record["machine"]["processor"], *map(" ".join, record["versions"].items())])
+        )
         contenders = self.contenders()
         for threads in self.threads:
             th.set_num_threads(threads)
             print(f"\n{threads} torch thread(s)")
-            compare(folder / f"{self.what}-{threads}-threads.csv", contenders, self.unit, self.ratios, self.rounds)
+            compare(
+                folder / f"{self.what}-{threads}-threads.csv",
+                contenders,
+                self.unit,
+                self.ratios,
+                self.rounds,
+            )
         print(f"written to {folder}")
         return folder
 
 
-def rate(step: Callable[[], object], seconds: float = 0.0, steps: int = 1, wait: Callable[[], object] | None = None) -> float:
+def rate(
+    step: Callable[[], object],
+    seconds: float = 0.0,
+    steps: int = 1,
+    wait: Callable[[], object] | None = None,
+) -> float:
     """How often ``step`` is done a second, in so many seconds and so many steps at least; ``wait`` for a GPU to end them."""
     count, begin = 0, time.perf_counter()
     while count < steps or time.perf_counter() - begin < seconds:
@@ -96,12 +116,22 @@ def measure(contenders: Contenders, rounds: int) -> pd.DataFrame:
     return pd.DataFrame(found[1:])
 
 
-def compare(file: Path, contenders: Contenders, unit: str, ratios: Sequence[Ratio], rounds: int) -> None:
+def compare(
+    file: Path, contenders: Contenders, unit: str, ratios: Sequence[Ratio], rounds: int
+) -> None:
     """Measure, write the raw values to a CSV file, one a line, and print them and the ratios that can be computed."""
     measured = measure(contenders, rounds)
-    raw = measured.rename_axis(index="round", columns="contender").stack().rename("value").reset_index()
+    raw = (
+        measured.rename_axis(index="round", columns="contender")
+        .stack()
+        .rename("value")
+        .reset_index()
+    )
     raw.assign(unit=unit).to_csv(file, index=False)
-    shown, compared = Table(unit, "median [lowest, highest]"), Table("ratio", "median [lowest, highest]")
+    shown, compared = (
+        Table(unit, "median [lowest, highest]"),
+        Table("ratio", "median [lowest, highest]"),
+    )
     for name, values in measured.items():
         shown.add_row(name, spread(values))
     for ratio in ratios:
@@ -115,5 +145,8 @@ def compare(file: Path, contenders: Contenders, unit: str, ratios: Sequence[Rati
 
 def spread(values: pd.Series) -> str:
     """The median, and the lowest and highest in brackets."""
-    median, low, high = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in values.quantile([0.5, 0, 1]))
+    median, low, high = (
+        f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        for value in values.quantile([0.5, 0, 1])
+    )
     return f"{median} [{low}, {high}]"

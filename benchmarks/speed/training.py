@@ -26,7 +26,9 @@ from sb3_manygoals.pretraining import RewardPredictor
 
 Part = Literal["goals", "atari", "auxiliary", "pretraining"]
 
-SB3_BACKENDS: dict[str, Any] = {f"A2C, SB3's {kind.__name__}": kind for kind in (DummyVecEnv, SubprocVecEnv)}
+SB3_BACKENDS: dict[str, Any] = {
+    f"A2C, SB3's {kind.__name__}": kind for kind in (DummyVecEnv, SubprocVecEnv)
+}
 """Whole set-ups of SB3's, games included, by how its games are stepped."""
 
 _SB3 = dict.fromkeys(SB3_BACKENDS, 1.0)
@@ -34,12 +36,20 @@ _SB3 = dict.fromkeys(SB3_BACKENDS, 1.0)
 RATIOS = (
     Ratio("steps/s: goal loop / SB3's DQN of one goal", "goal loop", "SB3's DQN"),
     Ratio("steps/s of A2C: ours / the faster of SB3's", "A2C", _SB3),
-    Ratio("steps/s of A2C: our games with SB3's network / the faster of SB3's", "A2C, SB3's network", _SB3),
+    Ratio(
+        "steps/s of A2C: our games with SB3's network / the faster of SB3's",
+        "A2C, SB3's network",
+        _SB3,
+    ),
     Ratio("time of a step: A2C + many goals / A2C", "A2C", "A2C + many_goals"),
     Ratio("time of a step: A2C + pixel control / A2C", "A2C", "A2C + pixel_control"),
     Ratio("time of a step: A2C + reward prediction / A2C", "A2C", "A2C + reward_prediction"),
     Ratio("time of a step: pre-training by many goals / A2C", "A2C", "pre-training by many_goals"),
-    Ratio("time of a step: pre-training by reward prediction / A2C", "A2C", "pre-training by reward_prediction"),
+    Ratio(
+        "time of a step: pre-training by reward prediction / A2C",
+        "A2C",
+        "pre-training by reward_prediction",
+    ),
 )
 
 
@@ -67,10 +77,15 @@ class TrainingConfig(SpeedConfig):
     """In the replay memory of pre-training, which is full when anything is measured."""
 
     def contenders(self) -> Contenders:
-        return {name: training(model, steps, callbacks) for name, model, steps, callbacks in learners(self)}
+        return {
+            name: training(model, steps, callbacks)
+            for name, model, steps, callbacks in learners(self)
+        }
 
 
-def training(model: BaseAlgorithm, steps: int, callbacks: list[BaseCallback]) -> Callable[[], float]:
+def training(
+    model: BaseAlgorithm, steps: int, callbacks: list[BaseCallback]
+) -> Callable[[], float]:
     """A function that measures steps a second of ``learn``, of all environments together."""
 
     def measure() -> float:
@@ -81,25 +96,37 @@ def training(model: BaseAlgorithm, steps: int, callbacks: list[BaseCallback]) ->
     return measure
 
 
-def learners(config: TrainingConfig) -> Iterator[tuple[str, BaseAlgorithm, int, list[BaseCallback]]]:
+def learners(
+    config: TrainingConfig,
+) -> Iterator[tuple[str, BaseAlgorithm, int, list[BaseCallback]]]:
     """What is trained: its name, the learner, steps in each measurement, and callbacks."""
     if "goals" in config.parts:
-        ours, theirs = Scenario("pairwise", 32, 16).learner(n_envs=1), sb3_dqn(WORLD, 32, relabel=False)
+        ours, theirs = (
+            Scenario("pairwise", 32, 16).learner(n_envs=1),
+            sb3_dqn(WORLD, 32, relabel=False),
+        )
         theirs.learn(WARM_UP)
         for name, model in (("goal loop", ours), ("SB3's DQN", theirs)):
             model.learning_starts = 0
             yield name, model, config.goal_steps, []
-    base = auxiliary.AuxiliaryConfig(agent="a2c", game=config.game, n_envs=config.n_envs, capacity=config.episodes)
+    base = auxiliary.AuxiliaryConfig(
+        agent="a2c", game=config.game, n_envs=config.n_envs, capacity=config.episodes
+    )
     if set(config.parts) - {"goals"}:
         yield "A2C", auxiliary.make(base)[0], config.a2c_steps, []
     if "atari" in config.parts:
-        from sb3_manygoals.atari import AtariVecEnv, rom_id  # here, as the command line works without ale-py
+        from sb3_manygoals.atari import (
+            AtariVecEnv,
+            rom_id,
+        )  # here, as the command line works without ale-py
 
         # names the module, which worker processes have not imported
         game_id = f"ale_py:{rom_id(config.game).title().replace('_', '')}NoFrameskip-v4"
         envs: dict[str, VecEnv] = {"A2C, SB3's network": AtariVecEnv(config.game, config.n_envs, 0)}
         for name, kind in SB3_BACKENDS.items():
-            envs[name] = VecFrameStack(make_atari_env(game_id, config.n_envs, 0, vec_env_cls=kind), 4)
+            envs[name] = VecFrameStack(
+                make_atari_env(game_id, config.n_envs, 0, vec_env_cls=kind), 4
+            )
         settings = a2c.settings(base) | {"policy_kwargs": a2c.OPTIMIZER}  # and SB3's own network
         for name, env in envs.items():
             yield name, A2C("CnnPolicy", env, device="cpu", **settings), config.a2c_steps, []
@@ -116,7 +143,12 @@ def learners(config: TrainingConfig) -> Iterator[tuple[str, BaseAlgorithm, int, 
             yield f"A2C + {task}", learner, config.a2c_steps, list(callbacks.values())
     if "pretraining" in config.parts:
         for agent in get_args(pretraining.Agent)[:2]:
-            yield f"pre-training by {agent}", pretrained(config, agent), config.pretraining_steps, []
+            yield (
+                f"pre-training by {agent}",
+                pretrained(config, agent),
+                config.pretraining_steps,
+                [],
+            )
 
 
 def play(episodes: EpisodeBuffer, env: VecEnv) -> None:
@@ -135,8 +167,15 @@ def play(episodes: EpisodeBuffer, env: VecEnv) -> None:
 def pretrained(config: TrainingConfig, agent: pretraining.Agent) -> ManyGoalsDQN | RewardPredictor:
     """A learner whose replay memory is full, without an update so far; it acts as half way through its training."""
     full = config.transitions
-    steps: dict[str, Any] = {"buffer_size": full, "learning_starts": full, "pretrain_steps": 2 * full, "steps": 4 * full}
-    learner = pretraining.make_learner(pretraining.PretrainingConfig(agent=agent, game=config.game, **steps))
+    steps: dict[str, Any] = {
+        "buffer_size": full,
+        "learning_starts": full,
+        "pretrain_steps": 2 * full,
+        "steps": 4 * full,
+    }
+    learner = pretraining.make_learner(
+        pretraining.PretrainingConfig(agent=agent, game=config.game, **steps)
+    )
     if isinstance(learner, ManyGoalsDQN):
         half_way = (learner.exploration_initial_eps + learner.exploration_final_eps) / 2
         learner.exploration_schedule = ConstantSchedule(half_way)

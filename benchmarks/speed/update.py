@@ -35,9 +35,15 @@ RATIOS = (
         Ratio(f"updates/s: pairwise / tiled, {size}", f"pairwise {size}", f"tiled {size}")
         for size in ("32 x 16", "128 x 128", "16 x 5, Atari", "80 x 16, Atari")
     ),
-    Ratio("updates/s: pairwise 32 x 16 / SB3 DQN + HER, 512 pairs each", "pairwise 32 x 16", "SB3 DQN + HER, 512"),
+    Ratio(
+        "updates/s: pairwise 32 x 16 / SB3 DQN + HER, 512 pairs each",
+        "pairwise 32 x 16",
+        "SB3 DQN + HER, 512",
+    ),
     Ratio("goal updates/s: pairwise / SB3 DQN + HER, each at its best batch size", _OURS, _HER),
-    Ratio("updates/s: pairwise 32 x 16 / SB3 DQN of one goal, 32", "pairwise 32 x 16", "SB3 DQN, 32"),
+    Ratio(
+        "updates/s: pairwise 32 x 16 / SB3 DQN of one goal, 32", "pairwise 32 x 16", "SB3 DQN, 32"
+    ),
 )
 
 
@@ -53,7 +59,13 @@ class UpdateConfig(SpeedConfig):
     def contenders(self) -> Contenders:
         scenarios = list(SCENARIOS)
         if th.cuda.is_available():
-            scenarios += [replace(scenario, device="cuda") for scenario in SCENARIOS if scenario.kind == "pairwise"]
+            scenarios += [
+                replace(scenario, device="cuda")
+                for scenario in SCENARIOS
+                if scenario.kind == "pairwise"
+            ]
         else:
-            print("CUDA is not measured: this machine has no such device, or torch none of its code")
+            print(
+                "CUDA is not measured: this machine has no such device, or torch none of its code"
+            )
         return {scenario.name: scenario.speed(self.seconds) for scenario in scenarios}

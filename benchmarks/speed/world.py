@@ -46,7 +46,10 @@ class WorldConfig(SpeedConfig):
     def contenders(self) -> Contenders:
         world = gym.make_vec(WORLD, num_envs=self.num_envs)
         pictures = world.reset(seed=0)[0]
-        cartpole, few = gym.make_vec("CartPole-v1", self.num_envs, "vector_entry_point"), gym.make_vec(WORLD, num_envs=FEW)
+        cartpole, few = (
+            gym.make_vec("CartPole-v1", self.num_envs, "vector_entry_point"),
+            gym.make_vec(WORLD, num_envs=FEW),
+        )
         vectors = {"vector": world, "cartpole_vector": cartpole, "vector_few": few}
         found = {name: vector_speed(env, self.steps) for name, env in vectors.items()}
         if importlib.util.find_spec("minigrid") is None:
@@ -64,13 +67,17 @@ def minigrid() -> gym.vector.VectorEnv[Any, Any, Any]:
     wrappers = importlib.import_module("minigrid.wrappers")  # it is not there on Python 3.10
     # Two pixels a side are the least at which the four directions of the agent look different.
     seen = [partial(wrappers.RGBImgObsWrapper, tile_size=2), wrappers.ImgObsWrapper]
-    return gym.make_vec("MiniGrid-DoorKey-8x8-v0", num_envs=FEW, vectorization_mode="sync", wrappers=seen)
+    return gym.make_vec(
+        "MiniGrid-DoorKey-8x8-v0", num_envs=FEW, vectorization_mode="sync", wrappers=seen
+    )
 
 
 def vector_speed(env: gym.vector.VectorEnv[Any, Any, Any], steps: int) -> Callable[[], float]:
     """A function that measures environment steps a second under random actions."""
     assert isinstance(env.single_action_space, gym.spaces.Discrete)
-    actions = cycle(np.random.default_rng(0).integers(env.single_action_space.n, size=(16, env.num_envs)))
+    actions = cycle(
+        np.random.default_rng(0).integers(env.single_action_space.n, size=(16, env.num_envs))
+    )
     env.reset(seed=0)
     return lambda: rate(lambda: env.step(next(actions)), steps=steps) * env.num_envs
 

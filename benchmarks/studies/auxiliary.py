@@ -18,7 +18,15 @@ Part = Literal["two-rooms", "minigrid", "minigrid-view"]
 def _part(name: str, world: WorldName) -> Study:
     agents = {agent: {"world": world, "agent": agent} for agent in get_args(Agent)}
     config = WORLDS[world]
-    return Study("auxiliary", "auxiliary", agents, (config.game,), config.steps, prefix=f"{name}-", any_game=True)
+    return Study(
+        "auxiliary",
+        "auxiliary",
+        agents,
+        (config.game,),
+        config.steps,
+        prefix=f"{name}-",
+        any_game=True,
+    )
 
 
 PARTS: dict[Part, Study] = {

@@ -44,21 +44,32 @@ class GamesStudyConfig(StudyConfig):
     def study(self) -> Study:
         """Agents have the names of the paper's tables of scores."""
         if self.steps < 10:
-            raise SuiteError(f"steps must be at least 10, of which one is pre-training's, got {self.steps}")
+            raise SuiteError(
+                f"steps must be at least 10, of which one is pre-training's, got {self.steps}"
+            )
         before = self.steps // 10
-        trained = {"pretrain_steps": before, "learning_starts": min(PretrainingConfig.learning_starts, before // 2)}
+        trained = {
+            "pretrain_steps": before,
+            "learning_starts": min(PretrainingConfig.learning_starts, before // 2),
+        }
         agents: dict[str, Options] = {
             "a2c": {"agent": "a2c"},  # of both sections
             "pixel-control": {"agent": "pixel_control"},
             "reward-prediction": {"agent": "reward_prediction"},
             "many-goals": {"agent": "many_goals"},
-            "reward-prediction-pretraining": {"command": "pretraining", "agent": "reward_prediction", **trained},
+            "reward-prediction-pretraining": {
+                "command": "pretraining",
+                "agent": "reward_prediction",
+                **trained,
+            },
             "many-goals-pretraining": {"command": "pretraining", "agent": "many_goals", **trained},
         }
         return Study("games", "auxiliary", agents, GAMES, self.steps, ROWS)
 
 
-BETA_AGENTS: dict[str, Options] = {f"beta-{beta:g}": {"agent": "many_goals", "weight": beta} for beta in BETAS}
+BETA_AGENTS: dict[str, Options] = {
+    f"beta-{beta:g}": {"agent": "many_goals", "weight": beta} for beta in BETAS
+}
 
 
 @dataclass(frozen=True)

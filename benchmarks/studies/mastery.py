@@ -15,7 +15,9 @@ PAPERS_MAP, SMALL_MAP = "TwoRoomsSwitch-v0", "TwoRoomsSwitchSmall-v0"
 
 AGENTS: dict[str, Options] = {name: {"agent": name} for name in get_args(Agent)}
 
-RULES: dict[str, Options] = {name.replace("_", "-"): {"selection": name} for name in SELECTORS if name != "uniform"}
+RULES: dict[str, Options] = {
+    name.replace("_", "-"): {"selection": name} for name in SELECTORS if name != "uniform"
+}
 """The default with each rule to select behavior goals, but for the uniform one."""
 
 PLANNED: Options = {"target_class": "sb3_manygoals:PlannedTargets"}
@@ -56,10 +58,20 @@ def _part(name: str, world: str, steps: int, agents: dict[str, Options]) -> Stud
 PARTS: dict[Part, Study] = {
     "agents": _part("agents", SMALL_MAP, 120_000, AGENTS | RULES),
     "map": _part("map", PAPERS_MAP, 500_000, AGENTS),
-    "held-out": _part("held-out", PAPERS_MAP, 500_000, {name: AGENTS[name] | HELD_OUT for name in ("default", "td")}),
+    "held-out": _part(
+        "held-out",
+        PAPERS_MAP,
+        500_000,
+        {name: AGENTS[name] | HELD_OUT for name in ("default", "td")},
+    ),
     "ablations": _part("ablations", PAPERS_MAP, 500_000, {"default": {}} | ABLATIONS),
     "paper": _part("paper", PAPERS_MAP, 3_000_000, PAPER | {"table": AGENTS["table"]}),
-    "generalization": _part("generalization", PAPERS_MAP, 3_000_000, {name: own | HELD_OUT for name, own in PAPER.items()}),
+    "generalization": _part(
+        "generalization",
+        PAPERS_MAP,
+        3_000_000,
+        {name: own | HELD_OUT for name, own in PAPER.items()},
+    ),
 }
 
 

@@ -49,12 +49,16 @@ STEPS = WORLDS["minatar"].steps
 ROWS = STEPS // WORLDS["minatar"].eval_freq
 
 SEARCH = {
-    f"{task}-{weight:g}": {**MINATAR, "agent": task, "weight": weight} for task, tried in WEIGHTS.items() for weight in tried
+    f"{task}-{weight:g}": {**MINATAR, "agent": task, "weight": weight}
+    for task, tried in WEIGHTS.items()
+    for weight in tried
 }
 
 PARTS: dict[Part, Study] = {
     "agents": Study("minatar", "auxiliary", AGENTS, GAMES, STEPS, ROWS),
-    "search": Study("minatar", "auxiliary", {"a2c": AGENTS["a2c"], **SEARCH}, TUNING, STEPS // 4, ROWS // 4),
+    "search": Study(
+        "minatar", "auxiliary", {"a2c": AGENTS["a2c"], **SEARCH}, TUNING, STEPS // 4, ROWS // 4
+    ),
 }
 
 
@@ -71,7 +75,9 @@ class MinAtarStudyConfig(StudyConfig):
     def study(self) -> Study:
         least = PRETRAINING["minatar"].pretrain_steps  # whatever the steps of a run
         if self.part == "agents" and self.steps is not None and self.steps <= least:
-            raise SuiteError(f"steps must be more than those of pre-training, {least}, got {self.steps}")
+            raise SuiteError(
+                f"steps must be more than those of pre-training, {least}, got {self.steps}"
+            )
         return PARTS[self.part]
 
     def compare(self, finished: Iterable[Result]) -> pd.DataFrame:

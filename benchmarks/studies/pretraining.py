@@ -31,11 +31,32 @@ class PretrainingStudyConfig(StudyConfig):
     def study(self) -> Study:
         config = WORLDS["minigrid"]
         before = self.pretrain_steps
-        trained = {"pretrain_steps": before, "learning_starts": min(config.learning_starts, before // 2)}
-        scratch = {"pretrain_steps": 1, "learning_starts": 0}  # not used: the run is the same however long others pre-train
-        common: Options = {"world": config.world} if self.ortho_init else {"world": config.world, "ortho_init": False}
-        agents = {name: common | {"agent": name} | (scratch if name == "none" else trained) for name in get_args(Agent)}
-        return Study("pretraining", "pretraining", agents, (config.game,), config.steps, prefix="pretraining-", any_game=True)
+        trained = {
+            "pretrain_steps": before,
+            "learning_starts": min(config.learning_starts, before // 2),
+        }
+        scratch = {
+            "pretrain_steps": 1,
+            "learning_starts": 0,
+        }  # not used: the run is the same however long others pre-train
+        common: Options = (
+            {"world": config.world}
+            if self.ortho_init
+            else {"world": config.world, "ortho_init": False}
+        )
+        agents = {
+            name: common | {"agent": name} | (scratch if name == "none" else trained)
+            for name in get_args(Agent)
+        }
+        return Study(
+            "pretraining",
+            "pretraining",
+            agents,
+            (config.game,),
+            config.steps,
+            prefix="pretraining-",
+            any_game=True,
+        )
 
     def compare(self, finished: Iterable[Result]) -> pd.DataFrame:
         """Means, and how often an agent is better than mastery for pre-training, see :func:`compared`."""

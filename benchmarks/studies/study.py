@@ -16,7 +16,13 @@ import torch as th
 
 from benchmarks import recording
 from benchmarks.recording import RunConfig
-from benchmarks.scores import Statistic, estimated, interquartile_mean, normalized, probability_of_improvement
+from benchmarks.scores import (
+    Statistic,
+    estimated,
+    interquartile_mean,
+    normalized,
+    probability_of_improvement,
+)
 from benchmarks.suite import Result, Spec, SuiteError, results
 from benchmarks.suite.run import SuiteConfig
 
@@ -45,24 +51,49 @@ class Study:
     any_game: bool = False
     """Whether other games may be asked for."""
 
-    def specs(self, seeds: int, steps: int | None = None, games: Sequence[str] = (), only: Sequence[str] = ()) -> list[Spec]:
+    def specs(
+        self,
+        seeds: int,
+        steps: int | None = None,
+        games: Sequence[str] = (),
+        only: Sequence[str] = (),
+    ) -> list[Spec]:
         """The runs, all agents in all games with one seed before the next seed. By default steps and games are the study's."""
         if seeds < 1:
             raise SuiteError(f"seeds must be at least 1, got {seeds}")
-        for name, chosen, known in (("only", only, list(self.agents)), ("games", games, self.games)):
-            unknown = [] if name == "games" and self.any_game else [each for each in chosen if each not in known]
+        for name, chosen, known in (
+            ("only", only, list(self.agents)),
+            ("games", games, self.games),
+        ):
+            unknown = (
+                []
+                if name == "games" and self.any_game
+                else [each for each in chosen if each not in known]
+            )
             if unknown:
                 raise SuiteError(f"{name} must be of {', '.join(known)}, got {' '.join(unknown)}")
         wanted = games or self.games
         where = wanted if self.any_game else [game for game in self.games if game in wanted]
         agents = [agent for agent in self.agents if not only or agent in only]
-        return [self._spec(agent, game, seed, steps) for seed in range(seeds) for game in where for agent in agents]
+        return [
+            self._spec(agent, game, seed, steps)
+            for seed in range(seeds)
+            for game in where
+            for agent in agents
+        ]
 
     def _spec(self, agent: str, game: str, seed: int, steps: int | None) -> Spec:
         settings = {"command": self.command, **self.agents[agent]}
         steps = self.steps if steps is None else steps
         settings["eval_freq"] = max(1, steps // self.rows)
-        return Spec(f"benchmarks.studies.{self.module}:carry_out", f"{self.prefix}{agent}", game, seed, steps, settings)
+        return Spec(
+            f"benchmarks.studies.{self.module}:carry_out",
+            f"{self.prefix}{agent}",
+            game,
+            seed,
+            steps,
+            settings,
+        )
 
 
 def configuration(spec: Spec) -> RunConfig:
@@ -73,7 +104,9 @@ def configuration(spec: Spec) -> RunConfig:
     kind = getattr(command, "MasteryConfig", getattr(command, "TasksConfig", None))
     if kind is not None:
         given = json.dumps(settings.pop("agent_kwargs", {}))
-        config: RunConfig = kind(env_id=spec.game, total_steps=spec.steps, agent_kwargs=given, **settings)
+        config: RunConfig = kind(
+            env_id=spec.game, total_steps=spec.steps, agent_kwargs=given, **settings
+        )
         return config
     config = command.WORLDS[settings.get("world", "atari")]
     return replace(config, game=spec.game, steps=spec.steps, **settings)  # type: ignore[call-arg]
@@ -86,7 +119,12 @@ def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
     if (own / "score.json").exists():
         found: dict[str, Any] = json.loads((own / "score.json").read_text(encoding="utf-8"))
         return found | {"mean_return": mean_return(own / "curve.csv")}
-    row = pd.read_csv(own / "summary.csv", dtype=str).iloc[0].drop(["world", "agent", "seed", "targets"]).dropna()
+    row = (
+        pd.read_csv(own / "summary.csv", dtype=str)
+        .iloc[0]
+        .drop(["world", "agent", "seed", "targets"])
+        .dropna()
+    )
     return row.astype(float).to_dict()  # type: ignore[no-any-return]
 
 
@@ -100,7 +138,10 @@ def mean_return(curve: Path) -> float:
 
 
 def compared(
-    finished: Iterable[Result], base: str, statistic: Statistic = interquartile_mean, normalize: bool = True
+    finished: Iterable[Result],
+    base: str,
+    statistic: Statistic = interquartile_mean,
+    normalize: bool = True,
 ) -> pd.DataFrame:
     """
     A row for each agent over the games and seeds that both it and the base have: a statistic of the scores after training and
@@ -115,7 +156,10 @@ def compared(
     if not runs:
         return pd.DataFrame()
     found = pd.DataFrame(runs).groupby("agent")
-    tables = {agent: alike.pivot(index="seed", columns="game", values=list(MEASURES)) for agent, alike in found}
+    tables = {
+        agent: alike.pivot(index="seed", columns="game", values=list(MEASURES))
+        for agent, alike in found
+    }
     rows = []
     for agent, table in tables.items():
         pair = table.align(tables.get(base, table), join="inner")
@@ -135,7 +179,11 @@ def compared(
                 row |= estimated(f"{measure}_better", probability_of_improvement, *scored)
             row |= {f"{measure}_{game}": mean for game, mean in ours[measure].mean().items()}
         rows.append(row)
-    return pd.DataFrame(rows).sort_values(MEASURES[0], ascending=False, ignore_index=True) if rows else pd.DataFrame()
+    return (
+        pd.DataFrame(rows).sort_values(MEASURES[0], ascending=False, ignore_index=True)
+        if rows
+        else pd.DataFrame()
+    )
 
 
 @dataclass(frozen=True)
@@ -169,7 +217,9 @@ class StudyConfig(SuiteConfig, ABC):
         lacking = self.carry_out(self.specs())
         if self.dry_run:
             return
-        table = self.compare(results(self.study.specs(self.seeds, self.steps, self.games), self.root).values())
+        table = self.compare(
+            results(self.study.specs(self.seeds, self.steps, self.games), self.root).values()
+        )
         if len(table):
             table.to_csv(self.root / "comparison.csv", index=False, float_format="%.4f")
             print(f"compared in {self.root / 'comparison.csv'}")

@@ -19,7 +19,14 @@ __all__ = ["carry_out"]
 
 GRIDS = tuple(
     f"MiniGrid-{name}-v0"
-    for name in ("DoorKey-8x8", "FourRooms", "MultiRoom-N4-S5", "KeyCorridorS3R1", "UnlockPickup", "LavaCrossingS9N1")
+    for name in (
+        "DoorKey-8x8",
+        "FourRooms",
+        "MultiRoom-N4-S5",
+        "KeyCorridorS3R1",
+        "UnlockPickup",
+        "LavaCrossingS9N1",
+    )
 )
 
 COMMON: Options = {"eval_episodes": 20, "patience": 5}
@@ -31,7 +38,8 @@ AGENTS: dict[str, Options] = {
 }
 
 SCRATCH: dict[str, Options] = {
-    f"ppo-{number}": {**COMMON, "eval_episodes": 100, "agent": "ppo", "task": task} for number, task in enumerate(TASKS, 1)
+    f"ppo-{number}": {**COMMON, "eval_episodes": 100, "agent": "ppo", "task": task}
+    for number, task in enumerate(TASKS, 1)
 }
 """Each task of told-tasks learned by itself."""
 
@@ -55,11 +63,15 @@ class TasksStudyConfig(StudyConfig):
 
     def compare(self, finished: Iterable[Result]) -> pd.DataFrame:
         """A row for each agent in each world: medians over seeds, of steps; never is infinity."""
-        runs = pd.DataFrame([{"world": run.spec.game, "agent": run.spec.agent, **run.values} for run in finished])
+        runs = pd.DataFrame(
+            [{"world": run.spec.game, "agent": run.spec.agent, **run.values} for run in finished]
+        )
         if runs.empty:
             return runs
         steps = ["first_reward", *(f"{policy}_solved" for policy in POLICIES)]
         shares = [f"{policy}_{what}" for policy in POLICIES for what in ("kept", "final")]
-        runs = runs.reindex(columns=["world", "agent", *steps, *shares]).fillna(dict.fromkeys(steps, np.inf))
+        runs = runs.reindex(columns=["world", "agent", *steps, *shares]).fillna(
+            dict.fromkeys(steps, np.inf)
+        )
         groups = runs.groupby(["world", "agent"], sort=False)
         return groups.median().assign(runs=groups.size()).reset_index()

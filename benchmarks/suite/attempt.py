@@ -48,15 +48,22 @@ def attempt(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0) -> R
         held = lock.acquire(timeout=wait)
     except Timeout:
         holders = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-        raise Busy(f"{folder} is in the hands of another process: {holders[-1] if holders else 'unknown'}") from None
+        raise Busy(
+            f"{folder} is in the hands of another process: {holders[-1] if holders else 'unknown'}"
+        ) from None
     with held:
         if (folder / "result.json").exists():
             return read_result(folder)
         started = datetime.now().astimezone().isoformat(timespec="seconds")
         with log.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({"started": started, "host": socket.gethostname(), "pid": os.getpid()}) + "\n")
+            lines.write(
+                json.dumps({"started": started, "host": socket.gethostname(), "pid": os.getpid()})
+                + "\n"
+            )
         start, function = time.monotonic(), _function(spec.carry_out)
-        torch: Any = sys.modules.get("torch")  # if it comes later, OMP_NUM_THREADS of in_child counts
+        torch: Any = sys.modules.get(
+            "torch"
+        )  # if it comes later, OMP_NUM_THREADS of in_child counts
         before = torch and torch.get_num_threads()
         try:
             if torch:
@@ -82,7 +89,9 @@ def _function(path: str) -> Callable[[Spec, Path], Mapping[str, Any]]:
     return function  # type: ignore[no-any-return]
 
 
-def attempted(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0, log: TextIO | None = None) -> int:
+def attempted(
+    spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0, log: TextIO | None = None
+) -> int:
     """The exit status of an :func:`attempt`, :data:`BUSY` among them; what went wrong is written to ``log``, or stderr."""
     try:
         attempt(spec, folder, threads, wait)
@@ -97,20 +106,39 @@ def attempted(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0, lo
     return 0
 
 
-def in_child(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0, stop: threading.Event | None = None) -> int:
+def in_child(
+    spec: Spec,
+    folder: Path,
+    threads: int = 1,
+    wait: float = 30.0,
+    stop: threading.Event | None = None,
+) -> int:
     """
     Make an attempt in a child process, which logs to ``log.txt``. The child is told to end (SIGTERM) when ``stop`` is set or
     this function is left by an exception, and ends by itself when this process has died. Returns its exit status: 0 if the run
     has finished, :data:`BUSY`, or minus the number of a signal.
     """
     spec.write(folder.parent)  # where the child reads it
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # the child imports what this process can
+    path = os.pathsep.join(
+        entry or os.getcwd() for entry in sys.path
+    )  # the child imports what this process can
     code = "from benchmarks.suite.attempt import main; main()"
     command = [sys.executable, "-c", code, str(folder.resolve()), str(threads), str(wait)]
-    variables = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}
+    variables = os.environ | {
+        "PYTHONPATH": path,
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(threads),
+    }
     with (folder / "log.txt").open("a", encoding="utf-8") as log:
         # In its own session Ctrl-C does not reach the child, which would take this process' SIGTERM for a second signal.
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=variables, start_new_session=True)
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=variables,
+            start_new_session=True,
+        )
     try:
         while child.poll() is None and not (stop is not None and stop.is_set()):
             time.sleep(0.05)
@@ -125,7 +153,9 @@ def in_child(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0, sto
 
 def _end_with_parent() -> None:
     """Nothing is written to the pipe; it ends when the parent does, even by ``kill -9``."""
-    os.read(sys.stdin.fileno(), 1)  # sys.stdin.read would hold a lock that the interpreter needs when it ends
+    os.read(
+        sys.stdin.fileno(), 1
+    )  # sys.stdin.read would hold a lock that the interpreter needs when it ends
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -61,17 +61,32 @@ class Ray(InProcess):
     submits it again like any attempt that failed. Without an address a cluster is started on this machine.
     """
 
-    def __init__(self, address: str | None, workers: int, cpus: float = 1.0, gpus: float = 0.0, threads: int = 1) -> None:
+    def __init__(
+        self,
+        address: str | None,
+        workers: int,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        threads: int = 1,
+    ) -> None:
         try:
             import ray
         except ImportError as error:
-            raise ImportError(f"the engine ray needs Ray, which the extra 'ray' brings: {error}") from error
+            raise ImportError(
+                f"the engine ray needs Ray, which the extra 'ray' brings: {error}"
+            ) from error
         super().__init__(threads)
         self.workers = workers
         self._ray: Any = ray
-        here = {"num_cpus": max(1, math.ceil(workers * cpus)), "include_dashboard": False} if address is None else {}
+        here = (
+            {"num_cpus": max(1, math.ceil(workers * cpus)), "include_dashboard": False}
+            if address is None
+            else {}
+        )
         ray.init(address=address or "local", log_to_driver=False, **here)
-        self._task: Any = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0, max_calls=1)(in_child)
+        self._task: Any = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0, max_calls=1)(
+            in_child
+        )
         self._running: dict[Future[int], Any] = {}
 
     def submit(self, spec: Spec, folder: Path) -> Future[int]:
@@ -84,7 +99,9 @@ class Ray(InProcess):
     def stop(self) -> None:
         running = dict(self._running)
         for reference in running.values():
-            self._ray.cancel(reference, force=False)  # raises KeyboardInterrupt where the task waits for its child
+            self._ray.cancel(
+                reference, force=False
+            )  # raises KeyboardInterrupt where the task waits for its child
         wait(running)
 
     def close(self) -> None:

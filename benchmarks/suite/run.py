@@ -49,7 +49,9 @@ class SuiteConfig:
             if getattr(self, name) < least:
                 raise SuiteError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.engine == "in-process" and self.workers != 1:
-            raise SuiteError(f"workers must be 1 in-process, got {self.workers}; --engine processes has more")
+            raise SuiteError(
+                f"workers must be 1 in-process, got {self.workers}; --engine processes has more"
+            )
         for agent, rate in self.steps_per_second.items():
             if not rate > 0:
                 raise SuiteError(f"steps per second of {agent} must be positive, got {rate}")
@@ -101,7 +103,11 @@ class SuiteConfig:
                         print(f"again: {spec.name}: {trouble}", flush=True)
                         continue
                     if trouble is not None:
-                        seen = "" if trouble == BUSY_RUN else f"; see {spec.folder(self.root) / 'log.txt'}"
+                        seen = (
+                            ""
+                            if trouble == BUSY_RUN
+                            else f"; see {spec.folder(self.root) / 'log.txt'}"
+                        )
                         lacking[spec] = trouble + seen
                     ended = len(todo) - len(left) - len(running)
                     print(f"{ended}/{len(todo)} {spec.name}: {trouble or 'finished'}", flush=True)
@@ -121,13 +127,19 @@ class SuiteConfig:
             steps, rate = [spec.steps for spec in todo if spec.agent == agent], rates.get(agent)
             hours = sum(steps) / rate / 3600 if rate else 0.0
             work += hours
-            known = f"{rate:,.3g} steps/s, {hours:,.3g} hours of a worker" if rate else "never measured"
+            known = (
+                f"{rate:,.3g} steps/s, {hours:,.3g} hours of a worker" if rate else "never measured"
+            )
             print(f"{agent}: {len(steps)} runs, {sum(steps):,} steps, {known}")
         if missing := [agent for agent in agents if agent not in rates]:
-            print(f"no estimate: never measured: {', '.join(missing)}. Give --steps-per-second, or run one of them first")
+            print(
+                f"no estimate: never measured: {', '.join(missing)}. Give --steps-per-second, or run one of them first"
+            )
             return
         wall = hours_until_done(todo, rates, self.workers)
-        print(f"{work:.3g} hours of work; done after {wall:.3g} hours with {self.workers} at a time, at these rates")
+        print(
+            f"{work:.3g} hours of work; done after {wall:.3g} hours with {self.workers} at a time, at these rates"
+        )
 
 
 def _trouble(future: Future[int]) -> str | None:

@@ -49,17 +49,25 @@ class Spec:
         for name, least in (("seed", 0), ("steps", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SuiteError(f"{name} must be a whole number of at least {least}, got {value!r}")
+                raise SuiteError(
+                    f"{name} must be a whole number of at least {least}, got {value!r}"
+                )
         try:
             copy = json.loads(json.dumps(dict(self.settings), allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise SuiteError(f"settings must be plain JSON, got {self.settings!r}: {error}") from error
+            raise SuiteError(
+                f"settings must be plain JSON, got {self.settings!r}: {error}"
+            ) from error
         if copy != dict(self.settings):  # a tuple would come back as a list
-            raise SuiteError(f"settings must be plain JSON, got {self.settings!r}, which comes back as {copy!r}")
+            raise SuiteError(
+                f"settings must be plain JSON, got {self.settings!r}, which comes back as {copy!r}"
+            )
         object.__setattr__(self, "settings", copy)
 
     def __eq__(self, other: object) -> bool:
-        return self.name == other.name if isinstance(other, Spec) else NotImplemented  # not by fields, where 1 equals 1.0
+        return (
+            self.name == other.name if isinstance(other, Spec) else NotImplemented
+        )  # not by fields, where 1 equals 1.0
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -68,7 +76,10 @@ class Spec:
     def name(self) -> str:
         """Name of the folder: readable, and unique by a hash of all fields."""
         text = json.dumps(asdict(self), sort_keys=True)
-        agent, game = (re.sub(r"[^A-Za-z0-9-]+", "_", words)[:60].strip("_-") for words in (self.agent, self.game))
+        agent, game = (
+            re.sub(r"[^A-Za-z0-9-]+", "_", words)[:60].strip("_-")
+            for words in (self.agent, self.game)
+        )
         return f"{agent}-{game}-{self.steps}-seed{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
     def folder(self, root: Path) -> Path:
@@ -97,7 +108,9 @@ class Result:
         try:
             text = json.dumps(asdict(self), indent=2, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise SuiteError(f"{self.spec.carry_out} must return plain JSON, got {self.values!r}: {error}") from error
+            raise SuiteError(
+                f"{self.spec.carry_out} must return plain JSON, got {self.values!r}: {error}"
+            ) from error
         write_whole(folder / "result.json", text + "\n")
 
 
@@ -107,18 +120,28 @@ def read_result(folder: Path) -> Result:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         values = dict(record["values"].items())
-        result = Result(Spec(**record["spec"]), values, float(record["seconds"]), int(record["attempts"]))
+        result = Result(
+            Spec(**record["spec"]), values, float(record["seconds"]), int(record["attempts"])
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SuiteError(f"{path} is damaged: {error!r}. Remove it, and the run finishes once more") from error
+        raise SuiteError(
+            f"{path} is damaged: {error!r}. Remove it, and the run finishes once more"
+        ) from error
     if result.spec.name != folder.name:
-        raise SuiteError(f"{path} is of another run, {result.spec.name}. Remove it, and the run finishes once more")
+        raise SuiteError(
+            f"{path} is of another run, {result.spec.name}. Remove it, and the run finishes once more"
+        )
     return result
 
 
 def results(specs: Iterable[Spec], root: Path) -> dict[Spec, Result]:
     """The results of finished runs below ``root``, in the order of ``specs``; SuiteError if one is damaged."""
     folders = {spec: spec.folder(root) for spec in specs}
-    return {spec: read_result(folder) for spec, folder in folders.items() if (folder / "result.json").exists()}
+    return {
+        spec: read_result(folder)
+        for spec, folder in folders.items()
+        if (folder / "result.json").exists()
+    }
 
 
 def write_whole(path: Path, text: str) -> None:

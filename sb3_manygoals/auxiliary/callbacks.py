@@ -11,7 +11,12 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, is_vecenv_wrapped, unwrap_vec_wrapper
+from stable_baselines3.common.vec_env import (
+    VecFrameStack,
+    VecMonitor,
+    is_vecenv_wrapped,
+    unwrap_vec_wrapper,
+)
 
 from sb3_manygoals.auxiliary.episode_buffer import EpisodeBuffer, Trajectories
 from sb3_manygoals.auxiliary.losses import (
@@ -65,9 +70,14 @@ class AuxiliaryCallback(BaseCallback):
     ) -> None:
         super().__init__(verbose)
         self.weight = check_number("the weight", weight, "[0, inf)")
-        self.n_steps, self.batch_size = check_count("n_steps", n_steps), check_count("batch_size", batch_size)
+        self.n_steps, self.batch_size = (
+            check_count("n_steps", n_steps),
+            check_count("batch_size", batch_size),
+        )
         if batch_size % n_steps:
-            raise ValueError(f"batch_size must be a multiple of n_steps, {n_steps}, got {batch_size}")
+            raise ValueError(
+                f"batch_size must be a multiple of n_steps, {n_steps}, got {batch_size}"
+            )
         self.episodes, self.seed = episodes, seed
         self.n_updates = 0
         """Updates by the auxiliary loss so far."""
@@ -75,10 +85,15 @@ class AuxiliaryCallback(BaseCallback):
         self._start_time: float | None = None
         self._hook: Any = None
         self._saved_episodes: dict[str, Any] | None = None
-        self._last_step: tuple[Any, Any] = (None, None)  # what SB3 and the environments showed before and after it
+        self._last_step: tuple[Any, Any] = (
+            None,
+            None,
+        )  # what SB3 and the environments showed before and after it
 
     @abstractmethod
-    def loss(self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator) -> th.Tensor:
+    def loss(
+        self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
+    ) -> th.Tensor:
         """
         :param policy: whose head learns
         :param episodes: to draw from; at least one has ended
@@ -110,20 +125,36 @@ class AuxiliaryCallback(BaseCallback):
             needed = f"{type(self).__name__} needs an A2C with an AuxiliaryActorCriticPolicy"
             raise TypeError(f"{needed}, got {type(model).__name__} with {type(policy).__name__}")
         if self.task not in policy.tasks:
-            raise ValueError(f'the policy has no head for it: pass policy_kwargs={{"tasks": [..., {self.task!r}]}} to A2C')
+            raise ValueError(
+                f'the policy has no head for it: pass policy_kwargs={{"tasks": [..., {self.task!r}]}} to A2C'
+            )
         if self.episodes is None:
-            venv, space = unwrap_vec_wrapper(self.training_env, VecFrameStack), model.observation_space
-            n_stack, normalizer = getattr(self.training_env.unwrapped, "n_stack", 1), model.get_vec_normalize_env()
+            venv, space = (
+                unwrap_vec_wrapper(self.training_env, VecFrameStack),
+                model.observation_space,
+            )
+            n_stack, normalizer = (
+                getattr(self.training_env.unwrapped, "n_stack", 1),
+                model.get_vec_normalize_env(),
+            )
             # stacked along the first axis, as also images are, whose channels SB3 has moved, and vectors
             if isinstance(venv, VecFrameStack) and (
-                venv.stacked_obs.stack_dimension == 1 or is_image_space(space) or len(space.shape or ()) == 1
+                venv.stacked_obs.stack_dimension == 1
+                or is_image_space(space)
+                or len(space.shape or ()) == 1
             ):
                 n_stack = venv.stacked_obs.n_stack
-            normalized = normalizer is not None and normalizer.norm_obs  # it drifts, so that such stacks do not overlap
-            self.episodes = EpisodeBuffer(space, n_stack=1 if normalized else n_stack, normalized=normalized)
+            normalized = (
+                normalizer is not None and normalizer.norm_obs
+            )  # it drifts, so that such stacks do not overlap
+            self.episodes = EpisodeBuffer(
+                space, n_stack=1 if normalized else n_stack, normalized=normalized
+            )
         elif self.episodes.observation_space != model.observation_space:
             seen, kept = model.observation_space, self.episodes.observation_space
-            raise ValueError(f"episodes must be a buffer for {seen}, as the model sees it, got one for {kept}")
+            raise ValueError(
+                f"episodes must be a buffer for {seen}, as the model sees it, got one for {kept}"
+            )
         self.policy = policy
         self.episodes.recorder = self  # the last of those that share it
         self._restore_episodes()
@@ -141,9 +172,14 @@ class AuxiliaryCallback(BaseCallback):
             before, after = self._last_step
             shown: Any = self.model._last_obs
             # where a callback ended training within a step, SB3 does not know where that led
-            self.episodes.start(after if shown is before else shown, keep_ongoing=not self.locals["reset_num_timesteps"])
+            self.episodes.start(
+                after if shown is before else shown,
+                keep_ongoing=not self.locals["reset_num_timesteps"],
+            )
             venv = self.training_env
-            self.episodes.monitored |= is_vecenv_wrapped(venv, VecMonitor) or any(venv.env_is_wrapped(Monitor))
+            self.episodes.monitored |= is_vecenv_wrapped(venv, VecMonitor) or any(
+                venv.env_is_wrapped(Monitor)
+            )
         self._start_time = self.model.start_time
         self._on_training_end()  # an exception may have ended the last training
         if self.weight > 0.0:
@@ -153,7 +189,9 @@ class AuxiliaryCallback(BaseCallback):
         assert self.episodes is not None
         if self.episodes.recorder is self:
             # SB3 adds to the rewards afterwards, in place: the buffer copies them.
-            self.episodes.add(*(self.locals[name] for name in ("actions", "rewards", "dones", "new_obs", "infos")))
+            self.episodes.add(
+                *(self.locals[name] for name in ("actions", "rewards", "dones", "new_obs", "infos"))
+            )
             self._last_step = self.model._last_obs, self.locals["new_obs"]
         return True
 
@@ -161,17 +199,30 @@ class AuxiliaryCallback(BaseCallback):
         """Called by the optimizer before each step, after A2C has computed and clipped its own gradient."""
         assert self.episodes is not None
         assert self._rng is not None
-        if self.model.start_time != self._start_time or len(self.episodes) == 0:  # an exception ended this training
+        if (
+            self.model.start_time != self._start_time or len(self.episodes) == 0
+        ):  # an exception ended this training
             return
         with th.enable_grad():
             loss = self.loss(self.policy, self.episodes, self._rng)
             check_loss(loss, self.policy, self.n_updates + 1, self.model.num_timesteps)
-            parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+            parameters = [
+                one
+                for group in optimizer.param_groups
+                for one in group["params"]
+                if one.requires_grad
+            ]
             gradients = th.autograd.grad(self.weight * loss, parameters, allow_unused=True)
-        used = [(one, gradient) for one, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
+        used = [
+            (one, gradient)
+            for one, gradient in zip(parameters, gradients, strict=True)
+            if gradient is not None
+        ]
         assert isinstance(self.model, A2C)
         norm = th.nn.utils.get_total_norm([gradient for _, gradient in used])
-        scale = (self.model.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)  # as PyTorch's clip_grad_norm_
+        scale = (self.model.max_grad_norm / (norm + 1e-6)).clamp(
+            max=1.0
+        )  # as PyTorch's clip_grad_norm_
         for parameter, gradient in used:
             gradient = gradient * scale
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
@@ -227,16 +278,23 @@ class ManyGoalsCallback(AuxiliaryCallback):
         self.goal_reward, self.step_reward = check_rewards(goal_reward, step_reward)
         self.target_update_interval = check_count("target_update_interval", target_update_interval)
 
-    def loss(self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator) -> th.Tensor:
+    def loss(
+        self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
+    ) -> th.Tensor:
         if self.n_updates % self.target_update_interval == 0:
             policy.update_goal_target()
         batch, observations, actions, real = self._draw(episodes, rng, policy.device)
         goals = np.broadcast_to(batch.observations[:, -1:], batch.observations[:, 1:].shape)
-        achieved = th.as_tensor(identical(batch.observations[:, 1:], goals, len(episodes.frames.shape)), device=policy.device)
+        achieved = th.as_tensor(
+            identical(batch.observations[:, 1:], goals, len(episodes.frames.shape)),
+            device=policy.device,
+        )
         with th.no_grad():
             next_q = policy.goal_values(observations, target=True)
         q, rewards = policy.goal_values(observations), (self.goal_reward, self.step_reward)
-        return mean_of_real(many_goals_losses(q, next_q, actions, achieved, self.gamma, *rewards), real)
+        return mean_of_real(
+            many_goals_losses(q, next_q, actions, achieved, self.gamma, *rewards), real
+        )
 
 
 class PixelControlCallback(AuxiliaryCallback):
@@ -256,16 +314,24 @@ class PixelControlCallback(AuxiliaryCallback):
 
     task = "pixel_control"
 
-    def __init__(self, weight: float = 0.001, n_steps: int = 20, gamma: float = 0.9, **kwargs: Any) -> None:
+    def __init__(
+        self, weight: float = 0.001, n_steps: int = 20, gamma: float = 0.9, **kwargs: Any
+    ) -> None:
         super().__init__(weight, n_steps=n_steps, **kwargs)
         self.gamma = check_number("gamma", gamma, "[0, 1]")
 
-    def loss(self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator) -> th.Tensor:
+    def loss(
+        self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
+    ) -> th.Tensor:
         batch, observations, actions, real = self._draw(episodes, rng, policy.device)
         newest = np.ascontiguousarray(episodes.frames.split(batch.observations)[:, :, -1])
-        changes = pixel_changes(th.as_tensor(newest, device=policy.device).float() / 255.0, policy.crop, policy.cell)
+        changes = pixel_changes(
+            th.as_tensor(newest, device=policy.device).float() / 255.0, policy.crop, policy.cell
+        )
         ended = th.as_tensor(batch.terminated, device=policy.device)
-        losses = pixel_control_losses(policy.cell_values(observations), actions, changes, ended, real, self.gamma)
+        losses = pixel_control_losses(
+            policy.cell_values(observations), actions, changes, ended, real, self.gamma
+        )
         return mean_of_real(losses, real)
 
 
@@ -284,7 +350,9 @@ class RewardPredictionCallback(AuxiliaryCallback):
     def __init__(self, weight: float = 1.0, **kwargs: Any) -> None:
         super().__init__(weight, **kwargs)
 
-    def loss(self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator) -> th.Tensor:
+    def loss(
+        self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
+    ) -> th.Tensor:
         drawn = episodes.sample_rewards(self.batch_size, rng)
         observations, rewards = (th.as_tensor(array, device=policy.device) for array in drawn)
         return reward_prediction_losses(policy.reward_logits(observations), rewards).mean()

@@ -97,12 +97,16 @@ class EpisodeBuffer:
         shape, dtype = check_goal_space(observation_space)
         self.observation_space = observation_space
         self.capacity = check_count("capacity", capacity, of="episodes")
-        self.frames = FrameStore(shape, np.dtype(np.float32) if normalized else dtype, n_stack, compress)
+        self.frames = FrameStore(
+            shape, np.dtype(np.float32) if normalized else dtype, n_stack, compress
+        )
         self.monitored = False
         """Whether only a Monitor says when an episode is complete."""
         self.recorder: object = None
         """The callback that fills the buffer, one of those that share it."""
-        self._best: list[tuple[float, int, list[_Segment]]] = []  # a heap: (return, number, segments)
+        self._best: list[
+            tuple[float, int, list[_Segment]]
+        ] = []  # a heap: (return, number, segments)
         self._ended = 0
         self._ongoing: list[_Ongoing] = []
         self._goes_on = False  # for the first transition after a start that kept episodes
@@ -127,7 +131,11 @@ class EpisodeBuffer:
         stacks, self._goes_on = self.frames.put(observations).tolist(), keep_ongoing
         del self._ongoing[len(stacks) :]
         for env, first in enumerate(stacks):
-            if not (keep_ongoing and env < len(self._ongoing) and self._ongoing[env].frames[-len(first) :] == first):
+            if not (
+                keep_ongoing
+                and env < len(self._ongoing)
+                and self._ongoing[env].frames[-len(first) :] == first
+            ):
                 self._ongoing[env : env + 1] = [_Ongoing(first, [])]
 
     def add(
@@ -156,16 +164,22 @@ class EpisodeBuffer:
         reached, frames = observations.copy(), self.frames
         for env in np.flatnonzero(dones).tolist():
             last = infos[env].get("terminal_observation")
-            reached[env] = own_observation(last, frames.shape, frames.dtype, "a terminal_observation", self, env)
+            reached[env] = own_observation(
+                last, frames.shape, frames.dtype, "a terminal_observation", self, env
+            )
         stacks = frames.put(reached).tolist()
         went_on, self._goes_on = self._goes_on, False
         for env, (ongoing, (*older, newest)) in enumerate(zip(self._ongoing, stacks, strict=True)):
             if older != ongoing.frames[len(ongoing.frames) - len(older) :]:
                 if went_on:  # the environment was used since, by an evaluation: what follows is another episode
-                    self._ongoing[env] = _Ongoing(frames.put(observations[env : env + 1], [env])[0].tolist(), [])
+                    self._ongoing[env] = _Ongoing(
+                        frames.put(observations[env : env + 1], [env])[0].tolist(), []
+                    )
                     continue
                 stated = f"n_stack={frames.n_stack} along the first axis, but an observation of environment {env}"
-                raise ValueError(f"{stated} does not begin with the newest frames of the one before")
+                raise ValueError(
+                    f"{stated} does not begin with the newest frames of the one before"
+                )
             ongoing.frames.append(newest)
             ongoing.actions.append(int(actions[env]))
             ongoing.rewards.append(float(rewards[env]))
@@ -188,12 +202,20 @@ class EpisodeBuffer:
         lengths, firsts = np.minimum(left, n_steps), np.cumsum(index["lengths"])[segments] - left
         real = np.arange(n_steps) < lengths[:, None]
         places = np.where(real, firsts[:, None] + np.arange(n_steps), 0)
-        actions, rewards = (np.where(real, index[name][places], 0) for name in ("actions", "rewards"))
-        rows = starts[:, None] + np.minimum(np.arange(n_steps + 1), lengths[:, None])  # the last observation is repeated
+        actions, rewards = (
+            np.where(real, index[name][places], 0) for name in ("actions", "rewards")
+        )
+        rows = starts[:, None] + np.minimum(
+            np.arange(n_steps + 1), lengths[:, None]
+        )  # the last observation is repeated
         terminated = index["terminated"][segments] & (left <= n_steps)
-        return Trajectories(self._observations(segments, rows), actions, rewards, lengths, terminated)
+        return Trajectories(
+            self._observations(segments, rows), actions, rewards, lengths, terminated
+        )
 
-    def sample_rewards(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    def sample_rewards(
+        self, batch_size: int, rng: np.random.Generator
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """
         Draw transitions, half of them with a reward and half without (Jaderberg et al. 2017), or all of one kind while there
         is no other.
@@ -207,14 +229,19 @@ class EpisodeBuffer:
         kinds = index["kinds"]
         n_rewarded = batch_size // 2 if all(map(len, kinds)) else batch_size * bool(len(kinds[1]))
         counts = batch_size - n_rewarded, n_rewarded
-        places = np.concatenate([one[rng.integers(len(one), size=n)] for one, n in zip(kinds, counts, strict=True) if n])
+        places = np.concatenate(
+            [one[rng.integers(len(one), size=n)] for one, n in zip(kinds, counts, strict=True) if n]
+        )
         segments, steps = _place(places, np.cumsum(index["lengths"]))
         rows = np.maximum(steps[:, None] + np.arange(1 - HISTORY, 1), 0)
         return self._observations(segments, rows), index["rewards"][places]
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: all of it, as a plain tree"""
-        segments = [*self._segments, *(segment for one in self._ongoing for segment in one.segments)]
+        segments = [
+            *self._segments,
+            *(segment for one in self._ongoing for segment in one.segments),
+        ]
         ended = np.concatenate([np.empty(0, object), *(segment.frames for segment in segments)])
         ongoing = [np.array(one.frames, object) for one in self._ongoing]
         return {
@@ -234,9 +261,16 @@ class EpisodeBuffer:
         packed = state["segments"]
         sizes = packed["lengths"] + self.frames.n_stack, packed["lengths"], packed["lengths"]
         joined = zip((ended, packed["actions"], packed["rewards"]), sizes, strict=True)
-        parts = [[part.copy() for part in np.split(whole, np.cumsum(size)[:-1])] for whole, size in joined]
-        segments = (_Segment(*one) for one in zip(*parts, packed["terminated"].tolist(), strict=False))
-        self._best = [(score, number, list(islice(segments, n))) for score, number, n in state["episodes"]]
+        parts = [
+            [part.copy() for part in np.split(whole, np.cumsum(size)[:-1])]
+            for whole, size in joined
+        ]
+        segments = (
+            _Segment(*one) for one in zip(*parts, packed["terminated"].tolist(), strict=False)
+        )
+        self._best = [
+            (score, number, list(islice(segments, n))) for score, number, n in state["episodes"]
+        ]
         self._ongoing = [
             _Ongoing(frames.tolist(), list(islice(segments, n)), list(actions), list(rewards))
             for frames, (n, actions, rewards) in zip(ongoing, state["ongoing"], strict=True)
@@ -254,13 +288,20 @@ class EpisodeBuffer:
         if "episode" in info:
             self.monitored, score = True, float(info["episode"]["r"])
         frames, actions = np.array(ongoing.frames, object), np.array(ongoing.actions, np.int64)
-        rewards, terminated = np.array(ongoing.rewards, np.float32), not info.get("TimeLimit.truncated", False)
+        rewards, terminated = (
+            np.array(ongoing.rewards, np.float32),
+            not info.get("TimeLimit.truncated", False),
+        )
         lives = [*ongoing.segments, _Segment(frames, actions, rewards, terminated)]
-        if score is None and not terminated:  # by a time limit around the Monitor, which does not see it
+        if (
+            score is None and not terminated
+        ):  # by a time limit around the Monitor, which does not see it
             score = math.fsum(float(reward) for life in lives for reward in life.rewards)
         elif score is None and len(lives) == _MOST_LIVES:
             what = f"environment {env} ended {_MOST_LIVES} times without a return of its Monitor"
-            warnings.warn(f"{what}: its episodes are never complete. Put the Monitor outermost", stacklevel=2)
+            warnings.warn(
+                f"{what}: its episodes are never complete. Put the Monitor outermost", stacklevel=2
+            )
         if score is not None:
             if not math.isfinite(score):
                 raise ValueError(f"the return of an episode of environment {env} is {score}")
@@ -274,7 +315,9 @@ class EpisodeBuffer:
     def _indexed(self) -> dict[str, Any]:
         """All segments in few arrays, and the numbers of transitions without and with a reward, counted over all of them."""
         if not self._best:
-            raise ValueError("cannot sample from an episode buffer before the first episode has ended")
+            raise ValueError(
+                "cannot sample from an episode buffer before the first episode has ended"
+            )
         if self._index is None:
             self._index = {"segments": self._segments, **_pack(self._segments)}
             rewarded = self._index["rewards"] != 0
@@ -284,11 +327,16 @@ class EpisodeBuffer:
     def _observations(self, segments: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[Any]:
         """:param rows: of each segment the observations wanted, by their places in it, shape (B, m)"""
         stacks, kept = rows[..., None] + np.arange(self.frames.n_stack), self._indexed()["segments"]
-        chosen = [kept[number].frames[places] for number, places in zip(segments.tolist(), stacks, strict=True)]
+        chosen = [
+            kept[number].frames[places]
+            for number, places in zip(segments.tolist(), stacks, strict=True)
+        ]
         return self.frames.get(np.stack(chosen))
 
 
-def _place(numbers: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+def _place(
+    numbers: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
     """The part each number falls into, and the place there; parts are given by where they end."""
     parts = np.searchsorted(ends, numbers, side="right")
     return parts, numbers - np.concatenate([[0], ends[:-1]])[parts]
@@ -297,8 +345,12 @@ def _place(numbers: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray
 def _pack(segments: Sequence[_Segment]) -> dict[str, Any]:
     """Few arrays in place of many, to index at once, and as each array of a checkpoint takes time. Frames are left out."""
     return {
-        "actions": np.concatenate([np.empty(0, np.int64), *(segment.actions for segment in segments)]),
-        "rewards": np.concatenate([np.empty(0, np.float32), *(segment.rewards for segment in segments)]),
+        "actions": np.concatenate(
+            [np.empty(0, np.int64), *(segment.actions for segment in segments)]
+        ),
+        "rewards": np.concatenate(
+            [np.empty(0, np.float32), *(segment.rewards for segment in segments)]
+        ),
         "lengths": np.array([len(segment.actions) for segment in segments], np.int64),
         "terminated": np.array([segment.terminated for segment in segments], np.bool_),
     }

@@ -42,7 +42,9 @@ def many_goals_losses(
     :return: squared errors, shape (B, n)
     """
     # only the last transition of a trajectory can end an episode, and it reaches the goal
-    targets = (step_reward + gamma * next_q.detach().amax(dim=-1)).masked_fill(achieved, goal_reward)
+    targets = (step_reward + gamma * next_q.detach().amax(dim=-1)).masked_fill(
+        achieved, goal_reward
+    )
     return (q.gather(-1, actions[..., None]).squeeze(-1) - targets).square()
 
 
@@ -61,7 +63,9 @@ def pixel_changes(images: th.Tensor, crop: int, cell: int) -> th.Tensor:
     check_cells((height, width), crop, cell)
     top, left = (height - crop) // 2, (width - crop) // 2
     images = images[..., top : top + crop, left : left + crop]
-    changes = (images[..., 1:, :, :, :] - images[..., :-1, :, :, :]).abs().mean(dim=-3)  # (..., n, crop, crop)
+    changes = (
+        (images[..., 1:, :, :, :] - images[..., :-1, :, :, :]).abs().mean(dim=-3)
+    )  # (..., n, crop, crop)
     cells = crop // cell
     return changes.reshape(*changes.shape[:-2], cells, cell, cells, cell).mean(dim=(-3, -1))
 
@@ -69,13 +73,20 @@ def pixel_changes(images: th.Tensor, crop: int, cell: int) -> th.Tensor:
 def check_cells(size: tuple[int, int], crop: int, cell: int) -> None:
     """:raises ValueError: if the square is larger than a picture of this height and width, or the cells do not fill it"""
     if not 1 <= crop <= min(size):
-        raise ValueError(f"crop must be between 1 and the smaller side of the picture, {size[0]}x{size[1]}, got {crop!r}")
+        raise ValueError(
+            f"crop must be between 1 and the smaller side of the picture, {size[0]}x{size[1]}, got {crop!r}"
+        )
     if cell < 1 or crop % cell:
         raise ValueError(f"cell must be a divisor of crop, {crop}, got {cell!r}")
 
 
 def pixel_control_losses(
-    q: th.Tensor, actions: th.Tensor, changes: th.Tensor, terminated: th.Tensor, valid: th.Tensor, gamma: float
+    q: th.Tensor,
+    actions: th.Tensor,
+    changes: th.Tensor,
+    terminated: th.Tensor,
+    valid: th.Tensor,
+    gamma: float,
 ) -> th.Tensor:
     r"""
     n-step Q-learning of how to change each cell c of the picture (Jaderberg et al. 2017): for each transition the *sum* over
@@ -93,9 +104,14 @@ def pixel_control_losses(
     :param gamma: discount factor
     :return: shape (B, n); 0 where there is no transition
     """
-    returns, targets = q[:, -1].detach().amax(dim=1).masked_fill(terminated[:, None, None], 0.0), th.empty_like(changes)
+    returns, targets = (
+        q[:, -1].detach().amax(dim=1).masked_fill(terminated[:, None, None], 0.0),
+        th.empty_like(changes),
+    )
     for step in reversed(range(changes.shape[1])):
-        targets[:, step] = returns = th.where(valid[:, step, None, None], changes[:, step] + gamma * returns, returns)
+        targets[:, step] = returns = th.where(
+            valid[:, step, None, None], changes[:, step] + gamma * returns, returns
+        )
     index = actions[:, :, None, None, None].expand(-1, -1, 1, *q.shape[3:])
     errors = targets - q[:, :-1].gather(2, index).squeeze(2)
     return 0.5 * errors.square().sum(dim=(2, 3)) * valid
@@ -109,4 +125,6 @@ def reward_prediction_losses(logits: th.Tensor, rewards: th.Tensor) -> th.Tensor
     :param rewards: shape (B,)
     :return: shape (B,)
     """
-    return functional.cross_entropy(logits, th.where(rewards > 0, 1, th.where(rewards < 0, 2, 0)), reduction="none")
+    return functional.cross_entropy(
+        logits, th.where(rewards > 0, 1, th.where(rewards < 0, 2, 0)), reduction="none"
+    )

@@ -36,13 +36,22 @@ class PixelControlHead(nn.Module):
 
     CHANNELS = 32
 
-    def __init__(self, features_dim: int, n_actions: int, size: tuple[int, int], crop: int = 80, cell: int = 4) -> None:
+    def __init__(
+        self,
+        features_dim: int,
+        n_actions: int,
+        size: tuple[int, int],
+        crop: int = 80,
+        cell: int = 4,
+    ) -> None:
         super().__init__()
         check_cells(size, crop, cell)
         self.cells = crop // cell
         side = max(-(-self.cells // 2) - 1, 1)  # 2 side + 2 cells come out
         self.spread = nn.Sequential(
-            Linear(features_dim, self.CHANNELS * side * side), nn.ReLU(), nn.Unflatten(1, (self.CHANNELS, side, side))
+            Linear(features_dim, self.CHANNELS * side * side),
+            nn.ReLU(),
+            nn.Unflatten(1, (self.CHANNELS, side, side)),
         )
         self.values = nn.ConvTranspose2d(self.CHANNELS, 1, kernel_size=4, stride=2)
         self.advantages = nn.ConvTranspose2d(self.CHANNELS, n_actions, kernel_size=4, stride=2)
@@ -101,26 +110,43 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
         share_features_extractor: bool = True,
         **kwargs: Any,
     ) -> None:
-        if isinstance(tasks, str) or any(task not in get_args(Task) for task in tasks) or len(set(tasks)) != len(tasks):
-            raise ValueError(f"tasks must be some of {', '.join(map(repr, get_args(Task)))}, each once, got {tasks!r}")
+        if (
+            isinstance(tasks, str)
+            or any(task not in get_args(Task) for task in tasks)
+            or len(set(tasks)) != len(tasks)
+        ):
+            raise ValueError(
+                f"tasks must be some of {', '.join(map(repr, get_args(Task)))}, each once, got {tasks!r}"
+            )
         if not isinstance(action_space, spaces.Discrete):
-            raise TypeError(f"action_space must be Discrete, as auxiliary tasks learn values of actions, got {action_space}")
+            raise TypeError(
+                f"action_space must be Discrete, as auxiliary tasks learn values of actions, got {action_space}"
+            )
         shape, _ = check_goal_space(observation_space)
         if not share_features_extractor:
-            raise ValueError("share_features_extractor must be True: auxiliary tasks are for what actor and critic share")
+            raise ValueError(
+                "share_features_extractor must be True: auxiliary tasks are for what actor and critic share"
+            )
         if features_extractor_class is None:
             features_extractor_class = FlattenExtractor
             if is_image_space(observation_space):
                 features_extractor_class = NatureCNN if min(shape[1:]) >= CNN_FROM else PaddedCNN
                 net_arch = [] if net_arch is None else net_arch  # as SB3 has it after NatureCNN
         super().__init__(
-            observation_space, action_space, lr_schedule, net_arch, features_extractor_class=features_extractor_class, **kwargs
+            observation_space,
+            action_space,
+            lr_schedule,
+            net_arch,
+            features_extractor_class=features_extractor_class,
+            **kwargs,
         )
         self.tasks = tuple(tasks)
         self.embedding_dim, self.crop, self.cell = embedding_dim, crop, cell
         self.heads_on_towers = not list(self.features_extractor.parameters())
         if self.heads_on_towers and not list(self.mlp_extractor.parameters()):
-            raise ValueError("net_arch must have layers, or the features extractor weights: else there is nothing to share")
+            raise ValueError(
+                "net_arch must have layers, or the features extractor weights: else there is nothing to share"
+            )
         towers_dim = self.mlp_extractor.latent_dim_pi + self.mlp_extractor.latent_dim_vf
         self.shared_dim = towers_dim if self.heads_on_towers else self.features_dim
         with th.random.fork_rng(devices=[]):
@@ -128,7 +154,9 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
             th.default_generator.manual_seed(int(th.randint(2**62, ())))
             self.heads = nn.ModuleDict({task: self._make_head(task) for task in self.tasks})
         pursues = "many_goals" in self.tasks
-        self.goal_target: Any = copy.deepcopy(self._followed()).requires_grad_(False) if pursues else None
+        self.goal_target: Any = (
+            copy.deepcopy(self._followed()).requires_grad_(False) if pursues else None
+        )
         if len(self.heads):
             self.optimizer.add_param_group({"params": list(self.heads.parameters())})
 
@@ -179,14 +207,22 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
 
     def _followed(self) -> nn.ModuleDict:
         towers = {"mlp_extractor": self.mlp_extractor} if self.heads_on_towers else {}
-        return nn.ModuleDict({"features_extractor": self.features_extractor, **towers, "head": self.heads["many_goals"]})
+        return nn.ModuleDict(
+            {
+                "features_extractor": self.features_extractor,
+                **towers,
+                "head": self.heads["many_goals"],
+            }
+        )
 
     def _make_head(self, task: Task) -> nn.Module:
         n_actions = int(self.action_space.n)
         if task == "many_goals":
             return UniversalQNetwork(nn.Identity(), self.shared_dim, n_actions, self.embedding_dim)
         if task == "reward_prediction":
-            return nn.Sequential(Linear(HISTORY * self.shared_dim, 128), nn.ReLU(), nn.Linear(128, REWARD_CLASSES))
+            return nn.Sequential(
+                Linear(HISTORY * self.shared_dim, 128), nn.ReLU(), nn.Linear(128, REWARD_CLASSES)
+            )
         if not is_image_space(self.observation_space):
             needed = "a uint8 Box of three axes with values 0 to 255"
             raise TypeError(f"pixel control needs images: {needed}, got {self.observation_space}")
@@ -195,4 +231,9 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
-        return data | {"tasks": self.tasks, "embedding_dim": self.embedding_dim, "crop": self.crop, "cell": self.cell}
+        return data | {
+            "tasks": self.tasks,
+            "embedding_dim": self.embedding_dim,
+            "crop": self.crop,
+            "cell": self.cell,
+        }

@@ -18,7 +18,12 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.checkpoint.folder import checkpoints, read_newest, write_checkpoint
-from sb3_manygoals.checkpoint.learner import get_generators, get_learner_state, set_algorithm_state, set_generators
+from sb3_manygoals.checkpoint.learner import (
+    get_generators,
+    get_learner_state,
+    set_algorithm_state,
+    set_generators,
+)
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree
 from sb3_manygoals.checks import check_count, check_number
 
@@ -74,7 +79,9 @@ class ExactCheckpointCallback(BaseCallback):
                 check_number(name, value, "(0, inf]")
         for name, extra in (extras or {}).items():
             if not isinstance(extra, Checkpointable):
-                raise TypeError(f"extras[{name!r}] must have get_checkpoint_state and set_checkpoint_state, got {extra!r}")
+                raise TypeError(
+                    f"extras[{name!r}] must have get_checkpoint_state and set_checkpoint_state, got {extra!r}"
+                )
         self.root, self.extras = Path(root), dict(extras or {})
         self.every_steps, self.every_seconds = every_steps, every_seconds
         self.keep = None if keep is None else check_count("keep", keep, floats=True)
@@ -102,7 +109,9 @@ class ExactCheckpointCallback(BaseCallback):
             return False
         path, state = found
         if state["extras"].keys() != self.extras.keys():
-            raise CheckpointError(f"{path} has the extras {sorted(state['extras'])}, this run has {sorted(self.extras)}")
+            raise CheckpointError(
+                f"{path} has the extras {sorted(state['extras'])}, this run has {sorted(self.extras)}"
+            )
         if hasattr(model, "set_checkpoint_state"):
             model.set_checkpoint_state(state["learner"])
         else:
@@ -113,10 +122,17 @@ class ExactCheckpointCallback(BaseCallback):
             try:
                 extra.set_checkpoint_state(state["extras"][name])
             except (TypeError, ValueError, KeyError) as error:
-                raise CheckpointError(f"{path}: the state does not fit extras[{name!r}]: {error!r}") from error
+                raise CheckpointError(
+                    f"{path}: the state does not fit extras[{name!r}]: {error!r}"
+                ) from error
         if state["threads"] != th.get_num_threads():
-            threads = f"{state['threads']} threads of torch, this process has {th.get_num_threads()}"
-            warnings.warn(f"{path} was written with {threads}: results will not be equal to the last bit", stacklevel=2)
+            threads = (
+                f"{state['threads']} threads of torch, this process has {th.get_num_threads()}"
+            )
+            warnings.warn(
+                f"{path} was written with {threads}: results will not be equal to the last bit",
+                stacklevel=2,
+            )
         self._resumed = {name: state[name] for name in ("generators", "log")}
         self._damaged = checkpoints(self.root).index(path)
         self._saved_step = model.num_timesteps
@@ -134,7 +150,9 @@ class ExactCheckpointCallback(BaseCallback):
         :raises CheckpointError: if something has a state that cannot be saved
         """
         if not hasattr(self, "model") or self._resumed is not None:
-            raise RuntimeError("save() must be called after learn() has begun: before, this callback knows no state to write")
+            raise RuntimeError(
+                "save() must be called after learn() has begun: before, this callback knows no state to write"
+            )
         keep = None if self.keep is None else self.keep + self._damaged
         path = write_checkpoint(self.root, self._state(), step=self.model.num_timesteps, keep=keep)
         self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
@@ -159,24 +177,39 @@ class ExactCheckpointCallback(BaseCallback):
             inside = f"{type(self).__name__} is inside of {type(self.parent).__name__}"
             advice = "give it to learn() itself or in a list of callbacks, with every_steps or every_seconds"
             raise ValueError(f"{inside}, which does not tell it where rollouts start: {advice}")
-        if self._resumed is not None and (self.locals["reset_num_timesteps"] or self.model.num_timesteps != self._saved_step):
-            raise ValueError("learn() has set the model back to the start: after resume(), pass reset_num_timesteps=False")
+        if self._resumed is not None and (
+            self.locals["reset_num_timesteps"] or self.model.num_timesteps != self._saved_step
+        ):
+            raise ValueError(
+                "learn() has set the model back to the start: after resume(), pass reset_num_timesteps=False"
+            )
         self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
         self._start_time, self._within_rollout, self._signal = self.model.start_time, False, None
         check_tree(self._state())  # what cannot be saved is an error now, not after hours
         self._install_handlers()
 
     def _on_rollout_start(self) -> None:
-        told = self._signal  # one that comes from here on is obeyed where the next rollout starts, after a checkpoint
+        told = (
+            self._signal
+        )  # one that comes from here on is obeyed where the next rollout starts, after a checkpoint
         if self._resumed is not None:
-            set_generators(self._resumed["generators"])  # only now: since resume(), random numbers may have been drawn
+            set_generators(
+                self._resumed["generators"]
+            )  # only now: since resume(), random numbers may have been drawn
             for name in _LOG:
                 getattr(self.logger, name).clear()
                 getattr(self.logger, name).update(self._resumed["log"][name])
             self._resumed = None
         else:
-            steps, last, waited = self.model.num_timesteps, self._saved_step, time.monotonic() - self._saved_time
-            due = self.every_steps is not None and steps // self.every_steps > last // self.every_steps
+            steps, last, waited = (
+                self.model.num_timesteps,
+                self._saved_step,
+                time.monotonic() - self._saved_time,
+            )
+            due = (
+                self.every_steps is not None
+                and steps // self.every_steps > last // self.every_steps
+            )
             due |= self.every_seconds is not None and waited >= self.every_seconds
             if due or told is not None:
                 self.save()
@@ -195,7 +228,9 @@ class ExactCheckpointCallback(BaseCallback):
         try:
             if self._within_rollout:
                 reason = "a callback has ended training within a rollout"
-                warnings.warn(f"no checkpoint at step {self.model.num_timesteps}: {reason}", stacklevel=2)
+                warnings.warn(
+                    f"no checkpoint at step {self.model.num_timesteps}: {reason}", stacklevel=2
+                )
             elif self.model.num_timesteps > self._saved_step:
                 self.save()
         finally:
@@ -206,12 +241,16 @@ class ExactCheckpointCallback(BaseCallback):
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._restore_handlers()  # a second one is not kept waiting
-        while frame is not None and not (frame.f_code.co_name == "learn" and frame.f_locals.get("self") is self.model):
+        while frame is not None and not (
+            frame.f_code.co_name == "learn" and frame.f_locals.get("self") is self.model
+        ):
             frame = frame.f_back
         if frame is not None and self.model.start_time == self._start_time:
             self._signal = number
         else:
-            signal.raise_signal(number)  # this call of learn() has ended by an exception, nobody would look
+            signal.raise_signal(
+                number
+            )  # this call of learn() has ended by an exception, nobody would look
 
     def _obey_signal(self) -> None:
         number, self._signal = self._signal, None

@@ -50,13 +50,34 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
-from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, copy_tree, load_tree, plain_part, tree_bytes
+from sb3_manygoals.checkpoint.tree import (
+    CheckpointError,
+    check_tree,
+    copy_tree,
+    load_tree,
+    plain_part,
+    tree_bytes,
+)
 from sb3_manygoals.goals.buffer import GoalBuffer
 
-_PARTS = (Space, RunningMeanStd, GymnasiumRunningMeanStd, StackedObservations)  # restored in place, as environments are
+_PARTS = (
+    Space,
+    RunningMeanStd,
+    GymnasiumRunningMeanStd,
+    StackedObservations,
+)  # restored in place, as environments are
 _CONSTANT = (
     *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
-    *(functools.partial, functools._lru_cache_wrapper, np.ufunc, np.dtype, th.dtype, th.device, logging.Logger, EnvSpec),
+    *(
+        functools.partial,
+        functools._lru_cache_wrapper,
+        np.ufunc,
+        np.dtype,
+        th.dtype,
+        th.device,
+        logging.Logger,
+        EnvSpec,
+    ),
     ResultsWriter,
     GoalBuffer,  # shared between environments and learner, who saves it once
 )
@@ -91,7 +112,9 @@ def set_env_state(env: Any, state: Any) -> None:
     """
     found = _built(env, {id(env)})
     if state["built"] != found:
-        raise CheckpointError(f"the environment was built otherwise: the state is of {state['built']}, and this is {found}")
+        raise CheckpointError(
+            f"the environment was built otherwise: the state is of {state['built']}, and this is {found}"
+        )
     _restore(env, copy_tree(state), {id(env)})
 
 
@@ -126,9 +149,17 @@ def _capture(thing: Any, seen: set[int]) -> dict[str, Any]:
     """The state of an environment or a part of one, some of it its own memory."""
     name, has_methods = type(thing).__name__, _has_methods(thing)
     if isinstance(thing, AsyncVectorEnv):
-        raise CheckpointError(f"{name} cannot be saved: use a SyncVectorEnv, or SB3's SubprocVecEnv of StatefulEnvs")
-    node: dict[str, Any] = {"inner": [_capture(one, seen) for one in _inner(thing, seen)], "parts": {}, "values": {}}
-    node["workers"] = _ask_workers(thing, [()] * thing.num_envs) if isinstance(thing, SubprocVecEnv) else None
+        raise CheckpointError(
+            f"{name} cannot be saved: use a SyncVectorEnv, or SB3's SubprocVecEnv of StatefulEnvs"
+        )
+    node: dict[str, Any] = {
+        "inner": [_capture(one, seen) for one in _inner(thing, seen)],
+        "parts": {},
+        "values": {},
+    }
+    node["workers"] = (
+        _ask_workers(thing, [()] * thing.num_envs) if isinstance(thing, SubprocVecEnv) else None
+    )
     node["state"] = thing.get_checkpoint_state() if has_methods else None
     check_tree(node["state"], f"{name}.get_checkpoint_state()")
     for attribute, value in _attributes(thing).items():
@@ -151,7 +182,9 @@ def _restore(thing: Any, node: dict[str, Any], seen: set[int]) -> None:
     for attribute, parts in node["parts"].items():
         mine = _inside(present.get(attribute), _is_part)
         if mine.keys() != parts.keys():
-            raise CheckpointError(f"{name}.{attribute} was built otherwise: expected {[*parts]} in it, found {[*mine]}")
+            raise CheckpointError(
+                f"{name}.{attribute} was built otherwise: expected {[*parts]} in it, found {[*mine]}"
+            )
         for key, part in parts.items():
             _restore(mine[key], part, seen)
     if _has_methods(thing):
@@ -164,7 +197,10 @@ def _restore(thing: Any, node: dict[str, Any], seen: set[int]) -> None:
     # what the environment came to have since it was built, and the other did not
     for attribute in present.keys() - values.keys() - node["parts"].keys():
         if present[attribute] is not None and not _inside(present[attribute], _is_environment):
-            warnings.warn(f"{name}.{attribute} is not in the checkpoint and is removed: was it built otherwise?", stacklevel=2)
+            warnings.warn(
+                f"{name}.{attribute} is not in the checkpoint and is removed: was it built otherwise?",
+                stacklevel=2,
+            )
             del vars(thing)[attribute]
 
 
@@ -175,7 +211,9 @@ def _built(env: Any, seen: set[int]) -> str:
     if len(set(inner)) == 1:
         inner = inner[:1]  # the number of environments says how often
     name = f"{type(env).__module__}.{type(env).__qualname__}"
-    return f"{name}{'' if number is None else f' of {number}'}{''.join(f' ({one})' for one in inner)}"
+    return (
+        f"{name}{'' if number is None else f' of {number}'}{''.join(f' ({one})' for one in inner)}"
+    )
 
 
 def _inner(env: Any, seen: set[int]) -> Iterator[Any]:
@@ -191,14 +229,26 @@ def _attributes(owner: Any) -> dict[str, Any]:
     """The attributes that may be part of the state of an environment, a wrapper or a part of one."""
     found: dict[str, Any] = getattr(owner, "__dict__", {})
     if isinstance(owner, Space):
-        return {name: value for name, value in found.items() if name == "_np_random" or _inside(value, _is_space)}
+        return {
+            name: value
+            for name, value in found.items()
+            if name == "_np_random" or _inside(value, _is_space)
+        }
     left_out = set().union(*(_LEFT_OUT.get(base, ()) for base in type(owner).__mro__))
-    draws = type(owner).__module__.startswith("gymnasium.envs.")  # which use pygame for nothing but drawing their state
+    draws = type(owner).__module__.startswith(
+        "gymnasium.envs."
+    )  # which use pygame for nothing but drawing their state
 
     def is_constant(value: Any) -> bool:
-        return isinstance(value, _CONSTANT) or (draws and type(value).__module__.startswith("pygame"))
+        return isinstance(value, _CONSTANT) or (
+            draws and type(value).__module__.startswith("pygame")
+        )
 
-    return {name: value for name, value in found.items() if name not in left_out and not _inside(value, is_constant)}
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in left_out and not _inside(value, is_constant)
+    }
 
 
 def _inside(value: Any, wanted: Callable[[Any], bool]) -> dict[str, Any]:
@@ -224,7 +274,9 @@ def _is_part(value: Any) -> bool:
 
 
 def _has_methods(thing: Any) -> bool:
-    return hasattr(type(thing), "get_checkpoint_state")  # of its class: wrappers forward what they have not
+    return hasattr(
+        type(thing), "get_checkpoint_state"
+    )  # of its class: wrappers forward what they have not
 
 
 def _ask_workers(env: SubprocVecEnv, arguments: list[Any]) -> list[bytes]:
@@ -234,7 +286,9 @@ def _ask_workers(env: SubprocVecEnv, arguments: list[Any]) -> list[bytes]:
     # Any object can tell this; what its worker does not find, it dies of.
     if not all(one.startswith("<StatefulEnv ") for one in env.env_method("__str__")):
         advice = "put a StatefulEnv around each, outermost, as in SubprocVecEnv([lambda: StatefulEnv(make_env())] * n)"
-        raise CheckpointError(f"the environments of SubprocVecEnv cannot be reached in their workers: {advice}")
+        raise CheckpointError(
+            f"the environments of SubprocVecEnv cannot be reached in their workers: {advice}"
+        )
     for remote, given in zip(env.remotes, arguments, strict=True):
         remote.send(("env_method", ("checkpoint_in_worker", given, {})))
     answers = [remote.recv() for remote in env.remotes]

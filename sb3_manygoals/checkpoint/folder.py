@@ -16,11 +16,15 @@ from sb3_manygoals.checks import check_count
 FORMAT = "sb3-manygoals checkpoint 5"
 
 _STAGING = ".staging"  # what is being written
-_NAME = re.compile(r"(?P<number>[0-9]{6,})-step[0-9]+(-(?P<sha256>[0-9a-f]{64})\.pt)?")  # up to format 3 they were folders
+_NAME = re.compile(
+    r"(?P<number>[0-9]{6,})-step[0-9]+(-(?P<sha256>[0-9a-f]{64})\.pt)?"
+)  # up to format 3 they were folders
 _CHUNK = 1 << 20  # bytes
 
 
-def write_checkpoint(root: str | os.PathLike[str], tree: Any, *, step: int, keep: int | None = 3) -> Path:
+def write_checkpoint(
+    root: str | os.PathLike[str], tree: Any, *, step: int, keep: int | None = 3
+) -> Path:
     """
     Write a tree as the newest checkpoint of a folder of checkpoints.
 
@@ -51,7 +55,10 @@ def write_checkpoint(root: str | os.PathLike[str], tree: Any, *, step: int, keep
     staging, older = root / _STAGING, checkpoints(root)
     try:
         with open(staging, "w+b") as file:
-            save_tree({"format": FORMAT, "versions": get_system_info(print_info=False)[1], "tree": tree}, file)
+            save_tree(
+                {"format": FORMAT, "versions": get_system_info(print_info=False)[1], "tree": tree},
+                file,
+            )
             file.flush()
             os.fsync(file.fileno())
             digest = _sha256(file)
@@ -80,7 +87,9 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Any:
     """
     name = _NAME.fullmatch(Path(path).name)
     if name is None or name["sha256"] is None:
-        raise CheckpointError(f"{path}: of another format: this version reads files <number>-step<steps>-<sha256>.pt")
+        raise CheckpointError(
+            f"{path}: of another format: this version reads files <number>-step<steps>-<sha256>.pt"
+        )
     try:
         with open(path, "rb") as file:
             if _sha256(file) != name["sha256"]:
@@ -101,7 +110,9 @@ def checkpoints(root: str | os.PathLike[str]) -> list[Path]:
     :return: the checkpoints there, newest first; they may be damaged, or folders of an earlier format
     """
     names = os.listdir(root) if os.path.exists(root) else []
-    return sorted((Path(root, name) for name in names if _NAME.fullmatch(name)), key=_number, reverse=True)
+    return sorted(
+        (Path(root, name) for name in names if _NAME.fullmatch(name)), key=_number, reverse=True
+    )
 
 
 def read_newest(root: str | os.PathLike[str], *, fallback: bool = False) -> tuple[Path, Any] | None:

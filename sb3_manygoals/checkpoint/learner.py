@@ -12,8 +12,20 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from sb3_manygoals.checkpoint.tree import CheckpointError
 
 _COUNTERS = (
-    *("num_timesteps", "_total_timesteps", "_episode_num", "_n_updates", "_current_progress_remaining"),
-    *("ep_info_buffer", "ep_success_buffer", "_last_obs", "_last_episode_starts", "_last_original_obs"),
+    *(
+        "num_timesteps",
+        "_total_timesteps",
+        "_episode_num",
+        "_n_updates",
+        "_current_progress_remaining",
+    ),
+    *(
+        "ep_info_buffer",
+        "ep_success_buffer",
+        "_last_obs",
+        "_last_episode_starts",
+        "_last_original_obs",
+    ),
 )
 
 
@@ -43,7 +55,9 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
     ours, theirs = _built(model), state["built"]
     for name in {**theirs, **ours}:
         if ours.get(name) != theirs.get(name):
-            raise CheckpointError(f"the checkpoint is of a learner with {name} {theirs.get(name)}, got {ours.get(name)}")
+            raise CheckpointError(
+                f"the checkpoint is of a learner with {name} {theirs.get(name)}, got {ours.get(name)}"
+            )
     model.policy.load_state_dict(state["policy"])
     if (optimizer := _optimizer(model)) is not None:
         optimizer.load_state_dict(state["optimizer"])
@@ -63,9 +77,13 @@ def get_learner_state(model: BaseAlgorithm) -> Any:
     if hasattr(model, "get_checkpoint_state"):
         return model.get_checkpoint_state()
     if not isinstance(model, OnPolicyAlgorithm):
-        raise TypeError(f"model must have get_checkpoint_state and set_checkpoint_state, got {type(model).__name__}")
+        raise TypeError(
+            f"model must have get_checkpoint_state and set_checkpoint_state, got {type(model).__name__}"
+        )
     if model.use_sde or hasattr(model, "_last_lstm_states"):
-        raise CheckpointError("neither the noise of use_sde nor the LSTM states of RecurrentPPO can be saved")
+        raise CheckpointError(
+            "neither the noise of use_sde nor the LSTM states of RecurrentPPO can be saved"
+        )
     return {"algorithm": get_algorithm_state(model)}
 
 
@@ -91,7 +109,9 @@ def _built(model: BaseAlgorithm) -> dict[str, Any]:
     """What must be equal between the learner that was saved and the one that goes on."""
     targets: dict[str, Any] = {"target_class": None}  # of a learner about goals that is told which
     if kind := getattr(model, "target_class", None):
-        given = inspect.signature(kind).bind_partial(**(getattr(model, "target_kwargs", None) or {}))
+        given = inspect.signature(kind).bind_partial(
+            **(getattr(model, "target_kwargs", None) or {})
+        )
         given.apply_defaults()
         arguments = {f"target_kwargs[{name!r}]": str(one) for name, one in given.arguments.items()}
         targets = {"target_class": kind.__name__, **arguments}
@@ -103,7 +123,10 @@ def _built(model: BaseAlgorithm) -> dict[str, Any]:
         "optimizer": type(_optimizer(model)).__qualname__,
         **{name: getattr(model, name) for name in ("gamma", "gae_lambda") if hasattr(model, name)},
         **targets,
-        **{f"weights {name}, shape": list(tensor.shape) for name, tensor in model.policy.state_dict().items()},
+        **{
+            f"weights {name}, shape": list(tensor.shape)
+            for name, tensor in model.policy.state_dict().items()
+        },
     }
 
 

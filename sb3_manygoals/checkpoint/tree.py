@@ -33,7 +33,8 @@ _PLAIN = "biufcSUmM"  # kinds of NumPy dtypes: neither objects nor structures
 _SCALARS = frozenset({type(None), bool, float, str, bytes})
 _LARGEST_INT = 2039  # bits: the weights-only unpickler reads no longer ones
 _BIT_GENERATORS: dict[str, Any] = {
-    kind.__name__: kind for kind in (np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64)
+    kind.__name__: kind
+    for kind in (np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64)
 }
 _SEED_SEQUENCE = ("entropy", "spawn_key", "pool_size", "n_children_spawned")
 
@@ -46,7 +47,9 @@ def check_same(what: str, saved: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise a CheckpointError if one of the settings of a saved state is not what it is now."""
     for name, value in now.items():
         if saved[name] != value:
-            raise CheckpointError(f"the state is of {what} with {name}={saved[name]!r}, not {value!r}")
+            raise CheckpointError(
+                f"the state is of {what} with {name}={saved[name]!r}, not {value!r}"
+            )
 
 
 def check_tree(tree: Any, name: str = "the state") -> None:
@@ -72,7 +75,10 @@ def save_tree(tree: Any, file: Any) -> None:
     try:
         objects = [(one, vars(one)) for one in contents.objects]
         th.save({"tree": tree, "objects": objects}, file, pickle_module=_pickle_module(contents))
-    except (RuntimeError, pickle.PicklingError) as error:  # tensors of different dtypes share memory, say
+    except (
+        RuntimeError,
+        pickle.PicklingError,
+    ) as error:  # tensors of different dtypes share memory, say
         cause = error.__context__  # after an error, torch fails again to close the archive
         if isinstance(cause, OSError) or not isinstance(cause, (Exception, type(None))):
             raise cause from None
@@ -140,13 +146,17 @@ class _Contents:
                 self._visit(inner, f"{name}.{attribute}")
         elif kind is np.ndarray and value.dtype.kind in _PLAIN:
             self.arrays.append(value)
-        elif not _is_generator(value) and not (kind is th.Tensor and value.layout is th.strided and not value.is_meta):
+        elif not _is_generator(value) and not (
+            kind is th.Tensor and value.layout is th.strided and not value.is_meta
+        ):
             raise _refusal(name, value)
 
     def memories(self) -> dict[int, _Memory]:
         """Arguments of :func:`_array` by id of the array; arrays that overlap share a tensor."""
         groups: list[tuple[int, int, list[NDArray[Any]]]] = []
-        for low, high, array in sorted((_span(array) for array in self.arrays if array.size), key=lambda span: span[:2]):
+        for low, high, array in sorted(
+            (_span(array) for array in self.arrays if array.size), key=lambda span: span[:2]
+        ):
             start, end, members = groups.pop() if groups and low < groups[-1][1] else (low, low, [])
             groups.append((start, max(end, high), [*members, array]))
         found = {}
@@ -154,9 +164,17 @@ class _Contents:
             if len(arrays) == 1 and end - start != arrays[0].nbytes:
                 found[id(arrays[0])] = _copied(arrays[0])
                 continue
-            memory = th.from_numpy(np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start)))
+            memory = th.from_numpy(
+                np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))
+            )
             for array in arrays:
-                found[id(array)] = memory, array.ctypes.data - start, array.dtype.str, array.shape, array.strides
+                found[id(array)] = (
+                    memory,
+                    array.ctypes.data - start,
+                    array.dtype.str,
+                    array.shape,
+                    array.strides,
+                )
         return found
 
 
@@ -165,12 +183,20 @@ _Memory = tuple[th.Tensor, int, str, tuple[int, ...], tuple[int, ...]]
 
 def _copied(array: NDArray[Any]) -> _Memory:
     copy = np.array(array, order="C")
-    return th.from_numpy(copy.reshape(-1).view(np.uint8)), 0, copy.dtype.str, copy.shape, copy.strides
+    return (
+        th.from_numpy(copy.reshape(-1).view(np.uint8)),
+        0,
+        copy.dtype.str,
+        copy.shape,
+        copy.strides,
+    )
 
 
 def _span(array: NDArray[Any]) -> tuple[int, int, NDArray[Any]]:
     """Where its memory starts and ends."""
-    reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
+    reach = [
+        (length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)
+    ]
     low, high = (array.ctypes.data + sum(limit(one, 0) for one in reach) for limit in (min, max))
     return low, high + array.itemsize, array
 
@@ -182,19 +208,28 @@ def _is_key(value: Any) -> bool:
         return all(_is_key(one) for one in value)
     if isinstance(value, np.generic):
         return kind is value.dtype.type and value.dtype.kind in _PLAIN
-    return kind in _SCALARS or (kind is int and value.bit_length() <= _LARGEST_INT) or isinstance(value, Enum)
+    return (
+        kind in _SCALARS
+        or (kind is int and value.bit_length() <= _LARGEST_INT)
+        or isinstance(value, Enum)
+    )
 
 
 def _is_object(value: Any) -> bool:
     """Whether it is a thing in a world of MiniGrid: no state but its attributes."""
-    return type(value).__module__.startswith("minigrid.") and not isinstance(value, (gym.Env, gym.Space))
+    return type(value).__module__.startswith("minigrid.") and not isinstance(
+        value, (gym.Env, gym.Space)
+    )
 
 
 def _is_generator(value: Any) -> bool:
     if type(value) is np.random.Generator:
         bits = type(value.bit_generator)
         return bits is _BIT_GENERATORS.get(bits.__name__)
-    return type(value) is np.random.RandomState and value.get_state(legacy=False)["bit_generator"] == "MT19937"
+    return (
+        type(value) is np.random.RandomState
+        and value.get_state(legacy=False)["bit_generator"] == "MT19937"
+    )
 
 
 def _refusal(name: str, value: Any) -> CheckpointError:
@@ -224,8 +259,14 @@ def _pickle_module(contents: _Contents) -> Any:
                 return deque, (list(value), value.maxlen)
             if kind is np.random.Generator:
                 bits = value.bit_generator
-                seeds = getattr(bits, "seed_seq", None)  # where spawn() goes on; unknown to NumPy before 1.25
-                sequence = tuple(getattr(seeds, key) for key in _SEED_SEQUENCE) if seeds is not None else None
+                seeds = getattr(
+                    bits, "seed_seq", None
+                )  # where spawn() goes on; unknown to NumPy before 1.25
+                sequence = (
+                    tuple(getattr(seeds, key) for key in _SEED_SEQUENCE)
+                    if seeds is not None
+                    else None
+                )
                 return _generator, (type(bits).__name__, bits.state, sequence)
             if kind is np.random.RandomState:
                 return _random_state, (value.get_state(legacy=False),)
@@ -241,8 +282,12 @@ def _pickle_module(contents: _Contents) -> Any:
 # All that reading calls. The arguments may come from someone who means harm.
 
 
-def _array(memory: th.Tensor, offset: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[Any]:
-    return np.ndarray(shape, _plain_dtype(dtype), memory.numpy(), offset, strides)  # refuses to leave the memory
+def _array(
+    memory: th.Tensor, offset: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> NDArray[Any]:
+    return np.ndarray(
+        shape, _plain_dtype(dtype), memory.numpy(), offset, strides
+    )  # refuses to leave the memory
 
 
 def _plain_dtype(text: str) -> np.dtype[Any]:
@@ -255,8 +300,14 @@ def _scalar(dtype: str, data: bytes) -> Any:
     return np.ndarray((), _plain_dtype(dtype), data)[()]
 
 
-def _generator(name: str, state: dict[str, Any], sequence: tuple[Any, ...] | None) -> np.random.Generator:
-    seeds = None if sequence is None else np.random.SeedSequence(**dict(zip(_SEED_SEQUENCE, sequence, strict=True)))
+def _generator(
+    name: str, state: dict[str, Any], sequence: tuple[Any, ...] | None
+) -> np.random.Generator:
+    seeds = (
+        None
+        if sequence is None
+        else np.random.SeedSequence(**dict(zip(_SEED_SEQUENCE, sequence, strict=True)))
+    )
     bits = _BIT_GENERATORS[name](seeds)
     _check_positions(state)
     bits.state = state

@@ -46,16 +46,27 @@ class GoalBuffer:
     """
 
     def __init__(
-        self, observation_space: spaces.Space[Any], capacity: int = 100_000, held_out: NDArray[Any] | None = None
+        self,
+        observation_space: spaces.Space[Any],
+        capacity: int = 100_000,
+        held_out: NDArray[Any] | None = None,
     ) -> None:
         self.shape, self.dtype = check_goal_space(observation_space)
         self.observation_space = observation_space
         self.capacity = check_count("capacity", capacity, of="goals")
         self.n_added, self.n_recurred = 0, 0
         self._n, self._warned = 0, False
-        check_memory(f"a goal buffer of capacity {self.capacity}", self.memory_to_come, "choose a smaller capacity")
+        check_memory(
+            f"a goal buffer of capacity {self.capacity}",
+            self.memory_to_come,
+            "choose a smaller capacity",
+        )
         self.labels: NDArray[np.float64] = np.zeros((self.capacity + 1, 3))
-        self._hold_out(np.zeros((0, *self.shape), self.dtype) if held_out is None else self.check(held_out, "held_out"))
+        self._hold_out(
+            np.zeros((0, *self.shape), self.dtype)
+            if held_out is None
+            else self.check(held_out, "held_out")
+        )
 
     def _hold_out(self, observations: NDArray[Any]) -> None:
         """Only of an empty buffer."""
@@ -72,14 +83,19 @@ class GoalBuffer:
     def __getitem__(self, ids: NDArray[np.integer[Any]] | int | slice) -> NDArray[Any]:
         """The observations of goals, shape ``(*ids.shape, *observation_space.shape)``. An IndexError if there is none."""
         if not isinstance(ids, slice) and np.any(np.asarray(ids) < 0):
-            raise IndexError(f"there is no goal with the id {int(np.min(ids))}: that is the id of an unknown observation")
+            raise IndexError(
+                f"there is no goal with the id {int(np.min(ids))}: that is the id of an unknown observation"
+            )
         return self.table[self._numbers[: len(self)][ids]]
 
     @property
     def memory_to_come(self) -> dict[str, int]:
         """Bytes that it will take besides what it has taken, once it is full."""
         room = self.capacity - self._n
-        return {"goals": room * math.prod(self.shape) * self.dtype.itemsize, "index of goals": room * _INDEX_SIZE}
+        return {
+            "goals": room * math.prod(self.shape) * self.dtype.itemsize,
+            "index of goals": room * _INDEX_SIZE,
+        }
 
     @property
     def has_held_out(self) -> bool:
@@ -89,7 +105,9 @@ class GoalBuffer:
     @property
     def observations(self) -> NDArray[Any]:
         """All goals in order of their ids, a read-only view of shape ``(len(self), *observation_space.shape)``."""
-        numbers = self._numbers[: len(self)]  # in another order where observations became goals later than others
+        numbers = self._numbers[
+            : len(self)
+        ]  # in another order where observations became goals later than others
         alike = len(self) == len(self.table) and (numbers == np.arange(len(self))).all()
         view = self.table.observations if alike else self.table[numbers]
         view.flags.writeable = False
@@ -108,7 +126,9 @@ class GoalBuffer:
         ids = self._goal_ids[numbers]
         unknown = ids == UNKNOWN
         if unknown.any() and n_before < self.capacity:
-            fresh = np.unique(numbers[unknown & (numbers != UNKNOWN)])  # some may be in the table, and no goals yet
+            fresh = np.unique(
+                numbers[unknown & (numbers != UNKNOWN)]
+            )  # some may be in the table, and no goals yet
             if self.has_held_out:
                 fresh = fresh[~self.is_held_out(self.table[fresh])]
             fresh = fresh[: self.capacity - n_before]
@@ -120,17 +140,27 @@ class GoalBuffer:
         n_with_room = int(np.count_nonzero(numbers != UNKNOWN))
         self.n_added += n_with_room
         self.n_recurred += n_with_room - (len(self.table) - n_met)
-        if len(self) == self.capacity and not self._warned and not self.is_held_out(observations[unknown]).all():
+        if (
+            len(self) == self.capacity
+            and not self._warned
+            and not self.is_held_out(observations[unknown]).all()
+        ):
             self._warned = True
             limit = f"{self.capacity} goals are known, no more are kept: observations met from now on are none"
-            warnings.warn(f"{limit}. To keep more, raise capacity, of the goal buffer.", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"{limit}. To keep more, raise capacity, of the goal buffer.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return ids
 
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """As :meth:`add`, without storing any; ``UNKNOWN`` where an observation is not a goal of this buffer."""
         return self._goal_ids[self.table.ids(self.check(observations, "observations"))]
 
-    def record(self, ids: NDArray[np.int64], rewards: NDArray[Any], ended: NDArray[np.bool_]) -> None:
+    def record(
+        self, ids: NDArray[np.int64], rewards: NDArray[Any], ended: NDArray[np.bool_]
+    ) -> None:
         """
         Count arrivals.
 
@@ -147,7 +177,9 @@ class GoalBuffer:
     def rewards(self) -> NDArray[np.float64]:
         """The mean reward on arriving at each goal, NaN where no arrival was recorded, shape ``(len(self),)``."""
         arrivals, sums, _ = self.labels[: len(self)].T
-        means: NDArray[np.float64] = np.divide(sums, arrivals, out=np.full(len(self), np.nan), where=arrivals > 0)
+        means: NDArray[np.float64] = np.divide(
+            sums, arrivals, out=np.full(len(self), np.nan), where=arrivals > 0
+        )
         return means
 
     def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -160,11 +192,15 @@ class GoalBuffer:
             raise ValueError("cannot sample from an empty goal buffer: add observations first")
         return rng.integers(len(self), size=check_count("n", n))
 
-    def sample_others(self, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    def sample_others(
+        self, current_ids: NDArray[np.int64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
         """As :meth:`sample_ids`, one for each environment. The current one is drawn only if no other goal can be."""
         avoid = (current_ids != UNKNOWN) & (len(self) > 1)
         ids: NDArray[np.int64] = rng.integers(len(self) - avoid, size=len(current_ids))
-        ids += avoid & (ids >= current_ids)  # a draw from one goal fewer, moved up past the current one
+        ids += avoid & (
+            ids >= current_ids
+        )  # a draw from one goal fewer, moved up past the current one
         return ids
 
     def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
@@ -175,9 +211,17 @@ class GoalBuffer:
         """The observations as an array. A ValueError if they do not fit the space, with ``axes`` more axes (None: any)."""
         array = np.asarray(observations)
         before = max(array.ndim - len(self.shape), 0)
-        if array.shape[before:] != self.shape or axes not in (None, before) or array.dtype != self.dtype:
-            expected = {0: self.shape, 1: f"(n, *{self.shape})", None: f"(*batch, *{self.shape})"}[axes]
-            raise ValueError(f"{name} must be {self.dtype} of shape {expected}, got {array.dtype} of {array.shape}")
+        if (
+            array.shape[before:] != self.shape
+            or axes not in (None, before)
+            or array.dtype != self.dtype
+        ):
+            expected = {0: self.shape, 1: f"(n, *{self.shape})", None: f"(*batch, *{self.shape})"}[
+                axes
+            ]
+            raise ValueError(
+                f"{name} must be {self.dtype} of shape {expected}, got {array.dtype} of {array.shape}"
+            )
         return array
 
     @property
@@ -204,7 +248,9 @@ class GoalBuffer:
         staged.replace(target)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], observation_space: spaces.Space[Any], capacity: int = 1) -> GoalBuffer:
+    def load(
+        cls, path: str | os.PathLike[str], observation_space: spaces.Space[Any], capacity: int = 1
+    ) -> GoalBuffer:
         """
         :return: the buffer that :meth:`save` wrote to a file, with its capacity or the one given, if that is greater. A
             ValueError if it is no such file, or its observations do not fit the space
@@ -242,7 +288,9 @@ class GoalBuffer:
         table = ObservationTable(self.observation_space, self.capacity + len(held_out))
         table.add(met)
         if len(table) != len(met) or len(numbers) > self.capacity:
-            raise CheckpointError(f"the state has {len(met)} goals, {len(table)} of them distinct, of at most {self.capacity}")
+            raise CheckpointError(
+                f"the state has {len(met)} goals, {len(table)} of them distinct, of at most {self.capacity}"
+            )
         known = self.table
         self._hold_out(held_out)
         vars(known).update(vars(table))  # in place, for those that use it
@@ -264,9 +312,13 @@ def check_goal_space(observation_space: spaces.Space[Any]) -> tuple[tuple[int, .
     reason = None
     if not isinstance(observation_space, GOAL_SPACES):
         reason = f"expected one of {', '.join(space.__name__ for space in GOAL_SPACES)}"
-    elif isinstance(observation_space, spaces.Box) and (observation_space.shape == () or 0 in observation_space.shape):
+    elif isinstance(observation_space, spaces.Box) and (
+        observation_space.shape == () or 0 in observation_space.shape
+    ):
         reason = "expected an array with elements"
-    elif isinstance(observation_space, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(observation_space.start != 0):
+    elif isinstance(observation_space, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(
+        observation_space.start != 0
+    ):
         reason = "expected values that start at 0"
     elif isinstance(observation_space, spaces.MultiDiscrete) and len(observation_space.shape) > 1:
         reason = "expected a MultiDiscrete of one axis"
@@ -287,5 +339,7 @@ def identical(left: NDArray[Any], right: NDArray[Any], dims: int) -> NDArray[np.
     :return: shape ``batch``
     """
     batch, size = left.shape[: left.ndim - dims], math.prod(left.shape[left.ndim - dims :])
-    ours, theirs = (np.ascontiguousarray(array).reshape(*batch, size).view(np.uint8) for array in (left, right))
+    ours, theirs = (
+        np.ascontiguousarray(array).reshape(*batch, size).view(np.uint8) for array in (left, right)
+    )
     return np.asarray((ours == theirs).all(axis=-1))

@@ -37,9 +37,14 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         assert self.env is not None, "a model without an environment cannot learn"
         return sum(tracker.n_moves for tracker in goal_trackers(self.env))
 
-    def _setup_learn(self, total_timesteps: float, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+    def _setup_learn(
+        self, total_timesteps: float, *args: Any, **kwargs: Any
+    ) -> tuple[int, BaseCallback]:
         total = int(check_number("total_timesteps", total_timesteps, "[1, inf)"))
-        if self._n_moves not in (None, self._moves):  # an evaluation, or an exception within a rollout
+        if self._n_moves not in (
+            None,
+            self._moves,
+        ):  # an evaluation, or an exception within a rollout
             self._last_obs = None  # so that SB3 resets
         return super()._setup_learn(total, *args, **kwargs)
 
@@ -61,7 +66,9 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         """As SB3's. An ``env`` without goals is wrapped as before. To learn on, load goals and transitions, or it unlearns."""
         if env is not None:
             kwargs["n_envs"] = env.num_envs if isinstance(env, VecEnv) else 1
-        model = super().load(path, None, device, custom_objects, print_system_info, force_reset, **kwargs)
+        model = super().load(
+            path, None, device, custom_objects, print_system_info, force_reset, **kwargs
+        )
         if env is not None:
             model.set_env(env, force_reset)
             if model.env is not None and model.seed is not None:
@@ -78,19 +85,25 @@ def goal_trackers(env: VecEnv) -> list[GoalTracker]:
     if isinstance(wrapper, VecGoalBufferWrapper):
         return [wrapper.goal_tracker]
     if not isinstance(env.unwrapped, DummyVecEnv) or not all(env.env_is_wrapped(GoalBufferWrapper)):
-        around = "a GoalBufferWrapper with the same goal_buffer around each environment of a DummyVecEnv"
+        around = (
+            "a GoalBufferWrapper with the same goal_buffer around each environment of a DummyVecEnv"
+        )
         advice = f"put a VecGoalBufferWrapper around the VecEnv, or {around}"
         raise ValueError(f"env has no goal buffer that can be shared: {advice}")
     trackers: list[GoalTracker] = env.get_attr("goal_tracker")
     if len({(id(one.goal_buffer), one.goal_reward, one.step_reward) for one in trackers}) > 1:
-        raise ValueError("the GoalBufferWrappers of env must be given the same goal_buffer, goal_reward and step_reward")
+        raise ValueError(
+            "the GoalBufferWrappers of env must be given the same goal_buffer, goal_reward and step_reward"
+        )
     return trackers
 
 
 def is_goal_wrapped(env: GymEnv) -> bool:
     """:return: whether ``env`` has a goal wrapper, or each of its environments has"""
     if isinstance(env, VecEnv):
-        return unwrap_vec_wrapper(env, VecGoalBufferWrapper) is not None or all(env.env_is_wrapped(GoalBufferWrapper))
+        return unwrap_vec_wrapper(env, VecGoalBufferWrapper) is not None or all(
+            env.env_is_wrapped(GoalBufferWrapper)
+        )
     return is_wrapped(env, GoalBufferWrapper)
 
 
@@ -103,13 +116,21 @@ def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None = None)
     :raises ValueError: if there are arguments, and it has a wrapper already
     """
     if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
-        raise TypeError(f"a Discrete action space that starts at 0 is needed, got {env.action_space}")
+        raise TypeError(
+            f"a Discrete action space that starts at 0 is needed, got {env.action_space}"
+        )
     settings = goal_wrapper_kwargs or {}
     if is_goal_wrapped(env):
         if settings:
-            raise ValueError(f"goal_wrapper_kwargs {sorted(settings)} given, but env pursues goals already")
+            raise ValueError(
+                f"goal_wrapper_kwargs {sorted(settings)} given, but env pursues goals already"
+            )
         return env
-    return VecGoalBufferWrapper(env, **settings) if isinstance(env, VecEnv) else GoalBufferWrapper(env, **settings)
+    return (
+        VecGoalBufferWrapper(env, **settings)
+        if isinstance(env, VecEnv)
+        else GoalBufferWrapper(env, **settings)
+    )
 
 
 def as_goal_vec_env(env: GymEnv, monitor_wrapper: bool = True) -> VecEnv:

@@ -19,7 +19,9 @@ class GoalSelector(ABC):
     """A rule for choosing behavior goals among the known goals. All methods but ``select`` may be left as they are."""
 
     @abstractmethod
-    def select(self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    def select(
+        self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
         """
         :param goal_buffer: the known goals, at least one
         :param current_ids: id of each environment's current observation, ``UNKNOWN`` if it is no goal, shape ``(n,)``
@@ -48,7 +50,9 @@ class GoalSelector(ABC):
 class UniformSelector(GoalSelector):
     """Every known goal with equal probability, except the current observation, which is chosen only if it is the only goal."""
 
-    def select(self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    def select(
+        self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
         return goal_buffer.sample_others(current_ids, rng)
 
 
@@ -71,11 +75,15 @@ class LearningProgressSelector(GoalSelector):
         self.forget()
 
     def forget(self) -> None:
-        self._errors: NDArray[np.float64] = np.zeros((0, 2 * self.m + 1))  # of each goal, the newest last
+        self._errors: NDArray[np.float64] = np.zeros(
+            (0, 2 * self.m + 1)
+        )  # of each goal, the newest last
 
     def observe_losses(self, ids: th.Tensor, losses: th.Tensor) -> None:
         goals, place = np.unique(ids.cpu().numpy(), return_inverse=True)
-        means = np.bincount(place, weights=losses.double().cpu().numpy()) / np.bincount(place)  # of goals drawn twice
+        means = np.bincount(place, weights=losses.double().cpu().numpy()) / np.bincount(
+            place
+        )  # of goals drawn twice
         known = goals != UNKNOWN
         errors = self._errors_of(int(goals[-1]) + 1)
         errors[goals[known]] = np.column_stack([errors[goals[known], 1:], means[known]])
@@ -84,7 +92,9 @@ class LearningProgressSelector(GoalSelector):
         """Those of all goals, to be changed in place, shape ``(n_goals, 2m + 1)``; NaN where none was measured."""
         n = len(self._errors)
         if n < n_goals:
-            self._errors = np.pad(self._errors, ((0, max(n_goals - n, n)), (0, 0)), constant_values=np.nan)
+            self._errors = np.pad(
+                self._errors, ((0, max(n_goals - n, n)), (0, 0)), constant_values=np.nan
+            )
         return self._errors[:n_goals]
 
     def progress(self, n_goals: int) -> NDArray[np.float64]:
@@ -103,7 +113,9 @@ class LearningProgressSelector(GoalSelector):
         weights = np.where(known, weights, weights[known].mean())
         return np.asarray(0.9 * weights / weights.sum() + 0.1 * uniform)
 
-    def select(self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    def select(
+        self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
         everywhere = self.probabilities(len(goal_buffer))
         ids = np.empty(len(current_ids), dtype=np.int64)
         for row, current in enumerate(current_ids.tolist()):

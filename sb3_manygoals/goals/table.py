@@ -23,7 +23,9 @@ class ObservationTable:
 
     def __init__(self, observation_space: spaces.Space[Any], capacity: int) -> None:
         self.observation_space, self.capacity = observation_space, capacity
-        self._rows: NDArray[Any] = np.empty((capacity, *(observation_space.shape or ())), dtype=observation_space.dtype)
+        self._rows: NDArray[Any] = np.empty(
+            (capacity, *(observation_space.shape or ())), dtype=observation_space.dtype
+        )
         self._bytes = _as_bytes(self._rows)
         self._numbers: dict[int | bytes, int] = {}
 
@@ -45,11 +47,15 @@ class ObservationTable:
         """The numbers of observations, ``UNKNOWN`` for those that are not in the table, shape ``(n,)``."""
         return self._look_up(observations, None, False)
 
-    def add(self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None = None) -> NDArray[np.int64]:
+    def add(
+        self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None = None
+    ) -> NDArray[np.int64]:
         """As :meth:`ids`, taking in what is new while there is room. To guess their numbers, shape ``(n,)``, saves time."""
         return self._look_up(observations, guess, True)
 
-    def _look_up(self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None, take_in: bool) -> NDArray[np.int64]:
+    def _look_up(
+        self, observations: NDArray[Any], guess: NDArray[np.integer[Any]] | None, take_in: bool
+    ) -> NDArray[np.int64]:
         array = np.ascontiguousarray(observations, dtype=self._rows.dtype)
         if len(array) <= _FEW:
             return np.array([self._number(row.tobytes(), take_in) for row in array], dtype=np.int64)
@@ -58,7 +64,9 @@ class ObservationTable:
         left = np.flatnonzero(numbers == UNKNOWN)
         rows = rows[left]
         keys = map(hash, rows.view(f"V{rows.shape[1]}")[:, 0].tolist())
-        numbers[left] = self._right(np.array([self._numbers.get(key, UNKNOWN) for key in keys], dtype=np.int64), rows)
+        numbers[left] = self._right(
+            np.array([self._numbers.get(key, UNKNOWN) for key in keys], dtype=np.int64), rows
+        )
         for row in np.flatnonzero(numbers == UNKNOWN).tolist():
             numbers[row] = self._number(array[row].tobytes(), take_in)
         return numbers
@@ -81,10 +89,16 @@ class ObservationTable:
         return number
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _table, (self.observation_space, self.capacity, self.observations)  # hashes differ between processes
+        return _table, (
+            self.observation_space,
+            self.capacity,
+            self.observations,
+        )  # hashes differ between processes
 
 
-def _table(observation_space: spaces.Space[Any], capacity: int, observations: NDArray[Any]) -> ObservationTable:
+def _table(
+    observation_space: spaces.Space[Any], capacity: int, observations: NDArray[Any]
+) -> ObservationTable:
     table = ObservationTable(observation_space, capacity)
     table.add(observations)
     return table

@@ -20,7 +20,9 @@ ResetWorlds = bool | Literal["auto"]
 _GOAL_STREAM = 2
 _BROAD = 0.1  # starts are broad if they are at least this share of the known observations, all equally likely,
 _NOT_ONE = 1.5  # and more than this: resets to a single start would keep an agent in a corridor from going on
-_RETURN_AFTER = 20  # goal episodes of full length after which a world is reset although its starts are narrow
+_RETURN_AFTER = (
+    20  # goal episodes of full length after which a world is reset although its starts are narrow
+)
 _MAX_WANDERING = 1_000  # random steps after which a world is given up that shows no observation that may be a goal
 
 
@@ -66,22 +68,31 @@ class GoalTracker:
         if reset_worlds not in (True, False, "auto"):
             raise ValueError(f'reset_worlds must be True, False or "auto", got {reset_worlds!r}')
         self.goal_reward, self.step_reward = check_rewards(goal_reward, step_reward)
-        for name, value, kind in (("goal_buffer", goal_buffer, GoalBuffer), ("selector", selector, GoalSelector)):
+        for name, value, kind in (
+            ("goal_buffer", goal_buffer, GoalBuffer),
+            ("selector", selector, GoalSelector),
+        ):
             if value is not None and not isinstance(value, kind):
                 raise TypeError(f"{name} must be a {kind.__name__} or None, got {value!r}")
         self.goal_buffer = GoalBuffer(observation_space) if goal_buffer is None else goal_buffer
         known = self.goal_buffer.observation_space
         if known != observation_space:
-            raise ValueError(f"goal_buffer is for observations of {known}, the environment has {observation_space}")
+            raise ValueError(
+                f"goal_buffer is for observations of {known}, the environment has {observation_space}"
+            )
         self.n_envs, self.reset_worlds, self.training = n_envs, reset_worlds, training
         self.selector = UniformSelector() if selector is None else selector
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
         self.starts = Starts()
         self.rng = np.random.default_rng()
-        self.desired_goals: NDArray[Any] = np.zeros((n_envs, *self.goal_buffer.shape), dtype=self.goal_buffer.dtype)
+        self.desired_goals: NDArray[Any] = np.zeros(
+            (n_envs, *self.goal_buffer.shape), dtype=self.goal_buffer.dtype
+        )
         self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
         self.steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
-        self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)  # since the world was reset
+        self.world_steps: NDArray[np.int64] = np.zeros(
+            n_envs, dtype=np.int64
+        )  # since the world was reset
         self.n_moves = 0  # steps and starts so far, for a learner to see whether it missed some
 
     def seed(self, seed: int | None) -> None:
@@ -98,7 +109,11 @@ class GoalTracker:
 
     def ids_of(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """The goals' ids, shape ``(n,)``; in training, what was not met before becomes a goal."""
-        return self.goal_buffer.add(observations) if self.training else self.goal_buffer.ids(observations)
+        return (
+            self.goal_buffer.add(observations)
+            if self.training
+            else self.goal_buffer.ids(observations)
+        )
 
     def take_goal(self, options: dict[str, Any]) -> NDArray[Any] | None:
         """Take ``"goal"`` out of the options of a reset. A ValueError if it is no observation."""
@@ -106,7 +121,10 @@ class GoalTracker:
         return None if goal is None else self.goal_buffer.check(goal, "options['goal']", axes=0)
 
     def reset(
-        self, observations: NDArray[Any], goals: Sequence[NDArray[Any] | None], move: Callable[[], NDArray[Any]]
+        self,
+        observations: NDArray[Any],
+        goals: Sequence[NDArray[Any] | None],
+        move: Callable[[], NDArray[Any]],
     ) -> NDArray[Any]:
         """
         Begin an episode in every environment. ``move`` makes a random step everywhere and returns the observations, while all
@@ -116,7 +134,9 @@ class GoalTracker:
         n_moves = 0
         while self.training and len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
             if n_moves == _MAX_WANDERING:
-                raise ValueError(f"the goal buffer is still empty after {n_moves} random steps: all they met is held out")
+                raise ValueError(
+                    f"the goal buffer is still empty after {n_moves} random steps: all they met is held out"
+                )
             observations = move()
             ids = self.ids_of(observations)
             n_moves += 1
@@ -141,7 +161,9 @@ class GoalTracker:
             ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
             goal = self.goal_buffer[ids]
         else:
-            raise ValueError("the goal buffer is empty: no observation that may be a goal has been met yet")
+            raise ValueError(
+                "the goal buffer is empty: no observation that may be a goal has been met yet"
+            )
         self.desired_goals[rows], self.desired_ids[rows], self.steps[rows] = goal, ids, 0
         begun = np.broadcast_to(anew, len(rows))
         self.starts.observe(current_ids[begun])
@@ -174,30 +196,58 @@ class GoalTracker:
         nameless = (ids == UNKNOWN) | (self.desired_ids == UNKNOWN)
         if nameless.any():
             desired = self.desired_goals[nameless]
-            reached[nameless] = identical(observations[nameless], desired, len(self.goal_buffer.shape))
+            reached[nameless] = identical(
+                observations[nameless], desired, len(self.goal_buffer.shape)
+            )
         terminated = reached | env_terminated
         truncated = (self.steps >= self.max_episode_steps) | env_truncated
-        columns = env_rewards, env_terminated, env_truncated, reached, self.steps, ids, self.desired_ids
+        columns = (
+            env_rewards,
+            env_terminated,
+            env_truncated,
+            reached,
+            self.steps,
+            ids,
+            self.desired_ids,
+        )
         lists = (column.tolist() for column in columns)
         # one by one: with thousands of environments this is most of a step, and update() takes twice as long
-        for info, reward, over, cut, success, n_steps, achieved, desired in zip(infos, *lists, strict=True):
+        for info, reward, over, cut, success, n_steps, achieved, desired in zip(
+            infos, *lists, strict=True
+        ):
             info["env_reward"], info["env_terminated"], info["env_truncated"] = reward, over, cut
             info["is_success"], info["goal_steps"] = success, n_steps
             info["achieved_goal_id"], info["desired_goal_id"] = achieved, desired
-        resets = (terminated | truncated) & ~(env_terminated | env_truncated) & bool(self.reset_worlds)
-        if self.reset_worlds == "auto" and resets.any() and not self.starts.are_broad(len(self.goal_buffer)):
+        resets = (
+            (terminated | truncated) & ~(env_terminated | env_truncated) & bool(self.reset_worlds)
+        )
+        if (
+            self.reset_worlds == "auto"
+            and resets.any()
+            and not self.starts.are_broad(len(self.goal_buffer))
+        ):
             resets &= self.world_steps >= _RETURN_AFTER * self.max_episode_steps
         return np.where(reached, self.goal_reward, self.step_reward), terminated, truncated, resets
 
     def own(self, observation: Any, what: str, row: int = 0) -> NDArray[Any]:
-        return guards.own_observation(observation, self.goal_buffer.shape, self.goal_buffer.dtype, what, self, row)
+        return guards.own_observation(
+            observation, self.goal_buffer.shape, self.goal_buffer.dtype, what, self, row
+        )
 
-    def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
+    def compute_reward(
+        self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any
+    ) -> Any:
         achieved = self.goal_buffer.check(achieved_goal, "achieved_goal", axes=None)
         desired = self.goal_buffer.check(desired_goal, "desired_goal", axes=None)
         if achieved.shape != desired.shape:
-            raise ValueError(f"achieved_goal and desired_goal must have one shape, got {achieved.shape} and {desired.shape}")
-        reward = np.where(identical(achieved, desired, len(self.goal_buffer.shape)), self.goal_reward, self.step_reward)
+            raise ValueError(
+                f"achieved_goal and desired_goal must have one shape, got {achieved.shape} and {desired.shape}"
+            )
+        reward = np.where(
+            identical(achieved, desired, len(self.goal_buffer.shape)),
+            self.goal_reward,
+            self.step_reward,
+        )
         return float(reward) if reward.ndim == 0 else reward.astype(np.float32)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
@@ -222,7 +272,11 @@ class GoalTracker:
     def _settings(self) -> dict[str, Any]:
         names = ("n_envs", "max_episode_steps", "goal_reward", "step_reward", "reset_worlds")
         goals = {"shape": self.goal_buffer.shape, "dtype": self.goal_buffer.dtype.str}
-        return {**{name: getattr(self, name) for name in names}, **goals, "selector": type(self.selector).__qualname__}
+        return {
+            **{name: getattr(self, name) for name in names},
+            **goals,
+            "selector": type(self.selector).__qualname__,
+        }
 
 
 _ARRAYS = ("desired_goals", "desired_ids", "steps", "world_steps")

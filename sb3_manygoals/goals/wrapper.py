@@ -27,10 +27,14 @@ GoalObs = dict[str, NDArray[Any]]
 def goal_observation_space(observation_space: spaces.Space[Any]) -> spaces.Dict:
     """The GoalEnv space: a space three times. A TypeError if its elements cannot be goals."""
     check_goal_space(observation_space)
-    return spaces.Dict({key: observation_space for key in ("observation", "achieved_goal", "desired_goal")})
+    return spaces.Dict(
+        {key: observation_space for key in ("observation", "achieved_goal", "desired_goal")}
+    )
 
 
-class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.RecordConstructorArgs):
+class GoalBufferWrapper(
+    gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.RecordConstructorArgs
+):
     """
     Pursue goals drawn from the observations met so far.
 
@@ -71,7 +75,9 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         super().__init__(env)
         self.observation_space = goal_observation_space(env.observation_space)  # type: ignore[assignment]
         self.goal_tracker = GoalTracker(env.observation_space, 1, goal_buffer, selector, **settings)
-        self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = None  # where a world stands that is not to be reset
+        self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = (
+            None  # where a world stands that is not to be reset
+        )
         self._monitored = is_wrapped(env, Monitor)  # so that SB3 waits for the returns of episodes
 
     @property
@@ -79,7 +85,9 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
         """The known goals."""
         return self.goal_tracker.goal_buffer
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[GoalObs, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[GoalObs, dict[str, Any]]:
         """The seed is also of the action space, and of goals: among the same known ones. A world not to be reset goes on."""
         tracker, going_on = self.goal_tracker, self._going_on
         self._going_on = None
@@ -96,40 +104,71 @@ class GoalBufferWrapper(gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.
 
             def move() -> NDArray[Any]:
                 nonlocal info
-                world_obs, _, terminated, truncated, info = self.env.step(_random_action(self.action_space, info))
+                world_obs, _, terminated, truncated, info = self.env.step(
+                    _random_action(self.action_space, info)
+                )
                 if terminated or truncated:
                     world_obs, info = self.env.reset()
                 return tracker.own(world_obs, "an observation")[None]
 
-            (observation,) = tracker.reset(tracker.own(world_obs, "a first observation")[None], [goal], move)
-        return _goal_obs(observation, tracker.desired_goals[0]), {**info, "desired_goal_id": int(tracker.desired_ids[0])}
+            (observation,) = tracker.reset(
+                tracker.own(world_obs, "a first observation")[None], [goal], move
+            )
+        return _goal_obs(observation, tracker.desired_goals[0]), {
+            **info,
+            "desired_goal_id": int(tracker.desired_ids[0]),
+        }
 
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
         """As the environment's, with the reward and the ends of the goal episode."""
         tracker = self.goal_tracker
         world_obs, env_reward, *env_ends, world_info = self.env.step(action)
-        observation = tracker.own(world_obs, "a terminal observation" if any(env_ends) else "an observation")
+        observation = tracker.own(
+            world_obs, "a terminal observation" if any(env_ends) else "an observation"
+        )
         info = dict(world_info)
-        env_rewards, (env_terminated, env_truncated) = np.array([env_reward], np.float64), np.array(env_ends, np.bool_)
-        outcome = tracker.step(observation[None], env_rewards, env_terminated[None], env_truncated[None], [info])
+        env_rewards, (env_terminated, env_truncated) = (
+            np.array([env_reward], np.float64),
+            np.array(env_ends, np.bool_),
+        )
+        outcome = tracker.step(
+            observation[None], env_rewards, env_terminated[None], env_truncated[None], [info]
+        )
         terminated, truncated, resets = (bool(column[0]) for column in outcome[1:])
         over = terminated or truncated
-        self._going_on = (observation.copy(), dict(world_info)) if over and not (any(env_ends) or resets) else None
+        self._going_on = (
+            (observation.copy(), dict(world_info))
+            if over and not (any(env_ends) or resets)
+            else None
+        )
         if "episode" in info:
             info["env_episode"] = info.pop("episode")
         if over and self._monitored:
             before = (info["goal_steps"] - 1) * tracker.step_reward
             info["episode"] = {"r": before + float(outcome[0][0]), "l": info["goal_steps"]}
-        return _goal_obs(observation, tracker.desired_goals[0]), float(outcome[0][0]), terminated, truncated, info
+        return (
+            _goal_obs(observation, tracker.desired_goals[0]),
+            float(outcome[0][0]),
+            terminated,
+            truncated,
+            info,
+        )
 
-    def compute_reward(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
+    def compute_reward(
+        self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any
+    ) -> Any:
         """The reward of a transition that led to ``achieved_goal``; float32 of shape ``(n,)`` for a batch."""
         return self.goal_tracker.compute_reward(achieved_goal, desired_goal, info)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: the goal episode; neither the environment's state nor the goal buffer"""
-        going_on = None if self._going_on is None else (self._going_on[0], plain_part(self._going_on[1]))
-        return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), "going_on": copy.deepcopy(going_on)}
+        going_on = (
+            None if self._going_on is None else (self._going_on[0], plain_part(self._going_on[1]))
+        )
+        return {
+            "goal_tracker": self.goal_tracker.get_checkpoint_state(),
+            "going_on": copy.deepcopy(going_on),
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """Raises a CheckpointError if the state is of goal episodes of other settings."""
@@ -158,7 +197,11 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     """
 
     def __init__(
-        self, venv: VecEnv, goal_buffer: GoalBuffer | None = None, selector: GoalSelector | None = None, **settings: Any
+        self,
+        venv: VecEnv,
+        goal_buffer: GoalBuffer | None = None,
+        selector: GoalSelector | None = None,
+        **settings: Any,
     ) -> None:
         if not can_reset_single_envs(venv):
             if settings.get("reset_worlds") is True:
@@ -170,7 +213,9 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             if settings.get("reset_worlds", "auto") == "auto":
                 settings["reset_worlds"] = False
         super().__init__(venv, observation_space=goal_observation_space(venv.observation_space))
-        self.goal_tracker = GoalTracker(venv.observation_space, venv.num_envs, goal_buffer, selector, **settings)
+        self.goal_tracker = GoalTracker(
+            venv.observation_space, venv.num_envs, goal_buffer, selector, **settings
+        )
         self._returns = np.zeros(venv.num_envs)
 
     @property
@@ -201,7 +246,9 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             actions = [_random_action(self.action_space, info) for info in self.reset_infos]
             venv_obs, _, dones, infos = self.venv.step(np.array(actions))
             starts = current_reset_infos(self.venv)
-            self.reset_infos = [starts[row] if dones[row] else info for row, info in enumerate(infos)]
+            self.reset_infos = [
+                starts[row] if dones[row] else info for row, info in enumerate(infos)
+            ]
             return self._checked(venv_obs, "an observation")
 
         observations = tracker.reset(observations, goals, move)
@@ -222,13 +269,21 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             final = observations.copy()
             starts = current_reset_infos(self.venv)
             for row in np.flatnonzero(env_dones).tolist():
-                final[row] = tracker.own(infos[row]["terminal_observation"], "a terminal observation", row)
+                final[row] = tracker.own(
+                    infos[row]["terminal_observation"], "a terminal observation", row
+                )
                 self.reset_infos[row] = starts[row]
                 # at a lost life of an Atari game the episode is only cut: play goes on, and every goal can still be reached
-                env_truncated[row] = bool(infos[row].get("TimeLimit.truncated") or infos[row].get("life_lost"))
+                env_truncated[row] = bool(
+                    infos[row].get("TimeLimit.truncated") or infos[row].get("life_lost")
+                )
         outcome = tracker.step(final, env_rewards, env_dones & ~env_truncated, env_truncated, infos)
         goal_rewards, terminated, truncated, resets = outcome
-        rewards, dones, anew = goal_rewards.astype(np.float32), terminated | truncated, env_dones | resets
+        rewards, dones, anew = (
+            goal_rewards.astype(np.float32),
+            terminated | truncated,
+            env_dones | resets,
+        )
         self._returns += rewards
         ended = np.flatnonzero(dones)
         for row in ended.tolist():
@@ -256,7 +311,11 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return _goal_obs(observations, tracker.desired_goals), rewards, dones, infos
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+        self,
+        method_name: str,
+        *method_args: Any,
+        indices: VecEnvIndices = None,
+        **method_kwargs: Any,
     ) -> list[Any]:
         """As SB3's. ``compute_reward``, which HerReplayBuffer calls, is answered here."""
         if method_name == "compute_reward":
@@ -289,5 +348,8 @@ def _random_action(space: spaces.Space[Any], info: dict[str, Any]) -> Any:
 
 
 def _goal_obs(shown: NDArray[Any], desired: NDArray[Any]) -> GoalObs:
-    shown, desired = shown[()], desired[()]  # of a Discrete space a number, not an array without axes
+    shown, desired = (
+        shown[()],
+        desired[()],
+    )  # of a Discrete space a number, not an array without axes
     return {"observation": shown, "achieved_goal": shown.copy(), "desired_goal": desired.copy()}

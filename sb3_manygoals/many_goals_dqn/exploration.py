@@ -12,7 +12,9 @@ _DISCOUNT = 0.99
 _SWEEPS = 20
 _TOLERANCE = 0.01
 _SOLVE_EVERY = 100  # transitions between value iterations with the bonus, and one more for every 500 that were met
-_COUNT_EVERY = 1_000  # transitions between two models of the replay memory, or 5% of those met if that is more
+_COUNT_EVERY = (
+    1_000  # transitions between two models of the replay memory, or 5% of those met if that is more
+)
 
 
 class CountBonus:
@@ -29,9 +31,13 @@ class CountBonus:
     def __init__(self, n_actions: int) -> None:
         self.n_actions = n_actions
         self.values: NDArray[np.float64] = np.zeros(0)
-        self.led: NDArray[np.float64] = np.zeros((0, n_actions))  # the second term of the equation, as last solved
+        self.led: NDArray[np.float64] = np.zeros(
+            (0, n_actions)
+        )  # the second term of the equation, as last solved
         self._model: ReplayModel | None = None
-        self._allowed: NDArray[np.bool_] = np.zeros((0, n_actions), np.bool_)  # by any mask met in a state; none: no mask met
+        self._allowed: NDArray[np.bool_] = np.zeros(
+            (0, n_actions), np.bool_
+        )  # by any mask met in a state; none: no mask met
         self._solved, self._modeled = 0, 0  # after so many transitions
 
     def refresh(self, replay: ManyGoalsReplayBuffer) -> None:
@@ -55,8 +61,12 @@ class CountBonus:
         values = np.full(n, largest / 2)
         values[: len(self.values)] = self.values
         for _ in range(_SWEEPS):
-            led = np.where(replay.tried[:n] > 0, values[:, None], largest)  # tried since the model was made: as if it led back
-            led[:n_modeled][modeled] = (self._model.on @ values[:n_modeled]).reshape(modeled.shape)[modeled]
+            led = np.where(
+                replay.tried[:n] > 0, values[:, None], largest
+            )  # tried since the model was made: as if it led back
+            led[:n_modeled][modeled] = (self._model.on @ values[:n_modeled]).reshape(modeled.shape)[
+                modeled
+            ]
             led *= _DISCOUNT
             better = (bonus + led).max(axis=1)
             change = np.abs(better - values).max(initial=0.0)
@@ -88,9 +98,17 @@ class CountBonus:
     def get_checkpoint_state(self) -> dict[str, Any]:
         model = None if self._model is None else self._model.get_checkpoint_state()
         at = self._solved, self._modeled
-        return {"values": self.values, "led": self.led, "model": model, "at": at, "allowed": self._allowed}
+        return {
+            "values": self.values,
+            "led": self.led,
+            "model": model,
+            "at": at,
+            "allowed": self._allowed,
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         self.values, self.led = state["values"], state["led"]
-        self._model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
+        self._model = (
+            None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
+        )
         (self._solved, self._modeled), self._allowed = state["at"], state["allowed"]

@@ -23,7 +23,12 @@ from sb3_manygoals.action_masks import next_action_masks, read_action_masks
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import GoalBuffer, GoalSelector
-from sb3_manygoals.goals.environments import GoalAlgorithm, goal_trackers, is_goal_wrapped, pursue_goals
+from sb3_manygoals.goals.environments import (
+    GoalAlgorithm,
+    goal_trackers,
+    is_goal_wrapped,
+    pursue_goals,
+)
 from sb3_manygoals.goals.wrapper import goal_observation_space
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -34,9 +39,23 @@ from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.vec_env import current_reset_infos
 
-_NOT_SAVED = ["batch_norm_stats", "batch_norm_stats_target", "goal_buffer", "goal_updates", "targets"]
+_NOT_SAVED = [
+    "batch_norm_stats",
+    "batch_norm_stats_target",
+    "goal_buffer",
+    "goal_updates",
+    "targets",
+]
 _NOT_SAVED += ["_loss", "_n_moves", "_selectors", "_trackers", "_reviewed"]
-_IN_CHECKPOINTS = ("goal_updates", "rng", "exploration_rate", "_loss", "_last_action_masks", "_exploring", "_reviewed")
+_IN_CHECKPOINTS = (
+    "goal_updates",
+    "rng",
+    "exploration_rate",
+    "_loss",
+    "_last_action_masks",
+    "_exploring",
+    "_reviewed",
+)
 # Shares of observations that were met before: below the first, planned targets are given up; from the second on, learning
 # begins with them; from the third on, bootstrapped ones are given up. In between they stay, so that they do not alternate.
 _GIVE_UP, _BEGIN, _GO_OVER = 0.05, 0.1, 0.2
@@ -55,7 +74,9 @@ class GoalDQN(GoalAlgorithm, DQN):
     target_kwargs: dict[str, Any] | None
     goal_buffer: GoalBuffer | None = None
     goal_wrapper_kwargs: dict[str, Any]
-    goal_rules: dict[str, Any] | None = None  # saved with the model, so that held-out observations stay held out
+    goal_rules: dict[str, Any] | None = (
+        None  # saved with the model, so that held-out observations stay held out
+    )
     goals_in_replay: bool
     action_masks: bool
     goal_updates: NDArray[np.int64]
@@ -68,21 +89,43 @@ class GoalDQN(GoalAlgorithm, DQN):
         replay_class, goals_in_replay = self.replay_buffer_class, self.goals_in_replay
         first, target_kwargs = self._first_target_class, self.target_kwargs or {}
         if not (isinstance(replay_class, type) and issubclass(replay_class, ManyGoalsReplayBuffer)):
-            raise TypeError(f"replay_buffer_class must be a ManyGoalsReplayBuffer, got {replay_class!r}")
+            raise TypeError(
+                f"replay_buffer_class must be a ManyGoalsReplayBuffer, got {replay_class!r}"
+            )
         if not (isinstance(first, type) and issubclass(first, Targets)):
-            raise TypeError(f"target_class must be TDTargets, PlannedTargets or another subclass of Targets, got {first!r}")
+            raise TypeError(
+                f"target_class must be TDTargets, PlannedTargets or another subclass of Targets, got {first!r}"
+            )
         if self.target_class is None and target_kwargs:
-            raise ValueError(f"target_kwargs {sorted(target_kwargs)} need a target_class: classes have different arguments")
+            raise ValueError(
+                f"target_kwargs {sorted(target_kwargs)} need a target_class: classes have different arguments"
+            )
         if goals_in_replay and issubclass(first, PlannedTargets):
-            raise ValueError("goals_in_replay: goals are forgotten, so PlannedTargets cannot plan for them, use TDTargets")
+            raise ValueError(
+                "goals_in_replay: goals are forgotten, so PlannedTargets cannot plan for them, use TDTargets"
+            )
         if goals_in_replay and target_kwargs.get("goal_sampling") == "behavior":
-            raise ValueError('goals_in_replay needs goal_sampling "uniform" or "batch", got "behavior"')
-        planned = self.target_class is not None and issubclass(first, PlannedTargets)  # so nothing is sampled
-        self.replay_buffer_kwargs = {"as_numbers": planned, **self.replay_buffer_kwargs, "action_masks": self.action_masks}
+            raise ValueError(
+                'goals_in_replay needs goal_sampling "uniform" or "batch", got "behavior"'
+            )
+        planned = self.target_class is not None and issubclass(
+            first, PlannedTargets
+        )  # so nothing is sampled
+        self.replay_buffer_kwargs = {
+            "as_numbers": planned,
+            **self.replay_buffer_kwargs,
+            "action_masks": self.action_masks,
+        }
         if self.env is not None:
             self._check_memory(self.env)
-        self._reviewed = (0, 0, 0)  # steps, observations and known ones among them, when targets were last chosen
-        self._exploring = np.ones(self.n_envs, dtype=np.bool_)  # whose goal episodes explore, for targets that act
+        self._reviewed = (
+            0,
+            0,
+            0,
+        )  # steps, observations and known ones among them, when targets were last chosen
+        self._exploring = np.ones(
+            self.n_envs, dtype=np.bool_
+        )  # whose goal episodes explore, for targets that act
         super()._setup_model()
         if self.env is not None:
             self._adopt_goals(self.env)
@@ -102,12 +145,23 @@ class GoalDQN(GoalAlgorithm, DQN):
     @property
     def _learner(self) -> Learner:
         assert self.goal_buffer is not None
-        return Learner(self.policy, self.replay_buffer, self.goal_buffer, self.gamma, self.goal_reward, self.step_reward)
+        return Learner(
+            self.policy,
+            self.replay_buffer,
+            self.goal_buffer,
+            self.gamma,
+            self.goal_reward,
+            self.step_reward,
+        )
 
     def _review_targets(self) -> None:
         """Choose targets, if the user did not, by the share of observations that recur; again when steps have doubled."""
         steps, n_before, recurred_before = self._reviewed
-        if self.target_class is not None or self.goals_in_replay or steps <= self.num_timesteps < 2 * steps:
+        if (
+            self.target_class is not None
+            or self.goals_in_replay
+            or steps <= self.num_timesteps < 2 * steps
+        ):
             return
         assert self.goal_buffer is not None
         n, recurred = self.goal_buffer.n_added, self.goal_buffer.n_recurred
@@ -124,38 +178,63 @@ class GoalDQN(GoalAlgorithm, DQN):
             self._make_targets(PlannedTargets if plan else TDTargets)
             if self._n_updates == 0:
                 self.policy.shift_values(self.targets.initial_value - before)
-            self.policy.q_net_target.load_state_dict(self.policy.q_net.state_dict())  # plans do not update it
+            self.policy.q_net_target.load_state_dict(
+                self.policy.q_net.state_dict()
+            )  # plans do not update it
         if plan != planned or steps == 0:
-            how = "planned in the replay memory (PlannedTargets)" if plan else "bootstrapped by a target network (TDTargets)"
+            how = (
+                "planned in the replay memory (PlannedTargets)"
+                if plan
+                else "bootstrapped by a target network (TDTargets)"
+            )
             self.logger.info(f"{share:.0%} of the observations were met before: values are {how}")
             if not plan:
                 what = f"only {share:.0%} of the observations were met before"
-                warnings.warn(f"{what}: goals that are never met again are not reached, see the guide", stacklevel=2)
+                warnings.warn(
+                    f"{what}: goals that are never met again are not reached, see the guide",
+                    stacklevel=2,
+                )
 
     def _check_memory(self, env: VecEnv) -> None:
         assert self.replay_buffer_class is not None
         needed = self.replay_buffer_class.memory_needed(  # type: ignore[attr-defined]
-            self.buffer_size, self.observation_space, self.action_space, self.n_envs, **self.replay_buffer_kwargs
+            self.buffer_size,
+            self.observation_space,
+            self.action_space,
+            self.n_envs,
+            **self.replay_buffer_kwargs,
         )
         if self.replay_buffer is not None:  # the filled part is taken already
             room = self.replay_buffer.buffer_size - self.replay_buffer.size()
-            needed = {name: size // self.replay_buffer.buffer_size * room for name, size in needed.items()}
-        goal_buffer = goal_trackers(env)[0].goal_buffer if self.goal_buffer is None else self.goal_buffer
+            needed = {
+                name: size // self.replay_buffer.buffer_size * room for name, size in needed.items()
+            }
+        goal_buffer = (
+            goal_trackers(env)[0].goal_buffer if self.goal_buffer is None else self.goal_buffer
+        )
         advice = f"choose a smaller buffer_size than {self.buffer_size}, or a goal buffer of smaller capacity"
         if not self.replay_buffer_kwargs["as_numbers"]:
-            advice += "; where observations recur, target_class=PlannedTargets keeps each of them once"
-        check_memory("the replay memory and the goals", {**needed, **goal_buffer.memory_to_come}, advice)
+            advice += (
+                "; where observations recur, target_class=PlannedTargets keeps each of them once"
+            )
+        check_memory(
+            "the replay memory and the goals", {**needed, **goal_buffer.memory_to_come}, advice
+        )
 
     def _adopt_goals(self, env: VecEnv) -> None:
         """Take over goal buffer and rewards from the goal wrappers of the environment."""
         if unwrap_vec_normalize(env) is not None:
-            raise ValueError("VecNormalize is not supported: a goal is one exact observation, and normalization drifts")
+            raise ValueError(
+                "VecNormalize is not supported: a goal is one exact observation, and normalization drifts"
+            )
         trackers = goal_trackers(env)
         goal_space = trackers[0].goal_buffer.observation_space
         if env.observation_space != goal_observation_space(goal_space):
             differ = f"goals are of {goal_space}, the environment shows {env.observation_space}"
             advice = "Put such wrappers below the goal wrapper"
-            raise ValueError(f"a wrapper around the goal wrapper changes observations: {differ}. {advice}")
+            raise ValueError(
+                f"a wrapper around the goal wrapper changes observations: {differ}. {advice}"
+            )
         if self.goals_in_replay:
             self.goal_buffer = replay_goals(trackers, self.goal_buffer, self.replay_buffer)
         elif self.goal_buffer is None:
@@ -166,7 +245,10 @@ class GoalDQN(GoalAlgorithm, DQN):
         for tracker in trackers:
             tracker.adopt(self.goal_buffer)  # to which the ids in the replay memory refer
         self._n_moves = None
-        self._trackers, self._selectors = trackers, list({id(each.selector): each.selector for each in trackers}.values())
+        self._trackers, self._selectors = (
+            trackers,
+            list({id(each.selector): each.selector for each in trackers}.values()),
+        )
         self.goal_reward, self.step_reward = trackers[0].goal_reward, trackers[0].step_reward
         now = getattr(self, "targets", None)
         if now is None or now.learner != self._learner:
@@ -186,7 +268,11 @@ class GoalDQN(GoalAlgorithm, DQN):
         :raises ValueError: if it comes with another goal buffer that is not empty
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
-        known, space, rules = self.goal_buffer, self.observation_space["observation"], self.goal_rules
+        known, space, rules = (
+            self.goal_buffer,
+            self.observation_space["observation"],
+            self.goal_rules,
+        )
         given = is_goal_wrapped(env) or "goal_buffer" in self.goal_wrapper_kwargs
         if not is_goal_wrapped(env):
             settings = copy.deepcopy(self.goal_wrapper_kwargs)
@@ -201,11 +287,15 @@ class GoalDQN(GoalAlgorithm, DQN):
         tracker = goal_trackers(env)[0]
         theirs, rewards = tracker.goal_buffer, (tracker.goal_reward, tracker.step_reward)
         if self._n_updates and rewards != (ours := (self.goal_reward, self.step_reward)):
-            raise ValueError(f"env's goal wrapper must have the model's goal_reward and step_reward, {ours}, got {rewards}")
+            raise ValueError(
+                f"env's goal wrapper must have the model's goal_reward and step_reward, {ours}, got {rewards}"
+            )
         told = len(theirs) > 0 or theirs.has_held_out
         if known is None and rules is not None and told:
             theirs.check_held_out(rules["held_out"])
-        if known is None and rules is not None and not told and not self.goals_in_replay:  # it was loaded
+        if (
+            known is None and rules is not None and not told and not self.goals_in_replay
+        ):  # it was loaded
             capacity = max(rules["capacity"], theirs.capacity if given else 0)
             self.goal_buffer = GoalBuffer(space, **{**rules, "capacity": capacity})
         if self.goal_buffer is not None and theirs is not self.goal_buffer and told:
@@ -220,15 +310,27 @@ class GoalDQN(GoalAlgorithm, DQN):
         before = self._last_obs
         prepared = super()._setup_learn(*args, **kwargs)
         rollout = cast("TrainFreq", self.train_freq).frequency * self.n_envs
-        first = self.learning_starts if self.lr_schedule(0.0) else self.learning_starts // rollout * rollout + rollout
+        first = (
+            self.learning_starts
+            if self.lr_schedule(0.0)
+            else self.learning_starts // rollout * rollout + rollout
+        )
         if self._n_updates == 0 and self._total_timesteps <= first:
             what = f"learning_starts={self.learning_starts} random steps, in rollouts of {rollout}, come before an update"
-            warnings.warn(f"{what}, and training ends after {self._total_timesteps}: nothing is learned", stacklevel=5)
+            warnings.warn(
+                f"{what}, and training ends after {self._total_timesteps}: nothing is learned",
+                stacklevel=5,
+            )
         if self._n_updates and self.replay_buffer.size() == 0:
-            warnings.warn("the model was trained, its replay memory is empty: load_replay_buffer or it unlearns", stacklevel=5)
+            warnings.warn(
+                "the model was trained, its replay memory is empty: load_replay_buffer or it unlearns",
+                stacklevel=5,
+            )
         assert self.env is not None
         if self.action_masks and (self._last_obs is not before or self._last_action_masks is None):
-            self._last_action_masks = read_action_masks(current_reset_infos(self.env), int(self.action_space.n))
+            self._last_action_masks = read_action_masks(
+                current_reset_infos(self.env), int(self.action_space.n)
+            )
         return prepared
 
     def _store_transition(self, *args: Any) -> None:
@@ -239,7 +341,9 @@ class GoalDQN(GoalAlgorithm, DQN):
             self._exploring[dones] = self.rng.random(int(dones.sum())) < self.exploration_rate
         if self.action_masks:
             assert self.env is not None
-            self._last_action_masks = next_action_masks(self.env, int(self.action_space.n), infos, dones)
+            self._last_action_masks = next_action_masks(
+                self.env, int(self.action_space.n), infos, dones
+            )
 
     @property
     def _moves(self) -> int:
@@ -247,8 +351,15 @@ class GoalDQN(GoalAlgorithm, DQN):
 
     def get_parameters(self) -> dict[str, dict[str, Any]]:
         found = super().get_parameters()
-        if isinstance(getattr(self, "targets", None), PlannedTargets):  # plans do not update it, whoever loads may bootstrap
-            found["policy"].update({f"q_net_target.{name}": value for name, value in self.policy.q_net.state_dict().items()})
+        if isinstance(
+            getattr(self, "targets", None), PlannedTargets
+        ):  # plans do not update it, whoever loads may bootstrap
+            found["policy"].update(
+                {
+                    f"q_net_target.{name}": value
+                    for name, value in self.policy.q_net.state_dict().items()
+                }
+            )
         return found
 
     def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
@@ -262,7 +373,9 @@ class GoalDQN(GoalAlgorithm, DQN):
         in the replay memory.
         """
         if self.goals_in_replay:
-            raise TypeError("the goals of this model are in its replay memory: use load_replay_buffer")
+            raise TypeError(
+                "the goals of this model are in its replay memory: use load_replay_buffer"
+            )
         least = 1 if self.goal_buffer is None else self.goal_buffer.capacity
         self.goal_buffer = GoalBuffer.load(path, self.observation_space["observation"], least)
         self.goal_rules = self.goal_buffer.rules
@@ -271,7 +384,9 @@ class GoalDQN(GoalAlgorithm, DQN):
         if self.env is not None:
             self._adopt_goals(self.env)
 
-    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
+    def load_replay_buffer(
+        self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True
+    ) -> None:
         """
         Replace the transitions by those written by ``save_replay_buffer``; their next observations become known goals. A
         ValueError if the model that wrote them had another ``n_envs``, ``action_masks`` or observation space;
@@ -280,11 +395,21 @@ class GoalDQN(GoalAlgorithm, DQN):
         before = self.replay_buffer
         super().load_replay_buffer(path, truncate_last_traj)
         new, space = self.replay_buffer, self.observation_space["observation"]
-        found = {"n_envs": new.n_envs, "action_masks": new.next_action_masks is not None, "space": new.observation_space}
-        if found != (own := {"n_envs": self.n_envs, "action_masks": self.action_masks, "space": space}):
+        found = {
+            "n_envs": new.n_envs,
+            "action_masks": new.next_action_masks is not None,
+            "space": new.observation_space,
+        }
+        if found != (
+            own := {"n_envs": self.n_envs, "action_masks": self.action_masks, "space": space}
+        ):
             self.replay_buffer = before
-            raise ValueError(f"the replay memory was saved by a model with {found}, this one has {own}")
-        assert self.goal_buffer is not None, "no goals yet: give the model its environment first, load(path, env)"
+            raise ValueError(
+                f"the replay memory was saved by a model with {found}, this one has {own}"
+            )
+        assert self.goal_buffer is not None, (
+            "no goals yet: give the model its environment first, load(path, env)"
+        )
         if isinstance(self.goal_buffer, ReplayGoals):
             self.goal_buffer.replay_buffer = self.replay_buffer
         self.replay_buffer.identify(self.goal_buffer)
@@ -294,7 +419,11 @@ class GoalDQN(GoalAlgorithm, DQN):
             self._adopt_goals(self.env)
 
     def task_policy(
-        self, reward: Reward | None = None, *, gamma: float | None = None, planned: bool | None = None
+        self,
+        reward: Reward | None = None,
+        *,
+        gamma: float | None = None,
+        planned: bool | None = None,
     ) -> TaskPolicy:
         """
         A policy for a task, made of the network as it is now; observations are those of the environment without goals.
@@ -315,18 +444,30 @@ class GoalDQN(GoalAlgorithm, DQN):
         :raises ValueError: if no known observation is rewarded, an argument is out of its range, or there is no plan
         """
         if self.goals_in_replay:
-            raise TypeError("the goals of this model are in its replay memory, and are forgotten: their rewards are not known")
+            raise TypeError(
+                "the goals of this model are in its replay memory, and are forgotten: their rewards are not known"
+            )
         if self.goal_buffer is None:
-            raise ValueError("no reward is known: the model has no goals. Call set_env and load_goal_buffer")
+            raise ValueError(
+                "no reward is known: the model has no goals. Call set_env and load_goal_buffer"
+            )
         net = self.q_net if self.policy.q_net_ema is None else self.policy.q_net_ema
         values = self.gamma, self.goal_reward, self.step_reward
         targets = getattr(self, "targets", None)
         memory = None
-        if planned is not False and isinstance(targets, PlannedTargets) and self.replay_buffer.n_tried:
+        if (
+            planned is not False
+            and isinstance(targets, PlannedTargets)
+            and self.replay_buffer.n_tried
+        ):
             memory = self.replay_buffer, targets.sweeps == 0
         if planned and memory is None:
-            raise ValueError("planned=True needs PlannedTargets and transitions in the replay memory, see load_replay_buffer")
-        return make_task_policy(net, self.goal_buffer, self.action_space, values, reward, gamma, memory)
+            raise ValueError(
+                "planned=True needs PlannedTargets and transitions in the replay memory, see load_replay_buffer"
+            )
+        return make_task_policy(
+            net, self.goal_buffer, self.action_space, values, reward, gamma, memory
+        )
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree of all but environments and global generators; arrays are its own, so write it at once"""
@@ -335,7 +476,10 @@ class GoalDQN(GoalAlgorithm, DQN):
             "algorithm": get_algorithm_state(self),
             "replay_buffer": self.replay_buffer.get_checkpoint_state(),
             "goal_buffer": self.goal_buffer.get_checkpoint_state(),
-            "targets": {"class": type(self.targets).__name__, "state": self.targets.get_checkpoint_state()},
+            "targets": {
+                "class": type(self.targets).__name__,
+                "state": self.targets.get_checkpoint_state(),
+            },
             "attributes": {name: getattr(self, name) for name in _IN_CHECKPOINTS},
         }
 
@@ -348,7 +492,9 @@ class GoalDQN(GoalAlgorithm, DQN):
         if saved != now:
             chosen = {kind.__name__: kind for kind in (PlannedTargets, TDTargets)}.get(saved)
             if self.target_class is not None or chosen is None:
-                raise CheckpointError(f"the checkpoint is of a learner with target_class {saved}, got {now}")
+                raise CheckpointError(
+                    f"the checkpoint is of a learner with target_class {saved}, got {now}"
+                )
             self._make_targets(chosen)
         self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
         self.replay_buffer.set_checkpoint_state(state["replay_buffer"])

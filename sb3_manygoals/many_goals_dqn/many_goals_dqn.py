@@ -71,7 +71,13 @@ LARGE: dict[str, Any] = {
     "batch_size": 256,
     "goal_batch_size": 16,
     "target_class": PlannedTargets,
-    "target_kwargs": {"sweeps": 0, "max_plan_bytes": 6_500_000_000, "fresh_goals": 0.3, "near_floor": 0.1, "best_weight": 1e4},
+    "target_kwargs": {
+        "sweeps": 0,
+        "max_plan_bytes": 6_500_000_000,
+        "fresh_goals": 0.3,
+        "near_floor": 0.1,
+        "best_weight": 1e4,
+    },
 }
 """
 Settings for a world of 190,800 observations and ``learn(32_250_000)``: some 150 random steps an observation, then an update
@@ -123,7 +129,10 @@ class ManyGoalsDQN(GoalDQN):
     """
 
     stream = 3
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": CnnPolicy, "MlpPolicy": MlpPolicy}
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "CnnPolicy": CnnPolicy,
+        "MlpPolicy": MlpPolicy,
+    }
 
     def __init__(
         self,
@@ -156,18 +165,26 @@ class ManyGoalsDQN(GoalDQN):
     ) -> None:
         if isinstance(policy, str):
             if policy not in self.policy_aliases:
-                raise ValueError(f"policy must be one of {', '.join(self.policy_aliases)}, got {policy!r}")
+                raise ValueError(
+                    f"policy must be one of {', '.join(self.policy_aliases)}, got {policy!r}"
+                )
             # by class: SB3 refuses these names for Dict observations
             policy = self.policy_aliases[policy]  # type: ignore[assignment]
         if isinstance(env, str):
             env = gym.make(env)
         if env is not None and not isinstance(env, (gym.Env, VecEnv)):
-            raise TypeError(f"env must be a Gymnasium environment, its id, or an SB3 VecEnv, got {env!r}")
+            raise TypeError(
+                f"env must be a Gymnasium environment, its id, or an SB3 VecEnv, got {env!r}"
+            )
         if env is None and _init_setup_model:
-            raise ValueError("env is needed to build a model; to load one without, use ManyGoalsDQN.load(path)")
+            raise ValueError(
+                "env is needed to build a model; to load one without, use ManyGoalsDQN.load(path)"
+            )
         if env is not None:
             if goals_in_replay and "goal_buffer" in (goal_wrapper_kwargs or {}):
-                raise ValueError("goals_in_replay: the goals are in the replay memory, goal_buffer must not be given")
+                raise ValueError(
+                    "goals_in_replay: the goals are in the replay memory, goal_buffer must not be given"
+                )
             env = self._pursue(env, goal_wrapper_kwargs or {}, goals_in_replay)
             if (selector := (goal_wrapper_kwargs or {}).get("selector")) is not None:
                 selector.forget()  # what another learner told it
@@ -179,7 +196,9 @@ class ManyGoalsDQN(GoalDQN):
             check_count("learning_starts", learning_starts, 0, floats=True),
             check_count("batch_size", batch_size, floats=True),
             gamma=gamma,
-            replay_buffer_class=ManyGoalsReplayBuffer if replay_buffer_class is None else replay_buffer_class,
+            replay_buffer_class=ManyGoalsReplayBuffer
+            if replay_buffer_class is None
+            else replay_buffer_class,
             replay_buffer_kwargs=replay_buffer_kwargs,
             exploration_fraction=exploration_fraction,
             exploration_initial_eps=exploration_initial_eps,
@@ -196,7 +215,11 @@ class ManyGoalsDQN(GoalDQN):
         self.updates_per_step = updates_per_step
         self.target_class, self.target_kwargs = target_class, target_kwargs
         # to be saved with the model, so without the buffer, and with a selector that has not learned yet
-        settings = {name: value for name, value in (goal_wrapper_kwargs or {}).items() if name != "goal_buffer"}
+        settings = {
+            name: value
+            for name, value in (goal_wrapper_kwargs or {}).items()
+            if name != "goal_buffer"
+        }
         self.goal_wrapper_kwargs = copy.deepcopy(settings)
         self.goals_in_replay, self.action_masks = goals_in_replay, action_masks
         self.goal_updates = np.zeros(0, dtype=np.int64)
@@ -223,7 +246,9 @@ class ManyGoalsDQN(GoalDQN):
         self.policy.set_training_mode(True)
         learning = max(1.0 - self.learning_starts / max(self._total_timesteps, 1), 1e-9)
         progress = min(self._current_progress_remaining / learning, 1.0)
-        update_learning_rate(self.policy.optimizer, self.lr_schedule(max(progress, 0.0)))  # the last rollout may go beyond
+        update_learning_rate(
+            self.policy.optimizer, self.lr_schedule(max(progress, 0.0))
+        )  # the last rollout may go beyond
         if self._n_updates == 0 and self.policy.standardize:
             goals = self.targets.learner.goal_buffer.observations
             most = min(10_000, max(1, _MOST_TO_FIT // goals[0].size))
@@ -263,8 +288,12 @@ class ManyGoalsDQN(GoalDQN):
             actions: NDArray[Any] = drawn if masks is None else random_allowed(masks, self.rng)
             return actions, actions
         goal_ids = np.concatenate([tracker.desired_ids for tracker in self._trackers])
-        planned = self.targets.act(self._last_obs["observation"], goal_ids, self._exploring, self.rng, masks)
-        actions = self.predict(self._last_obs, action_masks=masks)[0] if planned is None else planned
+        planned = self.targets.act(
+            self._last_obs["observation"], goal_ids, self._exploring, self.rng, masks
+        )
+        actions = (
+            self.predict(self._last_obs, action_masks=masks)[0] if planned is None else planned
+        )
         return actions, actions
 
     def predict(
@@ -284,22 +313,37 @@ class ManyGoalsDQN(GoalDQN):
         :return: actions, int64, of shape () or (n,), and ``state``, which is not used, as ``episode_start``
         :raises ValueError: if ``observation`` is not such a dict, or masks do not fit it or allow no action
         """
-        if not isinstance(observation, dict) or not {"observation", "desired_goal"} <= observation.keys():
+        if (
+            not isinstance(observation, dict)
+            or not {"observation", "desired_goal"} <= observation.keys()
+        ):
             got = list(observation) if isinstance(observation, dict) else type(observation).__name__
             wrap = "wrap the environment, GoalBufferWrapper(env, model.goal_buffer); for rewards use model.task_policy()"
-            raise ValueError(f'observation must be a dict with "observation" and "desired_goal", got {got}: {wrap}')
+            raise ValueError(
+                f'observation must be a dict with "observation" and "desired_goal", got {got}: {wrap}'
+            )
         goal_obs = {key: np.asarray(observation[key]) for key in ("observation", "desired_goal")}
         shapes = [array.shape for array in goal_obs.values()]
         if shapes[0] != shapes[1]:
-            raise ValueError(f"observation and desired_goal must have one shape, got {shapes[0]} and {shapes[1]}")
+            raise ValueError(
+                f"observation and desired_goal must have one shape, got {shapes[0]} and {shapes[1]}"
+            )
         tensors, vectorized = self.policy.obs_to_tensor(goal_obs)
         assert isinstance(tensors, dict)
         n = len(tensors["observation"])
-        masks = None if action_masks is None else check_action_masks(action_masks, n, int(self.action_space.n))
+        masks = (
+            None
+            if action_masks is None
+            else check_action_masks(action_masks, n, int(self.action_space.n))
+        )
         explore, actions = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
         if not deterministic:
             explore = self.rng.random(n) < self.exploration_rate
-            actions = self.rng.integers(int(self.action_space.n), size=n) if masks is None else random_allowed(masks, self.rng)
+            actions = (
+                self.rng.integers(int(self.action_space.n), size=n)
+                if masks is None
+                else random_allowed(masks, self.rng)
+            )
         if not explore.all():
             self.policy.set_training_mode(False)
             with th.no_grad():
@@ -338,13 +382,20 @@ class ManyGoalsDQN(GoalDQN):
         """
         total: Any = total_timesteps  # which _setup_learn makes an integer
         try:
-            return super().learn(total, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+            return super().learn(
+                total, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
+            )
         except guards.Fault as fault:
             assert self.env is not None
             sources = [id(tracker) for tracker in self._trackers]
             if fault.source in sources:
-                fault.index += sources.index(fault.source)  # of GoalBufferWrappers, each of which knows of one environment
-            if fault.source in (*sources, id(self.env.unwrapped)):  # and not of a callback's environments
+                fault.index += sources.index(
+                    fault.source
+                )  # of GoalBufferWrappers, each of which knows of one environment
+            if fault.source in (
+                *sources,
+                id(self.env.unwrapped),
+            ):  # and not of a callback's environments
                 fault.num_timesteps = self.num_timesteps
             raise
 

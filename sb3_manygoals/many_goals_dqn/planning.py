@@ -13,7 +13,9 @@ from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.memory import check_memory
 
-_BLOCK = 32  # goals planned together: their values of some thousand states fit into a processor's cache
+_BLOCK = (
+    32  # goals planned together: their values of some thousand states fit into a processor's cache
+)
 _CHECK_EVERY = 4  # sweeps
 _TOLERANCE = 1e-3  # of the cost of a step: value iteration stops once no value changes by more
 _DRAW_STREAM = 4
@@ -42,7 +44,9 @@ class ReplayModel:
         self.on, self.ends = on, ends
         self.n_states = on.shape[1]
         self.n_actions = on.shape[0] // max(self.n_states, 1)
-        self.tried = (np.diff(on.indptr) + np.diff(ends.indptr) > 0).reshape(self.n_states, self.n_actions)
+        self.tried = (np.diff(on.indptr) + np.diff(ends.indptr) > 0).reshape(
+            self.n_states, self.n_actions
+        )
         self.left = np.flatnonzero(self.tried.any(axis=1))
         """The states in which an action was tried."""
 
@@ -54,7 +58,9 @@ class ReplayModel:
         states, actions, next_states, ended = outcomes.T
         # the same next state with and without an end are two outcomes
         place = states * n_actions + actions, next_states + n_states * ended
-        led = csr_array((counts.astype(np.float32), place), shape=(n_states * n_actions, 2 * n_states))
+        led = csr_array(
+            (counts.astype(np.float32), place), shape=(n_states * n_actions, 2 * n_states)
+        )
         lengths = np.diff(led.indptr)
         first, lengths = led.indptr[:-1][lengths > 0], lengths[lengths > 0]
         if len(first):
@@ -88,11 +94,18 @@ class ReplayModel:
     def likeliest(self) -> ReplayModel:
         """The model in which each action always has its most frequent outcome."""
         led = hstack([self.on, self.ends], format="csr")
-        order, rows = np.argsort(led.data, kind="stable"), np.repeat(np.arange(led.shape[0]), np.diff(led.indptr))
+        order, rows = (
+            np.argsort(led.data, kind="stable"),
+            np.repeat(np.arange(led.shape[0]), np.diff(led.indptr)),
+        )
         column = np.full(led.shape[0], -1)
-        column[rows[order]] = led.indices[order]  # the last one that is written is the most frequent
+        column[rows[order]] = led.indices[
+            order
+        ]  # the last one that is written is the most frequent
         rows = np.flatnonzero(column >= 0)
-        led = csr_array((np.ones(len(rows), dtype=np.float32), (rows, column[rows])), shape=led.shape)
+        led = csr_array(
+            (np.ones(len(rows), dtype=np.float32), (rows, column[rows])), shape=led.shape
+        )
         return ReplayModel(led[:, : self.n_states], led[:, self.n_states :])
 
     def arrivals(self) -> csr_array:
@@ -105,7 +118,9 @@ class ReplayModel:
         for edges in (led.on, led.on + led.ends)[: 1 + (led.ends.nnz > 0)]:
             edges = edges.tocoo()
             place = edges.col, edges.row // self.n_actions
-            found.append(csr_array((np.ones(len(edges.col)), place), shape=(self.n_states, self.n_states)))
+            found.append(
+                csr_array((np.ones(len(edges.col)), place), shape=(self.n_states, self.n_states))
+            )
         together = vstack(found, format="csr")
         together.resize((together.shape[0],) * 2)
         return together
@@ -116,7 +131,9 @@ class ReplayModel:
 
     @classmethod
     def from_checkpoint_state(cls, state: dict[str, Any]) -> ReplayModel:
-        return cls(*(csr_array(tuple(state[name]), shape=state["shape"]) for name in ("on", "ends")))
+        return cls(
+            *(csr_array(tuple(state[name]), shape=state["shape"]) for name in ("on", "ends"))
+        )
 
 
 class ReplayPlan:
@@ -137,12 +154,25 @@ class ReplayPlan:
     """
 
     def __init__(
-        self, gamma: float, goal_reward: float, step_reward: float, sweeps: int = 100, max_bytes: float = np.inf
+        self,
+        gamma: float,
+        goal_reward: float,
+        step_reward: float,
+        sweeps: int = 100,
+        max_bytes: float = np.inf,
     ) -> None:
         self.gamma, self.goal_reward, self.step_reward = gamma, goal_reward, step_reward
-        self.sweeps, self.max_bytes, self.unreachable_value = sweeps, max_bytes, step_reward / (1.0 - gamma)
-        self.step_cost = (1.0 - gamma) * goal_reward - step_reward  # by which one step more lowers a value near the goal
-        self.horizon = self.unreachable_value + (goal_reward - self.unreachable_value) * np.exp(-3.0)
+        self.sweeps, self.max_bytes, self.unreachable_value = (
+            sweeps,
+            max_bytes,
+            step_reward / (1.0 - gamma),
+        )
+        self.step_cost = (
+            1.0 - gamma
+        ) * goal_reward - step_reward  # by which one step more lowers a value near the goal
+        self.horizon = self.unreachable_value + (goal_reward - self.unreachable_value) * np.exp(
+            -3.0
+        )
         """Of a goal 3 / (1 - gamma) steps away, or reached at once with probability 0.05. Values below count as unknown."""
         self.goal_ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         """The goals that are planned."""
@@ -153,7 +183,10 @@ class ReplayPlan:
         # of all goals known at the last refresh: their states, and their columns in the values, -1 if they are not planned
         self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._columns: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._n_drawn, self._oldest = 0, 0  # goals drawn so far; the column of the draw to be given up first
+        self._n_drawn, self._oldest = (
+            0,
+            0,
+        )  # goals drawn so far; the column of the draw to be given up first
         self._prepared: tuple[Any, ...] = ()  # of a draw: options, arrivals
         self._most_sweeps = sweeps  # of this plan
 
@@ -162,7 +195,9 @@ class ReplayPlan:
         """Whether there were more goals than fit when this was planned."""
         return len(self.goal_ids) < len(self._columns)
 
-    def refresh(self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, settle: bool = False) -> None:
+    def refresh(
+        self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, settle: bool = False
+    ) -> None:
         """
         Plan for the goals in a new model; ``settle``: with as many sweeps as it takes, where no earlier plan is gone on from.
         A MemoryError if the values would not fit into memory.
@@ -170,10 +205,19 @@ class ReplayPlan:
         assert replay.states is not None
         of_actions = np.min_scalar_type(-replay.tried.shape[1])
         n_states, before = len(replay.states), np.zeros((0, 0)) if self.is_draw else self.values
-        n_goals = int(min(len(goals), max(self.max_bytes // (n_states * (4 + of_actions.itemsize)), 1)))
+        n_goals = int(
+            min(len(goals), max(self.max_bytes // (n_states * (4 + of_actions.itemsize)), 1))
+        )
         if before.shape != (n_states, n_goals):
-            needed = {"planned values": 4 * n_states * n_goals, "planned actions": of_actions.itemsize * n_states * n_goals}
-            check_memory("planning", needed, "choose fewer max_plan_bytes in target_kwargs, or target_class=TDTargets")
+            needed = {
+                "planned values": 4 * n_states * n_goals,
+                "planned actions": of_actions.itemsize * n_states * n_goals,
+            }
+            check_memory(
+                "planning",
+                needed,
+                "choose fewer max_plan_bytes in target_kwargs, or target_class=TDTargets",
+            )
             self.values = np.full((n_states, n_goals), self.unreachable_value, dtype=np.float32)
             if n_goals == len(goals):
                 self.values[: len(before), : before.shape[1]] = before
@@ -184,7 +228,11 @@ class ReplayPlan:
         self._columns = np.full(len(goals), -1)
         self.goal_ids, self._oldest = self._draw(n_goals, len(goals)), 0
         self._columns[self.goal_ids] = np.arange(n_goals)
-        self._most_sweeps = max(self.sweeps, n_states) if settle and self.sweeps and not self.is_draw else self.sweeps
+        self._most_sweeps = (
+            max(self.sweeps, n_states)
+            if settle and self.sweeps and not self.is_draw
+            else self.sweeps
+        )
         self._prepared = self._prepare(self.is_draw or self.sweeps == 0)
         self._plan_all()
 
@@ -233,16 +281,26 @@ class ReplayPlan:
         order, after = breadth_first_order(arrivals, goal_state + len(values) - self.best.shape[0])
         place = np.empty(len(values), dtype=np.int64)
         place[order] = np.arange(len(order))
-        after = place[after[order[1:]]]  # the places in the search from which the others were found, ascending
+        after = place[
+            after[order[1:]]
+        ]  # the places in the search from which the others were found, ascending
         begin, end, value = 1, 1 + int(np.searchsorted(after, 1)), self.goal_reward
         while begin < end:  # the states that are as many steps away as this was done
             values[order[begin:end]] = value
-            begin, end, value = end, 1 + int(np.searchsorted(after, end)), self.step_reward + self.gamma * value
+            begin, end, value = (
+                end,
+                1 + int(np.searchsorted(after, end)),
+                self.step_reward + self.gamma * value,
+            )
         values[goal_state] = self.unreachable_value  # where the goal led back to itself
         return values[: self.best.shape[0]]
 
     def _iterate(
-        self, options: list[Option], place: NDArray[np.int64], values: NDArray[np.float32], goal_states: NDArray[np.int64]
+        self,
+        options: list[Option],
+        place: NDArray[np.int64],
+        values: NDArray[np.float32],
+        goal_states: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         """Change the values of some goals in place and return their best actions, both in the order of the options."""
         actions = np.full(values.shape, -1)
@@ -280,23 +338,34 @@ class ReplayPlan:
         actions[:n_first][best < self.horizon] = -1
         return actions
 
-    def _returns(self, values: NDArray[np.float32], achieved: tuple[NDArray[Any], ...]) -> NDArray[np.float32]:
+    def _returns(
+        self, values: NDArray[np.float32], achieved: tuple[NDArray[Any], ...]
+    ) -> NDArray[np.float32]:
         """The return of a transition into each state, given the values of the states and the pairs (state, its own goal)."""
         returns: NDArray[np.float32] = self.gamma * values
         returns += self.step_reward
         returns[achieved] = self.goal_reward
         return returns
 
-    def _returns_of_ends(self, ends: csr_array, goal_states: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    def _returns_of_ends(
+        self, ends: csr_array, goal_states: NDArray[np.int64]
+    ) -> NDArray[np.float32] | None:
         """The part of action values that comes from ends of the environment, after which no other goal is ever reached."""
         if ends.nnz == 0:
             return None
-        returns = np.repeat(np.float32(self.unreachable_value) * ends.sum(axis=1)[:, None], len(goal_states), axis=1)
+        returns = np.repeat(
+            np.float32(self.unreachable_value) * ends.sum(axis=1)[:, None], len(goal_states), axis=1
+        )
         known = np.flatnonzero(goal_states != UNKNOWN)
-        returns[:, known] += np.float32(self.goal_reward - self.unreachable_value) * ends[:, goal_states[known]].toarray()
+        returns[:, known] += (
+            np.float32(self.goal_reward - self.unreachable_value)
+            * ends[:, goal_states[known]].toarray()
+        )
         return returns.astype(np.float32)
 
-    def action_values(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    def action_values(
+        self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
         """Of all actions for S states and G goals (-1: unknown), (S, G, A); NaN for those not tried or below ``horizon``."""
         model = self.model
         assert model is not None, "nothing is planned yet"
@@ -319,7 +388,9 @@ class ReplayPlan:
         found[known[places][:, None], actions[:, None], goals] = values
         return found.swapaxes(1, 2)
 
-    def best_actions(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def best_actions(
+        self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
         """The best action of each pair of state and goal (-1: unknown), -1 where no way was known when this was planned."""
         columns = self.columns_of(goal_ids)
         planned = (states >= 0) & (states < len(self.best)) & (columns >= 0)
@@ -349,11 +420,16 @@ class ReplayPlan:
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         for name in _KEPT:
             setattr(self, name, state[name])
-        self.model = None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
+        self.model = (
+            None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
+        )
         self._prepared = self._prepare(search=True) if state["search"] else ()
         if self.model is not None and len(self.values) == 0:
             shape = self.model.n_states, len(self.goal_ids)
-            self.values, self.best = np.empty(shape, self.values.dtype), np.full(shape, -1, dtype=self.best.dtype)
+            self.values, self.best = (
+                np.empty(shape, self.values.dtype),
+                np.full(shape, -1, dtype=self.best.dtype),
+            )
             self._plan_all()
 
 

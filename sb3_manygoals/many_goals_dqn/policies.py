@@ -24,7 +24,10 @@ from sb3_manygoals.networks import (
     make_trunk,
 )
 
-_HEADS: dict[str, type[UniversalQNetwork]] = {"bilinear": UniversalQNetwork, "distance": DistanceQNetwork}
+_HEADS: dict[str, type[UniversalQNetwork]] = {
+    "bilinear": UniversalQNetwork,
+    "distance": DistanceQNetwork,
+}
 
 
 class ManyGoalsPolicy(BasePolicy):
@@ -87,7 +90,11 @@ class ManyGoalsPolicy(BasePolicy):
             optimizer_kwargs=optimizer_kwargs,
         )
         self.net_arch = [512, 512] if net_arch is None else net_arch
-        self.embedding_dim, self.activation_fn, self.ortho_init = embedding_dim, activation_fn, ortho_init
+        self.embedding_dim, self.activation_fn, self.ortho_init = (
+            embedding_dim,
+            activation_fn,
+            ortho_init,
+        )
         self.standardize, self.head, self.channels_last = standardize, head, channels_last
         self.ema_decay = check_number("ema_decay", ema_decay, "[0, 1)")
         self.q_net = self.make_q_net()
@@ -95,16 +102,24 @@ class ManyGoalsPolicy(BasePolicy):
         self.q_net_ema = self._untrained_copy() if ema_decay else None
         if ema_decay:
             self.register_buffer("ema_updates", th.zeros((), device=self.device))
-        self.optimizer = self.optimizer_class(self.q_net.parameters(), **{"lr": lr_schedule(1), **self.optimizer_kwargs})
+        self.optimizer = self.optimizer_class(
+            self.q_net.parameters(), **{"lr": lr_schedule(1), **self.optimizer_kwargs}
+        )
 
     def make_q_net(self) -> UniversalQNetwork:
         """:return: a new network on the policy's device"""
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["observation"]
         preprocess = Preprocess(space, self.normalize_images, self.standardize, self.channels_last)
-        extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
-        trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, self.activation_fn, self.ortho_init)
-        return _HEADS[self.head](trunk, features_dim, int(self.action_space.n), self.embedding_dim).to(self.device)
+        extractor = self.features_extractor_class(
+            preprocess.space, **self.features_extractor_kwargs
+        )
+        trunk, features_dim = make_trunk(
+            preprocess, extractor, self.net_arch, self.activation_fn, self.ortho_init
+        )
+        return _HEADS[self.head](
+            trunk, features_dim, int(self.action_space.n), self.embedding_dim
+        ).to(self.device)
 
     @property
     def trunk(self) -> nn.Module:
@@ -123,7 +138,9 @@ class ManyGoalsPolicy(BasePolicy):
             self.ema_updates += 1.0
             # as TensorFlow's ExponentialMovingAverage: a lower decay at first soon forgets the initial weights
             share = (9.0 / (10.0 + self.ema_updates)).clamp(min=1.0 - self.ema_decay)
-            for average, trained in zip(self.q_net_ema.parameters(), self.q_net.parameters(), strict=True):
+            for average, trained in zip(
+                self.q_net_ema.parameters(), self.q_net.parameters(), strict=True
+            ):
                 average.lerp_(trained, share)
             for copied, buffer in zip(self.q_net_ema.buffers(), self.q_net.buffers(), strict=True):
                 copied.copy_(buffer)
@@ -165,15 +182,31 @@ class ManyGoalsPolicy(BasePolicy):
 
     def set_training_mode(self, mode: bool) -> None:
         """As SB3's; target network and average stay in evaluation mode."""
-        if self.q_net.training != mode:  # train() visits all modules, and acting calls this at every step
+        if (
+            self.q_net.training != mode
+        ):  # train() visits all modules, and acting calls this at every step
             self.q_net.train(mode)
         self.training = mode
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        names = ["net_arch", "embedding_dim", "activation_fn", "ortho_init", "standardize", "head", "ema_decay"]
+        names = [
+            "net_arch",
+            "embedding_dim",
+            "activation_fn",
+            "ortho_init",
+            "standardize",
+            "head",
+            "ema_decay",
+        ]
         names += ["channels_last", "features_extractor_class", "features_extractor_kwargs"]
-        ours = {name: getattr(self, name) for name in [*names, "optimizer_class", "optimizer_kwargs"]}
-        return {**super()._get_constructor_parameters(), **ours, "lr_schedule": self._dummy_schedule}
+        ours = {
+            name: getattr(self, name) for name in [*names, "optimizer_class", "optimizer_kwargs"]
+        }
+        return {
+            **super()._get_constructor_parameters(),
+            **ours,
+            "lr_schedule": self._dummy_schedule,
+        }
 
 
 MlpPolicy = ManyGoalsPolicy
@@ -187,13 +220,27 @@ class CnnPolicy(ManyGoalsPolicy):
     """
 
     def __init__(
-        self, observation_space: spaces.Dict, action_space: spaces.Discrete, lr_schedule: Schedule, **kwargs: Any
+        self,
+        observation_space: spaces.Dict,
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        **kwargs: Any,
     ) -> None:
         extractor = kwargs.get("features_extractor_class")
         if extractor is None:
             check_image_space(observation_space["observation"])
-            shape = Preprocess(observation_space["observation"], channels_last=kwargs.get("channels_last")).space.shape or ()
+            shape = (
+                Preprocess(
+                    observation_space["observation"], channels_last=kwargs.get("channels_last")
+                ).space.shape
+                or ()
+            )
             extractor = FlattenExtractor if min(shape[1:]) < CNN_FROM else PaddedCNN
         if kwargs.get("net_arch") is None and extractor is not FlattenExtractor:
             kwargs["net_arch"] = []
-        super().__init__(observation_space, action_space, lr_schedule, **{**kwargs, "features_extractor_class": extractor})
+        super().__init__(
+            observation_space,
+            action_space,
+            lr_schedule,
+            **{**kwargs, "features_extractor_class": extractor},
+        )

@@ -18,7 +18,9 @@ from sb3_manygoals.goals import UNKNOWN, GoalBuffer, ObservationTable
 
 _WHOLE = ("observations", "next_observations")
 _ARRAYS = ("actions", "dones", "next_ids", "behavior_goal_ids", "next_action_masks")
-_COUNT_EVERY = 2**16  # transitions between two counts of outcomes, or half of the different outcomes if that is more
+_COUNT_EVERY = (
+    2**16
+)  # transitions between two counts of outcomes, or half of the different outcomes if that is more
 
 
 class ManyGoalsSamples(NamedTuple):
@@ -74,12 +76,17 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         del self.rewards, self.timeouts
         self._shape, self._n_actions = space.shape or (), int(action_space.n)
         self.buffer_size, self.as_numbers = max(buffer_size // n_envs, 1), as_numbers
-        shape, of_ids = (self.buffer_size, n_envs), np.int32 if as_numbers else np.int64  # of goals in the memory: 63 bits
+        shape, of_ids = (
+            (self.buffer_size, n_envs),
+            np.int32 if as_numbers else np.int64,
+        )  # of goals in the memory: 63 bits
         self.actions = np.zeros((*shape, 1), dtype=np.min_scalar_type(-self._n_actions))
         self.dones = np.zeros(shape, dtype=np.bool_)
         self.next_ids = np.zeros(shape, dtype=of_ids)
         self.behavior_goal_ids = np.zeros(shape, dtype=of_ids)
-        self.next_action_masks = np.zeros((*shape, self._n_actions), dtype=np.bool_) if action_masks else None
+        self.next_action_masks = (
+            np.zeros((*shape, self._n_actions), dtype=np.bool_) if action_masks else None
+        )
         self.numbers: NDArray[np.int32] = np.zeros((*shape, 2), dtype=np.int32)
         """Of s and s', where states are kept, -1 for unknown ones; shape (time, n_envs, 2)."""
         self.whole = False
@@ -100,7 +107,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         for which, name in enumerate(_WHOLE):
             array = getattr(self, name)
             if isinstance(array, np.ndarray):  # otherwise it keeps frames, and has room
-                array = np.zeros((self.buffer_size if whole else 0, self.n_envs, *self._shape), self.observation_space.dtype)
+                array = np.zeros(
+                    (self.buffer_size if whole else 0, self.n_envs, *self._shape),
+                    self.observation_space.dtype,
+                )
             for time in range(self.size() if whole else 0):
                 array[time] = self._at(time)[which]
             setattr(self, name, array)
@@ -108,14 +118,26 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
     @classmethod
     def memory_needed(
-        cls, buffer_size: int, observation_space: spaces.Dict, action_space: spaces.Discrete, n_envs: int, **kwargs: Any
+        cls,
+        buffer_size: int,
+        observation_space: spaces.Dict,
+        action_space: spaces.Discrete,
+        n_envs: int,
+        **kwargs: Any,
     ) -> dict[str, int]:
         """:return: bytes of the arrays of a memory with these arguments, by what they are for; without the table of states"""
         one = cls(n_envs, observation_space, action_space, "cpu", n_envs, **kwargs)
         if not one.as_numbers:
             one._keep(whole=True)
-        sizes = {name: array.nbytes for name, array in (one._arrays | {"numbers": one.numbers}).items() if array is not None}
-        return {f"replay {name.replace('_', ' ')}": size * max(buffer_size // n_envs, 1) for name, size in sizes.items()}
+        sizes = {
+            name: array.nbytes
+            for name, array in (one._arrays | {"numbers": one.numbers}).items()
+            if array is not None
+        }
+        return {
+            f"replay {name.replace('_', ' ')}": size * max(buffer_size // n_envs, 1)
+            for name, size in sizes.items()
+        }
 
     def add(  # type: ignore[override]
         self,
@@ -138,7 +160,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.behavior_goal_ids[at] = [info.get("desired_goal_id", UNKNOWN) for info in infos]
         self.actions[at, :, 0], self.dones[at] = action.reshape(-1), ended
         if self.next_action_masks is not None:
-            self.next_action_masks[at] = read_action_masks(infos, self.next_action_masks.shape[2], ended)
+            self.next_action_masks[at] = read_action_masks(
+                infos, self.next_action_masks.shape[2], ended
+            )
         here, there = obs["observation"], next_obs["observation"]
         if self.states is not None:
             self.numbers[at, :, 0] = self.states.add(here, self._last)
@@ -159,7 +183,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         kept = self.numbers[: self.size()]
         lost = np.zeros(kept.shape, np.bool_) if self.whole else kept == UNKNOWN
         for time in range(self.size()):
-            kept[time] = np.stack([states.add(observations) for observations in self._at(time)], axis=1)
+            kept[time] = np.stack(
+                [states.add(observations) for observations in self._at(time)], axis=1
+            )
         kept[lost] = UNKNOWN
         self._set_states(states)
         if before is None:
@@ -178,7 +204,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     def forget_states(self) -> None:
         """Number states no longer, and keep whole observations. A ValueError if some were lost."""
         if not self.whole and (self.numbers[: self.size()] == UNKNOWN).any():
-            raise ValueError("observations for which the goal buffer had no room were not kept: only PlannedTargets can go on")
+            raise ValueError(
+                "observations for which the goal buffer had no room were not kept: only PlannedTargets can go on"
+            )
         self._keep(whole=True)
         self._set_states(None)
 
@@ -186,13 +214,17 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.states = states  # the observations met, by their numbers
         # how often each action was taken in each state, shape (capacity of the table, A), and each (s, a, s', environment
         # ended) occurred, by keys, those of new transitions apart; both include transitions no longer kept
-        self.tried = np.zeros((0 if states is None else states.capacity, self._n_actions), dtype=np.int32)
+        self.tried = np.zeros(
+            (0 if states is None else states.capacity, self._n_actions), dtype=np.int32
+        )
         self.n_tried = 0  # its sum: the transitions that a plan can be made of
         self._counted = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self._fresh = arrays.array("q")
         self._last = None
 
-    def _count(self, numbers: NDArray[np.integer[Any]], actions: NDArray[Any], ended: NDArray[np.bool_]) -> None:
+    def _count(
+        self, numbers: NDArray[np.integer[Any]], actions: NDArray[Any], ended: NDArray[np.bool_]
+    ) -> None:
         """Count transitions between states of these numbers, shape (n, 2)."""
         rows = (*numbers.T, actions.reshape(-1), ended.reshape(-1))
         ids, next_ids, actions, ends = (column.astype(np.int64) for column in rows)
@@ -212,7 +244,12 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         keys, counts = self._counted
         new, self._fresh = np.frombuffer(self._fresh, dtype=np.int64), arrays.array("q")
         keys, place = np.unique(np.concatenate([keys, new]), return_inverse=True)
-        self._counted = keys, np.bincount(place, weights=np.concatenate([counts, np.ones(len(new))])).astype(np.int64)
+        self._counted = (
+            keys,
+            np.bincount(place, weights=np.concatenate([counts, np.ones(len(new))])).astype(
+                np.int64
+            ),
+        )
 
     def outcomes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
@@ -222,29 +259,49 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self._count_outcomes()
         keys, counts = self._counted
         pairs = keys >> 32
-        columns = pairs // self._n_actions, pairs % self._n_actions, (keys & 0xFFFFFFFF) >> 1, keys & 1
+        columns = (
+            pairs // self._n_actions,
+            pairs % self._n_actions,
+            (keys & 0xFFFFFFFF) >> 1,
+            keys & 1,
+        )
         return np.stack(columns, axis=1), counts
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         states = None
         if self.states is not None:
-            states = {"tried": self.tried[: len(self.states)], "outcomes": self.outcomes(), "last": self._last}
-        numbers = {name: getattr(self, name) for name in ("n_envs", "buffer_size", "pos", "full", "whole")}
-        arrays = {name: None if array is None else array[: self.size()] for name, array in self._arrays.items()}
+            states = {
+                "tried": self.tried[: len(self.states)],
+                "outcomes": self.outcomes(),
+                "last": self._last,
+            }
+        numbers = {
+            name: getattr(self, name) for name in ("n_envs", "buffer_size", "pos", "full", "whole")
+        }
+        arrays = {
+            name: None if array is None else array[: self.size()]
+            for name, array in self._arrays.items()
+        }
         return {**numbers, **arrays, "states": states}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """A CheckpointError if the state is of a memory of another size, or keeps masks where this one does not."""
-        check_same("a replay memory", state, {"buffer_size": self.buffer_size, "n_envs": self.n_envs})
+        check_same(
+            "a replay memory", state, {"buffer_size": self.buffer_size, "n_envs": self.n_envs}
+        )
         if (self.next_action_masks is None) != (state["next_action_masks"] is None):
             how = "without" if state["next_action_masks"] is None else "with"
             raise CheckpointError(f"the replay memory was saved {how} next_action_masks")
         if ("frames" in state) != hasattr(self, "frames"):
-            raise CheckpointError("the replay memory was saved by another replay_buffer_class, with frames or without")
+            raise CheckpointError(
+                "the replay memory was saved by another replay_buffer_class, with frames or without"
+            )
         self.reset()
         self._set_states(None if state["states"] is None else self.states)
         if state["states"] is not None:
-            tried, (rows, counts), self._last = (state["states"][name] for name in ("tried", "outcomes", "last"))
+            tried, (rows, counts), self._last = (
+                state["states"][name] for name in ("tried", "outcomes", "last")
+            )
             self.tried[: len(tried)], self.n_tried = tried, int(tried.sum())
             self._counted = self._keys(*rows.T), counts
         self._keep(state["whole"])
@@ -255,7 +312,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
     @property
     def _arrays(self) -> dict[str, NDArray[Any] | None]:
-        names = (_WHOLE if self.whole else ()) + _ARRAYS + (() if self.states is None else ("numbers",))
+        names = (
+            (_WHOLE if self.whole else ()) + _ARRAYS + (() if self.states is None else ("numbers",))
+        )
         return {name: getattr(self, name) for name in names}
 
     def identify(self, goal_buffer: GoalBuffer) -> None:

@@ -29,9 +29,13 @@ class ReplayGoals(GoalBuffer):
     def __init__(self, observation_space: spaces.Space[Any]) -> None:
         super().__init__(observation_space, 1)
         self.capacity = 0  # for whoever makes an array with an entry for each id
-        self.replay_buffer: ManyGoalsReplayBuffer | None = None  # whose next observations are the goals
+        self.replay_buffer: ManyGoalsReplayBuffer | None = (
+            None  # whose next observations are the goals
+        )
         self._first: dict[int, NDArray[Any]] = {}
-        self._drawn: dict[int, int] = {}  # ids and rows of the last draw, which need not be searched for
+        self._drawn: dict[
+            int, int
+        ] = {}  # ids and rows of the last draw, which need not be searched for
         self._salt = f"{self.dtype.str}{self.shape}".encode()[:64]
 
     def __len__(self) -> int:
@@ -44,16 +48,28 @@ class ReplayGoals(GoalBuffer):
         replay, known, wanted, found = self._filled, self._ids_by_row, np.asarray(ids), []
         for number in wanted.reshape(-1).tolist():
             row = self._drawn.get(number, -1)
-            rows = [row] if 0 <= row < len(known) and known[row] == number else np.flatnonzero(known == number)
+            rows = (
+                [row]
+                if 0 <= row < len(known) and known[row] == number
+                else np.flatnonzero(known == number)
+            )
             if len(rows) == 0:
                 raise IndexError(f"there is no goal with the id {number} in the replay memory")
-            found.append(self._first[number] if replay is None else replay.next_observations[divmod(rows[0], replay.n_envs)])
+            found.append(
+                self._first[number]
+                if replay is None
+                else replay.next_observations[divmod(rows[0], replay.n_envs)]
+            )
         return np.array(found, dtype=self.dtype).reshape(*wanted.shape, *self.shape)
 
     @property
     def observations(self) -> NDArray[Any]:
         replay = self._filled
-        rows = np.array(list(self._first.values())) if replay is None else replay.next_observations[: replay.size()]
+        rows = (
+            np.array(list(self._first.values()))
+            if replay is None
+            else replay.next_observations[: replay.size()]
+        )
         return rows.astype(self.dtype, copy=False).reshape(-1, *self.shape)
 
     def add(self, observations: NDArray[Any]) -> NDArray[np.int64]:
@@ -70,10 +86,14 @@ class ReplayGoals(GoalBuffer):
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """The ids of observations, whether they are goals now or not."""
         rows = np.ascontiguousarray(self.check(observations, "observations"))
-        digests = b"".join(hashlib.blake2b(row.tobytes(), digest_size=8, key=self._salt).digest() for row in rows)
+        digests = b"".join(
+            hashlib.blake2b(row.tobytes(), digest_size=8, key=self._salt).digest() for row in rows
+        )
         return (np.frombuffer(digests, dtype="<u8") >> np.uint64(1)).astype(np.int64)
 
-    def record(self, ids: NDArray[np.int64], rewards: NDArray[Any], ended: NDArray[np.bool_]) -> None:
+    def record(
+        self, ids: NDArray[np.int64], rewards: NDArray[Any], ended: NDArray[np.bool_]
+    ) -> None:
         """Nothing: rewards would be forgotten with the goals."""
 
     def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -82,7 +102,9 @@ class ReplayGoals(GoalBuffer):
         self._drawn = dict(zip(ids.tolist(), rows.tolist(), strict=True))
         return ids
 
-    def sample_others(self, current_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    def sample_others(
+        self, current_ids: NDArray[np.int64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
         known = self._ids_by_row
         chosen = np.empty(len(current_ids), dtype=np.int64)
         for row, current in enumerate(current_ids.tolist()):
@@ -106,22 +128,39 @@ class ReplayGoals(GoalBuffer):
     @property
     def _filled(self) -> ManyGoalsReplayBuffer | None:
         """The replay memory, once it has transitions."""
-        return None if self.replay_buffer is None or self.replay_buffer.size() == 0 else self.replay_buffer
+        return (
+            None
+            if self.replay_buffer is None or self.replay_buffer.size() == 0
+            else self.replay_buffer
+        )
 
     @property
     def _ids_by_row(self) -> NDArray[np.int64]:
         replay = self._filled
-        return np.array(list(self._first), np.int64) if replay is None else replay.next_ids[: replay.size()].reshape(-1)
+        return (
+            np.array(list(self._first), np.int64)
+            if replay is None
+            else replay.next_ids[: replay.size()].reshape(-1)
+        )
 
 
-def replay_goals(trackers: list[GoalTracker], known: GoalBuffer | None, replay_buffer: ManyGoalsReplayBuffer) -> ReplayGoals:
+def replay_goals(
+    trackers: list[GoalTracker], known: GoalBuffer | None, replay_buffer: ManyGoalsReplayBuffer
+) -> ReplayGoals:
     """The goals in a learner's replay memory. A ValueError if the environments have others, or select not uniformly."""
     theirs = trackers[0].goal_buffer
     if not isinstance(theirs, ReplayGoals) and (len(theirs) > 0 or theirs.has_held_out):
-        raise ValueError("goals_in_replay: env's goal buffer has goals or held-out observations, which would be ignored")
+        raise ValueError(
+            "goals_in_replay: env's goal buffer has goals or held-out observations, which would be ignored"
+        )
     for selector in (tracker.selector for tracker in trackers):
         if not isinstance(selector, UniformSelector):
-            raise ValueError(f"goals_in_replay needs the UniformSelector, as goals are forgotten, got {selector!r}")
-    goals = next((each for each in (known, theirs) if isinstance(each, ReplayGoals)), ReplayGoals(theirs.observation_space))
+            raise ValueError(
+                f"goals_in_replay needs the UniformSelector, as goals are forgotten, got {selector!r}"
+            )
+    goals = next(
+        (each for each in (known, theirs) if isinstance(each, ReplayGoals)),
+        ReplayGoals(theirs.observation_space),
+    )
     goals.replay_buffer = replay_buffer
     return goals

@@ -28,10 +28,16 @@ class Routes:
         self._goal_ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._model: ReplayModel | None = None
         self._sums: NDArray[np.float64] = np.zeros(1)
-        self._after: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)  # the most frequent outcome of each action, or -1
-        self._ends: NDArray[np.bool_] = np.zeros((0, 0), dtype=np.bool_)  # whether the environment ends there
+        self._after: NDArray[np.int64] = np.zeros(
+            (0, 0), dtype=np.int64
+        )  # the most frequent outcome of each action, or -1
+        self._ends: NDArray[np.bool_] = np.zeros(
+            (0, 0), dtype=np.bool_
+        )  # whether the environment ends there
 
-    def draw(self, columns: NDArray[np.int64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def draw(
+        self, columns: NDArray[np.int64], n: int, rng: np.random.Generator
+    ) -> NDArray[np.int64]:
         """
         :param columns: of planned goals in the plan, distinct, shape (G,)
         :param n: states on the way to each of them
@@ -51,7 +57,9 @@ class Routes:
         self._walk(0, columns, _STRIDE, rng)
         return self.states[:, columns]
 
-    def _walk(self, first: int, columns: NDArray[np.int64], steps: int, rng: np.random.Generator) -> None:
+    def _walk(
+        self, first: int, columns: NDArray[np.int64], steps: int, rng: np.random.Generator
+    ) -> None:
         """Of the walkers to the goals in these columns, all but the first ones."""
         states = self.states[first:, columns]
         goal_ids = np.tile(self.plan.goal_ids[columns], len(states))
@@ -84,11 +92,15 @@ class Routes:
         assert self._model is not None
         return self._model.left[rng.integers(len(self._model.left), size=n)]
 
-    def _choose(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    def _choose(
+        self, states: NDArray[np.int64], goal_ids: NDArray[np.int64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
         """One of the actions that are about the best, as a plan's own choice would always lead the same way; -1: no way."""
         plan = self.plan
         best, after = plan.best_actions(states, goal_ids), self._after[states]
-        returns = plan.step_reward + plan.gamma * plan.values[after, plan.columns_of(goal_ids)[:, None]]
+        returns = (
+            plan.step_reward + plan.gamma * plan.values[after, plan.columns_of(goal_ids)[:, None]]
+        )
         returns[(after < 0) | self._ends[states]] = -np.inf
         returns[after == plan.states_of(goal_ids)[:, None]] = plan.goal_reward
         here = returns.max(axis=1, keepdims=True)
@@ -96,7 +108,9 @@ class Routes:
         chosen = (returns + _TIE * step * rng.random(returns.shape)).argmax(axis=1)
         return np.where((best < 0) | ~np.isfinite(here[:, 0]), best, chosen)
 
-    def _step(self, states: NDArray[np.int64], goal_ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    def _step(
+        self, states: NDArray[np.int64], goal_ids: NDArray[np.int64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
         model = self._model
         assert model is not None
         actions = self._choose(states, goal_ids, rng)
@@ -105,8 +119,12 @@ class Routes:
         rows = states * model.n_actions + actions
         low, high = model.on.indptr[rows], model.on.indptr[rows + 1]
         # The summed chances of an action's outcomes are an interval, from which a number picks one; beyond, the world ends.
-        picked = np.searchsorted(self._sums, self._sums[low] + rng.random(len(states)), side="right") - 1
-        after = np.where(model.tried[states, actions], -1, states)  # what was not tried leads nowhere
+        picked = (
+            np.searchsorted(self._sums, self._sums[low] + rng.random(len(states)), side="right") - 1
+        )
+        after = np.where(
+            model.tried[states, actions], -1, states
+        )  # what was not tried leads nowhere
         inside = picked < high
         after[inside] = model.on.indices[picked[inside]]
         anew = lost | (after < 0) | (after == self.plan.states_of(goal_ids))

@@ -15,7 +15,12 @@ from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.losses import best_action_loss, near_weights, pairwise_td_loss, pairwise_td_targets
+from sb3_manygoals.losses import (
+    best_action_loss,
+    near_weights,
+    pairwise_td_loss,
+    pairwise_td_targets,
+)
 from sb3_manygoals.many_goals_dqn.exploration import CountBonus
 from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
@@ -143,7 +148,9 @@ class TDTargets(Targets):
     ) -> None:
         super().__init__(learner)
         if goal_sampling not in get_args(GoalSampling):
-            raise ValueError(f"goal_sampling must be one of {', '.join(get_args(GoalSampling))}, got {goal_sampling!r}")
+            raise ValueError(
+                f"goal_sampling must be one of {', '.join(get_args(GoalSampling))}, got {goal_sampling!r}"
+            )
         never = learner.step_reward / (1.0 - learner.gamma)
         if initial_value is None:
             initial_value = learner.goal_reward if learner.policy.head == "distance" else never
@@ -157,7 +164,11 @@ class TDTargets(Targets):
             net, target = self.learner.policy.q_net, self.learner.policy.q_net_target
             polyak_update(net.parameters(), target.parameters(), self.tau)
             # of batch normalization, which parameters() leaves out
-            polyak_update(get_parameters_by_name(net, ["running_"]), get_parameters_by_name(target, ["running_"]), 1.0)
+            polyak_update(
+                get_parameters_by_name(net, ["running_"]),
+                get_parameters_by_name(target, ["running_"]),
+                1.0,
+            )
 
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
         goal_buffer, device = self.learner.goal_buffer, self.learner.policy.device
@@ -170,7 +181,10 @@ class TDTargets(Targets):
         if self.goal_sampling == "batch":
             met, places = np.unique(batch.next_ids.cpu().numpy(), return_index=True)
             chosen = rng.permutation(np.flatnonzero(met != UNKNOWN))[:goal_batch_size]
-            ids[: len(chosen)], goals[: len(chosen)] = met[chosen], batch.next_observations[places[chosen]]
+            ids[: len(chosen)], goals[: len(chosen)] = (
+                met[chosen],
+                batch.next_observations[places[chosen]],
+            )
         return Draw(batch, goals, th.as_tensor(ids, device=device))
 
     def losses(self, draw: Draw) -> th.Tensor:
@@ -182,15 +196,25 @@ class TDTargets(Targets):
                 next_q = target(batch.next_observations, goals)[:, None]
             q = net(batch.observations, goals).gather(1, batch.actions[:, None])
             targets = self._targets(next_q, (batch.next_ids == goal_ids)[:, None], batch)
-            known = goal_ids != UNKNOWN  # as S goals with one transition each; unknown goals are left out of the mean
-            return pairwise_td_loss(q.T, targets.T) * known * (len(known) / known.sum().clamp(min=1))
+            known = (
+                goal_ids != UNKNOWN
+            )  # as S goals with one transition each; unknown goals are left out of the mean
+            return (
+                pairwise_td_loss(q.T, targets.T) * known * (len(known) / known.sum().clamp(min=1))
+            )
         with th.no_grad():
             next_q = target.pairwise(*target.embed(batch.next_observations, goals))
         q = net.pairwise_taken(*net.embed(batch.observations, goals), batch.actions)
-        return pairwise_td_loss(q, self._targets(next_q, batch.next_ids[:, None] == goal_ids, batch))
+        return pairwise_td_loss(
+            q, self._targets(next_q, batch.next_ids[:, None] == goal_ids, batch)
+        )
 
-    def _targets(self, next_q: th.Tensor, achieved: th.Tensor, batch: ManyGoalsSamples) -> th.Tensor:
-        return pairwise_td_targets(next_q, achieved, batch.terminated, *self.learner.rewards, batch.next_action_mask)
+    def _targets(
+        self, next_q: th.Tensor, achieved: th.Tensor, batch: ManyGoalsSamples
+    ) -> th.Tensor:
+        return pairwise_td_targets(
+            next_q, achieved, batch.terminated, *self.learner.rewards, batch.next_action_mask
+        )
 
 
 class PlannedTargets(Targets):
@@ -232,11 +256,21 @@ class PlannedTargets(Targets):
         self.near_floor = check_number("near_floor", near_floor, "(0, inf)")
         self.best_weight = check_number("best_weight", best_weight, "[0, inf)")
         if near_decay < 1.0 and learner.gamma == 0.0:
-            raise ValueError(f"near_decay must be 1 if gamma is 0, as values do not tell distances then, got {near_decay!r}")
-        self.initial_value = learner.goal_reward  # that of a goal reached, so that distances grow from 0
-        self.plan = ReplayPlan(*learner.rewards, self.sweeps, check_count("max_plan_bytes", max_plan_bytes, floats=True))
+            raise ValueError(
+                f"near_decay must be 1 if gamma is 0, as values do not tell distances then, got {near_decay!r}"
+            )
+        self.initial_value = (
+            learner.goal_reward
+        )  # that of a goal reached, so that distances grow from 0
+        self.plan = ReplayPlan(
+            *learner.rewards,
+            self.sweeps,
+            check_count("max_plan_bytes", max_plan_bytes, floats=True),
+        )
         if self.plan.step_cost <= 0.0:
-            raise ValueError("goal_reward must be greater than step_reward / (1 - gamma), that of never reaching it")
+            raise ValueError(
+                "goal_reward must be greater than step_reward / (1 - gamma), that of never reaching it"
+            )
         self.fresh_goals = check_number("fresh_goals", fresh_goals, "[0, inf)")
         self.routes = Routes(self.plan)
         self._due = 0.0  # goals to be exchanged
@@ -248,8 +282,13 @@ class PlannedTargets(Targets):
 
     def before_updates(self, num_timesteps: int, progress: float) -> None:
         """Plan, when it is due; for the last time at 70% of training, so that the network has time to learn the plan."""
-        round_ = min(0, math.floor(math.log(max(progress, 1e-12) / _LAST_PLAN) / math.log(self.growth)))
-        at, met = self.planned_at, self.learner.replay_buffer.n_tried  # not steps: a loaded model may begin without a memory
+        round_ = min(
+            0, math.floor(math.log(max(progress, 1e-12) / _LAST_PLAN) / math.log(self.growth))
+        )
+        at, met = (
+            self.planned_at,
+            self.learner.replay_buffer.n_tried,
+        )  # not steps: a loaded model may begin without a memory
         again = at is not None and met >= max(self.growth, 1.01 / _LAST_PLAN) * max(at, 1)
         if round_ != self._round or again:
             self._round = round_
@@ -258,18 +297,32 @@ class PlannedTargets(Targets):
             self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer, settle)
             if fitted and self.plan.is_draw and self.sweeps:
                 what = f"{len(self.plan.goal_ids)} of {len(self.learner.goal_buffer)} goals fit into max_plan_bytes"
-                warnings.warn(f"{what}, so plans are of draws of goals; the settings LARGE are for such worlds", stacklevel=2)
+                warnings.warn(
+                    f"{what}, so plans are of draws of goals; the settings LARGE are for such worlds",
+                    stacklevel=2,
+                )
             self.planned_at = met
-            if self.plan.is_draw and round_ == 0 and (known := float((self.plan.best >= 0).mean())) < _FEW_WAYS:
+            if (
+                self.plan.is_draw
+                and round_ == 0
+                and (known := float((self.plan.best >= 0).mean())) < _FEW_WAYS
+            ):
                 what = f"the last plan knows a way for {known:.0%} of pairs of observation and goal"
-                warnings.warn(f"{what}: more random steps first, learning_starts, would teach more", stacklevel=2)
+                warnings.warn(
+                    f"{what}: more random steps first, learning_starts, would teach more",
+                    stacklevel=2,
+                )
 
     def draw(self, batch_size: int, goal_batch_size: int, rng: np.random.Generator) -> Draw:
         """
         Planned goals, drawn uniformly; and states in which an action was tried, uniformly or on the ways to these goals. The
         batch has no more than these states.
         """
-        replay, goals, device = self.learner.replay_buffer, self.learner.goal_buffer, self.learner.policy.device
+        replay, goals, device = (
+            self.learner.replay_buffer,
+            self.learner.goal_buffer,
+            self.learner.policy.device,
+        )
         assert self.plan.model is not None
         assert replay.states is not None
         self._due += self.fresh_goals if self.plan.is_draw else 0.0
@@ -287,9 +340,16 @@ class PlannedTargets(Targets):
             states = left[rng.integers(len(left), size=batch_size)]
             ids = goals.sample_ids(goal_batch_size, rng)
         observations = th.as_tensor(replay.states[states], device=device)
-        unset, numbers = th.zeros(batch_size, dtype=th.int64, device=device), th.as_tensor(states, device=device)
-        batch = ManyGoalsSamples(observations, unset, observations, unset, unset.bool(), states=numbers)
-        return Draw(batch, th.as_tensor(goals[ids], device=device), th.as_tensor(ids, device=device), own)
+        unset, numbers = (
+            th.zeros(batch_size, dtype=th.int64, device=device),
+            th.as_tensor(states, device=device),
+        )
+        batch = ManyGoalsSamples(
+            observations, unset, observations, unset, unset.bool(), states=numbers
+        )
+        return Draw(
+            batch, th.as_tensor(goals[ids], device=device), th.as_tensor(ids, device=device), own
+        )
 
     def losses(self, draw: Draw) -> th.Tensor:
         """Every state with every goal, all actions whose value the plan knows."""
@@ -304,16 +364,22 @@ class PlannedTargets(Targets):
         best = planned.nan_to_num(nan=-th.inf).amax(dim=2, keepdim=True)
         weights = known.float()
         if self.near_decay < 1.0:
-            weights = weights * near_weights(best[:, :, 0], self.near_decay, self.near_floor, *self.learner.rewards)
+            weights = weights * near_weights(
+                best[:, :, 0], self.near_decay, self.near_floor, *self.learner.rewards
+            )
         if own is not None:
             pairs = th.nn.functional.one_hot(own, len(goals)) * known
             weights = (1.0 - _OWN) * weights + _OWN * len(goals) * pairs
         cost = self.plan.step_cost
-        errors = th.where(told, (q - planned) / cost, 0.0).square().sum(dim=2) / told.sum(dim=2).clamp(min=1)
+        errors = th.where(told, (q - planned) / cost, 0.0).square().sum(dim=2) / told.sum(
+            dim=2
+        ).clamp(min=1)
         if self.best_weight:
             there = (1.0 - self.plan.gamma) * best - self.plan.step_reward
             tied = planned >= best - (_FAR_TIE * there).clamp(max=_TIE * cost)
-            errors = errors + self.best_weight * best_action_loss(q / cost, known, tied, _TEMPERATURE)
+            errors = errors + self.best_weight * best_action_loss(
+                q / cost, known, tied, _TEMPERATURE
+            )
         return (weights * errors).mean(dim=0)
 
     def act(
@@ -328,10 +394,16 @@ class PlannedTargets(Targets):
         assert self.learner.replay_buffer.states is not None
         states = self.learner.replay_buffer.states.add(observations)
         actions = self.plan.best_actions(states, goal_ids)
-        explore = explore | (actions < 0) | (action_masks is not None and ~action_masks[np.arange(len(actions)), actions])
+        explore = (
+            explore
+            | (actions < 0)
+            | (action_masks is not None and ~action_masks[np.arange(len(actions)), actions])
+        )
         if explore.any():
             masks = None if action_masks is None else action_masks[explore]
-            actions[explore] = self.exploration.actions(states[explore], self.learner.replay_buffer, rng, masks)
+            actions[explore] = self.exploration.actions(
+                states[explore], self.learner.replay_buffer, rng, masks
+            )
         return actions
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:

@@ -65,23 +65,36 @@ class TaskPolicy(BasePolicy):
         self.goals, self.rewards, self.values, self.gamma = goals, rewards, values, gamma
         device = next(q_net.parameters()).device
         with th.no_grad():
-            parts = [th.as_tensor(goals[row : row + _BATCH], device=device) for row in range(0, len(goals), _BATCH)]
+            parts = [
+                th.as_tensor(goals[row : row + _BATCH], device=device)
+                for row in range(0, len(goals), _BATCH)
+            ]
             embedded = th.cat([q_net.goal_embedding(q_net.trunk(part)) for part in parts])
         self.register_buffer("_embedded", embedded, persistent=False)
-        self.register_buffer("_rewards", th.as_tensor(rewards, dtype=th.float32, device=device), persistent=False)
+        self.register_buffer(
+            "_rewards", th.as_tensor(rewards, dtype=th.float32, device=device), persistent=False
+        )
         self._power = _power(gamma, values[0])
 
-    def action_values(self, observations: th.Tensor, masks: th.Tensor | None = None) -> tuple[th.Tensor, th.Tensor]:
+    def action_values(
+        self, observations: th.Tensor, masks: th.Tensor | None = None
+    ) -> tuple[th.Tensor, th.Tensor]:
         """The best goal of each of B observations, as a row of ``goals``; its values of all actions, shape (B, A)."""
         gamma, goal_reward, step_reward = self.values
-        q = self.q_net.pairwise(self.q_net.state_embedding(self.q_net.trunk(observations)), self._embedded)
+        q = self.q_net.pairwise(
+            self.q_net.state_embedding(self.q_net.trunk(observations)), self._embedded
+        )
         if masks is not None:
             q = q.masked_fill(~masks[:, None], -th.inf)
         unreachable = step_reward / (1.0 - gamma)
         # a value is unreachable + (goal_reward - unreachable) * gamma ** (steps - 1), and linear in the power, so that its
         # mean over chance is told too
         discounts = (q.amax(dim=2) - unreachable) / (goal_reward - unreachable)
-        worth = th.where(discounts > _FARTHEST, self._rewards * discounts.clamp(min=_FARTHEST) ** self._power, 0.0)
+        worth = th.where(
+            discounts > _FARTHEST,
+            self._rewards * discounts.clamp(min=_FARTHEST) ** self._power,
+            0.0,
+        )
         best = (worth + 1e-9 * discounts).argmax(dim=1)  # the nearest one if all are out of reach
         return best, q[th.arange(len(q), device=q.device), best]
 
@@ -105,7 +118,9 @@ class TaskPolicy(BasePolicy):
         :raises ValueError: if the observation is not of this space, or masks do not fit it or allow no action
         """
         if isinstance(observation, dict):
-            raise ValueError(f"observation must be an array, one of {self.observation_space}, got a dict")
+            raise ValueError(
+                f"observation must be an array, one of {self.observation_space}, got a dict"
+            )
         tensor, vectorized = self.obs_to_tensor(observation)
         assert isinstance(tensor, th.Tensor)
         masks = None
@@ -115,7 +130,9 @@ class TaskPolicy(BasePolicy):
         actions = self.action_values(tensor, masks)[1].argmax(dim=1).cpu().numpy()
         if self.table is not None:
             states, planned = self.table
-            ids = states.ids(tensor.cpu().numpy().astype(self.goals.dtype, copy=False))  # with the channels where they belong
+            ids = states.ids(
+                tensor.cpu().numpy().astype(self.goals.dtype, copy=False)
+            )  # with the channels where they belong
             told = (ids != UNKNOWN) & (planned[ids] >= 0)
             if masks is not None:
                 told &= allowed[np.arange(len(ids)), planned[ids]]
@@ -123,7 +140,16 @@ class TaskPolicy(BasePolicy):
         return actions if vectorized else actions.squeeze(axis=0), state
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        names = ("observation_space", "action_space", "q_net", "goals", "rewards", "values", "gamma", "table")
+        names = (
+            "observation_space",
+            "action_space",
+            "q_net",
+            "goals",
+            "rewards",
+            "values",
+            "gamma",
+            "table",
+        )
         return {name: getattr(self, name) for name in names}
 
 
@@ -132,7 +158,9 @@ def _power(gamma: float, own: float) -> float:
     return 1.0 if gamma == own else max(math.log(gamma) / math.log(own), 1e-3)
 
 
-def planned_actions(model: ReplayModel, rewards: NDArray[np.float64], gamma: float) -> NDArray[np.int64]:
+def planned_actions(
+    model: ReplayModel, rewards: NDArray[np.float64], gamma: float
+) -> NDArray[np.int64]:
     """
     By value iteration, the actions that maximize the expected discounted reward of a task that ends at its first reward. Both
     ``rewards``, at least 0 for each state, and the actions, -1 where no way to a reward is known, have shape ``(S,)``.
@@ -140,12 +168,17 @@ def planned_actions(model: ReplayModel, rewards: NDArray[np.float64], gamma: flo
     at_ends, values = model.ends @ rewards, np.zeros(len(rewards))
     for _ in range(_SWEEPS):
         returns = np.where(rewards > 0.0, rewards, gamma * values)
-        found = (model.on @ returns + at_ends).reshape(-1, model.n_actions)  # 0 for actions that were not tried
+        found = (model.on @ returns + at_ends).reshape(
+            -1, model.n_actions
+        )  # 0 for actions that were not tried
         before, values = values, found.max(axis=1)
         if (values - before).max() <= _TOLERANCE * rewards.max():
             break
     else:
-        warnings.warn(f"the values of the task were still changing after {_SWEEPS} sweeps of its plan", stacklevel=4)
+        warnings.warn(
+            f"the values of the task were still changing after {_SWEEPS} sweeps of its plan",
+            stacklevel=4,
+        )
     return np.where(values > 0.0, found.argmax(axis=1), -1)
 
 
@@ -156,16 +189,24 @@ Task = tuple[NDArray[np.int64], NDArray[np.float64]]
 def _told(goals: GoalBuffer, reward: Reward) -> Task:
     told = np.asarray(reward(goals.observations) if callable(reward) else reward)
     if told.shape != (len(goals),) or told.dtype.kind not in "biuf":
-        expected = f"numbers of shape {(len(goals),)}, one for each of model.goal_buffer.observations"
-        raise ValueError(f"reward must {'return' if callable(reward) else 'be'} {expected}, got {told.dtype} of {told.shape}")
+        expected = (
+            f"numbers of shape {(len(goals),)}, one for each of model.goal_buffer.observations"
+        )
+        raise ValueError(
+            f"reward must {'return' if callable(reward) else 'be'} {expected}, got {told.dtype} of {told.shape}"
+        )
     rewards = told.astype(np.float64)
     wrong = rewards[~((rewards >= 0.0) & np.isfinite(rewards))]
     if len(wrong):
-        raise ValueError(f"reward must be finite and not negative, as a policy towards goals avoids nothing, got {wrong[:3]}")
+        raise ValueError(
+            f"reward must be finite and not negative, as a policy towards goals avoids nothing, got {wrong[:3]}"
+        )
     ids = np.flatnonzero(rewards)
     if len(ids) == 0:
         held_out = ". Held-out observations cannot be goals" if goals.has_held_out else ""
-        raise ValueError(f"reward must be positive for a known observation, it is 0 for all {len(goals)}{held_out}")
+        raise ValueError(
+            f"reward must be positive for a known observation, it is 0 for all {len(goals)}{held_out}"
+        )
     return ids, rewards[ids]
 
 
@@ -181,7 +222,9 @@ def _remembered(goals: GoalBuffer, gamma: float) -> Task:
             "that does not end the episode. To do without them: reward=np.fmax(model.goal_buffer.rewards, 0)"
         )
     if cost < 0.0 and gamma == 1.0:
-        raise ValueError(f"gamma must be less than 1 where each step has a reward of {cost:g}, got 1")
+        raise ValueError(
+            f"gamma must be less than 1 where each step has a reward of {cost:g}, got 1"
+        )
     # to arrive at a goal is worth cost / (1 - gamma) + (reward - cost / (1 - gamma)) * gamma ** (steps - 1)
     worth = rewards - cost / (1.0 - gamma) if cost else rewards
     ids = np.flatnonzero((worth > 0.0) & ((rewards > 0.0) | (ended > 0)))
@@ -190,9 +233,14 @@ def _remembered(goals: GoalBuffer, gamma: float) -> Task:
     if len(ids) == 0:
         found = f", but a sum of {elsewhere:g} on arriving at {where}" if elsewhere > 0.0 else ""
         none = f"of {len(goals)} known observations none had a positive mean reward"
-        raise ValueError(f"no reward is known: {none}{found}. Let the model learn until it meets one, or give reward=")
+        raise ValueError(
+            f"no reward is known: {none}{found}. Let the model learn until it meets one, or give reward="
+        )
     if elsewhere > 0.0:
-        warnings.warn(f"rewards with a sum of {elsewhere:g} are not pursued: they were for {where}", stacklevel=4)
+        warnings.warn(
+            f"rewards with a sum of {elsewhere:g} are not pursued: they were for {where}",
+            stacklevel=4,
+        )
     on_the_way = int((ended[ids] < arrivals[ids]).sum())
     if on_the_way:
         warnings.warn(
@@ -233,4 +281,6 @@ def make_task_policy(
         actions = planned_actions(model.likeliest() if likeliest else model, paid, discount)
         table = ObservationTable(space, len(actions)), actions
         table[0].add(replay.states.observations[: len(actions)])
-    return TaskPolicy(space, action_space, copy.deepcopy(q_net), goals[ids], rewards, values, gamma, table)
+    return TaskPolicy(
+        space, action_space, copy.deepcopy(q_net), goals[ids], rewards, values, gamma, table
+    )

@@ -14,7 +14,9 @@ from sb3_manygoals.many_goals_dqn import ManyGoalsDQN
 _FOLDER = Path(__file__).parent
 
 
-def load_pretrained(env_id: str, env: GymEnv | None = None, device: th.device | str = "auto") -> ManyGoalsDQN:
+def load_pretrained(
+    env_id: str, env: GymEnv | None = None, device: th.device | str = "auto"
+) -> ManyGoalsDQN:
     """
     An agent that has been trained with the defaults. Its weights were rounded to float16; it has no replay memory.
 
@@ -28,10 +30,16 @@ def load_pretrained(env_id: str, env: GymEnv | None = None, device: th.device | 
     """
     known = sorted(file.stem for file in _FOLDER.glob("*.npz"))
     if env_id not in known:
-        raise ValueError(f"env_id must be one of {', '.join(known)}, for which there are trained agents, got {env_id!r}")
+        raise ValueError(
+            f"env_id must be one of {', '.join(known)}, for which there are trained agents, got {env_id!r}"
+        )
     model = ManyGoalsDQN("CnnPolicy", gym.make(env_id) if env is None else env, device=device)
     with np.load(_FOLDER / f"{env_id}.npz", allow_pickle=False) as file:
-        weights = {name: th.as_tensor(file[name], dtype=th.float32) for name in file.files if name != "goals"}
+        weights = {
+            name: th.as_tensor(file[name], dtype=th.float32)
+            for name in file.files
+            if name != "goals"
+        }
         assert model.goal_buffer is not None
         model.goal_buffer.add(file["goals"])
         model.goal_buffer.n_added = 0  # it has met nothing itself

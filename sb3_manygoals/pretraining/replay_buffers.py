@@ -32,7 +32,11 @@ class FrameReplayBuffer(ReplayBuffer):
     def get_checkpoint_state(self) -> dict[str, Any]:
         """As :class:`~sb3_manygoals.checkpoint.callback.Checkpointable` has it."""
         numbers = {name: getattr(self, name) for name in ("buffer_size", "n_envs", "pos", "full")}
-        return {**numbers, **{name: getattr(self, name)[: self.size()] for name in _ARRAYS}, "frames": self._frames_state()}
+        return {
+            **numbers,
+            **{name: getattr(self, name)[: self.size()] for name in _ARRAYS},
+            "frames": self._frames_state(),
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:raises CheckpointError: if it is of a memory of another size or for other frames"""
@@ -42,13 +46,21 @@ class FrameReplayBuffer(ReplayBuffer):
         self.pos, self.full = state["pos"], state["full"]
 
     def _frames_state(self) -> dict[str, Any]:
-        return self.frames.get_checkpoint_state(self.observations.frames, self.next_observations.frames)
+        return self.frames.get_checkpoint_state(
+            self.observations.frames, self.next_observations.frames
+        )
 
     def _restore_frames(self, state: dict[str, Any]) -> None:
-        check_same("a replay memory", state, {"buffer_size": self.buffer_size, "n_envs": self.n_envs})
+        check_same(
+            "a replay memory", state, {"buffer_size": self.buffer_size, "n_envs": self.n_envs}
+        )
         if "frames" not in state:
-            raise CheckpointError("the replay memory was saved with whole observations, this one keeps frames")
-        self.observations.frames, self.next_observations.frames = self.frames.set_checkpoint_state(state["frames"])
+            raise CheckpointError(
+                "the replay memory was saved with whole observations, this one keeps frames"
+            )
+        self.observations.frames, self.next_observations.frames = self.frames.set_checkpoint_state(
+            state["frames"]
+        )
 
 
 class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
@@ -70,10 +82,15 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
         **kwargs: Any,
     ) -> dict[str, int]:
         """:return: bytes of its arrays, by what they are of; a frame more for each start of an episode"""
-        needed = ManyGoalsReplayBuffer.memory_needed(buffer_size, observation_space, action_space, n_envs, **kwargs)
+        needed = ManyGoalsReplayBuffer.memory_needed(
+            buffer_size, observation_space, action_space, n_envs, **kwargs
+        )
         others = {name: size for name, size in needed.items() if not name.endswith("observations")}
         space, rows = observation_space["observation"], max(buffer_size // n_envs, 1) * n_envs
-        return {"replay frames": frame_bytes(rows, n_envs, space.shape or (), space.dtype, n_stack), **others}
+        return {
+            "replay frames": frame_bytes(rows, n_envs, space.shape or (), space.dtype, n_stack),
+            **others,
+        }
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         return {**ManyGoalsReplayBuffer.get_checkpoint_state(self), "frames": self._frames_state()}
@@ -84,4 +101,8 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
 
     @property
     def _arrays(self) -> dict[str, NDArray[Any] | None]:
-        return {name: array for name, array in super()._arrays.items() if not name.endswith("observations")}
+        return {
+            name: array
+            for name, array in super()._arrays.items()
+            if not name.endswith("observations")
+        }

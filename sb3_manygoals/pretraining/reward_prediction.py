@@ -58,12 +58,20 @@ class RewardPredictionPolicy(BasePolicy):
             kwargs["optimizer_kwargs"] = {"alpha": 0.99, "eps": 1e-5}
         super().__init__(observation_space, action_space, **kwargs)
         self.net_arch, self.ortho_init = [256, 256] if net_arch is None else net_arch, ortho_init
-        preprocess = Preprocess(observation_space, self.normalize_images, channels_last=channels_last)
+        preprocess = Preprocess(
+            observation_space, self.normalize_images, channels_last=channels_last
+        )
         self.channels_last = channels_last
-        extractor = self.features_extractor_class(preprocess.space, **self.features_extractor_kwargs)
-        self.trunk, features_dim = make_trunk(preprocess, extractor, self.net_arch, nn.ReLU, ortho_init=ortho_init)
+        extractor = self.features_extractor_class(
+            preprocess.space, **self.features_extractor_kwargs
+        )
+        self.trunk, features_dim = make_trunk(
+            preprocess, extractor, self.net_arch, nn.ReLU, ortho_init=ortho_init
+        )
         self.head = nn.Linear(features_dim, REWARD_CLASSES)
-        self.optimizer = self.optimizer_class(self.parameters(), **{"lr": lr_schedule(1), **self.optimizer_kwargs})
+        self.optimizer = self.optimizer_class(
+            self.parameters(), **{"lr": lr_schedule(1), **self.optimizer_kwargs}
+        )
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         """From observations, shape (B, *observation_space.shape), to logits of a zero, a positive and a negative reward."""
@@ -74,9 +82,21 @@ class RewardPredictionPolicy(BasePolicy):
         return th.randint(int(self.action_space.n), (len(observation),), device=self.device)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        names = ("net_arch", "ortho_init", "channels_last", "features_extractor_class", "features_extractor_kwargs")
-        given = {name: getattr(self, name) for name in (*names, "optimizer_class", "optimizer_kwargs")}
-        return {**super()._get_constructor_parameters(), "lr_schedule": self._dummy_schedule, **given}
+        names = (
+            "net_arch",
+            "ortho_init",
+            "channels_last",
+            "features_extractor_class",
+            "features_extractor_kwargs",
+        )
+        given = {
+            name: getattr(self, name) for name in (*names, "optimizer_class", "optimizer_kwargs")
+        }
+        return {
+            **super()._get_constructor_parameters(),
+            "lr_schedule": self._dummy_schedule,
+            **given,
+        }
 
 
 class _CnnPolicy(RewardPredictionPolicy):
@@ -104,7 +124,10 @@ class RewardPredictor(OffPolicyAlgorithm):
     :raises MemoryError: if the replay memory, once full, does not fit into the memory that is available
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"CnnPolicy": _CnnPolicy, "MlpPolicy": RewardPredictionPolicy}
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "CnnPolicy": _CnnPolicy,
+        "MlpPolicy": RewardPredictionPolicy,
+    }
     policy: RewardPredictionPolicy
     replay_buffer: FrameReplayBuffer
 
@@ -141,8 +164,14 @@ class RewardPredictor(OffPolicyAlgorithm):
 
     def _setup_model(self) -> None:
         shape, dtype = self.observation_space.shape or (), self.observation_space.dtype
-        size = frame_bytes(self.buffer_size, self.n_envs, shape, dtype, self.replay_buffer_kwargs["n_stack"])
-        check_memory("the replay memory", {"replay frames": size}, f"choose a smaller buffer_size than {self.buffer_size}")
+        size = frame_bytes(
+            self.buffer_size, self.n_envs, shape, dtype, self.replay_buffer_kwargs["n_stack"]
+        )
+        check_memory(
+            "the replay memory",
+            {"replay frames": size},
+            f"choose a smaller buffer_size than {self.buffer_size}",
+        )
         if self.env is not None and is_vecenv_wrapped(self.env, VecTransposeImage):
             self.policy_kwargs = {"channels_last": False, **self.policy_kwargs}
         super()._setup_model()
@@ -164,7 +193,9 @@ class RewardPredictor(OffPolicyAlgorithm):
         self._update_learning_rate(self.policy.optimizer)
         for _ in range(gradient_steps):
             batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-            loss = reward_prediction_losses(self.policy(batch.observations), batch.rewards[:, 0]).mean()
+            loss = reward_prediction_losses(
+                self.policy(batch.observations), batch.rewards[:, 0]
+            ).mean()
             guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
             self.policy.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

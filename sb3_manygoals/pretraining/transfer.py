@@ -12,14 +12,20 @@ from torch import nn
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy
 from sb3_manygoals.networks import Preprocess
 
-_NOTHING = (nn.Flatten, nn.Identity, nn.Dropout)  # networks that differ only in these are the same function when they act
+_NOTHING = (
+    nn.Flatten,
+    nn.Identity,
+    nn.Dropout,
+)  # networks that differ only in these are the same function when they act
 
 
 class TransferError(ValueError):
     """Two networks that are not built alike."""
 
 
-def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | BasePolicy) -> dict[str, str]:
+def transfer_trunk(
+    source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | BasePolicy
+) -> dict[str, str]:
     """
     Begin an actor-critic with the trunk of a pre-trained network, as section 4 of Veeriah et al. (2018) does.
 
@@ -36,27 +42,45 @@ def transfer_trunk(source: BaseAlgorithm | BasePolicy, target: BaseAlgorithm | B
     :raises TransferError: if they differ in observations or their scaling, or in the kind, shape or activation of a layer; the
         message names the first such layer. Then nothing was changed
     """
-    giver, taker = (one.policy if isinstance(one, BaseAlgorithm) else one for one in (source, target))
+    giver, taker = (
+        one.policy if isinstance(one, BaseAlgorithm) else one for one in (source, target)
+    )
     trunk = getattr(giver, "trunk", None)
     if not isinstance(trunk, nn.Sequential) or not isinstance(trunk[0], Preprocess):
         givers = "a ManyGoalsDQN or a RewardPredictor, or the policy of one"
         raise TypeError(f"source must be {givers}, got one with {type(giver).__name__}")
     if not isinstance(taker, ActorCriticPolicy):
-        raise TypeError(f"target must have an actor-critic policy, as A2C has, got one with {type(taker).__name__}")
+        raise TypeError(
+            f"target must have an actor-critic policy, as A2C has, got one with {type(taker).__name__}"
+        )
     here, there = trunk[0].space, taker.observation_space
-    seen = [(one.shape, one.dtype, is_image_space(one)) if isinstance(one, spaces.Box) else one for one in (here, there)]
+    seen = [
+        (one.shape, one.dtype, is_image_space(one)) if isinstance(one, spaces.Box) else one
+        for one in (here, there)
+    ]
     if seen[0] != seen[1]:  # images are scaled
-        raise TransferError(f"the trunk sees {here} (images with channels first), the target sees {there}")
+        raise TransferError(
+            f"the trunk sees {here} (images with channels first), the target sees {there}"
+        )
     if trunk[0].standardize:
-        raise TransferError("the trunk standardizes observations (standardize=True), the target does not")
+        raise TransferError(
+            "the trunk standardizes observations (standardize=True), the target does not"
+        )
     if trunk[0].normalize_images != taker.normalize_images:
-        raise TransferError(f"the trunk has normalize_images={trunk[0].normalize_images}, the target {taker.normalize_images}")
+        raise TransferError(
+            f"the trunk has normalize_images={trunk[0].normalize_images}, the target {taker.normalize_images}"
+        )
     ours = list(_layers(trunk, "trunk"))
     pairs = {}  # by the target's names, as actor and critic may share layers
     for who, tower in (("pi", "policy_net"), ("vf", "value_net")):
-        name = "features_extractor" if taker.share_features_extractor else f"{who}_features_extractor"
+        name = (
+            "features_extractor" if taker.share_features_extractor else f"{who}_features_extractor"
+        )
         extractor = list(_layers(getattr(taker, name), name))
-        theirs = [*extractor, *_layers(getattr(taker.mlp_extractor, tower), f"mlp_extractor.{tower}")]
+        theirs = [
+            *extractor,
+            *_layers(getattr(taker.mlp_extractor, tower), f"mlp_extractor.{tower}"),
+        ]
         for left, right in zip_longest(ours, theirs[: max(len(ours), len(extractor))]):
             (name, kind), (other, other_kind) = _described(left), _described(right)
             if kind != other_kind:
@@ -78,7 +102,9 @@ _Layer = tuple[str, nn.Module]
 def _layers(module: nn.Module, name: str) -> Iterator[_Layer]:
     """:return: names and modules of the parts that change numbers, in order"""
     children = list(module.named_children())
-    whole = not children or any(True for _ in (*module.parameters(recurse=False), *module.buffers(recurse=False)))
+    whole = not children or any(
+        True for _ in (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    )
     if whole and not isinstance(module, _NOTHING):
         yield name, module
         return
@@ -91,5 +117,7 @@ def _described(layer: _Layer | None) -> tuple[str, str]:
     """:return: its name, and all that it is but for the values of its weights"""
     if layer is None:
         return "none", ""
-    shapes = (f" with {name} {tuple(tensor.shape)}" for name, tensor in layer[1].state_dict().items())
+    shapes = (
+        f" with {name} {tuple(tensor.shape)}" for name, tensor in layer[1].state_dict().items()
+    )
     return layer[0], f", {layer[1]}{','.join(shapes)},".replace("inplace=True", "")

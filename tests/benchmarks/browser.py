@@ -16,7 +16,10 @@ HELPERS = (Path(__file__).parent / "demo_helpers.js").read_text(encoding="utf-8"
 def chromium():
     """The driver of one; without a browser or selenium the test is skipped."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-    binary, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+    binary, driver = (
+        shutil.which("chromium") or shutil.which("google-chrome"),
+        shutil.which("chromedriver"),
+    )
     if binary is None or driver is None:
         pytest.skip("needs chromium or google-chrome, and chromedriver")
     options = webdriver.ChromeOptions()
@@ -38,8 +41,13 @@ def opened(browser, path):
 
 def emulate(browser, scheme="light", **screen):
     """Show pages in a colour scheme, and on a screen if its size is given."""
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-    command = "Emulation.setDeviceMetricsOverride" if screen else "Emulation.clearDeviceMetricsOverride"
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
+    command = (
+        "Emulation.setDeviceMetricsOverride" if screen else "Emulation.clearDeviceMetricsOverride"
+    )
     browser.execute_cdp_cmd(command, screen)
 
 
@@ -52,5 +60,9 @@ def processor_seconds(browser):
 def requests(browser):
     """Addresses asked for since the last call."""
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    asked = [
+        event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
+    ]
     return [url for url in asked if not url.startswith("data:")]

@@ -35,4 +35,7 @@ def printed(*arguments):
 def rows_of(path, without=()):
     """The rows of a CSV file, some columns left out."""
     with path.open(newline="", encoding="utf-8") as file:
-        return [{name: row[name] for name in sorted(row) if name not in without} for row in csv.DictReader(file)]
+        return [
+            {name: row[name] for name in sorted(row) if name not in without}
+            for row in csv.DictReader(file)
+        ]

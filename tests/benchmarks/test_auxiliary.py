@@ -17,7 +17,12 @@ from tests.benchmarks.command_line import command, rows_of
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.resuming import same
 
-NEEDED = {"atari": ("ale_py", "lz4"), "two_rooms": (), "minigrid": ("minigrid", "lz4"), "minatar": ("minatar", "lz4")}
+NEEDED = {
+    "atari": ("ale_py", "lz4"),
+    "two_rooms": (),
+    "minigrid": ("minigrid", "lz4"),
+    "minatar": ("minatar", "lz4"),
+}
 CELLS = {"two_rooms": (8, 1), "minigrid": (24, 4), "minatar": (10, 1)}
 """The square that pixel control looks at, and its cells."""
 
@@ -27,8 +32,17 @@ pytestmark = pytest.mark.usefixtures("no_sync")
 def tiny(world, agent, output, **options):
     for module in NEEDED[world]:
         pytest.importorskip(module)
-    settings = {"steps": 480, "eval_freq": 160, "max_episode_steps": 10, "seed": 4, "features_dim": 16, "embedding_dim": 8}
-    return replace(WORLDS[world], agent=agent, output=output, progress_bar=False, **settings | options)
+    settings = {
+        "steps": 480,
+        "eval_freq": 160,
+        "max_episode_steps": 10,
+        "seed": 4,
+        "features_dim": 16,
+        "embedding_dim": 8,
+    }
+    return replace(
+        WORLDS[world], agent=agent, output=output, progress_bar=False, **settings | options
+    )
 
 
 def read(path):
@@ -37,17 +51,38 @@ def read(path):
 
 @pytest.mark.parametrize(
     ("world", "agent"),
-    [*(("two_rooms", agent) for agent in ("a2c", *CALLBACKS)), ("minigrid", "pixel_control"), ("minatar", "pixel_control")],
+    [
+        *(("two_rooms", agent) for agent in ("a2c", *CALLBACKS)),
+        ("minigrid", "pixel_control"),
+        ("minatar", "pixel_control"),
+    ],
 )
 def test_a_run(world, agent, tmp_path):
     folder = tiny(world, agent, tmp_path, n_envs=16).run()
     assert folder.name.startswith(f"auxiliary-{WORLDS[world].game}-{agent}-seed4-")
     files = {path.name for path in folder.iterdir()}
-    assert files >= {"config.json", "curve.csv", "score.json", "progress.csv", "model.zip", "checkpoints"}
+    assert files >= {
+        "config.json",
+        "curve.csv",
+        "score.json",
+        "progress.csv",
+        "model.zip",
+        "checkpoints",
+    }
     assert any(name.startswith("events.out.tfevents") for name in files)
     score, curve = read(folder / "score.json"), rows_of(folder / "curve.csv")
-    assert set(curve[0]) == {"step", "episodes", "episode_return", "episode_length", "training_seconds"}
-    assert ([int(row["step"]) for row in curve], score["step"], score["paper"]) == ([160, 320, 480], 480, None)
+    assert set(curve[0]) == {
+        "step",
+        "episodes",
+        "episode_return",
+        "episode_length",
+        "training_seconds",
+    }
+    assert ([int(row["step"]) for row in curve], score["step"], score["paper"]) == (
+        [160, 320, 480],
+        480,
+        None,
+    )
     assert score["score"] == pytest.approx(float(curve[-1]["episode_return"]), rel=1e-5)
     assert score["episodes"] >= 48  # 16 worlds, 30 steps of each, 10 at most an episode
     if agent != "a2c":
@@ -58,43 +93,77 @@ def test_a_run(world, agent, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("world", "agent"), [("two_rooms", "many_goals"), ("minigrid", "reward_prediction"), ("atari", "many_goals")]
+    ("world", "agent"),
+    [("two_rooms", "many_goals"), ("minigrid", "reward_prediction"), ("atari", "many_goals")],
 )
 def test_going_on_is_as_if_it_had_not_stopped(world, agent, tmp_path):
     steps, stop, n_envs = (400, 320, 2) if world == "atari" else (480, 160, 16)
-    config = tiny(world, agent, tmp_path / "whole", game="Breakout" if world == "atari" else WORLDS[world].game, n_envs=n_envs)
+    config = tiny(
+        world,
+        agent,
+        tmp_path / "whole",
+        game="Breakout" if world == "atari" else WORLDS[world].game,
+        n_envs=n_envs,
+    )
     whole = replace(config, steps=steps).run()
     stopped = replace(config, steps=stop, output=tmp_path / "stopped").run()
     th.rand(3)  # the generators are elsewhere than they were
-    assert AuxiliaryConfig.saved(stopped) == replace(config, steps=stop, output=tmp_path / "stopped", resume=stopped)
+    assert AuxiliaryConfig.saved(stopped) == replace(
+        config, steps=stop, output=tmp_path / "stopped", resume=stopped
+    )
     assert replace(AuxiliaryConfig.saved(stopped), steps=steps).run() == stopped
     if world == "atari":
         policy = A2C.load(stopped / "model.zip").policy
         assert (read(stopped / "score.json")["paper"], policy.crop, policy.cell) == (486.8, 80, 4)
-    ends = [read_checkpoint(checkpoints(folder / "checkpoints")[0])["learner"] for folder in (whole, stopped)]
+    ends = [
+        read_checkpoint(checkpoints(folder / "checkpoints")[0])["learner"]
+        for folder in (whole, stopped)
+    ]
     assert ends[0]["algorithm"]["counters"]["num_timesteps"] == steps
     same(*ends)
-    curves = [rows_of(folder / "curve.csv", without=("training_seconds",)) for folder in (whole, stopped)]
+    curves = [
+        rows_of(folder / "curve.csv", without=("training_seconds",)) for folder in (whole, stopped)
+    ]
     assert curves[0] == curves[1]
     record = read(stopped / "config.json")
-    assert (len(record["resumed"]), record["settings"]["steps"]) == (1, steps)  # those that it was resumed with
+    assert (len(record["resumed"]), record["settings"]["steps"]) == (
+        1,
+        steps,
+    )  # those that it was resumed with
 
 
 def test_the_recipe_is_the_papers():
-    for agent, expected in (("many_goals", 0.02), ("pixel_control", np.sqrt(1e-4 * 1e-2)), ("reward_prediction", 1.0)):
+    for agent, expected in (
+        ("many_goals", 0.02),
+        ("pixel_control", np.sqrt(1e-4 * 1e-2)),
+        ("reward_prediction", 1.0),
+    ):
         for given in (None, 0.25):
             model, tasks = auxiliary.make(tiny("two_rooms", agent, None, weight=given))
             assert tasks[agent].weight == pytest.approx(given or expected)
             assert (tasks[agent].batch_size, tasks[agent].episodes.capacity) == (80, 2000)
-            assert (model.n_envs * model.n_steps, model.gamma, model.max_grad_norm) == (80, 0.99, 0.5)
+            assert (model.n_envs * model.n_steps, model.gamma, model.max_grad_norm) == (
+                80,
+                0.99,
+                0.5,
+            )
             assert model.vf_coef == 0.25  # the paper's value loss: 0.5 of half the squared error
             model.env.close()
     for name, expected in (("baselines", RMSpropTFLike), ("sb3", th.optim.RMSprop)):
-        optimizer = auxiliary.make(tiny("two_rooms", "a2c", None, optimizer=name))[0].policy.optimizer
+        optimizer = auxiliary.make(tiny("two_rooms", "a2c", None, optimizer=name))[
+            0
+        ].policy.optimizer
         assert type(optimizer) is expected
-        assert (optimizer.defaults["lr"], optimizer.defaults["alpha"], optimizer.defaults["eps"]) == (7e-4, 0.99, 1e-5)
+        assert (
+            optimizer.defaults["lr"],
+            optimizer.defaults["alpha"],
+            optimizer.defaults["eps"],
+        ) == (7e-4, 0.99, 1e-5)
     assert (WORLDS["atari"].embedding_dim, WORLDS["atari"].optimizer) == (1024, "baselines")
-    assert (paper_score(AuxiliaryConfig(agent="a2c")), paper_score(AuxiliaryConfig(game="Adventure"))) == (1507.7, None)
+    assert (
+        paper_score(AuxiliaryConfig(agent="a2c")),
+        paper_score(AuxiliaryConfig(game="Adventure")),
+    ) == (1507.7, None)
 
 
 @pytest.mark.parametrize("module", [auxiliary, pretraining])
@@ -103,7 +172,10 @@ def test_the_world_gives_the_defaults_on_the_command_line(module, monkeypatch):
     monkeypatch.setattr(type(worlds["atari"]), "run", lambda self: seen.append(self))
     command(name, "--world", "minigrid", "--agent", "many_goals", "--seed", "7")
     command(name, "--game", "Pong")
-    assert seen == [replace(worlds["minigrid"], agent="many_goals", seed=7), replace(worlds["atari"], game="Pong")]
+    assert seen == [
+        replace(worlds["minigrid"], agent="many_goals", seed=7),
+        replace(worlds["atari"], game="Pong"),
+    ]
     assert command(name, "--world", "mars").returncode == 2
 
 
@@ -112,7 +184,10 @@ def test_what_makes_no_sense_is_refused():
         AuxiliaryConfig(steps=0)
     with pytest.raises(ValueError, match=r"seed must be in .* got -1"):
         AuxiliaryConfig(seed=-1)
-    assert "many_goals in nope cannot be built: there is no game" in command("auxiliary", "--game", "nope").stderr
+    assert (
+        "many_goals in nope cannot be built: there is no game"
+        in command("auxiliary", "--game", "nope").stderr
+    )
 
 
 def test_scores_are_of_the_last_hundred_episodes():
@@ -129,7 +204,14 @@ def test_scores_are_of_the_last_hundred_episodes():
             points.append([float(value) for value in row[:-1]])
             last = ended[-100:]
             steps = [300, 600, 900, 1005][len(expected)]
-            expected.append((steps, len(ended), np.mean([one["r"] for one in last]), np.mean([one["l"] for one in last])))
+            expected.append(
+                (
+                    steps,
+                    len(ended),
+                    np.mean([one["r"] for one in last]),
+                    np.mean([one["l"] for one in last]),
+                )
+            )
 
     callback = Listed(300, Curve())
     A2C("MlpPolicy", stories(3, limit=6), seed=0, device="cpu").learn(1000, callback)

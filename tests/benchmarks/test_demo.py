@@ -20,7 +20,9 @@ WIDTH, DOOR = MDP.layout.width, "".join(MDP.layout.rows).index("D")
 
 
 def model_of(**options):
-    return ManyGoalsDQN("CnnPolicy", gym.make("TwoRoomsSwitchSmall-v0"), seed=0, device="cpu", **options)
+    return ManyGoalsDQN(
+        "CnnPolicy", gym.make("TwoRoomsSwitchSmall-v0"), seed=0, device="cpu", **options
+    )
 
 
 def folder_of(path, model=None, **settings):
@@ -72,7 +74,9 @@ def test_it_needs_no_network_and_draws_within_a_second(browser, run):
     page = opened(browser, run)
     assert processor_seconds(browser) - before < 1.0
     assert requests(browser) == [run.as_uri()]
-    assert "the block, click the door. One neural network pursues all 220 goals" in page("return document.body.innerText")
+    assert "the block, click the door. One neural network pursues all 220 goals" in page(
+        "return document.body.innerText"
+    )
     emulate(browser, "dark", width=360, height=740, deviceScaleFactor=2, mobile=True)
     assert page("return [document.documentElement.scrollWidth, innerWidth]") == [360, 360]
     assert page("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 30)"
@@ -88,18 +92,28 @@ def test_actions_are_those_of_the_network(name, browser, run, model, tmp_path):
         model.policy.q_net.head.weight.data *= 50  # beside which biases are small
         run = demo.write(folder_of(tmp_path / "run", model, agent=name))
     pairs = np.random.default_rng(0).integers(MDP.n_states, size=(10_000, 2))
-    actions = np.array(opened(browser, run)("return arguments[0].map((pair) => greedy(...pair))", pairs.tolist()))
+    actions = np.array(
+        opened(browser, run)("return arguments[0].map((pair) => greedy(...pair))", pairs.tolist())
+    )
     states, goals = pairs.T
     values = values_of(model, states, goals)
-    assert (values.max(axis=1) - values[np.arange(10_000), actions]).max() < 1e-4 * -model.step_reward
+    assert (
+        values.max(axis=1) - values[np.arange(10_000), actions]
+    ).max() < 1e-4 * -model.step_reward
     assert len(set(actions)) > 3
-    unrounded = model.predict({"observation": MDP.observe(states), "desired_goal": MDP.observe(goals)}, deterministic=True)[0]
+    unrounded = model.predict(
+        {"observation": MDP.observe(states), "desired_goal": MDP.observe(goals)}, deterministic=True
+    )[0]
     assert (unrounded == actions).mean() > 0.95
 
 
 def test_the_world_moves_as_it_does_in_python(page):
     rng = np.random.default_rng(0)
-    columns = rng.integers(220, size=10_000), rng.integers(5, size=10_000), rng.random(10_000) * rng.choice([0.02, 1], 10_000)
+    columns = (
+        rng.integers(220, size=10_000),
+        rng.integers(5, size=10_000),
+        rng.random(10_000) * rng.choice([0.02, 1], 10_000),
+    )
     steps = list(zip(*(column.tolist() for column in columns), strict=True))
     moved = page("return arguments[0].map((step) => next(...step))", steps)
     assert moved == [MDP.step_one(state, action, lambda u=draw: u) for state, action, draw in steps]
@@ -108,11 +122,27 @@ def test_the_world_moves_as_it_does_in_python(page):
 def test_steps_are_those_of_the_oracle_and_of_the_network(browser, page, model):
     goals = list(range(0, 220, 20))
     exact = expected_steps(MDP, goals)
-    np.testing.assert_allclose(np.array(page("return arguments[0].map((goal) => all(plan(goal)))", goals)).T, exact, atol=1e-9)
+    np.testing.assert_allclose(
+        np.array(page("return arguments[0].map((goal) => all(plan(goal)))", goals)).T,
+        exact,
+        atol=1e-9,
+    )
     for column, goal in enumerate(goals[:3]):
-        assert browser.execute_async_script(f"{HELPERS} whenPlanned(...arguments)", 7, goal) == f"{exact[7, column]:.1f}"
-    cells = np.array(page("return all(valueMap(...arguments)).map((each) => isNaN(each) ? -1 : each)", 17, goals[0]))
-    there = np.flatnonzero((MDP.blocks == MDP.blocks[17]).all(axis=1) & (MDP.doors_open == MDP.doors_open[17]).all(axis=1))
+        assert (
+            browser.execute_async_script(f"{HELPERS} whenPlanned(...arguments)", 7, goal)
+            == f"{exact[7, column]:.1f}"
+        )
+    cells = np.array(
+        page(
+            "return all(valueMap(...arguments)).map((each) => isNaN(each) ? -1 : each)",
+            17,
+            goals[0],
+        )
+    )
+    there = np.flatnonzero(
+        (MDP.blocks == MDP.blocks[17]).all(axis=1)
+        & (MDP.doors_open == MDP.doors_open[17]).all(axis=1)
+    )
     assert np.flatnonzero(cells >= 0).tolist() == sorted(MDP.agent[there].tolist())
     there = there[there != goals[0]]
     paid = -0.1 * (1 - 0.99 ** (cells[MDP.agent[there]] - 1)) / (1 - 0.99)  # in so many steps
@@ -125,26 +155,47 @@ def test_every_goal_can_be_set_by_mouse(page):
 
 
 def test_what_is_impossible_is_refused(page):
-    shut, within = (int(np.flatnonzero(chosen)[0]) for chosen in (~MDP.doors_open[:, 0], MDP.agent == DOOR))
-    agent, block = "The agent cannot stand there.", "A block cannot be there: it touches no wall, door or edge."
-    cases = [(f"drag(on, on.agent.cell, {cell})", shut, agent) for cell in (DOOR - 1, DOOR, int(MDP.blocks[shut, 0]), -WIDTH)]
+    shut, within = (
+        int(np.flatnonzero(chosen)[0]) for chosen in (~MDP.doors_open[:, 0], MDP.agent == DOOR)
+    )
+    agent, block = (
+        "The agent cannot stand there.",
+        "A block cannot be there: it touches no wall, door or edge.",
+    )
+    cases = [
+        (f"drag(on, on.agent.cell, {cell})", shut, agent)
+        for cell in (DOOR - 1, DOOR, int(MDP.blocks[shut, 0]), -WIDTH)
+    ]
     cases += [("drag(on, on.blocks[0].cell, 0)", shut, block)]
-    cases += [("on.doors[0][0].click()", within, "A door cannot shut while the agent stands in it.")]
+    cases += [
+        ("on.doors[0][0].click()", within, "A door cannot shut while the agent stands in it.")
+    ]
     told = "return [on.state, byId('note').textContent, on.element.getAnimations({ subtree: true }).length > 0, isInPlace(on)]"
     for script, state, note in cases:
         for board in ("world", "goals"):
-            assert page(f"const on = {board}; begin({state}, {state}); {script}; {told}") == [state, note, True, True]
+            assert page(f"const on = {board}; begin({state}, {state}); {script}; {told}") == [
+                state,
+                note,
+                True,
+                True,
+            ]
 
 
 def test_a_visitor_sets_the_start_and_sees_the_agent_arrive(page):
     state, goal = page("return oneStepApart()")
-    page("begin(...arguments); Math.random = () => 0.99; byId('step').click()", (state + 9) % 220, goal)
+    page(
+        "begin(...arguments); Math.random = () => 0.99; byId('step').click()",
+        (state + 9) % 220,
+        goal,
+    )
     told = "; return [world.state, byId('steps').textContent, byId('note').textContent, world.element.className]"
     for before in ("begin(arguments[0], goals.state);", ""):  # and then it stays
         arrived = page(f"{before} byId('step').click() {told}", state)
         assert arrived == [goal, "1", "Reached in 1 step.", "board reached"]
     free = 0 if MDP.agent[goal] else 1
-    assert page(f"drag(world, world.agent.cell, {free}); return [world.agent.cell, goals.state, taken]") == [free, goal, 0]
+    assert page(
+        f"drag(world, world.agent.cell, {free}); return [world.agent.cell, goals.state, taken]"
+    ) == [free, goal, 0]
 
 
 def test_the_keyboard_sets_a_goal(browser, page):
@@ -157,8 +208,15 @@ def test_the_keyboard_sets_a_goal(browser, page):
     block = 5 * WIDTH + 1
     page("begin(...arguments); byId('random').focus()", 5, int(MDP.encode(0, [block], [False])))
     assert press(Keys.TAB, Keys.ARROW_RIGHT, Keys.ARROW_DOWN) == [WIDTH + 1, block, 0]
-    assert page("return document.querySelector(':focus-visible').ariaLabel") == "Goal: Agent, row 2, column 2"
-    assert press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_UP) == [2 * WIDTH + 1, block, 0]  # over the wall and back
+    assert (
+        page("return document.querySelector(':focus-visible').ariaLabel")
+        == "Goal: Agent, row 2, column 2"
+    )
+    assert press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_UP) == [
+        2 * WIDTH + 1,
+        block,
+        0,
+    ]  # over the wall and back
     assert press(Keys.TAB, Keys.ARROW_RIGHT) == [2 * WIDTH + 1, block + 1, 0]
     assert press(Keys.TAB, Keys.ENTER) == [2 * WIDTH + 1, block + 1, 1]
     assert page("return goals.doors[0][0].ariaLabel") == "Goal: Door, open"
@@ -166,9 +224,15 @@ def test_the_keyboard_sets_a_goal(browser, page):
 
 def test_other_folders_are_refused(model, tmp_path):
     refused = {
-        "in a TwoRoomsSwitch world, got .*FrozenLake8x8-v1": folder_of(tmp_path / "lake", model, env_id="FrozenLake8x8-v1"),
-        "one of the agents default, td, paper, got .* table": folder_of(tmp_path / "table", model, agent="table"),
-        r"shape \(13, 9, 3\), as the map of the run has, got \(8, 4, 3\)": folder_of(tmp_path / "map", model, map="locks"),
+        "in a TwoRoomsSwitch world, got .*FrozenLake8x8-v1": folder_of(
+            tmp_path / "lake", model, env_id="FrozenLake8x8-v1"
+        ),
+        "one of the agents default, td, paper, got .* table": folder_of(
+            tmp_path / "table", model, agent="table"
+        ),
+        r"shape \(13, 9, 3\), as the map of the run has, got \(8, 4, 3\)": folder_of(
+            tmp_path / "map", model, map="locks"
+        ),
         "has no model.zip": folder_of(tmp_path / "begun"),
         "a page of .*model.zip cannot be built": folder_of(tmp_path / "damaged"),
     }

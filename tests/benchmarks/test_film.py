@@ -20,17 +20,31 @@ def frames(path):
 
 def test_the_command_films_the_way_from_goal_to_goal(tmp_path):
     output, gap, width = tmp_path / "new" / "film.gif", 12, 96
-    assert "6 goals reached" in printed("film", "--layout", "small", "--goals", "6", "--output", str(output))
+    assert "6 goals reached" in printed(
+        "film", "--layout", "small", "--goals", "6", "--output", str(output)
+    )
     pictures = frames(output)
-    worlds, goals = ([picture[gap:-gap, left : left + width] for picture in pictures] for left in (gap, 2 * gap + width))
+    worlds, goals = (
+        [picture[gap:-gap, left : left + width] for picture in pictures]
+        for left in (gap, 2 * gap + width)
+    )
     for picture, world, goal in zip(pictures, worlds, goals, strict=True):
-        assert np.array_equal(world, goal) == (picture[0, 0] == film.SUCCESS).all()  # green where the goal is reached
+        assert (
+            np.array_equal(world, goal) == (picture[0, 0] == film.SUCCESS).all()
+        )  # green where the goal is reached
     assert np.array_equal(worlds[-1], goals[-1])
-    changes = [time for time in range(1, len(goals)) if not np.array_equal(goals[time - 1], goals[time])]
+    changes = [
+        time for time in range(1, len(goals)) if not np.array_equal(goals[time - 1], goals[time])
+    ]
     assert len(changes) == 5
-    assert all(np.array_equal(worlds[time], goals[time - 1]) for time in changes)  # from each it goes on to the next
+    assert all(
+        np.array_equal(worlds[time], goals[time - 1]) for time in changes
+    )  # from each it goes on to the next
     shown = {tuple(colour) for colour in pictures[-1].reshape(-1, 3).tolist()}
-    assert {film.SUCCESS, *(COLOURS[thing] for thing in ("floor", "wall", "slippery", "block", "agent"))} <= shown  # exact
+    assert {
+        film.SUCCESS,
+        *(COLOURS[thing] for thing in ("floor", "wall", "slippery", "block", "agent")),
+    } <= shown  # exact
     done = command("film", "--layout", "nonsense", "--output", str(tmp_path / "none.gif"))
     assert done.returncode == 1
     assert "layout must be one of paper, small" in done.stderr

@@ -19,7 +19,9 @@ def test_every_step_is_a_command_that_exists(tmp_path, monkeypatch):
     assert list(found) == ["tests", "update", "default", "recipe", "mansion"]
     for line in [*found["default"], *found["recipe"], *found["mansion"]]:
         assert command(*line[1:]).returncode == 0
-    assert [(run.device, run.total_steps) for run in seen] == [("cpu", n) for n in [2_000] + [30_000] * 8 + [322_500]]
+    assert [(run.device, run.total_steps) for run in seen] == [
+        ("cpu", n) for n in [2_000] + [30_000] * 8 + [322_500]
+    ]
     assert len({config.agent_kwargs for config in seen[1:-1]}) == 8
     assert (seen[-1].map, seen[-1].agent) == ("mansion", "large")
 
@@ -27,7 +29,11 @@ def test_every_step_is_a_command_that_exists(tmp_path, monkeypatch):
 def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, capsys):
     long = ("timeit", "-n1", "-r1", "import time; time.sleep(60)")
     deaf = (*long[:3], "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)", long[3])
-    monkeypatch.setattr(gpu, "steps", lambda config, runs: {"quick": [("this",)], "slow": [long, deaf], "late": [("this",)]})
+    monkeypatch.setattr(
+        gpu,
+        "steps",
+        lambda config, runs: {"quick": [("this",)], "slow": [long, deaf], "late": [("this",)]},
+    )
     monkeypatch.setattr(gpu, "GRACE", 1.0)
     began = time.monotonic()
     folder = GPUConfig(minutes=0.05, device="cpu", output=tmp_path).run()
@@ -35,12 +41,20 @@ def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, ca
     ended = [row["status"] for row in rows_of(folder / "gpu.csv")]
     assert ended == ["exit 0", "out of time, exit -15", "out of time, exit -9", "no time left"]
     assert "Beautiful is better than ugly." in (folder / "quick-0.txt").read_text()
-    assert {file.stem for file in folder.iterdir()} == {"config", "gpu", "quick-0", "slow-0", "slow-1"}
+    assert {file.stem for file in folder.iterdir()} == {
+        "config",
+        "gpu",
+        "quick-0",
+        "slow-0",
+        "slow-1",
+    }
 
 
 def test_no_device_and_no_time_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(th.cuda, "is_available", lambda: False)
-    assert "no CUDA device; --device cpu rehearses" in command("gpu", "--output", str(tmp_path)).stderr
+    assert (
+        "no CUDA device; --device cpu rehearses" in command("gpu", "--output", str(tmp_path)).stderr
+    )
     with pytest.raises(SettingError, match="minutes and scale must be positive, got 0 and 1"):
         GPUConfig(minutes=0, scale=1, device="cpu", output=tmp_path).run()
     assert not list(tmp_path.iterdir())

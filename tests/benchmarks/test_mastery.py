@@ -15,25 +15,54 @@ from benchmarks.agents.mastery import SELECTORS, Agent, make, merged
 from benchmarks.mastery import MasteryConfig, choose_held_out
 from benchmarks.worlds import SettingError, World
 from gym_twoRooms.layout import NAMED_LAYOUTS
-from sb3_manygoals import LARGE, PAPER, ManyGoalsDQN, PlannedTargets, TabularAllGoals, TDTargets, evaluation
+from sb3_manygoals import (
+    LARGE,
+    PAPER,
+    ManyGoalsDQN,
+    PlannedTargets,
+    TabularAllGoals,
+    TDTargets,
+    evaluation,
+)
 from tests import ROOT
 from tests.benchmarks.command_line import command, printed, rows_of
 from tests.benchmarks.report.page_numbers import text_of
 
 SMALL, GRID = World("TwoRoomsSwitchSmall-v0"), "MiniGrid-Empty-5x5-v0"
-TINY = {"policy_kwargs": {"net_arch": [16], "embedding_dim": 8}, "batch_size": 16, "goal_batch_size": 24}
-KWARGS = {**dict.fromkeys(("default", "td", "paper", "large"), TINY), "table": {}, "hindsight": {"gradient_steps": 1}}
+TINY = {
+    "policy_kwargs": {"net_arch": [16], "embedding_dim": 8},
+    "batch_size": 16,
+    "goal_batch_size": 24,
+}
+KWARGS = {
+    **dict.fromkeys(("default", "td", "paper", "large"), TINY),
+    "table": {},
+    "hindsight": {"gradient_steps": 1},
+}
 """Agents made small."""
 
 QUICK = [
-    *shlex.split("--map small --total-steps 2400 --eval-freq 1200 --eval-steps 40 --final-episodes 1 --threads 1 --seed 3"),
+    *shlex.split(
+        "--map small --total-steps 2400 --eval-freq 1200 --eval-steps 40 --final-episodes 1 --threads 1 --seed 3"
+    ),
     *("--n-envs", "4", "--agent-kwargs", json.dumps(TINY | {"updates_per_step": 0.05})),
 ]
 
 
 def config(**options):
-    settings = {"env_id": SMALL.id, "total_steps": 1_200, "n_envs": 4, "eval_freq": 600, "eval_steps": 40, "final_episodes": 1}
-    settings |= {"seed": 1, "progress_bar": False, "agent_kwargs": json.dumps(KWARGS[options.get("agent", "default")])}
+    settings = {
+        "env_id": SMALL.id,
+        "total_steps": 1_200,
+        "n_envs": 4,
+        "eval_freq": 600,
+        "eval_steps": 40,
+        "final_episodes": 1,
+    }
+    settings |= {
+        "seed": 1,
+        "progress_bar": False,
+        "agent_kwargs": json.dumps(KWARGS[options.get("agent", "default")]),
+    }
     return MasteryConfig(**settings | options)
 
 
@@ -51,15 +80,35 @@ def folder(tmp_path_factory):
 def test_the_run_folder_holds_everything(folder):
     files = {path.name for path in folder.iterdir()}
     tables = {"config.json", "progress.csv", "mastery.csv", "goals.csv", "summary.csv"}
-    assert files >= tables | {"model.zip", "goals.npz", "reaching.gif", "report.html", "report-data", "demo.html"}
+    assert files >= tables | {
+        "model.zip",
+        "goals.npz",
+        "reaching.gif",
+        "report.html",
+        "report-data",
+        "demo.html",
+    }
     assert folder.name.startswith("mastery-default-TwoRoomsSwitch-small-seed3-")
     record = json.loads((folder / "config.json").read_text())
-    assert (record["settings"]["seed"], record["settings"]["map"], record["settings"]["agent"]) == (3, "small", "default")
-    assert record["versions"].keys() >= {"python", "torch", "stable-baselines3", "gymnasium", "sb3-manygoals"}
+    assert (record["settings"]["seed"], record["settings"]["map"], record["settings"]["agent"]) == (
+        3,
+        "small",
+        "default",
+    )
+    assert record["versions"].keys() >= {
+        "python",
+        "torch",
+        "stable-baselines3",
+        "gymnasium",
+        "sb3-manygoals",
+    }
     assert MasteryConfig.saved(folder).world == World("TwoRoomsSwitch-v0", "small")
     model = ManyGoalsDQN.load(folder / "model.zip", env=SMALL.make())
     model.load_goal_buffer(folder / "goals.npz")
-    assert (model.num_timesteps, len(model.goal_buffer)) == (2400, int(rows_of(folder / "summary.csv")[0]["known"]))
+    assert (model.num_timesteps, len(model.goal_buffer)) == (
+        2400,
+        int(rows_of(folder / "summary.csv")[0]["known"]),
+    )
     html = (folder / "report.html").read_text()
     assert html.count("data:image/gif") == 1
     assert '<a href="demo.html">Set it a goal' in html
@@ -68,8 +117,15 @@ def test_the_run_folder_holds_everything(folder):
 def test_the_tables_agree_with_each_other(folder):
     curve = rows_of(folder / "mastery.csv")
     assert [int(row["step"]) for row in curve] == [0, 1200, 2400]
-    assert all(float(row["greedy_low"]) <= float(row["greedy"]) <= float(row["greedy_high"]) for row in curve)
-    progress = [float(row["mastery/greedy"]) for row in rows_of(folder / "progress.csv") if row["mastery/greedy"]]
+    assert all(
+        float(row["greedy_low"]) <= float(row["greedy"]) <= float(row["greedy_high"])
+        for row in curve
+    )
+    progress = [
+        float(row["mastery/greedy"])
+        for row in rows_of(folder / "progress.csv")
+        if row["mastery/greedy"]
+    ]
     assert progress == pytest.approx([float(row["greedy"]) for row in curve], abs=1e-4)
     goals = rows_of(folder / "goals.csv")
     assert [int(row["state"]) for row in goals] == list(range(220))
@@ -81,7 +137,11 @@ def test_the_tables_agree_with_each_other(folder):
         assert float(summary[measure]) == pytest.approx(rate, abs=1e-4)
         assert f"{measure} {rate:.4f}" in page
     assert (summary["reachable"], summary["measured"], summary["steps"]) == ("220", "220", "2400")
-    assert (summary["targets"], summary["agent"], summary["seed"]) == ("PlannedTargets", "default", "3")
+    assert (summary["targets"], summary["agent"], summary["seed"]) == (
+        "PlannedTargets",
+        "default",
+        "3",
+    )
     assert 0.3 < float(summary["plan"]) <= 1.0  # random actions: .05
     assert float(summary["ceiling"]) == pytest.approx(1.0, abs=0.05)
     assert f"knows {summary['known']} of the 220 observations" in page
@@ -89,7 +149,10 @@ def test_the_tables_agree_with_each_other(folder):
 
 @pytest.mark.parametrize(
     ("agent", "world", "steps"),
-    [*((agent, "FrozenLake8x8-v1", 800) for agent in get_args(Agent)), *((a, SMALL.id, 480) for a in ("paper", "table"))],
+    [
+        *((agent, "FrozenLake8x8-v1", 800) for agent in get_args(Agent)),
+        *((a, SMALL.id, 480) for a in ("paper", "table")),
+    ],
 )
 def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path):
     given = json.dumps(merged(KWARGS[agent], {} if agent == "table" else {"learning_starts": 210}))
@@ -97,13 +160,31 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
     folder = config(agent=agent, env_id=world, agent_kwargs=given, **sizes).run()
     (summary,) = rows_of(folder / "summary.csv")
     n_states = 220 if world == SMALL.id else 64
-    assert (summary["agent"], summary["reachable"], summary["measured"]) == (agent, str(n_states), str(n_states))
+    assert (summary["agent"], summary["reachable"], summary["measured"]) == (
+        agent,
+        str(n_states),
+        str(n_states),
+    )
     assert (summary["world"], summary["steps"]) == (world.removesuffix("-v0"), str(steps))
     assert 10 < int(summary["known"]) <= n_states
-    assert 0.0 <= float(summary["greedy_low"]) <= float(summary["greedy"]) <= float(summary["greedy_high"]) <= 1.0
+    assert (
+        0.0
+        <= float(summary["greedy_low"])
+        <= float(summary["greedy"])
+        <= float(summary["greedy_high"])
+        <= 1.0
+    )
     assert 0.3 < float(summary["ceiling"]) <= 1.0
-    targets = {"default": "PlannedTargets", "large": "PlannedTargets", "td": "TDTargets", "paper": "TDTargets"}
-    assert (summary["targets"], bool(summary["plan"])) == (targets.get(agent, ""), agent in ("default", "large"))
+    targets = {
+        "default": "PlannedTargets",
+        "large": "PlannedTargets",
+        "td": "TDTargets",
+        "paper": "TDTargets",
+    }
+    assert (summary["targets"], bool(summary["plan"])) == (
+        targets.get(agent, ""),
+        agent in ("default", "large"),
+    )
     assert (summary["updates"] == "") == (agent == "table")
     assert summary["updates"] != "0"
     goals = rows_of(folder / "goals.csv")
@@ -116,23 +197,40 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
 def test_a_world_that_cannot_be_written_out_is_measured_by_what_is_known(tmp_path, capsys):
     folder = config(env_id="CartPole-v1", n_envs=2, most_goals=50, output=tmp_path).run()
     said = capsys.readouterr().out
-    assert "begins at random, and has no model in P. The goals that are measured are those known in the end" in said
+    assert (
+        "begins at random, and has no model in P. The goals that are measured are those known in the end"
+        in said
+    )
     assert "how many can be reached is not known" in said
     (summary,) = rows_of(folder / "summary.csv")
     assert (summary["reachable"], summary["ceiling"], summary["measured"]) == ("", "", "50")
     assert int(summary["known"]) > 500
     assert "how many can be reached is not known" in (folder / "report.html").read_text()
-    with pytest.raises(SettingError, match=r"held_out must be 0 where the goals are not known before, got 0\.2"):
+    with pytest.raises(
+        SettingError, match=r"held_out must be 0 where the goals are not known before, got 0\.2"
+    ):
         config(env_id="CartPole-v1", held_out=0.2, output=tmp_path).run()
 
 
-def test_some_goals_of_a_map_in_a_file_are_measured_and_those_held_out_are_never_taught(tmp_path, monkeypatch):
+def test_some_goals_of_a_map_in_a_file_are_measured_and_those_held_out_are_never_taught(
+    tmp_path, monkeypatch
+):
     measured = []
     evaluate = evaluation.evaluate_mastery
-    monkeypatch.setattr(evaluation, "evaluate_mastery", lambda *args, **kw: measured.append(args[2]) or evaluate(*args, **kw))
+    monkeypatch.setattr(
+        evaluation,
+        "evaluate_mastery",
+        lambda *args, **kw: measured.append(args[2]) or evaluate(*args, **kw),
+    )
     file = tmp_path / "mine.txt"
     file.write_text(str(NAMED_LAYOUTS["small"]))
-    options = {"env_id": "TwoRoomsSwitch-v0", "map": str(file), "most_goals": 30, "curve_goals": 20, "held_out": 0.3}
+    options = {
+        "env_id": "TwoRoomsSwitch-v0",
+        "map": str(file),
+        "most_goals": 30,
+        "curve_goals": 20,
+        "held_out": 0.3,
+    }
     options |= {"selection": "learning_progress", "agent": "td"}
     folder = config(output=tmp_path / "runs", **options).run()
     assert folder.name.startswith("mastery-td-TwoRoomsSwitch-mine-seed1-")
@@ -148,10 +246,14 @@ def test_some_goals_of_a_map_in_a_file_are_measured_and_those_held_out_are_never
     assert {row["updates"] for row in apart} == {"0"}
     rate = np.mean([float(row["greedy_reached"]) for row in apart])
     assert f"goals held out, greedy {rate:.4f}" in text_of(folder / "report.html")
-    assert float(rows_of(folder / "summary.csv")[0]["held_out_greedy"]) == pytest.approx(rate, abs=1e-4)
+    assert float(rows_of(folder / "summary.csv")[0]["held_out_greedy"]) == pytest.approx(
+        rate, abs=1e-4
+    )
     assert "held_out_epsilon_high" in rows_of(folder / "mastery.csv")[0]
     model = ManyGoalsDQN.load(folder / "model.zip", env=gym.make(SMALL.id))
-    np.testing.assert_array_equal(model.goal_buffer.is_held_out(SMALL.tables.observations), held_out)
+    np.testing.assert_array_equal(
+        model.goal_buffer.is_held_out(SMALL.tables.observations), held_out
+    )
 
 
 def build(**options):
@@ -160,26 +262,59 @@ def build(**options):
 
 def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
     large = LARGE | {"learning_starts": 1_116}  # of 1,200 steps
-    for agent, own in (("default", {}), ("td", {"target_class": TDTargets}), ("paper", PAPER), ("large", large)):
+    for agent, own in (
+        ("default", {}),
+        ("td", {"target_class": TDTargets}),
+        ("paper", PAPER),
+        ("large", large),
+    ):
         model, plain = build(agent=agent, n_envs=1), ManyGoalsDQN("CnnPolicy", SMALL.make(), **own)
-        for name in ("buffer_size", "learning_starts", "batch_size", "goal_batch_size", "gamma", "updates_per_step"):
+        for name in (
+            "buffer_size",
+            "learning_starts",
+            "batch_size",
+            "goal_batch_size",
+            "gamma",
+            "updates_per_step",
+        ):
             assert getattr(model, name) == getattr(plain, name), name
-        assert (str(model.policy), str(model.policy.optimizer)) == (str(plain.policy), str(plain.policy.optimizer))
+        assert (str(model.policy), str(model.policy.optimizer)) == (
+            str(plain.policy),
+            str(plain.policy.optimizer),
+        )
         assert type(model.targets) is type(plain.targets)
     usual = {agent: build(agent=agent, n_envs=None) for agent in ("default", "paper", "hindsight")}
-    assert {agent: model.n_envs for agent, model in usual.items()} == {"default": 64, "paper": 1, "hindsight": 8}
+    assert {agent: model.n_envs for agent, model in usual.items()} == {
+        "default": 64,
+        "paper": 1,
+        "hindsight": 8,
+    }
     assert usual["paper"].env.get_attr("goal_tracker")[0].reset_worlds is True
     table = build(agent="table")
-    assert (type(usual["hindsight"]), type(table), table.exploration_steps) == (HindsightDQN, TabularAllGoals, 400)
+    assert (type(usual["hindsight"]), type(table), table.exploration_steps) == (
+        HindsightDQN,
+        TabularAllGoals,
+        400,
+    )
 
 
 def test_arguments_reach_the_class():
     policy = {"activation_fn": "torch.nn:ReLU", "ema_decay": 0.0}
-    given = {"target_class": "sb3_manygoals:PlannedTargets", "target_kwargs": {"best_weight": 0.0}, "policy_kwargs": policy}
+    given = {
+        "target_class": "sb3_manygoals:PlannedTargets",
+        "target_kwargs": {"best_weight": 0.0},
+        "policy_kwargs": policy,
+    }
     model = build(agent_kwargs=json.dumps(given | {"gamma": 0.9}))
-    assert (type(model.targets), model.targets.best_weight, model.gamma) == (PlannedTargets, 0.0, 0.9)
+    assert (type(model.targets), model.targets.best_weight, model.gamma) == (
+        PlannedTargets,
+        0.0,
+        0.9,
+    )
     assert any(isinstance(module, th.nn.ReLU) for module in model.q_net.modules())
-    on_policy = build(agent="paper", agent_kwargs='{"target_kwargs": {"goal_sampling": "behavior"}}')
+    on_policy = build(
+        agent="paper", agent_kwargs='{"target_kwargs": {"goal_sampling": "behavior"}}'
+    )
     assert (on_policy.targets.goal_sampling, on_policy.targets.update_interval) == ("behavior", 250)
     assert on_policy.policy.embedding_dim == 1024
     for selection, selector in SELECTORS.items():
@@ -190,10 +325,16 @@ def test_arguments_reach_the_class():
     ("options", "message"),
     [
         ("--sed 3", "--sed"),
-        ("--map nofile", "error: map must be one of paper, small, locks, warehouse, mansion, or a file, got 'nofile'"),
+        (
+            "--map nofile",
+            "error: map must be one of paper, small, locks, warehouse, mansion, or a file, got 'nofile'",
+        ),
         ("--resume nowhere", "error: --resume:"),
         ("--resume cut-short", "is not the folder of a run"),
-        ("--resume damaged --seed 3", "error: seed must be 0, as the run in damaged was begun with it, got 3"),
+        (
+            "--resume damaged --seed 3",
+            "error: seed must be 0, as the run in damaged was begun with it, got 3",
+        ),
         ("--resume damaged", "each of the 1 checkpoints is damaged"),
     ],
 )
@@ -201,10 +342,15 @@ def test_what_will_not_do_is_a_message(options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "damaged" / "checkpoints" / "000001-step7").mkdir(parents=True)
     (tmp_path / "cut-short").mkdir()
-    for folder, text in (("cut-short", '{"settings": '), ("damaged", json.dumps({"settings": {"output": "runs"}}))):
+    for folder, text in (
+        ("cut-short", '{"settings": '),
+        ("damaged", json.dumps({"settings": {"output": "runs"}})),
+    ):
         (tmp_path / folder / "config.json").write_text(text)
     (tmp_path / "damaged" / "mastery.csv").write_text("all that is left")
-    done = command("mastery", *(("--world", SMALL.id) if "resume" in options else ()), *options.split())
+    done = command(
+        "mastery", *(("--world", SMALL.id) if "resume" in options else ()), *options.split()
+    )
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -222,14 +368,26 @@ def test_what_will_not_do_is_a_message(options, message, tmp_path, monkeypatch):
         ({"total_steps": 0}, "total_steps must be at least 1, got 0"),
         ({"eval_epsilon": 2.0}, r"eval_epsilon must be in \[0, 1\], got 2"),
         ({"agent_kwargs": "{"}, "agent_kwargs of '{' cannot be built: Expecting property name"),
-        ({"agent_kwargs": "[]"}, r"agent_kwargs of '\[\]' cannot be built: they must be a JSON object"),
-        ({"agent_kwargs": '{"foo": 1}'}, "default in .* cannot be built: .* unexpected keyword argument 'foo'"),
+        (
+            {"agent_kwargs": "[]"},
+            r"agent_kwargs of '\[\]' cannot be built: they must be a JSON object",
+        ),
+        (
+            {"agent_kwargs": '{"foo": 1}'},
+            "default in .* cannot be built: .* unexpected keyword argument 'foo'",
+        ),
         ({"agent_kwargs": '{"target_class": "torch.nn:Foo"}'}, "there is no 'torch.nn:Foo'"),
-        ({"agent_kwargs": '{"batch_size": 0}'}, "batch_size must be a whole number, at least 1, got 0"),
+        (
+            {"agent_kwargs": '{"batch_size": 0}'},
+            "batch_size must be a whole number, at least 1, got 0",
+        ),
         ({"agent": "hindsight", "held_out": 0.2}, "held_out is for others"),
         ({"agent": "table", "selection": "learning_progress"}, "selection is for others"),
         ({"agent": "table", "env_id": "CartPole-v1"}, "its states have no numbers"),
-        ({"agent": "hindsight", "agent_kwargs": '{"buffer_size": 200}'}, "buffer_size must be more than .* = 200, .* got 200"),
+        (
+            {"agent": "hindsight", "agent_kwargs": '{"buffer_size": 200}'},
+            "buffer_size must be more than .* = 200, .* got 200",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options, message, tmp_path):
@@ -239,8 +397,19 @@ def test_settings_that_make_no_sense_are_refused(options, message, tmp_path):
 
 
 def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
-    arguments = [sys.executable, "-u", "-m", "benchmarks", "mastery", *QUICK, "--output", str(tmp_path)]
-    with subprocess.Popen([*arguments, "--checkpoint-minutes", "0.005"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+    arguments = [
+        sys.executable,
+        "-u",
+        "-m",
+        "benchmarks",
+        "mastery",
+        *QUICK,
+        "--output",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(
+        [*arguments, "--checkpoint-minutes", "0.005"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as run:
         while not run.stdout.readline().startswith("checkpoint "):
             assert run.poll() is None
         run.kill()
@@ -260,13 +429,23 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("agent", "world"), [*((agent, "FrozenLake8x8-v1") for agent in ("td", "table", "hindsight")), ("default", GRID)]
+    ("agent", "world"),
+    [*((agent, "FrozenLake8x8-v1") for agent in ("td", "table", "hindsight")), ("default", GRID)],
 )
 def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path, monkeypatch):
     if world == GRID:
         pytest.importorskip("minigrid")
-    given = json.dumps({"exploration_steps": 133} if agent == "table" else KWARGS[agent])  # a schedule that is told no steps
-    half = config(agent=agent, env_id=world, n_envs=2, agent_kwargs=given, output=tmp_path / "half", total_steps=400).run()
+    given = json.dumps(
+        {"exploration_steps": 133} if agent == "table" else KWARGS[agent]
+    )  # a schedule that is told no steps
+    half = config(
+        agent=agent,
+        env_id=world,
+        n_envs=2,
+        agent_kwargs=given,
+        output=tmp_path / "half",
+        total_steps=400,
+    ).run()
     on, before = MasteryConfig.saved(half), (half / "goals.csv").read_text()
     assert (on.agent, on.env_id, on.resume, on.total_steps) == (agent, world, half, 400)
     on.run()  # which is measured again
@@ -276,7 +455,9 @@ def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path, 
             stopped.setattr("benchmarks.mastery._conclude", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 dataclasses.replace(on, total_steps=600).run()
-        assert not (half / "summary.csv").exists()  # so that no report takes it for one that has ended
+        assert not (
+            half / "summary.csv"
+        ).exists()  # so that no report takes it for one that has ended
         dataclasses.replace(on, total_steps=800).run()
         again = dataclasses.replace(on, total_steps=800, resume=None, output=tmp_path).run()
         assert (half / "goals.csv").read_text() == (again / "goals.csv").read_text() != before

@@ -24,8 +24,20 @@ pytestmark = pytest.mark.usefixtures("no_sync")
 def tiny(**changes):
     """Episodes of at most 10 steps."""
     pytest.importorskip("minigrid")
-    settings = {"pretrain_steps": 60, "steps": 400, "learning_starts": 20, "buffer_size": 50, "features_dim": 16}
-    settings |= {"embedding_dim": 8, "max_episode_steps": 10, "eval_freq": 80, "progress_bar": False, "seed": 1}
+    settings = {
+        "pretrain_steps": 60,
+        "steps": 400,
+        "learning_starts": 20,
+        "buffer_size": 50,
+        "features_dim": 16,
+    }
+    settings |= {
+        "embedding_dim": 8,
+        "max_episode_steps": 10,
+        "eval_freq": 80,
+        "progress_bar": False,
+        "seed": 1,
+    }
     return replace(WORLDS["minigrid"], **settings | changes)
 
 
@@ -44,39 +56,66 @@ def test_a_run_begins_with_the_trunk_and_has_all_its_steps_and_files(agent, tmp_
     monkeypatch.setattr(A2C, "learn", look)
     folder = tiny(agent=agent, output=tmp_path).run()
     files = {path.name for path in folder.iterdir()}
-    assert files >= {"config.json", "curve.csv", "score.json", "model.zip", "progress.csv", "checkpoints"}
+    assert files >= {
+        "config.json",
+        "curve.csv",
+        "score.json",
+        "model.zip",
+        "progress.csv",
+        "checkpoints",
+    }
     first = 0 if agent == "none" else 60
-    score, steps = json.loads((folder / "score.json").read_text()), [int(row["step"]) for row in curve(folder)]
+    score, steps = (
+        json.loads((folder / "score.json").read_text()),
+        [int(row["step"]) for row in curve(folder)],
+    )
     last = first + -(-(400 - first) // 80) * 80  # A2C takes 16 x 5 steps at once
     assert (score["pretrain_steps"], score["step"], steps[-1]) == (first, last, last)
     assert steps[0] > first
-    assert PretrainingConfig.saved(folder) == replace(tiny(agent=agent, output=tmp_path), resume=folder)
+    assert PretrainingConfig.saved(folder) == replace(
+        tiny(agent=agent, output=tmp_path), resume=folder
+    )
     assert A2C.load(folder / "model.zip", device="cpu").num_timesteps == last
     known = gather(read([folder]), "curve.csv")
-    assert (set(known["agent"]), set(known["seed"]), known["step"].tolist()) == ({agent}, {1}, steps)
+    assert (set(known["agent"]), set(known["seed"]), known["step"].tolist()) == (
+        {agent},
+        {1},
+        steps,
+    )
     if agent == "none":
         assert "pretraining" not in files
         return
     learner = {"many_goals": ManyGoalsDQN, "reward_prediction": RewardPredictor}[agent]
     trunk = learner.load(folder / "pretraining" / "model.zip", device="cpu").policy.trunk
-    assert not th.equal(trunk[1].net[0].weight, make_learner(tiny(agent=agent)).policy.trunk[1].net[0].weight)
+    assert not th.equal(
+        trunk[1].net[0].weight, make_learner(tiny(agent=agent)).policy.trunk[1].net[0].weight
+    )
     untrained = make_a2c(tiny()).policy.state_dict()
     for name, tensor in begun.items():
         is_trunk = "features_extractor" in name  # heads are those of A2C from scratch
-        assert th.equal(tensor, trunk[1].state_dict()[name.split(".", 1)[1]] if is_trunk else untrained[name])
+        assert th.equal(
+            tensor, trunk[1].state_dict()[name.split(".", 1)[1]] if is_trunk else untrained[name]
+        )
 
 
 @pytest.mark.parametrize("agent", ["many_goals", "reward_prediction"])
 def test_pictures_that_are_cubes_have_their_channels_first(agent):
     pytest.importorskip("minatar")
     policy = make_learner(replace(WORLDS["minatar"], game="seaquest", agent=agent)).policy
-    assert policy.channels_last is type(policy)(**policy._get_constructor_parameters()).channels_last is False
+    assert (
+        policy.channels_last
+        is type(policy)(**policy._get_constructor_parameters()).channels_last
+        is False
+    )
 
 
 @pytest.mark.parametrize(  # 100 is before the first checkpoint of fine-tuning
-    ("agent", "stop"), [("many_goals", 100), ("many_goals", 200), ("reward_prediction", 40), ("none", 40)]
+    ("agent", "stop"),
+    [("many_goals", 100), ("many_goals", 200), ("reward_prediction", 40), ("none", 40)],
 )
-def test_a_run_killed_in_either_phase_ends_as_if_it_had_not_been(agent, stop, tmp_path, monkeypatch):
+def test_a_run_killed_in_either_phase_ends_as_if_it_had_not_been(
+    agent, stop, tmp_path, monkeypatch
+):
     whole = tiny(agent=agent, output=tmp_path / "whole").run()
 
     def often(*args, every_seconds, **kwargs):
@@ -97,28 +136,50 @@ def test_a_run_killed_in_either_phase_ends_as_if_it_had_not_been(agent, stop, tm
     assert (killed / "pretraining" / "model.zip").exists() == (agent != "none" and stop > 60)
     assert PretrainingConfig.saved(killed).run() == killed
     # A2C alone had no checkpoint yet at step 40, as its first update is at step 80, and began anew
-    assert ("resumed" in json.loads((killed / "config.json").read_text())) == (agent != "none" or stop > 80)
+    assert ("resumed" in json.loads((killed / "config.json").read_text())) == (
+        agent != "none" or stop > 80
+    )
     assert curve(killed) == curve(whole)
-    same(*(read_checkpoint(checkpoints(folder / "checkpoints")[0])["learner"] for folder in (whole, killed)))
+    same(
+        *(
+            read_checkpoint(checkpoints(folder / "checkpoints")[0])["learner"]
+            for folder in (whole, killed)
+        )
+    )
 
 
 def test_the_defaults_are_the_papers():
     pytest.importorskip("ale_py")
     config = replace(WORLDS["atari"], game="Pong")
-    assert (config.pretrain_steps, config.steps, config.buffer_size) == (1_000_000, 10_000_000, 10_000)
+    assert (config.pretrain_steps, config.steps, config.buffer_size) == (
+        1_000_000,
+        10_000_000,
+        10_000,
+    )
     model = make_learner(config)
     assert (model.batch_size, model.goal_batch_size, model.n_envs) == (16, 5, 1)
     assert model.train_freq.frequency == model.gradient_steps == 1
-    assert (model.exploration_initial_eps, model.exploration_final_eps, model.exploration_fraction) == (1.0, 0.1, 1.0)
+    assert (
+        model.exploration_initial_eps,
+        model.exploration_final_eps,
+        model.exploration_fraction,
+    ) == (1.0, 0.1, 1.0)
     policy, targets = model.policy, model.targets
-    assert (policy.head, policy.standardize, policy.ema_decay, targets.goal_sampling) == ("bilinear", False, 0.0, "uniform")
+    assert (policy.head, policy.standardize, policy.ema_decay, targets.goal_sampling) == (
+        "bilinear",
+        False,
+        0.0,
+        "uniform",
+    )
     assert (targets.initial_value, targets.update_interval, targets.tau) == (0.0, 250, 1.0)
     assert (type(policy.optimizer), policy.optimizer.param_groups[0]["lr"]) == (RMSpropTFLike, 7e-4)
     assert (type(model.replay_buffer), model.goals_in_replay) == (ManyGoalsFrameReplayBuffer, True)
     assert model.replay_buffer.frames.n_stack == 4
     predictor = make_learner(replace(config, agent="reward_prediction"))
     assert predictor.batch_size == 80
-    assert policy.ortho_init  # as in A2C: else the beginning would be compared, and not what was learned
+    assert (
+        policy.ortho_init
+    )  # as in A2C: else the beginning would be compared, and not what was learned
     assert predictor.policy.ortho_init
 
 
@@ -132,8 +193,14 @@ def test_a_run_on_a_game(tmp_path):
 
 def test_numbers_that_make_no_sense_are_refused():
     for options, message in (
-        ({"steps": 100, "pretrain_steps": 100}, "steps must be more than pretrain_steps, 100, got 100"),
-        ({"pretrain_steps": 100, "learning_starts": 100}, "at least 0, and less than pretrain_steps, 100, got 100"),
+        (
+            {"steps": 100, "pretrain_steps": 100},
+            "steps must be more than pretrain_steps, 100, got 100",
+        ),
+        (
+            {"pretrain_steps": 100, "learning_starts": 100},
+            "at least 0, and less than pretrain_steps, 100, got 100",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             PretrainingConfig(**options)

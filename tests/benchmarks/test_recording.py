@@ -7,13 +7,20 @@ from benchmarks.recording import CSVLog, CurveLog, create, logger
 
 
 def test_tensorboard_keeps_the_step_of_the_checkpoint_and_drops_later_ones(tmp_path):
-    for start, steps in ((0, [3, 5, 8]), (5, [9])):  # stopped after a checkpoint at step 5, and gone on from there
+    for start, steps in (
+        (0, [3, 5, 8]),
+        (5, [9]),
+    ):  # stopped after a checkpoint at step 5, and gone on from there
         log = logger(tmp_path, CSVLog(tmp_path / "progress.csv"), start)
         for step in steps:
             log.record("value", step)
             log.dump(step)
         log.close()
-    assert [event.step for event in EventAccumulator(str(tmp_path)).Reload().Scalars("value")] == [3, 5, 9]
+    assert [event.step for event in EventAccumulator(str(tmp_path)).Reload().Scalars("value")] == [
+        3,
+        5,
+        9,
+    ]
 
 
 def add(log, step):
@@ -23,14 +30,18 @@ def add(log, step):
         log.add([step])
 
 
-@pytest.mark.parametrize("make", [CSVLog, lambda path: CurveLog(path, ["step"])], ids=["progress", "curve"])
+@pytest.mark.parametrize(
+    "make", [CSVLog, lambda path: CurveLog(path, ["step"])], ids=["progress", "curve"]
+)
 def test_files_are_emptied_only_when_there_is_something_to_write(make, tmp_path):
     path = tmp_path / "log.csv"
     first, second, third = make(path), make(path), make(path)
     add(first, 1)
     state, text = first.get_checkpoint_state(), path.read_text()
     add(first, 2)
-    assert path.read_text() == "step\n1\n2\n"  # were the run not to be resumed, nothing would be lost
+    assert (
+        path.read_text() == "step\n1\n2\n"
+    )  # were the run not to be resumed, nothing would be lost
     second.set_checkpoint_state(state)
     assert path.read_text() == text == "step\n1\n"
     add(second, 2)

@@ -22,7 +22,9 @@ def test_the_game_at_the_median_of_pretraining_is_at_half_and_not_above():
 
 def test_the_papers_summaries_beside_its_tables(capsys):
     found = summaries().drop(columns="summary")
-    assert (100 * found["median"]).tolist() == pytest.approx([32.78, 34.63, 35.2, 42.34, 32.78, 33.75, 50.0])
+    assert (100 * found["median"]).tolist() == pytest.approx(
+        [32.78, 34.63, 35.2, 42.34, 32.78, 33.75, 50.0]
+    )
     assert found["above_half"].tolist() == [21, 20, 20, 24, 21, 20, 24]
     assert found["median_follows"].tolist() == ["yes"] * 5 + ["no"] * 2
     assert found["above_half_follows"].tolist() == ["yes", "yes", "no", "yes", "yes", "no", "no"]
@@ -37,7 +39,11 @@ def test_the_tables_are_of_the_same_games_and_agent_with_digits_as_printed():
     names = ("atari_human_random_49", "paper_auxiliary_scores", "paper_pretraining_scores")
     reference, auxiliary, pretraining = map(scores.read_table, names)
     assert list(reference.index) == list(auxiliary.index) == list(pretraining.index)
-    assert (len(set(reference.index)), "Pitfall" in reference.index, "Hero" in reference.index) == (49, True, False)
+    assert (len(set(reference.index)), "Pitfall" in reference.index, "Hero" in reference.index) == (
+        49,
+        True,
+        False,
+    )
     np.testing.assert_array_equal(auxiliary["a2c"], pretraining["a2c"])
     assert (reference["human"] > reference["random"]).all()
     for name in names:
@@ -46,10 +52,17 @@ def test_the_tables_are_of_the_same_games_and_agent_with_digits_as_printed():
 
 
 def test_normalized_scores_by_hand():
-    assert scores.references(["Pong", "Breakout"]).to_numpy().tolist() == [[-20.7, 9.3], [1.7, 31.8]]
+    assert scores.references(["Pong", "Breakout"]).to_numpy().tolist() == [
+        [-20.7, 9.3],
+        [1.7, 31.8],
+    ]
     raw = [[-20.7, 31.8], [9.3, 1.7], [-5.7, 61.9]]
-    np.testing.assert_allclose(scores.normalized(raw, ["Pong", "Breakout"]), [[0, 1], [1, 0], [0.5, 2]], atol=1e-12)
-    with pytest.raises(ValueError, match=r"scores must be of shape \(\.\.\., 2\), one for each game, got \(3,\)"):
+    np.testing.assert_allclose(
+        scores.normalized(raw, ["Pong", "Breakout"]), [[0, 1], [1, 0], [0.5, 2]], atol=1e-12
+    )
+    with pytest.raises(
+        ValueError, match=r"scores must be of shape \(\.\.\., 2\), one for each game, got \(3,\)"
+    ):
         scores.normalized([1, 2, 3], ["Pong", "Breakout"])
     with pytest.raises(ValueError, match="no scores of Hero; there are those of Alien"):
         scores.normalized([1], ["Hero"])
@@ -67,25 +80,37 @@ def test_bars_of_the_paper_are_finite_and_none_is_zero_by_mistake():
     bars = improvements()
     assert np.isfinite([list(values.values()) for values in bars.values()]).all()
     # From the table: 2045339.7 and 173983.7, random 12850, human 29028.1.
-    assert bars["many_goals over a2c"]["Atlantis"] == pytest.approx((2045339.7 - 173983.7) / (173983.7 - 12850.0))
+    assert bars["many_goals over a2c"]["Atlantis"] == pytest.approx(
+        (2045339.7 - 173983.7) / (173983.7 - 12850.0)
+    )
     same = {game for game, value in bars["many_goals over a2c"].items() if value == 0}
     assert same == {"Enduro", "Freeway", "IceHockey", "Tennis", "Venture"}
 
 
 def test_statistics_by_hand():
     runs = np.array([[0.0, 0.4, 2.0, 8.0], [0.2, 0.8, 4.0, 4.0]])  # means 0.1, 0.6, 3, 6
-    assert (scores.median(runs), scores.count_above(runs), scores.count_above(runs, 3.0)) == (1.8, 3, 1)
-    assert scores.interquartile_mean(runs) == pytest.approx((0.4 + 0.8 + 2 + 4) / 4)  # sorted: 0 .2 | .4 .8 2 4 | 4 8
+    assert (scores.median(runs), scores.count_above(runs), scores.count_above(runs, 3.0)) == (
+        1.8,
+        3,
+        1,
+    )
+    assert scores.interquartile_mean(runs) == pytest.approx(
+        (0.4 + 0.8 + 2 + 4) / 4
+    )  # sorted: 0 .2 | .4 .8 2 4 | 4 8
     assert scores.optimality_gap(runs) == pytest.approx((1 + 0.6 + 0 + 0 + 0.8 + 0.2 + 0 + 0) / 8)
     others = np.array([[0.1, 0.4, 5.0, 8.0]])
     # 0 and 0.2 against 0.1: a half; 0.4 and 0.8 against 0.4: a tie and a win; never; a tie and a loss
-    assert scores.probability_of_improvement(runs, others) == pytest.approx((0.5 + 0.75 + 0 + 0.25) / 4)
+    assert scores.probability_of_improvement(runs, others) == pytest.approx(
+        (0.5 + 0.75 + 0 + 0.25) / 4
+    )
 
 
 @given(SCORES, SCORES)
 def test_probability_of_improvement_is_the_statistic_of_mann_and_whitney(x, y):
     expected = [  # of all four alike it has none
-        0.5 if (pair[0] == pair).all() else stats.mannwhitneyu(pair[:2], pair[2:], method="asymptotic").statistic / 4
+        0.5
+        if (pair[0] == pair).all()
+        else stats.mannwhitneyu(pair[:2], pair[2:], method="asymptotic").statistic / 4
         for pair in np.concatenate([x, y]).T
     ]
     assert scores.probability_of_improvement(x, y) == pytest.approx(np.mean(expected))
@@ -96,20 +121,30 @@ def three_seeds(seed, n_games=12):
     return rng.gamma(1.0, size=n_games) + 0.4 * rng.normal(size=(3, n_games))
 
 
-@pytest.mark.parametrize("name", ["median", "interquartile_mean", "optimality_gap", "probability_of_improvement"])
+@pytest.mark.parametrize(
+    "name", ["median", "interquartile_mean", "optimality_gap", "probability_of_improvement"]
+)
 def test_intervals_are_those_of_loops(name):
     """Percentiles of the statistic of what is drawn game by game."""
-    statistic, runs = getattr(scores, name), (three_seeds(0), three_seeds(1)[:2])[: 1 + (name == "probability_of_improvement")]
+    statistic, runs = (
+        getattr(scores, name),
+        (three_seeds(0), three_seeds(1)[:2])[: 1 + (name == "probability_of_improvement")],
+    )
     value, *ends = scores.interval(statistic, *runs)
     assert value == statistic(*runs)
     assert (value, *ends) == scores.interval(statistic, *runs)
     rng = np.random.default_rng(1)
-    draws = [[np.stack([rng.choice(game, len(each)) for game in each.T], axis=1) for each in runs] for _ in range(2000)]
+    draws = [
+        [np.stack([rng.choice(game, len(each)) for game in each.T], axis=1) for each in runs]
+        for _ in range(2000)
+    ]
     low, high = np.percentile([statistic(*drawn) for drawn in draws], [2.5, 97.5])
     np.testing.assert_allclose(ends, [low, high], atol=0.1 * (high - low))
 
 
 @pytest.mark.parametrize("runs", [np.ones((1, 4)), np.ones(4), np.array([[1.0], [np.nan]])])
 def test_intervals_of_nothing_are_refused(runs):
-    with pytest.raises(ValueError, match=r"scores must be finite and of shape \(\.\.\., n_runs >= 2, n_games\)"):
+    with pytest.raises(
+        ValueError, match=r"scores must be finite and of shape \(\.\.\., n_runs >= 2, n_games\)"
+    ):
         scores.interval(scores.median, runs)

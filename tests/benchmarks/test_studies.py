@@ -28,14 +28,19 @@ from tests.sb3_manygoals.checkpoint.resuming import same
 
 
 def found(part, **options):
-    return {spec.agent.removeprefix(f"{part}-"): configuration(spec) for spec in mastery.PARTS[part].specs(1, **options)}
+    return {
+        spec.agent.removeprefix(f"{part}-"): configuration(spec)
+        for spec in mastery.PARTS[part].specs(1, **options)
+    }
 
 
 PARTS = {
     **{f"mastery, {name}": part.specs for name, part in mastery.PARTS.items()},
     **{f"auxiliary, {name}": part.specs for name, part in auxiliary.PARTS.items()},
     "pretraining": PretrainingStudyConfig().study.specs,
-    "pretraining, torch's weights": PretrainingStudyConfig(pretrain_steps=100, ortho_init=False).study.specs,
+    "pretraining, torch's weights": PretrainingStudyConfig(
+        pretrain_steps=100, ortho_init=False
+    ).study.specs,
     **{f"tasks, {name}": part.specs for name, part in tasks.PARTS.items()},
     **{f"minatar, {name}": part.specs for name, part in minatar.PARTS.items()},
     "games": GamesStudyConfig().study.specs,
@@ -52,8 +57,14 @@ def test_the_runs_of_every_part_are_valid_and_told_apart(part):
     for spec in one:
         config = configuration(spec)
         is_mastery = isinstance(config, MasteryConfig | TasksConfig)
-        world, steps = (config.env_id, config.total_steps) if is_mastery else (config.game, config.steps)
-        assert world in gym.registry or world.startswith("MiniGrid") or world in (*games.GAMES, *minatar.GAMES)
+        world, steps = (
+            (config.env_id, config.total_steps) if is_mastery else (config.game, config.steps)
+        )
+        assert (
+            world in gym.registry
+            or world.startswith("MiniGrid")
+            or world in (*games.GAMES, *minatar.GAMES)
+        )
         assert (steps, config.seed) == (spec.steps, 0)
         assert spec.carry_out == f"benchmarks.studies.{part.partition(',')[0]}:carry_out"
 
@@ -61,70 +72,125 @@ def test_the_runs_of_every_part_are_valid_and_told_apart(part):
 def test_every_agent_of_mastery_can_be_made_and_each_ablation_differs():
     small = World("TwoRoomsSwitchSmall-v0")
     for part in ("agents", "paper", "ablations"):
-        models = [make(replace(config, env_id=small.id, n_envs=2), small, small.tables)[0] for config in found(part).values()]
-    seen = {(str(m.policy), str(vars(m.targets)), m.policy.ema_decay, m.env.goal_tracker.reset_worlds) for m in models}
+        models = [
+            make(replace(config, env_id=small.id, n_envs=2), small, small.tables)[0]
+            for config in found(part).values()
+        ]
+    seen = {
+        (str(m.policy), str(vars(m.targets)), m.policy.ema_decay, m.env.goal_tracker.reset_worlds)
+        for m in models
+    }
     assert len(seen) == len(models) == 10
 
 
 def test_the_papers_experiments_are_its_recipe():
     first, second = found("paper"), found("generalization")
-    assert {(config.total_steps, config.env_id) for config in first.values()} == {(3_000_000, "TwoRoomsSwitch-v0")}
+    assert {(config.total_steps, config.env_id) for config in first.values()} == {
+        (3_000_000, "TwoRoomsSwitch-v0")
+    }
     del first["table"]  # which generalizes to nothing, by construction
     assert second == {name: replace(config, held_out=0.2) for name, config in first.items()}
     # agents in games have the paper's settings, and the names of its tables
-    columns = {column for study in ("auxiliary", "pretraining") for column in read_table(f"paper_{study}_scores")}
+    columns = {
+        column
+        for study in ("auxiliary", "pretraining")
+        for column in read_table(f"paper_{study}_scores")
+    }
     suite = GamesStudyConfig(seeds=1, games=("Qbert",)).specs()
     assert {spec.agent.replace("-", "_") for spec in suite} == columns
     for spec in suite:
         paper = PretrainingConfig() if spec.agent.endswith("-pretraining") else AuxiliaryConfig()
         agent = spec.agent.removesuffix("-pretraining").replace("-", "_")
         assert configuration(spec) == replace(paper, agent=agent, game="Qbert", progress_bar=False)
-    assert (len(GamesStudyConfig().specs()), len(BetaStudyConfig().specs())) == (6 * 49 * 3, 8 * 7 * 3)
+    assert (len(GamesStudyConfig().specs()), len(BetaStudyConfig().specs())) == (
+        6 * 49 * 3,
+        8 * 7 * 3,
+    )
     one = configuration(BetaStudyConfig(only=("beta-0.02",)).specs()[0])
     assert one == AuxiliaryConfig(game="Atlantis", weight=0.02, progress_bar=False)
 
 
 def test_games_agents_and_steps_can_be_chosen():
     chosen = auxiliary.PARTS["minigrid"].specs(2, 1_000, ("X-v0", "Y-v0"), ("a2c", "many_goals"))
-    expected = [(seed, game, agent, 1_000) for seed in (0, 1) for game in ("X-v0", "Y-v0") for agent in ("many_goals", "a2c")]
-    assert [(spec.seed, spec.game, spec.settings["agent"], spec.steps) for spec in chosen] == expected
+    expected = [
+        (seed, game, agent, 1_000)
+        for seed in (0, 1)
+        for game in ("X-v0", "Y-v0")
+        for agent in ("many_goals", "a2c")
+    ]
+    assert [
+        (spec.seed, spec.game, spec.settings["agent"], spec.steps) for spec in chosen
+    ] == expected
     for steps, before, starts in ((20_000, 2_000, 1_000), (1_000, 100, 50)):
-        config = configuration(GamesStudyConfig(seeds=1, steps=steps, only=("many-goals-pretraining",)).specs()[0])
-        assert (config.steps, config.pretrain_steps, config.learning_starts) == (steps, before, starts)
+        config = configuration(
+            GamesStudyConfig(seeds=1, steps=steps, only=("many-goals-pretraining",)).specs()[0]
+        )
+        assert (config.steps, config.pretrain_steps, config.learning_starts) == (
+            steps,
+            before,
+            starts,
+        )
     # the baseline is not run again for other pre-training
-    scratch, other = (set(PretrainingStudyConfig(pretrain_steps=n, steps=1_000, seeds=1).specs()) for n in (100, 200))
+    scratch, other = (
+        set(PretrainingStudyConfig(pretrain_steps=n, steps=1_000, seeds=1).specs())
+        for n in (100, 200)
+    )
     assert {spec.settings["agent"] for spec in scratch & other} == {"none"}
 
 
 def test_agents_are_compared_where_they_and_the_base_have_the_same_seeds():
     runs, search = MinAtarStudyConfig().specs(), MinAtarStudyConfig(part="search", seeds=1).specs()
-    assert (len(runs), {spec.game for spec in search}, len(search)) == (7 * 5 * 5, {"asterix", "breakout"}, 13 * 2)
+    assert (len(runs), {spec.game for spec in search}, len(search)) == (
+        7 * 5 * 5,
+        {"asterix", "breakout"},
+        13 * 2,
+    )
     assert {configuration(spec).learning_rate for spec in (*runs, *search)} == {8e-3}
     assert {configuration(spec).kind.cell for spec in runs} == {1}
     finished = []
-    for spec in MinAtarStudyConfig(seeds=3, games=("freeway", "asterix"), only=("a2c", "many-goals")).specs():
+    for spec in MinAtarStudyConfig(
+        seeds=3, games=("freeway", "asterix"), only=("a2c", "many-goals")
+    ).specs():
         ours = spec.agent == "many-goals"
         if (ours, spec.game, spec.seed) == (True, "freeway", 2):
             continue  # not finished: its seed does not count in any game
-        score = {"asterix": 0.57 + 18.43 * (0.5 + 0.25 * ours), "freeway": 0.37 + 46.63 * 0.5}[spec.game]
+        score = {"asterix": 0.57 + 18.43 * (0.5 + 0.25 * ours), "freeway": 0.37 + 46.63 * 0.5}[
+            spec.game
+        ]
         finished.append(Result(spec, {"score": score, "mean_return": score}, 1, 1.0))
     first, second = MinAtarStudyConfig().compare(finished).to_dict("records")
-    assert (first["agent"], first["games"], first["seeds"], second["agent"]) == ("many-goals", 2, 2, "a2c")
+    assert (first["agent"], first["games"], first["seeds"], second["agent"]) == (
+        "many-goals",
+        2,
+        2,
+        "a2c",
+    )
     assert (first["score"], second["score"]) == (pytest.approx(0.625), pytest.approx(0.5))
     assert first["score_better"] == pytest.approx(0.75)  # always in one game, a tie in the other
     assert first["mean_return_freeway"] == pytest.approx(0.37 + 46.63 * 0.5)
     assert MinAtarStudyConfig().compare([]).empty
-    assert MinAtarStudyConfig().compare(finished[:1])[["agent", "games", "seeds"]].values.tolist() == [["a2c", 1, 1]]
+    assert MinAtarStudyConfig().compare(finished[:1])[
+        ["agent", "games", "seeds"]
+    ].values.tolist() == [["a2c", 1, 1]]
 
 
 @pytest.mark.parametrize(
     ("make_specs", "message"),
     [
         (lambda: mastery.PARTS["paper"].specs(0), "seeds must be at least 1, got 0"),
-        (lambda: mastery.PARTS["paper"].specs(1, only=("table", "dqn")), "only must be of uniform, .*, table, got dqn"),
-        (GamesStudyConfig(steps=9).specs, "steps must be at least 10, of which one is pre-training's, got 9"),
+        (
+            lambda: mastery.PARTS["paper"].specs(1, only=("table", "dqn")),
+            "only must be of uniform, .*, table, got dqn",
+        ),
+        (
+            GamesStudyConfig(steps=9).specs,
+            "steps must be at least 10, of which one is pre-training's, got 9",
+        ),
         (GamesStudyConfig(games=("Hero",)).specs, "games must be of Alien, .*, got Hero"),
-        (MinAtarStudyConfig(steps=100_000).specs, "steps must be more than those of pre-training, 100000, got 100000"),
+        (
+            MinAtarStudyConfig(steps=100_000).specs,
+            "steps must be more than those of pre-training, 100000, got 100000",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(make_specs, message):
@@ -160,14 +226,29 @@ def test_each_engine_gives_the_same_results_which_are_compared(tmp_path, capsys)
     assert (root / "comparison.csv").read_text() == table  # of all that has finished
 
 
-@pytest.mark.parametrize("options", ["games-study --only foo", "minatar-study --steps 5", "film --goals 0"])
+@pytest.mark.parametrize(
+    "options", ["games-study --only foo", "minatar-study --steps 5", "film --goals 0"]
+)
 def test_bad_settings_end_in_a_sentence(options):
     assert command(*options.split()).stderr.startswith("error: ")
 
 
 def test_a_run_of_mastery_gives_the_numbers_of_its_summary(tmp_path):
-    settings = {"command": "mastery", "agent": "table", "n_envs": 4, "eval_steps": 30, "final_episodes": 1}
-    spec = Spec("benchmarks.studies.mastery:carry_out", "agents-table", "TwoRoomsSwitchSmall-v0", 0, 400, settings)
+    settings = {
+        "command": "mastery",
+        "agent": "table",
+        "n_envs": 4,
+        "eval_steps": 30,
+        "final_episodes": 1,
+    }
+    spec = Spec(
+        "benchmarks.studies.mastery:carry_out",
+        "agents-table",
+        "TwoRoomsSwitchSmall-v0",
+        0,
+        400,
+        settings,
+    )
     values = carry_out(spec, tmp_path)
     assert (tmp_path / "agents-table" / "run" / "report.html").is_file()
     assert values.keys() >= {"greedy", "epsilon", "ceiling", "known", "training_seconds"}
@@ -184,7 +265,15 @@ def test_the_mean_return_counts_what_was_before_the_first_row_as_nothing(tmp_pat
 def test_means_of_pretraining_are_compared_with_mastery():
     scores = {"many_goals": [0.5, 0.7, 0.9], "none": [None, 0.5, 0.8], "reward_prediction": [0.3]}
     finished = [
-        Result(spec, {"score": scores[agent][spec.seed], "mean_return": (scores[agent][spec.seed] or 0.0) / 2}, 1.0, 1)
+        Result(
+            spec,
+            {
+                "score": scores[agent][spec.seed],
+                "mean_return": (scores[agent][spec.seed] or 0.0) / 2,
+            },
+            1.0,
+            1,
+        )
         for agent in scores
         for spec in PretrainingStudyConfig(seeds=len(scores[agent]), only=(agent,)).specs()
     ]
@@ -194,18 +283,27 @@ def test_means_of_pretraining_are_compared_with_mastery():
     # 0.5 against 0.5, 0.7, 0.9: a tie; 0.8: two wins; none against any
     assert none["score_better"] == pytest.approx((0.5 + 2) / 9)
     assert none["score"] == pytest.approx(1.3 / 3)
-    assert (predicted["agent"], predicted["seeds"], predicted["score"]) == ("pretraining-reward_prediction", 1, 0.3)
+    assert (predicted["agent"], predicted["seeds"], predicted["score"]) == (
+        "pretraining-reward_prediction",
+        1,
+        0.3,
+    )
 
 
 def test_betas_are_compared_by_the_median_of_games():
     values = {"Boxing": (1.0, 7.0), "Qbert": (200.0, 9000.0), "UpNDown": (600.0, 900.0)}
-    config = BetaStudyConfig(seeds=2, steps=100, games=tuple(values), only=("beta-0.01", "beta-0.02"))
+    config = BetaStudyConfig(
+        seeds=2, steps=100, games=tuple(values), only=("beta-0.01", "beta-0.02")
+    )
     done = []
     for spec in config.specs():
         score = values[spec.game][spec.settings["weight"] == 0.02] + spec.seed
         done.append(Result(spec, {"score": score, "mean_return": 0.0}, 1.0, 1))
     rows = config.compare(done).to_dict("records")
-    assert [(row["agent"], row["games"], row["seeds"]) for row in rows] == [("beta-0.02", 3, 2), ("beta-0.01", 3, 2)]
+    assert [(row["agent"], row["games"], row["seeds"]) for row in rows] == [
+        ("beta-0.02", 3, 2),
+        ("beta-0.01", 3, 2),
+    ]
     for column, row in zip((1, 0), rows, strict=True):
         raw = [[values[game][column] + seed for game in values] for seed in (0, 1)]
         assert row["score"] == pytest.approx(np.median(normalized(raw, list(values)).mean(axis=0)))

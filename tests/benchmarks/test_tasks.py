@@ -31,8 +31,25 @@ TINY = {
 @pytest.mark.parametrize("agent", TINY)
 def test_a_run_measures_its_task_and_goes_on(agent, tmp_path):
     pytest.importorskip("minigrid")
-    quick = ["--world", "MiniGrid-Empty-5x5-v0", "--agent", agent, "--agent-kwargs", TINY[agent], "--eval-episodes", "2"]
-    quick += ["--total-steps", "1200", "--eval-freq", "600", "--no-progress-bar", "--output", str(tmp_path)]
+    quick = [
+        "--world",
+        "MiniGrid-Empty-5x5-v0",
+        "--agent",
+        agent,
+        "--agent-kwargs",
+        TINY[agent],
+        "--eval-episodes",
+        "2",
+    ]
+    quick += [
+        "--total-steps",
+        "1200",
+        "--eval-freq",
+        "600",
+        "--no-progress-bar",
+        "--output",
+        str(tmp_path),
+    ]
     printed("tasks", *quick)
     (folder,) = tmp_path.iterdir()
     rows, (summary,) = rows_of(folder / "curve.csv"), rows_of(folder / "summary.csv")
@@ -47,7 +64,9 @@ def test_a_run_measures_its_task_and_goes_on(agent, tmp_path):
 
 def test_a_run_ends_once_its_task_was_solved_often_enough():
     measure = Measure(TasksConfig(patience=2), TaskWorld("MiniGrid-Empty-5x5-v0"), None)
-    for success, settled in zip(("1.0", "0.9", "0.95", "1.0"), (False, False, False, True), strict=True):
+    for success, settled in zip(
+        ("1.0", "0.9", "0.95", "1.0"), (False, False, False, True), strict=True
+    ):
         measure.rows.append([600, 100, success, "0.5", ""])
         assert measure._is_settled() == settled
     assert not Measure(TasksConfig(), measure.world, None)._is_settled()
@@ -64,8 +83,14 @@ def test_success_of_episodes():
 
 
 def test_sampled_actions_of_rivals_differ_from_step_to_step_and_leave_training_alone():
-    policy, before = RivalPolicy(make("a2c", lambda: Paid({}, ()), 0, "cpu", {"n_envs": 1})), th.get_rng_state()
-    drawn = [policy.predict(np.eye(9, dtype=np.uint8)[:1], deterministic=False)[0].item() for _ in range(60)]
+    policy, before = (
+        RivalPolicy(make("a2c", lambda: Paid({}, ()), 0, "cpu", {"n_envs": 1})),
+        th.get_rng_state(),
+    )
+    drawn = [
+        policy.predict(np.eye(9, dtype=np.uint8)[:1], deterministic=False)[0].item()
+        for _ in range(60)
+    ]
     assert np.bincount(drawn, minlength=3).min() > 5  # of 20 expected
     assert th.equal(th.get_rng_state(), before)
 
@@ -74,10 +99,14 @@ def test_sampled_actions_of_rivals_differ_from_step_to_step_and_leave_training_a
 def test_rivals_learn_from_the_normalized_observations_that_they_see(agent):
     model, seen = make(agent, lambda: gym.make(WORLD), 0, "cpu", {"n_envs": 2, "n_steps": 64}), []
     forward = model.policy.forward
-    model.policy.forward = lambda observations: seen.append(observations.clone()) or forward(observations)
+    model.policy.forward = lambda observations: (
+        seen.append(observations.clone()) or forward(observations)
+    )
     model.learn(128)
     assert th.stack(seen).min() < 0
-    np.testing.assert_array_equal(model.rollout_buffer.observations.reshape(2, 64, -1), th.stack(seen, dim=1))
+    np.testing.assert_array_equal(
+        model.rollout_buffer.observations.reshape(2, 64, -1), th.stack(seen, dim=1)
+    )
 
 
 def test_hindsight_acts_towards_what_was_rewarded_and_half_of_its_goals_are():
@@ -105,7 +134,9 @@ def test_the_tasks_of_two_rooms_and_their_best_returns():
     near, far = (mdp.encode(agent, [52], [False]) for agent in (12, 3))
     assert best[near] == pytest.approx(1.0)
     assert best[far] == pytest.approx(0.9**2)
-    assert returns(transition_matrices(mdp), rewarded[task], 0.9, np.full(mdp.n_states, 4))[far] == 0.0  # staying
+    assert (
+        returns(transition_matrices(mdp), rewarded[task], 0.9, np.full(mdp.n_states, 4))[far] == 0.0
+    )  # staying
 
 
 def test_a_task_of_two_rooms_is_a_world(tmp_path):
@@ -120,33 +151,65 @@ def test_a_task_of_two_rooms_is_a_world(tmp_path):
         seen, reward, ended, _, _ = env.step(env.action_space.sample())
         steps += 1
         assert (reward == 1.0) == ended == bool(rewarded[mdp.states_of(seen[None])[0]])
-    options = ["--task", "agent in the door", "--agent", "a2c", "--total-steps", "40", "--eval-freq", "40"]
+    options = [
+        "--task",
+        "agent in the door",
+        "--agent",
+        "a2c",
+        "--total-steps",
+        "40",
+        "--eval-freq",
+        "40",
+    ]
     printed("tasks", "--world", WORLD, *options, "--eval-episodes", "1", "--output", str(tmp_path))
     printed("report", str(tmp_path), "--output", str(tmp_path / "page.html"))
     for name, task in ((WORLD, "to fly"), ("TwoRoomsSwitchSmall-v0", "agent above")):
         done = command("tasks", "--world", name, "--task", task)
         assert (done.returncode, "task must be one of agent above" in done.stderr) == (1, True)
-    assert "agent_kwargs {bad cannot be built" in command("tasks", "--agent", "ppo", "--agent-kwargs", "{bad").stderr
-    assert "agent must be the folder of a finished run of mastery" in command("told-tasks", "--agent", "nowhere").stderr
+    assert (
+        "agent_kwargs {bad cannot be built"
+        in command("tasks", "--agent", "ppo", "--agent-kwargs", "{bad").stderr
+    )
+    assert (
+        "agent must be the folder of a finished run of mastery"
+        in command("told-tasks", "--agent", "nowhere").stderr
+    )
 
 
 def test_a_task_told_to_a_run_is_done_by_its_network_and_by_its_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(mastery, "_conclude", lambda *_: None)
     monkeypatch.setattr(told_tasks, "TASKS", ("agent slipping, door open",))
     small = '{"policy_kwargs": {"net_arch": [16]}}'
-    config = mastery.MasteryConfig(total_steps=2_560, curve_goals=2, agent_kwargs=small, progress_bar=False, output=tmp_path)
+    config = mastery.MasteryConfig(
+        total_steps=2_560, curve_goals=2, agent_kwargs=small, progress_bar=False, output=tmp_path
+    )
     run = config.run()
-    found = {row["policy"]: float(row["return"]) for row in rows_of(ToldTasksConfig(run, tmp_path / "told.csv").run())}
+    found = {
+        row["policy"]: float(row["return"])
+        for row in rows_of(ToldTasksConfig(run, tmp_path / "told.csv").run())
+    }
     assert found["network"] < found["plan"] < 0.9
     settings = (run / "config.json").read_text()
-    (run / "config.json").write_text(settings.replace('"TwoRoomsSwitch-v0"', '"TwoRoomsSwitchSmall-v0"'))
-    with pytest.raises(ValueError, match="a finished run of mastery in TwoRoomsSwitch-v0 by ManyGoalsDQN"):
+    (run / "config.json").write_text(
+        settings.replace('"TwoRoomsSwitch-v0"', '"TwoRoomsSwitchSmall-v0"')
+    )
+    with pytest.raises(
+        ValueError, match="a finished run of mastery in TwoRoomsSwitch-v0 by ManyGoalsDQN"
+    ):
         ToldTasksConfig(run).run()
 
 
 def test_the_comparison_has_medians_in_which_never_is_infinite():
-    specs = [spec for spec in PARTS["grids"].specs(3) if spec.agent == "dqn" and "FourRooms" in spec.game]
-    found = [{"first_reward": 100.0, "greedy_final": 0.0}, {"first_reward": 300.0, "greedy_solved": 400.0}, {}]
-    table = TasksStudyConfig().compare([Result(spec, values, 1.0, 1) for spec, values in zip(specs, found, strict=True)])
+    specs = [
+        spec for spec in PARTS["grids"].specs(3) if spec.agent == "dqn" and "FourRooms" in spec.game
+    ]
+    found = [
+        {"first_reward": 100.0, "greedy_final": 0.0},
+        {"first_reward": 300.0, "greedy_solved": 400.0},
+        {},
+    ]
+    table = TasksStudyConfig().compare(
+        [Result(spec, values, 1.0, 1) for spec, values in zip(specs, found, strict=True)]
+    )
     (row,) = table.to_dict("records")
     assert (row["runs"], row["first_reward"], row["greedy_solved"]) == (3, 300.0, np.inf)

@@ -14,7 +14,11 @@ from benchmarks.worlds import PartialView, SettingError, WholeGrid, World, minig
 from gym_twoRooms.layout import NAMED_LAYOUTS, LayoutError
 from gym_twoRooms.oracle import mastery_ceiling
 
-SMALL, LAKE, CLIFF = World("TwoRoomsSwitchSmall-v0"), World("FrozenLake8x8-v1"), World("CliffWalking-v1")
+SMALL, LAKE, CLIFF = (
+    World("TwoRoomsSwitchSmall-v0"),
+    World("FrozenLake8x8-v1"),
+    World("CliffWalking-v1"),
+)
 DOWN, RIGHT = 1, 3  # in TwoRoomsSwitch
 
 
@@ -51,20 +55,33 @@ def test_the_ceiling_is_the_oracles(horizon):
     tables, mdp = SMALL.tables, SMALL.make().unwrapped.mdp
     starts, goals = np.random.default_rng(0).integers(mdp.n_states, size=(2, 2_000))
     pair = tables.observations[starts], tables.observations[goals]
-    np.testing.assert_allclose(tables.ceiling(horizon)(*pair), mastery_ceiling(mdp, horizon)(*pair), atol=1e-5)
+    np.testing.assert_allclose(
+        tables.ceiling(horizon)(*pair), mastery_ceiling(mdp, horizon)(*pair), atol=1e-5
+    )
 
 
 def test_the_ceiling_leads_through_no_end_of_the_episode():
     """State 1 may be a start, leads on to the goal 2, and ends an episode that comes to it from 0."""
     states, after, ended = np.arange(3), np.array([1, 2, 2]), np.array([True, False, False])
-    world = Tables(spaces.Discrete(3), states, np.array([0.5, 0.5, 0.0]), 1, np.arange(4), after, np.ones(3), ended)
+    world = Tables(
+        spaces.Discrete(3),
+        states,
+        np.array([0.5, 0.5, 0.0]),
+        1,
+        np.arange(4),
+        after,
+        np.ones(3),
+        ended,
+    )
     assert world.ceiling(10)(states, np.full(3, 2)).tolist() == [0.0, 1.0, 1.0]
     assert world.ceiling(10)(states, np.full(3, 1)).tolist() == [1.0, 1.0, 0.0]
     with pytest.raises(NotEnumerable, match="look the same"):
         replace(world, observations=np.array([0, 2, 2]))
 
 
-@pytest.mark.parametrize(("name", "states", "best"), [("Taxi-v4", 404, 0.24), ("CliffWalking-v1", 38, 1.0)])
+@pytest.mark.parametrize(
+    ("name", "states", "best"), [("Taxi-v4", 404, 0.24), ("CliffWalking-v1", 38, 1.0)]
+)
 def test_only_what_can_be_reached_is_in_the_tables(name, states, best):
     tables, rng = World(name).tables, np.random.default_rng(0)
     assert len(tables) == states  # of 500, and of 48
@@ -101,7 +118,12 @@ def test_an_episode_that_ended_begins_anew_with_the_next_step_whatever_the_actio
     assert (observations.tolist(), terminated.tolist()) == ([36, 11], [False, False])
     # the last state has no outcomes
     starts, first, ended = np.array([1.0, 0.0]), np.array([0, 1, 1]), np.array([True])
-    env = TabularVectorEnv(Tables(spaces.Discrete(2), np.arange(2), starts, 1, first, np.array([1]), np.ones(1), ended), 1)
+    env = TabularVectorEnv(
+        Tables(
+            spaces.Discrete(2), np.arange(2), starts, 1, first, np.array([1]), np.ones(1), ended
+        ),
+        1,
+    )
     env.reset(seed=0)
     assert [env.step(np.zeros(1, dtype=np.int64))[0].item() for _ in range(3)] == [1, 0, 1]
 
@@ -119,7 +141,12 @@ def test_what_is_carried_can_be_seen(door_key):
     np.testing.assert_array_equal(before, env.reset(seed=2)[0])  # one layout
     assert env.observation_space.contains(before)
     assert not before[-1].any()
-    place = next((x, y) for x in range(5) for y in range(5) if (cell := grid.grid.get(x, y)) and cell.type == "key")
+    place = next(
+        (x, y)
+        for x in range(5)
+        for y in range(5)
+        if (cell := grid.grid.get(x, y)) and cell.type == "key"
+    )
     grid.carrying = grid.grid.get(*place)
     held = env.observation(None)
     np.testing.assert_array_equal(held[:-1], before[:-1])
@@ -146,7 +173,9 @@ def test_a_world_without_a_model_is_explored_by_copies(door_key):
     tables = door_key.tables
     assert len(set(tables.states_of(tables.observations))) == len(tables) > 100
     assert (tables.chances == 1.0).all()
-    best = tables.ceiling(200)(tables.observations[np.zeros(len(tables), dtype=int)], tables.observations)
+    best = tables.ceiling(200)(
+        tables.observations[np.zeros(len(tables), dtype=int)], tables.observations
+    )
     assert (best == 1.0).all()
     # random steps of the world are those of the tables
     env, rng, carried = door_key.make(), np.random.default_rng(3), 0
@@ -188,7 +217,10 @@ def test_worlds_by_name_and_by_file(tmp_path):
     for map_, name in (("small", "TwoRoomsSwitch-small"), (str(file), "TwoRoomsSwitch-mine")):
         world = World("TwoRoomsSwitch-v0", map_)
         assert (len(world.tables), world.name, world.is_seen) == (220, name, True)
-    for map_, message in (("nofile", "map must be one of paper, small, .* got 'nofile'"), (str(broken), "broken")):
+    for map_, message in (
+        ("nofile", "map must be one of paper, small, .* got 'nofile'"),
+        (str(broken), "broken"),
+    ):
         with pytest.raises(LayoutError, match=message):
             World("TwoRoomsSwitch-v0", map_).make()
     native = SMALL.make_many(3, 0)
@@ -199,10 +231,19 @@ def test_worlds_by_name_and_by_file(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["Nowhere-v0"], "a world with goals to learn of 'Nowhere-v0' cannot be built: Environment `Nowhere` doesn't exist"),
-        (["Blackjack-v1"], "'Blackjack-v1' cannot be built: observation_space cannot be treated as a space of goals"),
+        (
+            ["Nowhere-v0"],
+            "a world with goals to learn of 'Nowhere-v0' cannot be built: Environment `Nowhere` doesn't exist",
+        ),
+        (
+            ["Blackjack-v1"],
+            "'Blackjack-v1' cannot be built: observation_space cannot be treated as a space of goals",
+        ),
         (["Pendulum-v1"], "discrete actions that start at 0, got 'Pendulum-v1' with Box"),
-        (["CartPole-v1", "small"], "map is for TwoRoomsSwitch worlds only, got 'small' for 'CartPole-v1'"),
+        (
+            ["CartPole-v1", "small"],
+            "map is for TwoRoomsSwitch worlds only, got 'small' for 'CartPole-v1'",
+        ),
     ],
 )
 def test_what_is_no_world_is_refused(arguments, message):
@@ -225,7 +266,9 @@ def test_the_goal_is_worth_one_and_ends_the_episode_as_time_does():
     np.testing.assert_array_equal(observation[:, :4], world.observation_of(goal))
     assert not observation[:, 4:].any()
     env.reset(options={"state": 219})
-    assert [env.step(DOWN)[1:4] for _ in range(3)] == [(0.0, False, False)] * 2 + [(0.0, False, True)]
+    assert [env.step(DOWN)[1:4] for _ in range(3)] == [(0.0, False, False)] * 2 + [
+        (0.0, False, True)
+    ]
     with pytest.raises(SettingError, match=r"goal must be in \[0, 220\), got 220"):
         two_rooms(SMALL.id, 220, 3)
 
@@ -241,12 +284,22 @@ def test_episodes_begin_wherever_the_block_is_as_at_the_goal(goal):
     assert (blocks[begun] == blocks[goal]).all()
 
 
-@pytest.mark.parametrize(("make", "wrapper", "side"), [(minigrid, "RGBImgObs", 20), (PartialView, "RGBImgPartialObs", 28)])
+@pytest.mark.parametrize(
+    ("make", "wrapper", "side"),
+    [(minigrid, "RGBImgObs", 20), (PartialView, "RGBImgPartialObs", 28)],
+)
 def test_minigrid_is_seen_as_its_own_wrappers_show_it(make, wrapper, side):
     wrappers, name = pytest.importorskip("minigrid.wrappers"), "MiniGrid-DoorKey-5x5-v0"
     theirs = gym.make(name, max_steps=40, highlight=make is PartialView)
-    envs = make(name, 40), wrappers.ImgObsWrapper(getattr(wrappers, f"{wrapper}Wrapper")(theirs, tile_size=4))
-    assert envs[0].observation_space == envs[1].observation_space == spaces.Box(0, 255, (side, side, 3), np.uint8)
+    envs = (
+        make(name, 40),
+        wrappers.ImgObsWrapper(getattr(wrappers, f"{wrapper}Wrapper")(theirs, tile_size=4)),
+    )
+    assert (
+        envs[0].observation_space
+        == envs[1].observation_space
+        == spaces.Box(0, 255, (side, side, 3), np.uint8)
+    )
     for seed in range(5):
         steps = [(*env.reset(seed=seed), 0, 0) for env in envs]
         for action in np.random.default_rng(seed).integers(6, size=40):

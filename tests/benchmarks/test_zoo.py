@@ -12,7 +12,17 @@ WORLD = "TwoRoomsSwitchSmall-v0"
 
 
 def zoo(command, folder, *arguments):
-    run = [sys.executable, "-m", f"benchmarks.zoo.{command}", "--algo", "many_goals_dqn", "--env", WORLD, "--device", "cpu"]
+    run = [
+        sys.executable,
+        "-m",
+        f"benchmarks.zoo.{command}",
+        "--algo",
+        "many_goals_dqn",
+        "--env",
+        WORLD,
+        "--device",
+        "cpu",
+    ]
     run += ["--gym-packages", "gym_twoRooms", "-f", str(folder), *arguments]
     done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -21,7 +31,14 @@ def zoo(command, folder, *arguments):
 
 def test_the_zoo_trains_evaluates_and_shows_an_agent(tmp_path):
     pytest.importorskip("rl_zoo3")
-    settings = ["--conf-file", "benchmarks/zoo/many_goals_dqn.yml", "--n-timesteps", "1200", "--seed", "0"]
+    settings = [
+        "--conf-file",
+        "benchmarks/zoo/many_goals_dqn.yml",
+        "--n-timesteps",
+        "1200",
+        "--seed",
+        "0",
+    ]
     said = zoo("train", tmp_path, *settings, "--eval-freq", "1200", "--eval-episodes", "2")
     lengths = [float(length) for length in re.findall(r"ep_len_mean +\| ([\d.]+)", said)]
     assert lengths  # of goal episodes, the longest of 50 steps

@@ -16,8 +16,12 @@ MDPS = {
     "no door": compile_layout(Layout.parse("......\n.B.W..\n......\n..W...\n....#."), 0.2, 1.0),
     "nothing": compile_layout(Layout.parse("..W"), 0.0, 0.0),
     "two blocks": compile_layout(Layout.parse("......\n.BB.W.\n......\n......\n..W...")),
-    "blocks apart": compile_layout(Layout.parse("....#....\n.B..#..B.\nS...D...S\n....#....\n....#.W..")),
-    "three blocks": compile_layout(Layout.parse(".....#....\n.B.B.#W.B.\nS....D...S\n..W..#....\n.....#....")),
+    "blocks apart": compile_layout(
+        Layout.parse("....#....\n.B..#..B.\nS...D...S\n....#....\n....#.W..")
+    ),
+    "three blocks": compile_layout(
+        Layout.parse(".....#....\n.B.B.#W.B.\nS....D...S\n..W..#....\n.....#....")
+    ),
     "two doors": compile_layout(Layout.parse("SW.\n#D#\nT.S\n.W.\n#E#\nT.U\n##F\n..U"), 0.5, 0.3),
     "wide door": compile_layout(Layout.parse("S..\nDD#\n.FS\nUW.\n"), 0.5, 0.4),
     "locks": compile_layout("locks"),
@@ -26,7 +30,9 @@ MDPS = {
 
 
 def step(mdp: TwoRoomsMDP, state: int, action: int, uniform: float = NEVER) -> int:
-    return int(mdp.step(np.array([state]), np.array([action]), lambda rows: np.full(len(rows), uniform))[0])
+    return int(
+        mdp.step(np.array([state]), np.array([action]), lambda rows: np.full(len(rows), uniform))[0]
+    )
 
 
 @pytest.mark.parametrize("probability", [5e-324, 1e-300, 0.1, 1 / 3, np.nextafter(0.7, 1), 1.0])
@@ -54,7 +60,11 @@ class Reference:
         return (
             divmod(int(self.mdp.agent[state]), width),
             {divmod(block, width) for block in self.mdp.blocks[state].tolist()},
-            {door for door, is_open in zip(doors, self.mdp.doors_open[state], strict=True) if is_open},
+            {
+                door
+                for door, is_open in zip(doors, self.mdp.doors_open[state], strict=True)
+                if is_open
+            },
         )
 
     def step(self, state: int, action: int, number: float) -> tuple:
@@ -98,14 +108,23 @@ def test_steps_equal_the_reference_and_draw_where_there_is_chance(name):
     reference = Reference(mdp)
     for state in range(0, mdp.n_states, 7):
         agent, _, opened = reference.parts(state)
-        slips, closes = reference.symbol(*agent) == "W", reference.symbol(*agent) in "STUV" or opened
-        assert mdp.chance[state] == bool((slips and mdp.slip_probability) or (closes and mdp.close_probability))
+        slips, closes = (
+            reference.symbol(*agent) == "W",
+            reference.symbol(*agent) in "STUV" or opened,
+        )
+        assert mdp.chance[state] == bool(
+            (slips and mdp.slip_probability) or (closes and mdp.close_probability)
+        )
     states, actions = rng.integers(mdp.n_states, size=20_000), rng.integers(5, size=20_000)
-    uniforms = rng.random(20_000) * np.where(rng.random(20_000) < 0.5, 1.0, 0.03)  # doors close often enough to be seen
+    uniforms = rng.random(20_000) * np.where(
+        rng.random(20_000) < 0.5, 1.0, 0.03
+    )  # doors close often enough to be seen
     before, drawn = (states.copy(), actions.copy(), uniforms.copy()), []
     arrived = mdp.step(states, actions, lambda rows: (drawn.extend(rows), uniforms.take(rows))[1])
     assert arrived.dtype == np.int64
-    assert all(np.array_equal(a, b) for a, b in zip(before, (states, actions, uniforms), strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(before, (states, actions, uniforms), strict=True)
+    )
     for after, *row in zip(*(array.tolist() for array in (arrived, *before)), strict=True):
         assert reference.parts(after) == reference.step(*row)
     assert drawn == np.flatnonzero(mdp.chance[states]).tolist()

@@ -22,7 +22,9 @@ IDS = ["TwoRoomsSwitch-v0", "TwoRoomsSwitchSmall-v0"]
 def test_names_and_light_imports():
     assert all(hasattr(gym_twoRooms, name) for name in gym_twoRooms.__all__)
     heavy = "scipy", "torch", "stable_baselines3", "pygame", "matplotlib"
-    code = f"import sys, gym_twoRooms; assert not set({heavy}) & set(sys.modules), sorted(sys.modules)"
+    code = (
+        f"import sys, gym_twoRooms; assert not set({heavy}) & set(sys.modules), sorted(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -43,7 +45,9 @@ def test_a_search_finds_all_states_and_they_look_different(env_id, count):
     known, before = np.array([0]), 0
     while before < len(known):
         before = len(known)
-        states, actions, numbers = (grid.ravel() for grid in np.meshgrid(known, np.arange(5), outcomes))
+        states, actions, numbers = (
+            grid.ravel() for grid in np.meshgrid(known, np.arange(5), outcomes)
+        )
         known = np.union1d(known, mdp.step(states, actions, numbers.take))
     assert known.tolist() == list(range(count)) == list(range(mdp.n_states))
     assert len({picture.tobytes() for picture in mdp.observe(known)}) == count
@@ -69,7 +73,12 @@ def test_what_reset_and_step_return(env):
         toggles.add(bool(masks[4]))
         masks[:], info["action_mask"][:], observation[:] = False, 7, 0  # the caller's own
         observation, reward, terminated, truncated, info = env.step(action)
-        assert (reward, terminated, truncated, set(info)) == (0.0, False, False, {"state", "action_mask"})
+        assert (reward, terminated, truncated, set(info)) == (
+            0.0,
+            False,
+            False,
+            {"state", "action_mask"},
+        )
         assert type(info["state"]) is int
         assert env.state == info["state"] == env.state_of(observation)
     assert toggles == {True, False}
@@ -88,7 +97,11 @@ def test_the_random_numbers_drawn_are_part_of_the_interface(env):
     assert info["state"] == int(rng.random() * 220)
     state = info["state"]
     for action in (0, 1, 4, 2, 3) * 20:
-        state = int(env.mdp.step(np.array([state]), np.array([action]), lambda rows: rng.random(len(rows)))[0])
+        state = int(
+            env.mdp.step(np.array([state]), np.array([action]), lambda rows: rng.random(len(rows)))[
+                0
+            ]
+        )
         assert env.step(action)[4]["state"] == state
     env.reset(options={"state": 5})
     env.set_state(6)
@@ -97,7 +110,10 @@ def test_the_random_numbers_drawn_are_part_of_the_interface(env):
 
 def trajectory(env):
     steps = [env.step(action) for action in np.random.default_rng(5).integers(5, size=60)]
-    return [(observation.tobytes(), truncated, info["state"]) for observation, _, _, truncated, info in steps]
+    return [
+        (observation.tobytes(), truncated, info["state"])
+        for observation, _, _, truncated, info in steps
+    ]
 
 
 def again_from_spec(env):
@@ -109,7 +125,9 @@ def again_from_spec(env):
     return other
 
 
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env)), again_from_spec])
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env)), again_from_spec]
+)
 @pytest.mark.parametrize("layout", ["small", "S.WD..\n.BW#.S\n...#..\n...#.."])
 def test_a_copy_goes_on_as_the_original(again, layout):
     env = gym.make(IDS[0], layout=layout, slip_probability=0.9, max_episode_steps=25)
@@ -125,16 +143,35 @@ NO_ACTIONS = 5, -1, 1.0, None, "up", np.array([0, 1])
 @pytest.mark.parametrize(
     ("use", "error", "message"),
     [
-        *((lambda env, a=action: env.step(a), InvalidAction, r"must be an integer in \[0, 5\)") for action in NO_ACTIONS),
+        *(
+            (lambda env, a=action: env.step(a), InvalidAction, r"must be an integer in \[0, 5\)")
+            for action in NO_ACTIONS
+        ),
         (lambda env: env.set_state(220), ValueError, r"must be in \[0, 220\), got 220"),
         (lambda env: env.observation_of(-1), ValueError, "got -1"),
         (lambda env: env.reset(options={"state": 1.0}), TypeError, "must be an integer, got 1.0"),
         (lambda env: env.set_state(True), TypeError, "must be an integer"),
         (lambda env: env.reset(options={"state": [1, 2]}), TypeError, "must be one integer"),
-        (lambda env: env.reset(options={"goal": 1, "state": 0}), ValueError, r"Unknown reset options \['goal'\]"),
-        (lambda _: TwoRoomsSwitchEnv(render_mode="human"), ValueError, r"None or one of \['rgb_array', 'ansi'\], got 'human'"),
-        (lambda _: TwoRoomsSwitchEnv(cell_size=0), ValueError, "cell_size must be an integer of at least 1, got 0"),
-        (lambda _: TwoRoomsSwitchEnv(cell_size=1.5), ValueError, "cell_size must be an integer of at least 1, got 1.5"),
+        (
+            lambda env: env.reset(options={"goal": 1, "state": 0}),
+            ValueError,
+            r"Unknown reset options \['goal'\]",
+        ),
+        (
+            lambda _: TwoRoomsSwitchEnv(render_mode="human"),
+            ValueError,
+            r"None or one of \['rgb_array', 'ansi'\], got 'human'",
+        ),
+        (
+            lambda _: TwoRoomsSwitchEnv(cell_size=0),
+            ValueError,
+            "cell_size must be an integer of at least 1, got 0",
+        ),
+        (
+            lambda _: TwoRoomsSwitchEnv(cell_size=1.5),
+            ValueError,
+            "cell_size must be an integer of at least 1, got 1.5",
+        ),
     ],
 )
 def test_bad_input_is_refused(env, use, error, message):

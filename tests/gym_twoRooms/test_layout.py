@@ -24,16 +24,31 @@ def test_several_doors_switches_and_blocks():
 
 BAD_MAPS = {
     "not a string": (7, "must be a string, got int"),
-    "unknown": ("huge", "no layout named 'huge'; the named ones are paper, small, locks, warehouse, mansion"),
+    "unknown": (
+        "huge",
+        "no layout named 'huge'; the named ones are paper, small, locks, warehouse, mansion",
+    ),
     "empty": (" \n\n ", "map is empty"),
     "ragged": ("...\n..", r"Row 1 \(counted from 0\) has 2 cells where row 0 has 3"),
     "unknown symbol": ("...\n.x.", r"Unknown symbol 'x' at row 1, column 1 \(counted from 0\)"),
-    "block beside a wall": ("....\n.B#.\n....", "block at row 1, column 1 .* touches a wall, a door or the edge"),
+    "block beside a wall": (
+        "....\n.B#.\n....",
+        "block at row 1, column 1 .* touches a wall, a door or the edge",
+    ),
     "block beside the door": ("S...\n.B..\n#D##\n.S..", "block at row 1, column 1 .* touches"),
     "block at the edge": (".B.\n...", "block at row 0, column 1 .* touches"),
-    "door without switch": ("..D..\n.....", "door D at row 0, column 2 .* can never open: the map has no switch S"),
-    "door with another's switch": ("S.D.SF\n......", "door F at row 0, column 5 .* can never open: the map has no switch U"),
-    "switch without door": ("..S..\n.....", "switch S at row 0, column 2 .* nothing to do: the map has no door D"),
+    "door without switch": (
+        "..D..\n.....",
+        "door D at row 0, column 2 .* can never open: the map has no switch S",
+    ),
+    "door with another's switch": (
+        "S.D.SF\n......",
+        "door F at row 0, column 5 .* can never open: the map has no switch U",
+    ),
+    "switch without door": (
+        "..S..\n.....",
+        "switch S at row 0, column 2 .* nothing to do: the map has no door D",
+    ),
     "too few free cells": ("##\n#.", "has 1 free cells"),
 }
 

@@ -16,11 +16,15 @@ ID = "TwoRoomsSwitchSmall-v0"
     "make",
     [
         lambda: make_vec_env(lambda: gym.make(ID, max_episode_steps=9), n_envs=6, seed=0),
-        lambda: GymnasiumVecEnv(gym.make_vec(ID, num_envs=6, autoreset_mode="SameStep", max_episode_steps=9)),
+        lambda: GymnasiumVecEnv(
+            gym.make_vec(ID, num_envs=6, autoreset_mode="SameStep", max_episode_steps=9)
+        ),
     ],
 )
 def test_it_never_takes_a_masked_action(make):
-    model = MaskablePPO("MlpPolicy", make(), n_steps=16, batch_size=32, n_epochs=1, seed=0, device="cpu")
+    model = MaskablePPO(
+        "MlpPolicy", make(), n_steps=16, batch_size=32, n_epochs=1, seed=0, device="cpu"
+    )
     seen = []
 
     def look(local, _):

@@ -27,7 +27,9 @@ def test_tables_are_read_only():
         assert not table.flags.writeable
 
 
-@pytest.mark.parametrize("text", [str(PAPER.layout), "..W", "S.D.S", "......\n.B....\n......\n......", CLOSET, *PUZZLES])
+@pytest.mark.parametrize(
+    "text", [str(PAPER.layout), "..W", "S.D.S", "......\n.B....\n......\n......", CLOSET, *PUZZLES]
+)
 def test_parts_and_pictures_identify_a_state(text):
     mdp = compile_layout(Layout.parse(text))
     states = np.arange(mdp.n_states)
@@ -41,7 +43,11 @@ def test_parts_and_pictures_identify_a_state(text):
 @pytest.mark.parametrize(
     ("mdp", "parts", "message"),
     [
-        (PAPER, ([0, 62], [62], [False]), r"no state with the agent in cell \[ 0 62\], blocks in \[62\]"),
+        (
+            PAPER,
+            ([0, 62], [62], [False]),
+            r"no state with the agent in cell \[ 0 62\], blocks in \[62\]",
+        ),
         (PAPER, ([0, 37], [62], [False]), "no state"),  # in the shut door
         (PAPER, ([0, 100], [62], [True]), "no state"),
         (PAPER, (0, [[62], [41]], [True]), "no state"),  # by the wall
@@ -58,7 +64,14 @@ def test_encode_refuses_what_cannot_be(mdp, parts, message):
 
 def test_observations_show_each_thing_in_its_colour():
     pictures = PAPER.render(PAPER.encode(0, [62], [[True], [False]]))  # broadcast
-    legend = {".": "floor", "#": "wall", "W": "slippery", "S": "switch S", "D": "door open", "B": "floor"}
+    legend = {
+        ".": "floor",
+        "#": "wall",
+        "W": "slippery",
+        "S": "switch S",
+        "D": "door open",
+        "B": "floor",
+    }
     expected = np.array([[COLOURS[legend[symbol]] for symbol in row] for row in PAPER.layout.rows])
     expected[0, 0], expected[6, 2] = COLOURS["agent"], COLOURS["block"]
     assert np.array_equal(pictures[0], expected)
@@ -67,14 +80,20 @@ def test_observations_show_each_thing_in_its_colour():
 
 
 def test_pictures_that_show_no_state_are_refused():
-    with pytest.raises(ValueError, match=r"An observation has shape \(10, 10, 3\), got \(8, 4, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"An observation has shape \(10, 10, 3\), got \(8, 4, 3\)"
+    ):
         PAPER.states_of(SMALL.observations)
-    black, off, in_wall = (PAPER.observe(np.array([1, 2, 3, int(PAPER.encode(0, [62], [False]))])) for _ in range(3))
+    black, off, in_wall = (
+        PAPER.observe(np.array([1, 2, 3, int(PAPER.encode(0, [62], [False]))])) for _ in range(3)
+    )
     assert PAPER.states_of(black[:0]).shape == (0,)
     black[2], off[1, 9, 9] = 0, off[1, 9, 9] + 1
     in_wall[3, 0, 0], in_wall[3, 3, 0] = COLOURS["floor"], COLOURS["agent"]
     for pictures, row in ((black, 2), (off, 1), (in_wall, 3)):
-        with pytest.raises(ValueError, match=rf"No state looks like this observation \(row {row}\)"):
+        with pytest.raises(
+            ValueError, match=rf"No state looks like this observation \(row {row}\)"
+        ):
             PAPER.states_of(pictures)
 
 
@@ -120,7 +139,11 @@ def test_a_state_that_cannot_be_reached_is_named(rows, close, message):
 
 def test_compiled_layouts_are_shared():
     paper = compile_layout(NAMED_LAYOUTS["paper"])
-    assert compile_layout("paper") is compile_layout(str(NAMED_LAYOUTS["paper"]), np.float64(0.5)) is paper
+    assert (
+        compile_layout("paper")
+        is compile_layout(str(NAMED_LAYOUTS["paper"]), np.float64(0.5))
+        is paper
+    )
     assert copy.deepcopy(paper) is paper
     assert pickle.loads(pickle.dumps(paper)) is paper
     assert len(pickle.dumps(paper)) < 2000

@@ -8,7 +8,13 @@ import pytest
 from gym_twoRooms.env import TwoRoomsSwitchEnv
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
-from gym_twoRooms.oracle import OraclePolicy, expected_steps, mastery_ceiling, reach_probabilities, transition_matrices
+from gym_twoRooms.oracle import (
+    OraclePolicy,
+    expected_steps,
+    mastery_ceiling,
+    reach_probabilities,
+    transition_matrices,
+)
 
 PAPER, SMALL = (compile_layout(name) for name in ("paper", "small"))
 # one row cannot be told from a name, so two rows, of which the agent needs one
@@ -26,17 +32,29 @@ def successors(mdp, state, action):
         arrived = mdp.next_state[state, move]
         for closing in product((False, True), repeat=mdp.doors_open.shape[1]):
             opened = [
-                is_open and not (closes and mdp.agent[arrived] not in [r * mdp.layout.width + c for r, c in cells])
-                for is_open, closes, cells in zip(mdp.doors_open[arrived], closing, mdp.layout.doors, strict=True)
+                is_open
+                and not (
+                    closes
+                    and mdp.agent[arrived] not in [r * mdp.layout.width + c for r, c in cells]
+                )
+                for is_open, closes, cells in zip(
+                    mdp.doors_open[arrived], closing, mdp.layout.doors, strict=True
+                )
             ]
             follower = int(mdp.encode(mdp.agent[arrived], mdp.blocks[arrived], opened))
-            doors = np.prod([mdp.close_probability if closes else 1 - mdp.close_probability for closes in closing])
+            doors = np.prod(
+                [
+                    mdp.close_probability if closes else 1 - mdp.close_probability
+                    for closes in closing
+                ]
+            )
             total[follower] = total.get(follower, 0.0) + chance * doors
     return {follower: chance for follower, chance in total.items() if chance > 0}
 
 
 @pytest.mark.parametrize(
-    ("layout", "slip", "close"), [("small", 0.3, 0.01), ("S.\nWD", 1.0, 0.9), ("SW.\n#D#\nW.S", 0.3, 0.0), (DOORS, 0.5, 0.3)]
+    ("layout", "slip", "close"),
+    [("small", 0.3, 0.01), ("S.\nWD", 1.0, 0.9), ("SW.\n#D#\nW.S", 0.3, 0.0), (DOORS, 0.5, 0.3)],
 )
 def test_the_model_equals_the_rules_and_the_matrices(layout, slip, close):
     env = TwoRoomsSwitchEnv(layout, slip_probability=slip, close_probability=close)
@@ -48,15 +66,21 @@ def test_the_model_equals_the_rules_and_the_matrices(layout, slip, close):
             followers = [follower for _, follower, _, _ in outcomes]
             assert followers == sorted(set(followers))
             assert all(outcome[2:] == (0.0, False) and outcome[0] > 0 for outcome in outcomes)
-            assert {tuple(map(type, outcome)) for outcome in outcomes} == {(float, int, float, bool)}
+            assert {tuple(map(type, outcome)) for outcome in outcomes} == {
+                (float, int, float, bool)
+            }
             found = {follower: chance for chance, follower, _, _ in outcomes}
             assert found == pytest.approx(successors(env.mdp, state, action), abs=1e-12)
             assert sum(found.values()) == pytest.approx(1.0)
-            assert {k: matrices[action][state, k] for k in np.flatnonzero(matrices[action][state])} == found
+            assert {
+                k: matrices[action][state, k] for k in np.flatnonzero(matrices[action][state])
+            } == found
 
 
 def test_plans_by_hand():
-    np.testing.assert_array_equal(reach_probabilities(CORRIDOR, [0, 3], horizon=2), [[1, 0], [1, 1], [1, 1], [0, 1]])
+    np.testing.assert_array_equal(
+        reach_probabilities(CORRIDOR, [0, 3], horizon=2), [[1, 0], [1, 1], [1, 1], [0, 1]]
+    )
     np.testing.assert_allclose(expected_steps(CORRIDOR, [0, 3]), [[0, 3], [1, 2], [2, 1], [3, 0]])
     # from the slippery cell, right: 1/2 for sure, and 1/4 of the other half by chance
     np.testing.assert_allclose(reach_probabilities(SLIPPERY, [1], 1)[0], 0.625)
@@ -66,17 +90,32 @@ def test_plans_by_hand():
 
 def test_plans_agree_with_value_iteration_state_by_state():
     """On a map with a door, a block and slippery floor."""
-    mdp = compile_layout(Layout.parse("S.W.\n....\n##D#\n...S\n.B..\n...."), slip_probability=0.3, close_probability=0.2)
+    mdp = compile_layout(
+        Layout.parse("S.W.\n....\n##D#\n...S\n.B..\n...."),
+        slip_probability=0.3,
+        close_probability=0.2,
+    )
     goals = [3, mdp.n_states - 2]
-    model = [[successors(mdp, state, action).items() for action in range(5)] for state in range(mdp.n_states)]
+    model = [
+        [successors(mdp, state, action).items() for action in range(5)]
+        for state in range(mdp.n_states)
+    ]
     found = expected_steps(mdp, goals), reach_probabilities(mdp, goals, 10)
     for column, goal in enumerate(goals):
         steps, reached = np.zeros(mdp.n_states), np.arange(mdp.n_states) == goal
         for sweep in range(300):
-            steps = [1 + min(sum(p * steps[after] for after, p in after_action) for after_action in one) for one in model]
+            steps = [
+                1 + min(sum(p * steps[after] for after, p in after_action) for after_action in one)
+                for one in model
+            ]
             steps[goal] = 0.0
             if sweep < 10:
-                reached = [max(sum(p * reached[after] for after, p in after_action) for after_action in one) for one in model]
+                reached = [
+                    max(
+                        sum(p * reached[after] for after, p in after_action) for after_action in one
+                    )
+                    for one in model
+                ]
                 reached[goal] = 1.0
         np.testing.assert_allclose(found[0][:, column], steps, atol=1e-4)
         np.testing.assert_allclose(found[1][:, column], reached, atol=1e-12)
@@ -93,7 +132,9 @@ def test_the_ceiling_of_pairs_is_planned_for_some_goals_at_a_time(monkeypatch):
     monkeypatch.setattr("gym_twoRooms.oracle.CHUNK", 3)
     starts, goals = np.random.default_rng(0).integers(SMALL.n_states, size=(2, 20))
     found = mastery_ceiling(SMALL, 12)(SMALL.observe(starts), SMALL.observe(goals))
-    np.testing.assert_allclose(found, reach_probabilities(SMALL, np.arange(SMALL.n_states), 12)[starts, goals])
+    np.testing.assert_allclose(
+        found, reach_probabilities(SMALL, np.arange(SMALL.n_states), 12)[starts, goals]
+    )
 
 
 def test_the_oracle_takes_the_expected_steps():
@@ -102,7 +143,9 @@ def test_the_oracle_takes_the_expected_steps():
     starts, columns = rng.integers(SMALL.n_states, size=5_000), rng.integers(len(goals), size=5_000)
     states, wanted, steps = starts.copy(), SMALL.observe(goals[columns]), np.zeros(5_000)
     while (away := np.flatnonzero(states != goals[columns])).size:
-        actions, _ = policy.predict({"observation": SMALL.observe(states[away]), "desired_goal": wanted[away]})
+        actions, _ = policy.predict(
+            {"observation": SMALL.observe(states[away]), "desired_goal": wanted[away]}
+        )
         states[away] = SMALL.step(states[away], actions, lambda rows: rng.random(len(rows)))
         steps[away] += 1
     error = steps - expected[starts, columns]
@@ -112,8 +155,17 @@ def test_the_oracle_takes_the_expected_steps():
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: expected_steps(SMALL, np.array([], dtype=int)), r"goals must be .* at least one .*, got shape \(0,\)"),
-        *((lambda n=n: reach_probabilities(SMALL, [0], n), f"horizon must be an integer .*, got {n}") for n in (-1, 2.5)),
+        (
+            lambda: expected_steps(SMALL, np.array([], dtype=int)),
+            r"goals must be .* at least one .*, got shape \(0,\)",
+        ),
+        *(
+            (
+                lambda n=n: reach_probabilities(SMALL, [0], n),
+                f"horizon must be an integer .*, got {n}",
+            )
+            for n in (-1, 2.5)
+        ),
         (lambda: reach_probabilities(SMALL, [SMALL.n_states], 1), r"A state must be in \[0,"),
         (lambda: OraclePolicy(SMALL, [0]).predict(LOOK), r"The goals \[1\] were not planned for"),
     ],

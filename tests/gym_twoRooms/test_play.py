@@ -14,10 +14,22 @@ def run(monkeypatch, frames, arguments):
     """Play with the events of each frame, then Escape; what was done by `TwoRoomsSwitchEnv.step`."""
     pygame = pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    events, actions, step = iter([*frames, [(pygame.KEYDOWN, {"key": pygame.K_ESCAPE})]]), [], TwoRoomsSwitchEnv.step
-    monkeypatch.setattr(pygame.event, "get", lambda: [pygame.event.Event(kind, values) for kind, values in next(events)])
+    events, actions, step = (
+        iter([*frames, [(pygame.KEYDOWN, {"key": pygame.K_ESCAPE})]]),
+        [],
+        TwoRoomsSwitchEnv.step,
+    )
+    monkeypatch.setattr(
+        pygame.event,
+        "get",
+        lambda: [pygame.event.Event(kind, values) for kind, values in next(events)],
+    )
     monkeypatch.setattr(play, "FPS", 0)  # as fast as can be
-    monkeypatch.setattr(TwoRoomsSwitchEnv, "step", lambda self, action: actions.append(int(action)) or step(self, action))
+    monkeypatch.setattr(
+        TwoRoomsSwitchEnv,
+        "step",
+        lambda self, action: actions.append(int(action)) or step(self, action),
+    )
     main(arguments)
     assert not pygame.display.get_init()
     return actions
@@ -28,7 +40,10 @@ def test_each_key_does_what_it_says(monkeypatch, tmp_path):
     pygame = pytest.importorskip("pygame")
     (tmp_path / "map.txt").write_text("S..W\n....\n##D#\n...S")
     keys = ["UP", "w", "DOWN", "s", "LEFT", "a", "RIGHT", "d", "SPACE"]
-    frames = [[(kind, {"key": getattr(pygame, f"K_{key}")}) for kind in (pygame.KEYDOWN, pygame.KEYUP)] for key in keys]
+    frames = [
+        [(kind, {"key": getattr(pygame, f"K_{key}")}) for kind in (pygame.KEYDOWN, pygame.KEYUP)]
+        for key in keys
+    ]
     arguments = ["--map", str(tmp_path / "map.txt"), "--goal", "--seed", "3", "--cell-size", "4"]
     assert run(monkeypatch, frames, arguments) == [0, 0, 1, 1, 2, 2, 3, 3, 4]
 
@@ -59,7 +74,10 @@ def test_what_cannot_be_played_is_refused(capsys, tmp_path, monkeypatch):
         with pytest.raises(SystemExit):
             main(arguments)
         assert message in capsys.readouterr().err
-    for missing, arguments in (("sb3_manygoals.pretrained", ["--agent"]), ("pygame", ["--layout", "small"])):
+    for missing, arguments in (
+        ("sb3_manygoals.pretrained", ["--agent"]),
+        ("pygame", ["--layout", "small"]),
+    ):
         monkeypatch.setitem(sys.modules, missing, None)
         with pytest.raises(SystemExit, match="pip install"):
             main(arguments)
@@ -67,7 +85,9 @@ def test_what_cannot_be_played_is_refused(capsys, tmp_path, monkeypatch):
 
 @pytest.fixture
 def game():
-    return Game(TwoRoomsSwitchEnv("small", cell_size=CELL, slip_probability=0.0), goals=True, seed=0)
+    return Game(
+        TwoRoomsSwitchEnv("small", cell_size=CELL, slip_probability=0.0), goals=True, seed=0
+    )
 
 
 def state(game, agent, block=21, is_open=False):
@@ -104,7 +124,9 @@ def test_an_agent_keeps_its_goal_and_returns_to_it(game):
 def test_the_mouse_moves_one_thing_of_either_picture(game, capsys):
     def drag(picture, start, end):
         left = picture * (4 * CELL + 2 * BORDER) + BORDER
-        game.drag(*((left + CELL * (cell % 4), BORDER + CELL * (cell // 4)) for cell in (start, end)))
+        game.drag(
+            *((left + CELL * (cell % 4), BORDER + CELL * (cell // 4)) for cell in (start, end))
+        )
         return game.goal
 
     game.world.set_state(state(game, 4))

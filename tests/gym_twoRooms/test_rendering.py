@@ -55,11 +55,27 @@ def test_maps_in_characters():
     env = TwoRoomsSwitchEnv("small", render_mode="ansi")
     # The block is elsewhere than on the map, on slippery floor; the agent hides the switch.
     env.set_state(int(SMALL.encode(31, [25], [True])))
-    assert env.render().splitlines() == ["S..W", "....", "....", "##/#", "....", "....", ".B..", "...@"]
+    assert env.render().splitlines() == [
+        "S..W",
+        "....",
+        "....",
+        "##/#",
+        "....",
+        "....",
+        ".B..",
+        "...@",
+    ]
     assert len({write(SMALL, state) for state in range(SMALL.n_states)}) == SMALL.n_states
     several = compile_layout(Layout.parse("S...U\nDD#F#\n..S.U\n.....\n.B.B.\n....."))
     state = int(several.encode(0, [16, 23], [True, False]))
-    assert write(several, state).splitlines() == ["@...U", "//#F#", "..S.U", ".B...", "...B.", "....."]
+    assert write(several, state).splitlines() == [
+        "@...U",
+        "//#F#",
+        "..S.U",
+        ".B...",
+        "...B.",
+        ".....",
+    ]
 
 
 def test_rendering_leaves_observations_as_they_are():
@@ -76,10 +92,14 @@ def test_rendering_leaves_observations_as_they_are():
 def test_any_observation_can_be_drawn():
     env = TwoRoomsSwitchEnv("small", cell_size=6)
     for state in (0, 17, 219):
-        assert np.array_equal(env.render_observation(env.observation_of(state)), draw(SMALL, state, 6))
+        assert np.array_equal(
+            env.render_observation(env.observation_of(state)), draw(SMALL, state, 6)
+        )
     impossible = np.random.default_rng(0).integers(256, size=(8, 4, 3), dtype=np.uint8)
     assert np.array_equal(env.render_observation(impossible)[::6, 5::6], impossible)
-    with pytest.raises(ValueError, match=r"An observation has shape \(8, 4, 3\), got \(10, 10, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"An observation has shape \(8, 4, 3\), got \(10, 10, 3\)"
+    ):
         env.render_observation(np.zeros((10, 10, 3), np.uint8))
 
 

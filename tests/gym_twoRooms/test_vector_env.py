@@ -19,7 +19,14 @@ from gym_twoRooms import TwoRoomsSwitchEnv, TwoRoomsSwitchVectorEnv
 from tests.sb3_manygoals.checkpoint import trees
 
 ID = "TwoRoomsSwitchSmall-v0"
-MAPS = ["paper", "small", "mansion", "..W\n...", "SW.\n#D#\nT.S\n.W.\n#E#\n.WT", "......\n.BB.W.\n......\n......"]
+MAPS = [
+    "paper",
+    "small",
+    "mansion",
+    "..W\n...",
+    "SW.\n#D#\nT.S\n.W.\n#E#\n.WT",
+    "......\n.BB.W.\n......\n......",
+]
 MODES = list(AutoresetMode)
 
 assert_same = functools.partial(trees.assert_same, in_order=False)
@@ -30,14 +37,18 @@ def make_pair(layout, mode, limit, n, probabilities=(0.5, 0.01)):
         env = TwoRoomsSwitchEnv(layout, *probabilities)
         return env if limit is None else TimeLimit(env, limit)
 
-    native = TwoRoomsSwitchVectorEnv(n, layout, *probabilities, max_episode_steps=limit, autoreset_mode=mode)
+    native = TwoRoomsSwitchVectorEnv(
+        n, layout, *probabilities, max_episode_steps=limit, autoreset_mode=mode
+    )
     return native, SyncVectorEnv([scalar] * n, autoreset_mode=mode)
 
 
 def reset_both(pair, seed, options):
     native, sync = pair
     ours = native.reset(seed=seed, options=options)
-    assert_same(ours, sync.reset(seed=seed, options=copy.copy(options)))  # it takes the mask out of its options
+    assert_same(
+        ours, sync.reset(seed=seed, options=copy.copy(options))
+    )  # it takes the mask out of its options
 
 
 @settings(max_examples=80, derandomize=True)
@@ -46,14 +57,27 @@ def test_step_for_step_equal_to_the_synchronous_vector_env(data):
     n = data.draw(st.integers(1, 4), label="n")
     mode = data.draw(st.sampled_from(MODES), label="mode")
     limit = data.draw(st.sampled_from([None, 1, 2, 3, 7]), label="limit")
-    probabilities = data.draw(st.sampled_from([(0.5, 0.01), (1.0, 0.4), (0.0, 0.0)]), label="probabilities")
-    native, sync = pair = make_pair(data.draw(st.sampled_from(MAPS), label="map"), mode, limit, n, probabilities)
+    probabilities = data.draw(
+        st.sampled_from([(0.5, 0.01), (1.0, 0.4), (0.0, 0.0)]), label="probabilities"
+    )
+    native, sync = pair = make_pair(
+        data.draw(st.sampled_from(MAPS), label="map"), mode, limit, n, probabilities
+    )
     assert native.metadata == sync.metadata
-    for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
+    for name in (
+        "observation_space",
+        "action_space",
+        "single_observation_space",
+        "single_action_space",
+    ):
         assert getattr(native, name) == getattr(sync, name)
 
     numbers = st.integers(0, native.mdp.n_states - 1)
-    seeds = st.one_of(st.none(), st.integers(0, 99), st.lists(st.none() | st.integers(0, 99), min_size=n, max_size=n))
+    seeds = st.one_of(
+        st.none(),
+        st.integers(0, 99),
+        st.lists(st.none() | st.integers(0, 99), min_size=n, max_size=n),
+    )
     masks = st.lists(st.booleans(), min_size=n, max_size=n).filter(any).map(np.array)
     rng = np.random.default_rng(data.draw(st.integers(0, 99), label="actions"))
     reset_both(pair, data.draw(st.integers(0, 99), label="seed"), None)
@@ -69,7 +93,10 @@ def test_step_for_step_equal_to_the_synchronous_vector_env(data):
                 assert_same(result, sync.step(actions))
                 ended = result[3]
         else:
-            options = data.draw(st.sampled_from([None, {}]) | st.fixed_dictionaries({"state": numbers}), label="options")
+            options = data.draw(
+                st.sampled_from([None, {}]) | st.fixed_dictionaries({"state": numbers}),
+                label="options",
+            )
             mask = np.ones(n, dtype=bool)
             if choice == "masked reset":
                 mask = data.draw(masks, label="mask")
@@ -83,8 +110,15 @@ def test_many_steps_through_make_vec(mode):
     """Over the ends of the blocks of random numbers."""
     native = gym.make_vec(ID, 3, max_episode_steps=5, autoreset_mode=mode)
     vector_kwargs = {"autoreset_mode": mode}
-    sync = gym.make_vec(ID, 3, vectorization_mode="sync", max_episode_steps=5, vector_kwargs=vector_kwargs)
-    assert native.autoreset_mode is native.metadata["autoreset_mode"] is sync.metadata["autoreset_mode"] is mode
+    sync = gym.make_vec(
+        ID, 3, vectorization_mode="sync", max_episode_steps=5, vector_kwargs=vector_kwargs
+    )
+    assert (
+        native.autoreset_mode
+        is native.metadata["autoreset_mode"]
+        is sync.metadata["autoreset_mode"]
+        is mode
+    )
     reset_both((native, sync), [4, None, 4], {"state": 3})
     reset_both((native, sync), 4, None)
     rng = np.random.default_rng(0)
@@ -119,13 +153,25 @@ def test_copies_go_on_alike_and_results_belong_to_the_caller(mode, duplicate):
     for _ in range(500):  # over the end of the block of random numbers
         result = env.step(np.array([3, 1, 0]))
         assert_same(result, other.step(np.array([3, 1, 0])))
-        for array in (*result[:-1], result[-1]["state"], result[-1]["action_mask"], env.states, env.action_masks()):
+        for array in (
+            *result[:-1],
+            result[-1]["state"],
+            result[-1]["action_mask"],
+            env.states,
+            env.action_masks(),
+        ):
             array[:] = 1
-    assert not np.array_equal(TwoRoomsSwitchVectorEnv(8).reset()[1]["state"], TwoRoomsSwitchVectorEnv(8).reset()[1]["state"])
+    assert not np.array_equal(
+        TwoRoomsSwitchVectorEnv(8).reset()[1]["state"],
+        TwoRoomsSwitchVectorEnv(8).reset()[1]["state"],
+    )
 
 
 def test_an_episode_that_ended_must_be_reset_where_autoreset_is_disabled():
-    native, actions = TwoRoomsSwitchVectorEnv(3, "small", max_episode_steps=2, autoreset_mode="Disabled"), np.zeros(3, int)
+    native, actions = (
+        TwoRoomsSwitchVectorEnv(3, "small", max_episode_steps=2, autoreset_mode="Disabled"),
+        np.zeros(3, int),
+    )
     native.reset(seed=0)
     native.step(actions)
     native.reset(options={"reset_mask": np.array([False, True, False])})
@@ -137,7 +183,9 @@ def test_an_episode_that_ended_must_be_reset_where_autoreset_is_disabled():
 
 
 def test_states_of_some_worlds_can_be_given_and_options_are_left_to_the_caller():
-    env = RecordEpisodeStatistics(TwoRoomsSwitchVectorEnv(3, "small", max_episode_steps=3, autoreset_mode="Disabled"))
+    env = RecordEpisodeStatistics(
+        TwoRoomsSwitchVectorEnv(3, "small", max_episode_steps=3, autoreset_mode="Disabled")
+    )
     env.reset(seed=0, options={"state": [7, 8, 9]})
     env.step(np.zeros(3, dtype=np.int64))
     before, mask, given = env.unwrapped.states, np.array([True, False, True]), np.array([4, -1, 99])
@@ -149,12 +197,18 @@ def test_states_of_some_worlds_can_be_given_and_options_are_left_to_the_caller()
     assert infos["state"].tolist() == [4, 0, 99]
     for array in (given, *infos.values()):
         array[:] = 1
-    assert (env.unwrapped.states.tolist(), mask.tolist()) == ([4, before[1], 99], [True, False, True])
+    assert (env.unwrapped.states.tolist(), mask.tolist()) == (
+        [4, before[1], 99],
+        [True, False, True],
+    )
 
 
 @pytest.mark.parametrize("mode", TwoRoomsSwitchVectorEnv.metadata["render_modes"])
 def test_rendering(mode):
-    pair = [gym.make_vec(ID, 3, vectorization_mode=v, render_mode=mode, cell_size=9) for v in ("vector_entry_point", "sync")]
+    pair = [
+        gym.make_vec(ID, 3, vectorization_mode=v, render_mode=mode, cell_size=9)
+        for v in ("vector_entry_point", "sync")
+    ]
     pictures, expected = ((env.reset(seed=0), env.render())[1] for env in pair)
     assert isinstance(pictures, tuple)
     assert all(np.array_equal(a, b) for a, b in zip(pictures, expected, strict=True))
@@ -163,8 +217,16 @@ def test_rendering(mode):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"reset_mask": [True, False]}, TypeError, r"'reset_mask'\] must be a NumPy array of bool, got \[True, False\]"),
-        ({"reset_mask": np.array([1, 0])}, TypeError, r"must be a NumPy array of bool, got array\(\[1, 0\]\)"),
+        (
+            {"reset_mask": [True, False]},
+            TypeError,
+            r"'reset_mask'\] must be a NumPy array of bool, got \[True, False\]",
+        ),
+        (
+            {"reset_mask": np.array([1, 0])},
+            TypeError,
+            r"must be a NumPy array of bool, got array\(\[1, 0\]\)",
+        ),
         ({"reset_mask": np.array([True])}, ValueError, r"must have shape \(2,\) .* got \[ True\]"),
         ({"reset_mask": np.array([False, False])}, ValueError, "must .* be True somewhere, got"),
         ({"state": [0, 10**6]}, ValueError, r"in \[0, \d+\), got 1000000"),
@@ -183,10 +245,20 @@ def test_invalid_options_are_refused_and_change_nothing(options, error, message)
 
 
 def test_a_reset_is_needed_first():
-    env, mask = TwoRoomsSwitchVectorEnv(2, "small", render_mode="ansi"), {"reset_mask": np.array([True, False])}
-    uses = (lambda: env.step(np.zeros(2, dtype=int)), lambda: env.states, env.render, env.action_masks)
+    env, mask = (
+        TwoRoomsSwitchVectorEnv(2, "small", render_mode="ansi"),
+        {"reset_mask": np.array([True, False])},
+    )
+    uses = (
+        lambda: env.step(np.zeros(2, dtype=int)),
+        lambda: env.states,
+        env.render,
+        env.action_masks,
+    )
     for use in (*uses, lambda: env.reset(options=mask)):
-        with pytest.raises(ResetNeeded, match=r"call reset\(\) (without options\['reset_mask'\] )?first"):
+        with pytest.raises(
+            ResetNeeded, match=r"call reset\(\) (without options\['reset_mask'\] )?first"
+        ):
             use()
 
 
@@ -194,7 +266,10 @@ def test_a_reset_is_needed_first():
 def test_invalid_actions_are_refused(actions):
     env = TwoRoomsSwitchVectorEnv(2)
     env.reset(seed=0)
-    with pytest.raises(InvalidAction, match=r"must be 2 integers, got (int|float)64|must be in \[0, 5\), got (-1|0) to (0|5)"):
+    with pytest.raises(
+        InvalidAction,
+        match=r"must be 2 integers, got (int|float)64|must be in \[0, 5\), got (-1|0) to (0|5)",
+    ):
         env.step(np.array(actions))
 
 
@@ -205,7 +280,11 @@ def test_invalid_actions_are_refused(actions):
         ({"num_envs": 2.0}, TypeError, "num_envs must be an integer"),
         ({"max_episode_steps": 0}, ValueError, "max_episode_steps must be at least 1"),
         ({"render_mode": "human"}, ValueError, r"one of \['rgb_array', 'ansi'\], got 'human'"),
-        ({"autoreset_mode": "SAME_STEP"}, ValueError, r"autoreset_mode .* one of \['NextStep', 'SameStep', 'Disabled'\]"),
+        (
+            {"autoreset_mode": "SAME_STEP"},
+            ValueError,
+            r"autoreset_mode .* one of \['NextStep', 'SameStep', 'Disabled'\]",
+        ),
     ],
 )
 def test_invalid_arguments_are_refused(kwargs, error, message):

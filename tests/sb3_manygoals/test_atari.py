@@ -41,7 +41,9 @@ def theirs_of(game, grey_first):
         env = gym.make(f"{game}NoFrameskip-v4")
         return GreyFirst(env) if grey_first else env
 
-    return VecTransposeImage(VecFrameStack(make_atari_env(make, 1, 0, wrapper_kwargs={"noop_max": 0}), 4))
+    return VecTransposeImage(
+        VecFrameStack(make_atari_env(make, 1, 0, wrapper_kwargs={"noop_max": 0}), 4)
+    )
 
 
 class OursAsTheirs:
@@ -77,7 +79,8 @@ class OursAsTheirs:
 
 
 @pytest.mark.parametrize(
-    ("game", "grey_first", "steps", "lives", "games"), [("Breakout", False, 500, 5, 2), ("Pong", True, 900, 0, 1)]
+    ("game", "grey_first", "steps", "lives", "games"),
+    [("Breakout", False, 500, 5, 2), ("Pong", True, 900, 0, 1)],
 )
 def test_equal_to_sb3s_but_for_what_the_module_lists(game, grey_first, steps, lives, games):
     theirs, ours = theirs_of(game, grey_first), OursAsTheirs(game)
@@ -100,10 +103,17 @@ def test_equal_to_sb3s_but_for_what_the_module_lists(game, grey_first, steps, li
         rewarded += rewards[0] != 0
         if "episode" in info:
             over += 1
-            assert [info["episode"][key] for key in "rl"] == [their_info["episode"][key] for key in "rl"]
+            assert [info["episode"][key] for key in "rl"] == [
+                their_info["episode"][key] for key in "rl"
+            ]
         elif dones[0]:
             lost += 1
-            differences.append(np.abs(info["terminal_observation"][-1].astype(int) - their_info["terminal_observation"][-1]))
+            differences.append(
+                np.abs(
+                    info["terminal_observation"][-1].astype(int)
+                    - their_info["terminal_observation"][-1]
+                )
+            )
     assert np.max(differences) == 0
     assert rewarded > 3
     assert over >= games
@@ -116,7 +126,9 @@ def test_each_copy_is_stacked_scored_and_counted_by_itself():
     env, raw = (AtariVecEnv("assault", n, seed=7, clip_reward=clip) for clip in (True, False))
     first = env.reset()
     np.testing.assert_array_equal(first, raw.reset())
-    assert len({frame.tobytes() for frame in env.step(np.zeros(n, int))[0][:, -1]}) > 1  # numbers of no-ops differ
+    assert (
+        len({frame.tobytes() for frame in env.step(np.zeros(n, int))[0][:, -1]}) > 1
+    )  # numbers of no-ops differ
     obs = env.reset()  # the seed is used once
     np.testing.assert_array_equal(obs, raw.reset())
     assert not np.array_equal(obs, first)
@@ -161,16 +173,30 @@ def test_each_copy_is_stacked_scored_and_counted_by_itself():
 
 
 def test_a_game_is_stopped_after_its_frames_and_lives_need_not_end_anything():
-    env = AtariVecEnv("breakout", 2, seed=0, max_num_frames_per_episode=200, terminal_on_life_loss=False, noop_max=0)
+    env = AtariVecEnv(
+        "breakout",
+        2,
+        seed=0,
+        max_num_frames_per_episode=200,
+        terminal_on_life_loss=False,
+        noop_max=0,
+    )
     env.reset()
     lives = []
     for step in range(1, 101):
         obs, _, dones, infos = env.step(np.array([FIRE, NOOP]))
         lives.append(infos[0]["lives"])
         assert dones.tolist() == [step % 50 == 0] * 2
-        assert [info["TimeLimit.truncated"] for info in infos] == ["episode" in info for info in infos] == dones.tolist()
+        assert (
+            [info["TimeLimit.truncated"] for info in infos]
+            == ["episode" in info for info in infos]
+            == dones.tolist()
+        )
         if dones[0]:
-            assert [info["episode"]["l"] for info in infos] == [201, 201]  # that of FIRE before the first observation
+            assert [info["episode"]["l"] for info in infos] == [
+                201,
+                201,
+            ]  # that of FIRE before the first observation
             assert all(info["terminal_observation"].any(axis=(1, 2)).all() for info in infos)
             np.testing.assert_array_equal(obs[:, :-1], 0)
     assert min(lives[:49]) < 5
@@ -192,7 +218,9 @@ def test_a_lost_life_ends_no_goal():
             lost += 1
             assert info["TimeLimit.truncated"] is True  # the episode is cut there
             last = info["terminal_observation"]["observation"]
-            np.testing.assert_array_equal(last[:-1], before[1:])  # and leads to what was seen, not to the next one's beginning
+            np.testing.assert_array_equal(
+                last[:-1], before[1:]
+            )  # and leads to what was seen, not to the next one's beginning
         before = obs["observation"][0]
     assert lost == 4
 
@@ -202,7 +230,9 @@ def test_learners_take_the_stacks_as_they_are_and_evaluation_counts_games():
     model = A2C("CnnPolicy", env, seed=3, device="cpu").learn(30)
     assert not is_vecenv_wrapped(model.env, VecTransposeImage)
     assert env.env_is_wrapped(Monitor) == [True, True]
-    lengths = evaluate_policy(model, env, n_eval_episodes=2, deterministic=False, return_episode_rewards=True)[1]
+    lengths = evaluate_policy(
+        model, env, n_eval_episodes=2, deterministic=False, return_episode_rewards=True
+    )[1]
     assert min(lengths) > 4 * 5 * 10  # frames of five lives, not steps of one
     callback = ManyGoalsCallback()
     A2C(AuxiliaryActorCriticPolicy, env, seed=3, device="cpu").learn(30, callback)
@@ -218,7 +248,9 @@ def played(*arguments, actions=(1,), **kwargs):
 def test_seeds_and_sticky_actions():
     # Once it is served, the ball tells how many no-ops there were.
     np.testing.assert_array_equal(played("breakout", 1, 4), played("breakout", 1, 2**31 + 4))
-    assert len({played("breakout", 1)[19].tobytes() for _ in range(10)}) > 1  # no seed, no two alike but by chance
+    assert (
+        len({played("breakout", 1)[19].tobytes() for _ in range(10)}) > 1
+    )  # no seed, no two alike but by chance
     many, few = AtariVecEnv("pong", 3, seed=1), AtariVecEnv("pong", 2, seed=2)
     np.testing.assert_array_equal(many.reset()[1:], few.reset())  # copies count up
     for probability in (0.0, 0.5):
@@ -289,7 +321,10 @@ def test_bad_input_is_refused():
     for arguments, message in (
         ({"game": "Asault"}, r"no game 'Asault'; did you mean assault"),
         ({"game": "chess3000"}, r"no game 'chess3000'$"),
-        ({"grayscale": False, "num_threads": 1}, r"settings must leave out \['grayscale'\], which this class gives"),
+        (
+            {"grayscale": False, "num_threads": 1},
+            r"settings must leave out \['grayscale'\], which this class gives",
+        ),
         ({"n_envs": 0}, "n_envs must be a whole number, at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -300,5 +335,7 @@ def test_without_ale_py_it_says_what_to_install(monkeypatch):
     for name in ("ale_py", "sb3_manygoals.atari", "sb3_manygoals.atari_replay"):
         monkeypatch.setitem(sys.modules, name, None if name == "ale_py" else sys.modules[name])
     del sys.modules["sb3_manygoals.atari"], sys.modules["sb3_manygoals.atari_replay"]
-    with pytest.raises(ImportError, match=r'Atari games need ale-py: pip install "sb3-manygoals\[atari\]"'):
+    with pytest.raises(
+        ImportError, match=r'Atari games need ale-py: pip install "sb3-manygoals\[atari\]"'
+    ):
         importlib.import_module("sb3_manygoals.atari")

@@ -61,7 +61,9 @@ def test_dead_and_misfitting_workers_are_named_and_none_is_left(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-W", "ignore", str(tmp_path / "train.py")]
     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
-    session = Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True)
+    session = Popen(
+        command, env=environment, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True
+    )
     try:
         out, err = session.communicate(timeout=90)
     finally:
@@ -69,7 +71,8 @@ def test_dead_and_misfitting_workers_are_named_and_none_is_left(tmp_path):
     assert session.returncode == 0, err
     died = "WorkerDied: worker processes died: environment {}; the others were ended, after num_timesteps={}"
     misfit = (
-        "EnvironmentFault: an environment gave observations that do not fit Box(0, 1, (6,), uint8): {}, after num_timesteps=57"
+        "EnvironmentFault: an environment gave observations that do not fit Box(0, 1, (6,), uint8): "
+        "{}, after num_timesteps=57"
     )
     dtype = "observations must be uint8 of shape (n, *(6,)), got float64 of (3, 6)"
     assert out.splitlines() == [

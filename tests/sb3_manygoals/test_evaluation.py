@@ -46,7 +46,9 @@ def test_agrees_exactly_with_a_slow_loop(epsilon, n_envs):
     model = ManyGoalsDQN("CnnPolicy", gym.make(SMALL), policy_kwargs=policy, seed=0)
     goals = ALL_GOALS[::14]
     env = gym.make_vec(SMALL, num_envs=n_envs, vectorization_mode="vector_entry_point")
-    fast = evaluate_mastery(model, env, goals, max_steps=60, epsilon=epsilon, episodes_per_goal=2, seed=3)
+    fast = evaluate_mastery(
+        model, env, goals, max_steps=60, epsilon=epsilon, episodes_per_goal=2, seed=3
+    )
     slow = slow_loop(model, SMALL, goals, 60, epsilon, 2, n_envs, seed=3)
     np.testing.assert_array_equal(fast.steps, slow)
     assert fast.rate == (slow >= 0).mean()
@@ -59,11 +61,21 @@ def test_the_ceiling_belongs_to_the_very_episodes():
     wanted = np.arange(0, mdp.n_states, 9)
     goals, model = mdp.observe(wanted), OraclePolicy(mdp, wanted)
     for steps in (6, 12):
-        result = evaluate_mastery(model, env, goals, steps, episodes_per_goal=40, seed=1, ceiling=mastery_ceiling(mdp, steps))
+        result = evaluate_mastery(
+            model,
+            env,
+            goals,
+            steps,
+            episodes_per_goal=40,
+            seed=1,
+            ceiling=mastery_ceiling(mdp, steps),
+        )
         table = reach_probabilities(mdp, wanted, steps)
         starts = []
         for round_ in range(-(-len(goals) * 40 // 13)):
-            starts += env.reset(seed=int(np.random.SeedSequence((1, round_)).generate_state(1)[0]))[1]["state"].tolist()
+            starts += env.reset(seed=int(np.random.SeedSequence((1, round_)).generate_state(1)[0]))[
+                1
+            ]["state"].tolist()
         expected = table[starts[: len(goals) * 40], np.repeat(np.arange(len(goals)), 40)]
         np.testing.assert_array_equal(result.ceiling, expected.reshape(len(goals), 40))
         # The oracle has no deadline in mind, so it stays a little below; five standard errors of 1,000 episodes are 0.08.
@@ -77,7 +89,10 @@ class Pilgrim:
 
     def predict(self, observation, deterministic=False):
         assert deterministic
-        here, there = observation["observation"].argmax(axis=1), observation["desired_goal"].argmax(axis=1)
+        here, there = (
+            observation["observation"].argmax(axis=1),
+            observation["desired_goal"].argmax(axis=1),
+        )
         return np.where(there == 5, 2, np.sign(there - here) % 3 % 2), None
 
 
@@ -98,18 +113,32 @@ def test_an_environment_that_ends_has_failed_unless_it_ends_at_the_goal(mode):
     result = evaluate_mastery(right, corridors(6, mode, deadly=True, start=3), CELLS, max_steps=50)
     np.testing.assert_array_equal(result.steps[:, 0], [-1, -1, -1, 0, 1, 2])
     # with random starts the world comes by the missed goals after its resets
-    result = evaluate_mastery(right, corridors(60, mode, deadly=True), CELLS, max_steps=50, episodes_per_goal=10)
+    result = evaluate_mastery(
+        right, corridors(60, mode, deadly=True), CELLS, max_steps=50, episodes_per_goal=10
+    )
     assert 0.2 < result.rate < 0.9
     assert result.steps.max() <= 5
-    ends_at_5 = SyncVectorEnv([lambda: TimeLimit(Corridor(length=6, start=3), 2)] * 6, autoreset_mode=mode)
-    np.testing.assert_array_equal(evaluate_mastery(right, ends_at_5, CELLS, 2).steps[:, 0], [-1, -1, -1, 0, 1, 2])
+    ends_at_5 = SyncVectorEnv(
+        [lambda: TimeLimit(Corridor(length=6, start=3), 2)] * 6, autoreset_mode=mode
+    )
+    np.testing.assert_array_equal(
+        evaluate_mastery(right, ends_at_5, CELLS, 2).steps[:, 0], [-1, -1, -1, 0, 1, 2]
+    )
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 def test_the_environments_one_trains_in_give_the_same_mastery_and_masks(mode):
     def outcome(mode):
-        env = gym.make_vec(SMALL, 30, vectorization_mode="vector_entry_point", autoreset_mode=mode, max_episode_steps=40)
-        return evaluate_mastery(Masked(), env, ALL_GOALS[::4], 60, epsilon=0.9, action_masks=True).steps
+        env = gym.make_vec(
+            SMALL,
+            30,
+            vectorization_mode="vector_entry_point",
+            autoreset_mode=mode,
+            max_episode_steps=40,
+        )
+        return evaluate_mastery(
+            Masked(), env, ALL_GOALS[::4], 60, epsilon=0.9, action_masks=True
+        ).steps
 
     class Masked:
         def predict(self, observation, deterministic=False, action_masks=None):
@@ -132,7 +161,13 @@ def test_the_interval_is_the_bootstraps():
 
 
 def test_the_callback_measures_before_during_and_after(tmp_path):
-    model = ManyGoalsDQN("MlpPolicy", Corridor(length=6), learning_starts=1_000, policy_kwargs={"net_arch": [8]}, seed=0)
+    model = ManyGoalsDQN(
+        "MlpPolicy",
+        Corridor(length=6),
+        learning_starts=1_000,
+        policy_kwargs={"net_arch": [8]},
+        seed=0,
+    )
     model.set_logger(configure(str(tmp_path), ["csv"]))
     points = []
     callback = MasteryCallback(corridors(6), CELLS, 40, epsilon=1.0, on_measure=points.append)
@@ -151,7 +186,10 @@ def test_the_callback_measures_before_during_and_after(tmp_path):
     time.sleep(0.05)
     assert callback.get_checkpoint_state() == saved  # the clock stands
     model.set_logger(configure(None, []))
-    for steps, reset, measured in ((50, False, [120, 150]), (50, True, [0, 40, 50])):  # at 100 it had measured
+    for steps, reset, measured in (
+        (50, False, [120, 150]),
+        (50, True, [0, 40, 50]),
+    ):  # at 100 it had measured
         model.learn(steps, callback, log_interval=1_000, reset_num_timesteps=reset)
         assert [point.step for point in points[-len(measured) :]] == measured
     assert len(points) == 9
@@ -161,16 +199,25 @@ def test_the_callback_measures_before_during_and_after(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"goals": np.zeros((2, 5), np.uint8)}, r"goals must be uint8 of shape \(n, \*\(6,\)\) .* got uint8 of \(2, 5\)"),
+        (
+            {"goals": np.zeros((2, 5), np.uint8)},
+            r"goals must be uint8 of shape \(n, \*\(6,\)\) .* got uint8 of \(2, 5\)",
+        ),
         ({"goals": np.zeros((2, 6))}, "goals must be uint8 of shape .* got float64"),
         ({"goals": np.zeros((0, 6), np.uint8)}, "with n > 0"),
         ({"max_steps": 0}, "max_steps must be a whole number, at least 1, got 0"),
         ({"episodes_per_goal": -1}, "episodes_per_goal must be a whole number, at least 1, got -1"),
         ({"seed": None}, "seed must be a whole number, at least 0, got None"),
         ({"epsilon": 1.5}, r"epsilon must be a number in \[0, 1\], got 1.5"),
-        ({"ceiling": lambda starts, goals: np.full(6, 1.5)}, "ceiling must give 6 probabilities, one for each episode, got"),
+        (
+            {"ceiling": lambda starts, goals: np.full(6, 1.5)},
+            "ceiling must give 6 probabilities, one for each episode, got",
+        ),
         ({"ceiling": lambda starts, goals: np.ones(4)}, "ceiling must give 6 probabilities"),
-        ({"ceiling": lambda starts, goals: np.full(6, np.nan)}, "ceiling must give 6 probabilities"),
+        (
+            {"ceiling": lambda starts, goals: np.full(6, np.nan)},
+            "ceiling must give 6 probabilities",
+        ),
     ],
 )
 def test_bad_input_is_refused(settings, message):
@@ -183,8 +230,18 @@ def test_other_environments_are_refused():
     unknown.metadata = {}
     for env, goals, error, message in (
         (unknown, CELLS, ValueError, r"env\.metadata must say its autoreset_mode, got None"),
-        (DummyVecEnv([Corridor]), CELLS, TypeError, "env must be a gymnasium.vector.VectorEnv.*got DummyVecEnv"),
-        (pendulum, np.zeros((1, 3), np.float32), ValueError, "env must have discrete actions that start at 0, got Box"),
+        (
+            DummyVecEnv([Corridor]),
+            CELLS,
+            TypeError,
+            "env must be a gymnasium.vector.VectorEnv.*got DummyVecEnv",
+        ),
+        (
+            pendulum,
+            np.zeros((1, 3), np.float32),
+            ValueError,
+            "env must have discrete actions that start at 0, got Box",
+        ),
     ):
         with pytest.raises(error, match=message):
             evaluate_mastery(Pilgrim(), env, goals)
@@ -200,7 +257,11 @@ def test_mastery_of_some_of_the_goals():
         some = result.subset(goals)
         assert some.rate == 0.75
         assert 0.5 <= some.interval[0] <= 0.75 <= some.interval[1] <= 1.0
-        for found, expected in ((some.reached, reached), (some.steps, steps), (some.ceiling, ceiling)):
+        for found, expected in (
+            (some.reached, reached),
+            (some.steps, steps),
+            (some.ceiling, ceiling),
+        ):
             np.testing.assert_array_equal(found, expected[[0, 3]])
     assert result.subset([2]).interval == (0.0, 0.0)
     with pytest.raises(ValueError, match="at least one of the goals"):

@@ -12,7 +12,12 @@ from sb3_manygoals.checkpoint import copy_tree
 from sb3_manygoals.frames import FrameArray, FrameStore
 
 KINDS = [((4, 2), 1), ((4, 2), 2), ((6, 2), 3), ((4, 2, 1), 4), ((), 1)]
-COMPRESS = [False, pytest.param(True, marks=pytest.mark.skipif(frames.lz4_block is None, reason="lz4 is not installed"))]
+COMPRESS = [
+    False,
+    pytest.param(
+        True, marks=pytest.mark.skipif(frames.lz4_block is None, reason="lz4 is not installed")
+    ),
+]
 
 
 def cut(observation, n_stack):
@@ -70,7 +75,11 @@ def test_a_transition_costs_a_frame_and_so_does_the_first_of_an_episode():
         ((0, 0, 1, 2), (0, 1, 2, 3), 4),
         ((0, 0, 0, 3), (0, 0, 3, 4), 5),  # after a lost life: 3 is there already
         ((0, 0, 0, 5), (0, 0, 5, 6), 7),  # another game
-        ((0, 0, 5, 6), (0, 5, 6, 7), 8),  # the first transition gives way, and the second still has 1 and 2
+        (
+            (0, 0, 5, 6),
+            (0, 5, 6, 7),
+            8,
+        ),  # the first transition gives way, and the second still has 1 and 2
         ((0, 5, 6, 7), (5, 6, 7, 8), 7),  # the second gives way: 1 and 2 go
     ]
     for number, (observation, following, kept) in enumerate(steps):
@@ -82,8 +91,12 @@ def test_a_transition_costs_a_frame_and_so_does_the_first_of_an_episode():
 
 @pytest.mark.parametrize("compress", COMPRESS)
 def test_memory_is_small_and_freed(compress):
-    pictures = np.random.default_rng(0).integers(256, size=(1, 84, 84), dtype=np.uint8).repeat(400, axis=0)
-    for step, picture in enumerate(pictures):  # something moves before a detailed background, as in a game
+    pictures = (
+        np.random.default_rng(0).integers(256, size=(1, 84, 84), dtype=np.uint8).repeat(400, axis=0)
+    )
+    for step, picture in enumerate(
+        pictures
+    ):  # something moves before a detailed background, as in a game
         picture[40:44, step % 80 : step % 80 + 4] = step % 255
     FrameStore((84, 84), np.uint8, compress=compress).put(pictures[:1])  # what lz4 keeps for itself
     tracemalloc.start()
@@ -109,7 +122,11 @@ def test_floats_keep_their_bits():
 
 def test_observations_that_do_not_fit():
     store = FrameStore((4, 3), np.uint8)
-    for wrong in (np.zeros((4, 3), np.uint8), np.zeros((2, 4, 2), np.uint8), np.zeros((2, 4, 3), np.float32)):
+    for wrong in (
+        np.zeros((4, 3), np.uint8),
+        np.zeros((2, 4, 2), np.uint8),
+        np.zeros((2, 4, 3), np.float32),
+    ):
         with pytest.raises(ValueError, match=r"shape \(n, \*\(4, 3\)\) and dtype uint8, got"):
             store.put(wrong)
     for other, message in (
@@ -124,7 +141,11 @@ def test_bad_arguments(monkeypatch):
     for shape, n_stack, message in (
         ((4, 3), 0, "n_stack must be a whole number, at least 1, got 0"),
         ((4, 3), 3, r"n_stack must divide the first axis of observations of shape \(4, 3\), got 3"),
-        ((84, 84, 4), 4, r"along the first axis, got observations of shape \(84, 84, 4\): .*VecTransposeImage"),
+        (
+            (84, 84, 4),
+            4,
+            r"along the first axis, got observations of shape \(84, 84, 4\): .*VecTransposeImage",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             FrameStore(shape, np.uint8, n_stack)

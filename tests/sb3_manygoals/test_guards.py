@@ -14,7 +14,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, ManyGoalsDQN, VecGoalBufferWrapper, guards
+from sb3_manygoals import (
+    GoalBuffer,
+    GoalBufferWrapper,
+    GymnasiumVecEnv,
+    ManyGoalsDQN,
+    VecGoalBufferWrapper,
+    guards,
+)
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from tests import ROOT
 from tests.sb3_manygoals.many_goals_dqn.memories import kept
@@ -27,9 +34,24 @@ class Hostile(gym.Env):
 
     action_space = spaces.Discrete(2)
 
-    def __init__(self, at=None, observation=None, reward=1.0, ends=False, shape=(3,), dtype=np.float32, length=7):
+    def __init__(
+        self,
+        at=None,
+        observation=None,
+        reward=1.0,
+        ends=False,
+        shape=(3,),
+        dtype=np.float32,
+        length=7,
+    ):
         self.observation_space = spaces.Box(0, 100, shape, dtype)
-        self.at, self.observation, self.reward, self.ends, self.length = at, observation, reward, ends, length
+        self.at, self.observation, self.reward, self.ends, self.length = (
+            at,
+            observation,
+            reward,
+            ends,
+            length,
+        )
         self.steps = self.taken = 0
 
     def show(self):
@@ -56,8 +78,17 @@ def vector(*worlds):
 
 def make_model(env, **kwargs):
     """One update for each step of the vector."""
-    settings = {"learning_starts": 8, "policy_kwargs": {"net_arch": [8], "embedding_dim": 8}, "seed": 0, "buffer_size": 500}
-    settings |= {"batch_size": 16, "goal_batch_size": 8, "updates_per_step": 1 / getattr(env, "num_envs", 1)}
+    settings = {
+        "learning_starts": 8,
+        "policy_kwargs": {"net_arch": [8], "embedding_dim": 8},
+        "seed": 0,
+        "buffer_size": 500,
+    }
+    settings |= {
+        "batch_size": 16,
+        "goal_batch_size": 8,
+        "updates_per_step": 1 / getattr(env, "num_envs", 1),
+    }
     return ManyGoalsDQN("MlpPolicy", env, **{**settings, **kwargs})
 
 
@@ -70,15 +101,27 @@ def shared(*worlds, **settings):
 
 
 def native(*worlds):
-    return GymnasiumVecEnv(SyncVectorEnv([lambda w=world: w for world in worlds], autoreset_mode=AutoresetMode.SAME_STEP))
+    return GymnasiumVecEnv(
+        SyncVectorEnv(
+            [lambda w=world: w for world in worlds], autoreset_mode=AutoresetMode.SAME_STEP
+        )
+    )
 
 
-@pytest.mark.parametrize("wrap", [vector, shared, lambda *worlds: VecFrameStack(vector(*worlds), 2), native])
+@pytest.mark.parametrize(
+    "wrap", [vector, shared, lambda *worlds: VecFrameStack(vector(*worlds), 2), native]
+)
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"observation": np.full(3, -np.inf, np.float32)}, r"an observation that is not finite: -inf at \(\d,\)"),
-        ({"observation": BAD, "ends": True}, r"an? \w*\s?observation that is not finite: nan at \(\d,\)"),
+        (
+            {"observation": np.full(3, -np.inf, np.float32)},
+            r"an observation that is not finite: -inf at \(\d,\)",
+        ),
+        (
+            {"observation": BAD, "ends": True},
+            r"an? \w*\s?observation that is not finite: nan at \(\d,\)",
+        ),
         ({"reward": np.nan}, "a reward that is not finite: nan"),
     ],
     ids=["inf", "terminal", "reward"],
@@ -107,9 +150,13 @@ class Restarts(Hostile):
 
 
 @pytest.mark.parametrize("at_reset", [1, 3])  # the goal wrapper resets the world then, not SB3
-@pytest.mark.parametrize("wrap", [lambda *worlds, **settings: VecGoalBufferWrapper(vector(*worlds), **settings), shared])
+@pytest.mark.parametrize(
+    "wrap", [lambda *worlds, **settings: VecGoalBufferWrapper(vector(*worlds), **settings), shared]
+)
 def test_a_first_observation(wrap, at_reset):
-    model = make_model(wrap(Hostile(length=10**6), Restarts(at_reset), max_episode_steps=5, reset_worlds=True))
+    model = make_model(
+        wrap(Hostile(length=10**6), Restarts(at_reset), max_episode_steps=5, reset_worlds=True)
+    )
     message = r"environment 1 gave a first observation that is not finite: nan at \(1,\), after num_timesteps="
     with pytest.raises(ValueError, match=message):
         model.learn(1_000)
@@ -122,7 +169,10 @@ def test_a_fault_in_a_callbacks_environment_is_not_given_the_step():
             VecGoalBufferWrapper(vector(Hostile(), Hostile(at=0, observation=BAD))).reset()
 
     model = make_model(vector(Hostile(), Hostile()))
-    with pytest.raises(ValueError, match=r"^environment 1 gave a first observation that is not finite: nan at \(1,\)$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^environment 1 gave a first observation that is not finite: nan at \(1,\)$",
+    ):
         model.learn(100, callback=Evaluates())
 
 
@@ -133,12 +183,19 @@ def test_faults_can_be_pickled():
 
 
 IMAGE = {"shape": (10, 10, 3), "dtype": np.uint8}
-MISFITS = [np.zeros((10, 10, 1), np.uint8), np.zeros((10, 10, 3), np.float32), np.zeros((10, 10, 3), np.int64), [[1, 2], [3]]]
+MISFITS = [
+    np.zeros((10, 10, 1), np.uint8),
+    np.zeros((10, 10, 3), np.float32),
+    np.zeros((10, 10, 3), np.int64),
+    [[1, 2], [3]],
+]
 
 
 @pytest.mark.parametrize("misfit", MISFITS, ids=["shape", "float", "int64", "ragged"])
 def test_shapes_and_dtypes_that_do_not_fit_are_refused(misfit):
-    model = make_model(shared(Hostile(**IMAGE), Hostile(**IMAGE), Hostile(at=20, observation=misfit, **IMAGE)))
+    model = make_model(
+        shared(Hostile(**IMAGE), Hostile(**IMAGE), Hostile(at=20, observation=misfit, **IMAGE))
+    )
     message = r"^environment 2 gave an observation (of shape .* its space has|that is no array).*, after num_timesteps=57$"
     with pytest.raises(ValueError, match=message):
         model.learn(100)
@@ -166,7 +223,9 @@ def test_a_loss_may_overflow_with_finite_parameters(target_class):
     model = make_model(Corridor(), target_class=target_class, policy_kwargs=PLAIN).learn(30)
     for values in model.policy.parameters():
         values.data *= 1e15
-    with pytest.raises(FloatingPointError, match=r"is (nan|inf): .* All parameters of the networks are finite$"):
+    with pytest.raises(
+        FloatingPointError, match=r"is (nan|inf): .* All parameters of the networks are finite$"
+    ):
         model.train(3)
 
 
@@ -177,7 +236,9 @@ def test_the_check_of_a_device_names_the_update():
         is_cuda = True
 
     guards.check_loss(th.zeros(()).as_subclass(OnDevice), th.nn.Linear(1, 1), 2, 6)
-    with pytest.raises(RuntimeError, match="the loss of update 3, after num_timesteps=6 is not finite"):
+    with pytest.raises(
+        RuntimeError, match="the loss of update 3, after num_timesteps=6 is not finite"
+    ):
         guards.check_loss(th.full((), np.nan).as_subclass(OnDevice), th.nn.Linear(1, 1), 3, 6)
 
 
@@ -190,6 +251,8 @@ def test_a_cuda_device_stops_itself():
         "guards.check_loss(th.zeros((), device='cuda'), net, 1, 5); guards.check_loss(bad, net, 2, 6)\n"
         "th.cuda.set_sync_debug_mode('default'); print(bad.item())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     assert done.returncode != 0
     assert "the loss of update 2, after num_timesteps=6 is not finite" in done.stderr

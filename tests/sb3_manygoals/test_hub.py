@@ -39,7 +39,9 @@ def hub(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def model():
-    return ManyGoalsDQN("CnnPolicy", gym.make(WORLD), seed=0, device="cpu", learning_starts=30).learn(60)
+    return ManyGoalsDQN(
+        "CnnPolicy", gym.make(WORLD), seed=0, device="cpu", learning_starts=30
+    ).learn(60)
 
 
 def test_an_agent_comes_back_with_its_goals(hub, model, tmp_path):
@@ -48,7 +50,9 @@ def test_an_agent_comes_back_with_its_goals(hub, model, tmp_path):
     goals = model.goal_buffer.observations
     np.testing.assert_array_equal(loaded.goal_buffer.observations, goals)
     pairs = {"observation": goals, "achieved_goal": goals, "desired_goal": goals[::-1]}
-    np.testing.assert_array_equal(loaded.predict(pairs, deterministic=True)[0], model.predict(pairs, deterministic=True)[0])
+    np.testing.assert_array_equal(
+        loaded.predict(pairs, deterministic=True)[0], model.predict(pairs, deterministic=True)[0]
+    )
     assert hub.load_from_hub("somebody/agent", device="cpu").env is None
 
 

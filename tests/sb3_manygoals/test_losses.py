@@ -4,11 +4,25 @@ import torch as th
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sb3_manygoals.losses import best_action_loss, near_weights, pairwise_td_loss, pairwise_td_targets
+from sb3_manygoals.losses import (
+    best_action_loss,
+    near_weights,
+    pairwise_td_loss,
+    pairwise_td_targets,
+)
 
 
-@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.floats(0.0, 0.999), st.booleans(), st.integers(0, 2**31))
-def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_actions, gamma, masked, seed):
+@given(
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.floats(0.0, 0.999),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
+def test_agrees_with_a_brute_force_loop_over_pairs(
+    n_transitions, n_goals, n_actions, gamma, masked, seed
+):
     rng = np.random.default_rng(seed)
     next_q = rng.normal(size=(n_transitions, n_goals, n_actions))
     q = rng.normal(size=(n_transitions, n_goals))
@@ -16,7 +30,9 @@ def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_act
     goal_ids = rng.integers(0, 4, size=n_goals)
     terminated = rng.random(n_transitions) < 0.3
     mask = rng.random((n_transitions, n_actions)) < 0.5
-    mask[np.arange(n_transitions), rng.integers(n_actions, size=n_transitions)] |= ~terminated  # which alone may allow nothing
+    mask[
+        np.arange(n_transitions), rng.integers(n_actions, size=n_transitions)
+    ] |= ~terminated  # which alone may allow nothing
     goal_reward, step_reward = 0.25, -0.1
 
     expected = np.zeros(n_goals)
@@ -25,20 +41,43 @@ def test_agrees_with_a_brute_force_loop_over_pairs(n_transitions, n_goals, n_act
             if next_ids[s] == goal_ids[g]:
                 target = goal_reward
             elif terminated[s]:
-                target = sum(step_reward * gamma**t for t in range(40_000)) if gamma < 0.99 else step_reward / (1 - gamma)
+                target = (
+                    sum(step_reward * gamma**t for t in range(40_000))
+                    if gamma < 0.99
+                    else step_reward / (1 - gamma)
+                )
             else:
-                best = max(next_q[s, g, action] for action in range(n_actions) if mask[s, action] or not masked)
+                best = max(
+                    next_q[s, g, action]
+                    for action in range(n_actions)
+                    if mask[s, action] or not masked
+                )
                 target = step_reward + gamma * best
             expected[g] += (target - q[s, g]) ** 2 / n_transitions
 
-    reached, allowed = th.tensor(next_ids[:, None] == goal_ids[None, :]), th.tensor(mask) if masked else None
+    reached, allowed = (
+        th.tensor(next_ids[:, None] == goal_ids[None, :]),
+        th.tensor(mask) if masked else None,
+    )
     rewards = gamma, goal_reward, step_reward
-    targets = pairwise_td_targets(th.tensor(next_q), reached, th.tensor(terminated), *rewards, allowed)
-    np.testing.assert_allclose(pairwise_td_loss(th.tensor(q), targets).numpy(), expected, rtol=1e-9, atol=1e-9)
+    targets = pairwise_td_targets(
+        th.tensor(next_q), reached, th.tensor(terminated), *rewards, allowed
+    )
+    np.testing.assert_allclose(
+        pairwise_td_loss(th.tensor(q), targets).numpy(), expected, rtol=1e-9, atol=1e-9
+    )
 
 
-@given(st.floats(0.05, 0.999), st.floats(0.1, 0.99), st.floats(-5.0, 5.0), st.floats(0.01, 3.0), st.integers(0, 2**31))
-def test_near_weights_fall_with_distance_whatever_the_rewards(gamma, decay, goal_reward, price, seed):
+@given(
+    st.floats(0.05, 0.999),
+    st.floats(0.1, 0.99),
+    st.floats(-5.0, 5.0),
+    st.floats(0.01, 3.0),
+    st.integers(0, 2**31),
+)
+def test_near_weights_fall_with_distance_whatever_the_rewards(
+    gamma, decay, goal_reward, price, seed
+):
     never = -price / (1 - gamma)
     goal_reward = max(goal_reward, never + 0.1)
     steps = th.arange(6.0, dtype=th.float64)
@@ -46,18 +85,26 @@ def test_near_weights_fall_with_distance_whatever_the_rewards(gamma, decay, goal
     order = th.randperm(6, generator=th.Generator().manual_seed(seed))
     weights = near_weights(values[order][:, None], decay, 0.05, gamma, goal_reward, -price)
     expected = decay**steps + 0.05
-    th.testing.assert_close(weights[:, 0], (expected / expected.mean())[order], rtol=1e-4, atol=1e-6)
+    th.testing.assert_close(
+        weights[:, 0], (expected / expected.mean())[order], rtol=1e-4, atol=1e-6
+    )
     # estimates beyond the best and the worst possible count as those
-    beyond = near_weights(th.tensor([[goal_reward + 9.0, never - 9.0]]), decay, 0.05, gamma, goal_reward, -price)
+    beyond = near_weights(
+        th.tensor([[goal_reward + 9.0, never - 9.0]]), decay, 0.05, gamma, goal_reward, -price
+    )
     th.testing.assert_close(beyond[0, 0] / beyond[0, 1], th.tensor(1.05 / 0.05))
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.floats(0.05, 5.0), st.integers(0, 2**32 - 1))
-def test_the_loss_of_the_best_actions_is_minus_the_log_of_their_share(n_goals, n_actions, temperature, seed):
+def test_the_loss_of_the_best_actions_is_minus_the_log_of_their_share(
+    n_goals, n_actions, temperature, seed
+):
     rng = np.random.default_rng(seed)
     q, known = rng.normal(size=(3, n_goals, n_actions)), rng.random((3, n_goals)) < 0.7
     best = rng.random(q.shape) < 0.5
-    best[np.arange(3)[:, None], np.arange(n_goals), rng.integers(n_actions, size=(3, n_goals))] = True
+    best[np.arange(3)[:, None], np.arange(n_goals), rng.integers(n_actions, size=(3, n_goals))] = (
+        True
+    )
     best &= known[:, :, None]
     values = th.tensor(q, requires_grad=True)
     losses = best_action_loss(values, th.tensor(known), th.tensor(best), temperature)

@@ -15,14 +15,19 @@ from tests.sb3_manygoals.worlds import Corridor
 
 
 @pytest.mark.parametrize("action_masks", [False, True])
-@pytest.mark.parametrize("space", [spaces.Box(0, 255, (4, 5, 3), np.uint8), spaces.Box(0, 1, (7,)), spaces.Discrete(9)])
+@pytest.mark.parametrize(
+    "space", [spaces.Box(0, 255, (4, 5, 3), np.uint8), spaces.Box(0, 1, (7,)), spaces.Discrete(9)]
+)
 def test_bytes_of_a_replay_memory_are_those_of_its_arrays(space, action_masks):
     goals = spaces.Dict({key: space for key in ("observation", "achieved_goal", "desired_goal")})
     arguments = (100, goals, spaces.Discrete(5))
     replay = ManyGoalsReplayBuffer(*arguments, n_envs=3, action_masks=action_masks)
     replay.forget_states()  # so that it keeps whole observations
     arrays = sum(array.nbytes for array in vars(replay).values() if isinstance(array, np.ndarray))
-    assert sum(ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks=action_masks).values()) == arrays
+    assert (
+        sum(ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks=action_masks).values())
+        == arrays
+    )
 
 
 def test_what_cannot_fit_is_refused():
@@ -43,10 +48,17 @@ def test_both_together_are_counted(monkeypatch):
     space = spaces.Box(0, 100, (10, 10, 3), np.uint8)
     buffer = GoalBuffer(space, capacity=1_000)  # 0.44 MiB
     env = GoalBufferWrapper(Hostile(shape=(10, 10, 3), dtype=np.uint8), goal_buffer=buffer)
-    replay = sum(ManyGoalsReplayBuffer.memory_needed(1_000, env.observation_space, env.action_space, 1).values())
+    replay = sum(
+        ManyGoalsReplayBuffer.memory_needed(
+            1_000, env.observation_space, env.action_space, 1
+        ).values()
+    )
     both = replay + sum(buffer.memory_to_come.values())
     monkeypatch.setattr(memory, "available_memory", lambda: both - 1)
-    with pytest.raises(MemoryError, match="choose a smaller buffer_size than 1000, or a goal buffer of smaller capacity"):
+    with pytest.raises(
+        MemoryError,
+        match="choose a smaller buffer_size than 1000, or a goal buffer of smaller capacity",
+    ):
         make_model(env, buffer_size=1_000, target_class=TDTargets)
     monkeypatch.setattr(memory, "available_memory", lambda: both)
     model = make_model(env, buffer_size=1_000, target_class=TDTargets).learn(500)
@@ -78,13 +90,22 @@ def test_the_index_of_goals_is_not_underestimated():
 
 V1 = {"memory/memory.limit_in_bytes": "5000\n", "memory/memory.usage_in_bytes": "4000\n"}
 V1["memory/memory.stat"] = "inactive_file 9\ntotal_inactive_file 10\ntotal_active_file 20\n"
-V2 = {"a/memory.max": "3000\n", "a/memory.current": "1000\n", "a/b/memory.max": "max\n", "a/b/memory.current": "700\n"}
+V2 = {
+    "a/memory.max": "3000\n",
+    "a/memory.current": "1000\n",
+    "a/b/memory.max": "max\n",
+    "a/b/memory.current": "700\n",
+}
 V2["a/memory.stat"] = "anon 500\ninactive_file 300\nactive_file 100\n"
 GROUPS = {
     "none": (None, {}, None),
     "v2": ("0::/a/b\n", V2, 2400),
     "v2 in a container": ("0::/", {"memory.max": "900", "memory.current": "1000"}, 0),
-    "v1 in a container, with the host's path": ("5:cpu:/x\n4:memory:/docker/7\n0::/docker/7\n", V1, 1030),
+    "v1 in a container, with the host's path": (
+        "5:cpu:/x\n4:memory:/docker/7\n0::/docker/7\n",
+        V1,
+        1030,
+    ),
 }
 """What a process is told of its groups, the files of these, and the bytes that are left."""
 
@@ -92,7 +113,9 @@ GROUPS = {
 @pytest.mark.parametrize(("own", "files", "left"), GROUPS.values(), ids=GROUPS)
 def test_limits_of_control_groups(own, files, left, tmp_path, monkeypatch):
     told = {} if own is None else {"proc/self/cgroup": own}
-    for name, text in (told | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}).items():
+    for name, text in (
+        told | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    ).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     host = 10**6

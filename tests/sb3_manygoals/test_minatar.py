@@ -34,7 +34,9 @@ def test_games_are_minatars_own_as_images_with_channels_first(game):
 
 def play(env, n):
     rng = np.random.default_rng(0)
-    return [env.step(rng.integers(env.single_action_space.n, size=env.num_envs))[:4] for _ in range(n)]
+    return [
+        env.step(rng.integers(env.single_action_space.n, size=env.num_envs))[:4] for _ in range(n)
+    ]
 
 
 def test_equal_seeds_give_equal_games_and_copies_differ():
@@ -60,10 +62,17 @@ def test_a_game_is_cut_short_at_the_limit():
 def test_a2c_takes_the_pictures_as_they_are_and_scores_are_those_of_whole_games():
     env = make_minatar_vec_env("Breakout", 4, seed=0)
     assert isinstance(env, VecMonitor)
-    model = A2C("CnnPolicy", env, policy_kwargs={"features_extractor_class": MinAtarCNN, "net_arch": []}, seed=0).learn(400)
+    model = A2C(
+        "CnnPolicy",
+        env,
+        policy_kwargs={"features_extractor_class": MinAtarCNN, "net_arch": []},
+        seed=0,
+    ).learn(400)
     assert not is_vecenv_wrapped(model.env, VecTransposeImage)
     assert {episode["r"] == int(episode["r"]) for episode in model.ep_info_buffer} == {True}
-    assert np.mean([episode["l"] for episode in model.ep_info_buffer]) > 4  # the ball takes some steps to fall
+    assert (
+        np.mean([episode["l"] for episode in model.ep_info_buffer]) > 4
+    )  # the ball takes some steps to fall
 
 
 @pytest.mark.parametrize(

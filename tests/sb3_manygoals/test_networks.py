@@ -14,13 +14,21 @@ from sb3_manygoals.networks import ATARI_LAYERS, MASTERY_LAYERS, Linear, PaddedC
 
 @pytest.mark.parametrize(
     ("height", "width", "layers"),
-    [(10, 10, MASTERY_LAYERS), (7, 5, MASTERY_LAYERS), (9, 11, MASTERY_LAYERS), (40, 41, ATARI_LAYERS), (5, 36, ATARI_LAYERS)],
+    [
+        (10, 10, MASTERY_LAYERS),
+        (7, 5, MASTERY_LAYERS),
+        (9, 11, MASTERY_LAYERS),
+        (40, 41, ATARI_LAYERS),
+        (5, 36, ATARI_LAYERS),
+    ],
 )
 def test_every_pixel_is_seen(height, width, layers):
     th.manual_seed(0)
     extractor = PaddedCNN(spaces.Box(0, 255, (3, height, width), np.uint8), layers=layers)
     # leaky, so that a pixel is not missed only because the units that see it happen to be off
-    extractor.net = nn.Sequential(*(nn.LeakyReLU(0.5) if isinstance(part, nn.ReLU) else part for part in extractor.net))
+    extractor.net = nn.Sequential(
+        *(nn.LeakyReLU(0.5) if isinstance(part, nn.ReLU) else part for part in extractor.net)
+    )
     base, pixels = th.full((1, 3, height, width), 0.5), th.arange(height * width)
     variants = base.repeat(height * width, 1, 1, 1)
     variants[pixels, :, pixels // width, pixels % width] += 0.5
@@ -32,7 +40,9 @@ def test_atari_layers_are_exactly_the_nature_cnn():
     space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
     ours, nature = PaddedCNN(space), NatureCNN(space)
     theirs = [*nature.cnn, *nature.linear]
-    assert [type(part) for part in ours.net] == [Linear if type(part) is nn.Linear else type(part) for part in theirs]
+    assert [type(part) for part in ours.net] == [
+        Linear if type(part) is nn.Linear else type(part) for part in theirs
+    ]
     ours.load_state_dict(dict(zip(ours.state_dict(), nature.state_dict().values(), strict=True)))
     frames = th.rand(3, 4, 84, 84)
     features = ours(frames), nature(frames)
@@ -48,7 +58,12 @@ def test_atari_layers_are_exactly_the_nature_cnn():
 @pytest.mark.parametrize("head", ["bilinear", "distance"])
 def test_pairwise_values_are_those_of_every_pair_by_itself(head):
     th.manual_seed(0)
-    papers = {"features_extractor_class": PaddedCNN, "net_arch": [], "embedding_dim": 1024, "standardize": False}
+    papers = {
+        "features_extractor_class": PaddedCNN,
+        "net_arch": [],
+        "embedding_dim": 1024,
+        "standardize": False,
+    }
     space = goal_space(spaces.Box(0, 255, (10, 10, 3), np.uint8))
     network = CnnPolicy(space, spaces.Discrete(5), lambda _: 1e-3, head=head, **papers).q_net
     states, goals = (th.randint(256, (n, 10, 10, 3), dtype=th.uint8) for n in (7, 4))
@@ -65,7 +80,9 @@ def test_pairwise_values_are_those_of_every_pair_by_itself(head):
 
 @pytest.mark.parametrize("shape", [(10, 10, 10), (5, 5, 10), (12, 8, 10)])
 @pytest.mark.parametrize("policy_class", [CnnPolicy, MlpPolicy])
-def test_images_whose_shape_leaves_open_which_axis_holds_the_channels_are_refused_until_it_is_stated(shape, policy_class):
+def test_images_whose_shape_leaves_open_which_axis_holds_the_channels_are_refused_until_it_is_stated(
+    shape, policy_class
+):
     arguments = goal_space(spaces.Box(0, 255, shape, np.uint8)), spaces.Discrete(3), lambda _: 1e-3
     told = r'do not tell which axis holds the channels: give policy_kwargs={"channels_last": True}'
     with pytest.raises(ValueError, match=told):
@@ -73,12 +90,21 @@ def test_images_whose_shape_leaves_open_which_axis_holds_the_channels_are_refuse
     for channels_last, expected in ((True, (shape[2], *shape[:2])), (False, shape)):
         policy = policy_class(*arguments, channels_last=channels_last, embedding_dim=4)
         assert policy.q_net.trunk[0].space.shape == expected
-        assert policy_class(**policy._get_constructor_parameters()).q_net.trunk[0].space.shape == expected
+        assert (
+            policy_class(**policy._get_constructor_parameters()).q_net.trunk[0].space.shape
+            == expected
+        )
 
 
 @pytest.mark.parametrize(
     ("shape", "last"),
-    [((10, 10, 7), True), ((6, 10, 10), False), ((84, 84, 12), True), ((1, 10, 3), True), ((2, 10, 3), True)],
+    [
+        ((10, 10, 7), True),
+        ((6, 10, 10), False),
+        ((84, 84, 12), True),
+        ((1, 10, 3), True),
+        ((2, 10, 3), True),
+    ],
 )
 def test_the_smallest_axis_holds_the_channels(shape, last):
     expected = (shape[2], *shape[:2]) if last else shape
@@ -89,7 +115,10 @@ def test_the_smallest_axis_holds_the_channels(shape, last):
 @pytest.mark.parametrize("bias", [True, False])
 def test_both_ways_give_the_same_up_to_rounding(bias, monkeypatch):
     th.manual_seed(0)
-    inputs, weight = th.randn(64, 288, requires_grad=True), th.randn(288, 512).T.requires_grad_()  # not contiguous
+    inputs, weight = (
+        th.randn(64, 288, requires_grad=True),
+        th.randn(288, 512).T.requires_grad_(),
+    )  # not contiguous
     arguments = (inputs, weight, th.randn(512, requires_grad=True)) if bias else (inputs, weight)
     target = th.randn(64, 512)
     found = []

@@ -18,8 +18,14 @@ def corridors(n, **kwargs):
 
 
 def make_model(env=None, **kwargs):
-    settings = {"seed": 0, "exploration_steps": 500, "goal_wrapper_kwargs": {"max_episode_steps": 12}}
-    return TabularAllGoals("TablePolicy", corridors(2) if env is None else env, **{**settings, **kwargs})
+    settings = {
+        "seed": 0,
+        "exploration_steps": 500,
+        "goal_wrapper_kwargs": {"max_episode_steps": 12},
+    }
+    return TabularAllGoals(
+        "TablePolicy", corridors(2) if env is None else env, **{**settings, **kwargs}
+    )
 
 
 TRANSITION = st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 3), st.booleans())
@@ -32,7 +38,13 @@ def test_an_update_is_the_loop_over_transitions_and_goals(transitions, rate, see
     for s, a, after, ended in transitions:
         old = expected.copy()
         for g in range(4):
-            target = 0.25 if after == g else -0.5 / (1 - 0.8) if ended else -0.5 + 0.8 * max(old[after, :, g])
+            target = (
+                0.25
+                if after == g
+                else -0.5 / (1 - 0.8)
+                if ended
+                else -0.5 + 0.8 * max(old[after, :, g])
+            )
             expected[s, a, g] = old[s, a, g] + rate * (target - old[s, a, g])
     table = AllGoalsTable(4, 2)
     table.values[:] = start
@@ -45,9 +57,15 @@ def test_an_update_is_the_loop_over_transitions_and_goals(transitions, rate, see
 @pytest.mark.parametrize("value", [-1, 7])
 def test_what_is_not_in_the_table_is_refused_and_changes_nothing(name, value):
     table = AllGoalsTable(3, 2)
-    given = {"states": np.array([0, 1]), "actions": np.array([0, 1]), "next_states": np.array([1, 2])}
+    given = {
+        "states": np.array([0, 1]),
+        "actions": np.array([0, 1]),
+        "next_states": np.array([1, 2]),
+    }
     given[name] = np.array([0, value])
-    with pytest.raises(ValueError, match=rf"{name} must be whole numbers in \[0, [23]\), got .*{value}"):
+    with pytest.raises(
+        ValueError, match=rf"{name} must be whole numbers in \[0, [23]\), got .*{value}"
+    ):
         table.update(**given, learning_rate=0.5)
     with pytest.raises(ValueError, match=r"learning_rate must be a number in \[0, 1\], got -5.0"):
         table.update(**given | {name: np.array([0, 1])}, learning_rate=-5.0)
@@ -59,7 +77,9 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
         with pytest.raises(ValueError, match="must be a whole number, at least 1"):
             AllGoalsTable(n_states, n_actions)
     monkeypatch.setattr(memory, "available_memory", lambda: 1000)
-    with pytest.raises(MemoryError, match=r"a table of 10 states, 3 actions and 10 goals would take 1\.2 KiB"):
+    with pytest.raises(
+        MemoryError, match=r"a table of 10 states, 3 actions and 10 goals would take 1\.2 KiB"
+    ):
         AllGoalsTable(10, 3)
 
 
@@ -84,18 +104,26 @@ def test_it_learns_the_exact_values_of_a_corridor():
 
 def test_it_learns_that_the_end_is_no_way_to_a_goal():
     """Right of the last cell lies death. Taken for an end worth nothing, it would be the best action for every other goal."""
-    model = make_model(corridors(2, length=4, deadly=True), learning_rate=1.0, exploration_final_eps=0.5).learn(6_000)
+    model = make_model(
+        corridors(2, length=4, deadly=True), learning_rate=1.0, exploration_final_eps=0.5
+    ).learn(6_000)
     np.testing.assert_allclose(model.table.values[3, 1, :3], -10.0, atol=1e-5)
     assert model.table.values[3, 1, 3] == 0.0  # it does arrive where it is
 
 
 def gymnasium_vector():
-    return GymnasiumVecEnv(SyncVectorEnv([NumberedCorridor] * 2, autoreset_mode=AutoresetMode.DISABLED))
+    return GymnasiumVecEnv(
+        SyncVectorEnv([NumberedCorridor] * 2, autoreset_mode=AutoresetMode.DISABLED)
+    )
 
 
-@pytest.mark.parametrize("make_env", [NumberedCorridor, lambda: gym.make("Taxi-v4"), gymnasium_vector])
+@pytest.mark.parametrize(
+    "make_env", [NumberedCorridor, lambda: gym.make("Taxi-v4"), gymnasium_vector]
+)
 def test_environments_and_vectors_of_them(make_env):
-    model = make_model(make_env(), learning_rate=lambda progress: 0.5 * progress).learn(240.0, log_interval=1)
+    model = make_model(make_env(), learning_rate=lambda progress: 0.5 * progress).learn(
+        240.0, log_interval=1
+    )
     assert model.num_timesteps == 240
     assert model.table.values.any()
     assert model.exploration_rate == pytest.approx(1 - 0.9 * 240 / 500)
@@ -103,13 +131,18 @@ def test_environments_and_vectors_of_them(make_env):
 
 def test_goals_and_their_pursuit_stay_in_new_environments_and_loaded_models(tmp_path):
     held_out = GoalBuffer(spaces.Discrete(6), 6, held_out=np.array([2]))
-    model = make_model(NumberedCorridor(), goal_wrapper_kwargs={"max_episode_steps": 7, "goal_buffer": held_out}).learn(100)
+    model = make_model(
+        NumberedCorridor(), goal_wrapper_kwargs={"max_episode_steps": 7, "goal_buffer": held_out}
+    ).learn(100)
     model.save(tmp_path / "model")
     model.set_env(NumberedCorridor())
     assert model._tracker.goal_buffer is held_out
     for one in (model, TabularAllGoals.load(tmp_path / "model", NumberedCorridor())):
         one.learn(100)
-        assert (one._tracker.max_episode_steps, sorted(one._tracker.goal_buffer.observations)) == (7, [0, 1, 3, 4, 5])
+        assert (one._tracker.max_episode_steps, sorted(one._tracker.goal_buffer.observations)) == (
+            7,
+            [0, 1, 3, 4, 5],
+        )
 
     known = GoalBuffer(spaces.Discrete(6), 6)
     with pytest.raises(ValueError, match="1 of 1 observations that the model held out"):
@@ -117,7 +150,10 @@ def test_goals_and_their_pursuit_stay_in_new_environments_and_loaded_models(tmp_
 
 
 def test_after_an_evaluation_in_its_own_environment_it_learns_what_happened(monkeypatch):
-    model, seen = make_model(NumberedCorridor(), learning_rate=lambda progress: 0.5 * progress).learn(20), []
+    model, seen = (
+        make_model(NumberedCorridor(), learning_rate=lambda progress: 0.5 * progress).learn(20),
+        [],
+    )
     monkeypatch.setattr(model.table, "update", lambda *columns: seen.append(columns))
     for _ in range(10):
         evaluate_policy(model, model.get_env(), 2)
@@ -137,7 +173,9 @@ def test_save_and_load_round_trip(tmp_path):
     assert again.num_timesteps == 400
     assert (again.table.values != model.table.values).any()
     model.policy.save(tmp_path / "policy")
-    np.testing.assert_array_equal(TablePolicy.load(tmp_path / "policy").table.values, model.table.values)
+    np.testing.assert_array_equal(
+        TablePolicy.load(tmp_path / "policy").table.values, model.table.values
+    )
 
 
 def test_predict_is_greedy_for_each_pair_of_state_and_goal():
@@ -145,16 +183,28 @@ def test_predict_is_greedy_for_each_pair_of_state_and_goal():
     model.table.values[:] = np.random.default_rng(0).normal(size=model.table.values.shape)
     states, goals = np.divmod(np.arange(36), 6)
     query = {"observation": states, "achieved_goal": states, "desired_goal": goals}
-    expected = [max(range(3), key=lambda a: model.table.values[s, a, g]) for s, g in zip(states, goals, strict=True)]
+    expected = [
+        max(range(3), key=lambda a: model.table.values[s, a, g])
+        for s, g in zip(states, goals, strict=True)
+    ]
     np.testing.assert_array_equal(model.predict(query, deterministic=True)[0], expected)
     np.testing.assert_array_equal(model.policy.predict(query)[0], expected)
     one = {"observation": np.int64(1), "desired_goal": np.int64(2)}
     assert model.predict(one, deterministic=True)[0].shape == ()
     for observation, message in (
         (np.array([1]), 'observation must be a dict with "observation" and "desired_goal"'),
-        ({"observation": np.array([6]), "desired_goal": np.array([0])}, r"states must be whole numbers in \[0, 6\)"),
-        ({"observation": np.array([0]), "desired_goal": np.array([-1])}, "goals must be whole numbers"),
-        ({"observation": np.array([0.5]), "desired_goal": np.array([1])}, "states must be whole numbers"),
+        (
+            {"observation": np.array([6]), "desired_goal": np.array([0])},
+            r"states must be whole numbers in \[0, 6\)",
+        ),
+        (
+            {"observation": np.array([0]), "desired_goal": np.array([-1])},
+            "goals must be whole numbers",
+        ),
+        (
+            {"observation": np.array([0.5]), "desired_goal": np.array([1])},
+            "states must be whole numbers",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             model.predict(observation)
@@ -167,7 +217,10 @@ def test_predict_is_greedy_for_each_pair_of_state_and_goal():
         ({"learning_rate": 1.5}, "learning_rate must be a number in"),
         ({"exploration_final_eps": 2.0}, "exploration_final_eps must be a number in"),
         ({"exploration_steps": 0}, "exploration_steps must be a whole number, at least 1"),
-        ({"env": Corridor()}, "a table needs a Discrete observation space that starts at 0, got Box"),
+        (
+            {"env": Corridor()},
+            "a table needs a Discrete observation space that starts at 0, got Box",
+        ),
         ({}, r"total_timesteps must be a number in \[1, inf\), got 0"),
     ],
 )

@@ -6,7 +6,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorObservationWrapper
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorObservationWrapper,
+)
 from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
@@ -28,11 +34,15 @@ class Views(gym.Wrapper):
 
     def __init__(self, env):
         super().__init__(env)
-        self.observation_space = spaces.Dict({"here": env.observation_space, "cell": spaces.Box(0, 9, (1,), np.float32)})
+        self.observation_space = spaces.Dict(
+            {"here": env.observation_space, "cell": spaces.Box(0, 9, (1,), np.float32)}
+        )
 
     def view(self, obs, info):
         cell = info["cell"]
-        info["place"] = {"name": f"cell {cell}", "row": np.array([cell, 1.5])} if cell % 2 else {"even": True}
+        info["place"] = (
+            {"name": f"cell {cell}", "row": np.array([cell, 1.5])} if cell % 2 else {"even": True}
+        )
         if cell == 3:
             info["third"] = ["x"]
         return {"here": obs, "cell": np.array([cell], np.float32)}, info
@@ -66,7 +76,8 @@ def assert_steps_alike(ours, theirs, steps, seed=0):
 
 @MODES
 @pytest.mark.parametrize(
-    ("kind", "make_env"), [*((SyncVectorEnv, make) for make in (cartpole, corridor, views)), (AsyncVectorEnv, views)]
+    ("kind", "make_env"),
+    [*((SyncVectorEnv, make) for make in (cartpole, corridor, views)), (AsyncVectorEnv, views)],
 )
 def test_equal_to_a_dummy_vec_env(kind, make_env, mode):
     ours = GymnasiumVecEnv(kind([make_env] * 4, autoreset_mode=mode))
@@ -110,7 +121,9 @@ def test_single_environments_where_autoreset_is_disabled_and_observations_are_re
     theirs = DummyVecEnv([corridor] * 3)
     for env in (ours, theirs):
         env.seed(4)
-    kept, expected = ([env.reset(), *(env.step(np.array([0, 1, 1])) for _ in range(9))] for env in (ours, theirs))
+    kept, expected = (
+        [env.reset(), *(env.step(np.array([0, 1, 1])) for _ in range(9))] for env in (ours, theirs)
+    )
     assert_same(kept, expected)
     for env in (ours, theirs):
         env.set_options([{"cell": 2}] * 3)
@@ -118,7 +131,11 @@ def test_single_environments_where_autoreset_is_disabled_and_observations_are_re
     assert [info["cell"] for info in ours.reset_infos] == [2, 2, 2]
     for _ in range(4):
         assert_steps_alike(ours, theirs, 3)
-        for kwargs in ({"indices": [2, 0]}, {"indices": 1, "seed": 9}, {"indices": [1], "options": {"cell": 4}}):
+        for kwargs in (
+            {"indices": [2, 0]},
+            {"indices": 1, "seed": 9},
+            {"indices": [1], "options": {"cell": 4}},
+        ):
             assert_same(ours.env_method("reset", **kwargs), theirs.env_method("reset", **kwargs))
     assert ours.can_reset_single_envs
 
@@ -146,16 +163,23 @@ def test_what_a_native_world_can_do_for_all_environments_only():
     ours.reset()
     height, width = ours.observation_space.shape[:2]
     assert ours.render().shape == (2 * 3 * height, 2 * 3 * width, 3)
-    with pytest.raises(ValueError, match=r"env_method\('action_masks'\) is for all environments of TwoRoomsSwitchVectorEnv"):
+    with pytest.raises(
+        ValueError,
+        match=r"env_method\('action_masks'\) is for all environments of TwoRoomsSwitchVectorEnv",
+    ):
         ours.env_method("action_masks", indices=[0])
     assert ours.get_attr("states") == [3, 3, 3]
     ours.set_attr("cell_size", 2)
     assert ours.vector_env.cell_size == 2
-    with pytest.raises(ValueError, match=r"needs autoreset_mode DISABLED: in SAME_STEP only reset\(\)"):
+    with pytest.raises(
+        ValueError, match=r"needs autoreset_mode DISABLED: in SAME_STEP only reset\(\)"
+    ):
         ours.env_method("reset", indices=[0])
     for options in ([{"state": 1}, {}, {}], [{"state": 1}], []):
         ours.set_options(options)
-        with pytest.raises(ValueError, match="options must be one dict, or the same for each of the 3 environments"):
+        with pytest.raises(
+            ValueError, match="options must be one dict, or the same for each of the 3 environments"
+        ):
             ours.reset()
     assert not ours.can_reset_single_envs
 
@@ -164,7 +188,10 @@ def test_other_modes_are_refused():
     unknown = Plain()
     unknown.metadata = {}
     for env, mode in ((SyncVectorEnv([cartpole]), "AutoresetMode.NEXT_STEP"), (unknown, "None")):
-        with pytest.raises(ValueError, match=f"SAME_STEP or DISABLED, got {mode}: make it with gym.make_vec.*vector_kwargs="):
+        with pytest.raises(
+            ValueError,
+            match=f"SAME_STEP or DISABLED, got {mode}: make it with gym.make_vec.*vector_kwargs=",
+        ):
             GymnasiumVecEnv(env)
     with pytest.raises(TypeError, match=r"must be a gymnasium.vector.VectorEnv, got TimeLimit"):
         GymnasiumVecEnv(corridor())
@@ -178,9 +205,13 @@ def test_gymnasiums_vector_wrappers(mode):
 
     native = gym.make_vec(SMALL, 2, max_episode_steps=3, autoreset_mode=mode)
     # Gymnasium's wrappers of observations refuse SAME_STEP
-    ours = GymnasiumVecEnv(RecordEpisodeStatistics(Inverted(native) if mode is DISABLED else native))
+    ours = GymnasiumVecEnv(
+        RecordEpisodeStatistics(Inverted(native) if mode is DISABLED else native)
+    )
     seen = np.invert if mode is DISABLED else np.copy
-    theirs = DummyVecEnv([lambda: gym.wrappers.RecordEpisodeStatistics(gym.make(SMALL, max_episode_steps=3))] * 2)
+    theirs = DummyVecEnv(
+        [lambda: gym.wrappers.RecordEpisodeStatistics(gym.make(SMALL, max_episode_steps=3))] * 2
+    )
     for env in (ours, theirs):
         env.seed(0)
         env.reset()
@@ -196,8 +227,13 @@ def test_gymnasiums_vector_wrappers(mode):
             assert info.keys() == expected_info.keys()
             if "episode" in info:
                 episodes += 1
-                assert {key: info["episode"][key] for key in "rl"} == {"r": 0.0, "l": expected_info["episode"]["l"]}
-                assert_same(info["terminal_observation"], seen(expected_info["terminal_observation"]))
+                assert {key: info["episode"][key] for key in "rl"} == {
+                    "r": 0.0,
+                    "l": expected_info["episode"]["l"],
+                }
+                assert_same(
+                    info["terminal_observation"], seen(expected_info["terminal_observation"])
+                )
     assert episodes == 8
     assert not any("episode" in info for info in ours.reset_infos)
     assert ours.get_attr("cell_size") == [32, 32]
@@ -211,7 +247,10 @@ class Plain(VectorEnv):
     def __init__(self, with_final=True):
         self.num_envs, self.with_final = 2, with_final
         self.shown = np.zeros((2, 1), np.float32)  # the same array again and again
-        self.single_observation_space, self.single_action_space = spaces.Box(0, 9, (1,)), spaces.Discrete(2)
+        self.single_observation_space, self.single_action_space = (
+            spaces.Box(0, 9, (1,)),
+            spaces.Discrete(2),
+        )
 
     def reset(self, *, seed=None, options=None):
         return self.shown, {"lives": np.array([3, 3])}
@@ -234,7 +273,11 @@ def test_a_plain_vector_env_is_understood():
     assert dones.tolist() == [False, True]
     assert infos[0] == {"lives": 2, "version": "x", "TimeLimit.truncated": False}
     assert infos[1].pop("terminal_observation").tolist() == [6.0]
-    assert infos[1] == {"lives": 1, "version": "x", "TimeLimit.truncated": False}  # terminated at the same time
+    assert infos[1] == {
+        "lives": 1,
+        "version": "x",
+        "TimeLimit.truncated": False,
+    }  # terminated at the same time
     assert venv.reset_infos[1] == {"lives": 1, "version": "x"}
     with pytest.raises(ValueError, match=r"gave no infos\['final_obs'\]"):
         GymnasiumVecEnv(Plain(with_final=False)).step(np.zeros(2))
@@ -243,9 +286,15 @@ def test_a_plain_vector_env_is_understood():
 @MODES
 def test_which_worlds_can_be_reset(mode):
     native = GymnasiumVecEnv(gym.make_vec(SMALL, 2, autoreset_mode=mode))
-    for venv, possible in ((native, mode is DISABLED), (VecFrameStack(native, 2), False), (DummyVecEnv([corridor]), True)):
+    for venv, possible in (
+        (native, mode is DISABLED),
+        (VecFrameStack(native, 2), False),
+        (DummyVecEnv([corridor]), True),
+    ):
         assert can_reset_single_envs(venv) == possible
-        assert VecGoalBufferWrapper(venv).goal_tracker.reset_worlds == ("auto" if possible else False)
+        assert VecGoalBufferWrapper(venv).goal_tracker.reset_worlds == (
+            "auto" if possible else False
+        )
         if not possible:
             needed = f"needs a DummyVecEnv or SubprocVecEnv, got {type(venv).__name__}, .* AutoresetMode.DISABLED"
             with pytest.raises(ValueError, match=f"reset_worlds=True {needed}"):

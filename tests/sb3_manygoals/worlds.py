@@ -17,7 +17,9 @@ class Corridor(gym.Env[NDArray[Any], np.int64]):
     picture of height 4. With ``deadly``, stepping off the right end terminates; reward is the cell's number.
     """
 
-    def __init__(self, length: int = 6, image: bool = False, deadly: bool = False, start: int | None = None) -> None:
+    def __init__(
+        self, length: int = 6, image: bool = False, deadly: bool = False, start: int | None = None
+    ) -> None:
         self.length, self.image, self.deadly, self.start = length, image, deadly, start
         shape = (4, length, 3) if image else (length,)
         self.observation_space = spaces.Box(0, 255 if image else 1, shape, np.uint8)
@@ -57,13 +59,26 @@ class NumberedCorridor(Corridor):
 class Paid(Corridor):
     """A corridor that pays rewards on arriving in some cells, and ``cost`` in the others; some cells end the episode."""
 
-    def __init__(self, rewards: dict[int, float], ends: tuple[int, ...], cost: float = 0.0, length: int = 9, start: int = 4):
+    def __init__(
+        self,
+        rewards: dict[int, float],
+        ends: tuple[int, ...],
+        cost: float = 0.0,
+        length: int = 9,
+        start: int = 4,
+    ):
         super().__init__(length, start=start)
         self.rewards, self.ends, self.cost = rewards, ends, cost
 
     def step(self, action: Any) -> Any:
         observation, _, _, truncated, info = super().step(action)
-        return observation, self.rewards.get(self.cell, self.cost), self.cell in self.ends, truncated, info
+        return (
+            observation,
+            self.rewards.get(self.cell, self.cost),
+            self.cell in self.ends,
+            truncated,
+            info,
+        )
 
 
 def cart_poles(n_envs: int = 2) -> Any:

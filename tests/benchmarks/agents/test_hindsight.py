@@ -13,9 +13,19 @@ TINY = {"learning_starts": 200, "buffer_size": 1_000, "batch_size": 32, "max_epi
 
 
 def made(n_envs=4, **given):
-    policy = {"features_extractor_class": hindsight.GoalProduct, "features_extractor_kwargs": NETWORK, "net_arch": []}
+    policy = {
+        "features_extractor_class": hindsight.GoalProduct,
+        "features_extractor_kwargs": NETWORK,
+        "net_arch": [],
+    }
     settings = {**TINY, "policy_kwargs": policy, **given}
-    return hindsight.make(SMALL.make_many(n_envs, 1), {"goal_buffer": GoalBuffer(SMALL.space, 220)}, 1, "cpu", settings)
+    return hindsight.make(
+        SMALL.make_many(n_envs, 1),
+        {"goal_buffer": GoalBuffer(SMALL.space, 220)},
+        1,
+        "cpu",
+        settings,
+    )
 
 
 def test_it_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path):
@@ -39,7 +49,12 @@ def test_images_are_standardized_by_the_goals_that_are_known_at_the_first_update
 def test_settings_reach_the_learner_and_what_cannot_hold_an_episode_is_refused():
     model = made(learning_rate=3e-3, replay_buffer_kwargs={"n_sampled_goal": 7})
     assert (model.lr_schedule(0.5), model.replay_buffer.her_ratio) == (3e-3, 7 / 8)
-    assert (made(n_envs=8).gradient_steps, made(n_envs=1).train_freq.frequency) == (2, 4)  # as many updates a step
+    assert (made(n_envs=8).gradient_steps, made(n_envs=1).train_freq.frequency) == (
+        2,
+        4,
+    )  # as many updates a step
     for name in ("buffer_size", "learning_starts"):
-        with pytest.raises(ValueError, match=f"{name} must be more than n_envs x max_episode_steps = 80, .* got 80"):
+        with pytest.raises(
+            ValueError, match=f"{name} must be more than n_envs x max_episode_steps = 80, .* got 80"
+        ):
             made(**{name: 80})

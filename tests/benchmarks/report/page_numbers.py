@@ -29,7 +29,11 @@ class Page(HTMLParser):
             self.links.append(found["href"])
         elif tag in ("link", "use", "image"):
             self.loaded.append(found["href"])
-        self.loaded += [found[name] for name in ("src", "srcset", "data", "poster") if name in found and tag != "data"]
+        self.loaded += [
+            found[name]
+            for name in ("src", "srcset", "data", "poster")
+            if name in found and tag != "data"
+        ]
         if tag not in VOID:
             self.open.append((tag, found))
 
@@ -47,11 +51,17 @@ class Page(HTMLParser):
             return
         tags = [tag for tag, _ in self.open]
         tag, attributes = self.open[-1]
-        if "svg" in tags and re.search(r"[xy]tick_", " ".join(found.get("id") or "" for _, found in self.open)):
+        if "svg" in tags and re.search(
+            r"[xy]tick_", " ".join(found.get("id") or "" for _, found in self.open)
+        ):
             return  # numbers of an axis; there are no others in figures
         if tag == "data":
             self.numbers.append((text, attributes["value"], attributes["data-cell"]))
-        elif tag in NAMES or attributes.get("class") == "name" or (tag == "a" and not attributes["href"].startswith("#")):
+        elif (
+            tag in NAMES
+            or attributes.get("class") == "name"
+            or (tag == "a" and not attributes["href"].startswith("#"))
+        ):
             return
         else:
             self.loose.append(text)

@@ -39,7 +39,9 @@ def play(root, agent, game, seed, score=None, steps=1000, curve=None, study=AUXI
     own.mkdir(parents=True)
     (own / "config.json").write_text('{"settings": {}}')
     if curve is not None:
-        (own / "curve.csv").write_text("step,episode_return\n" + "".join(f"{step},{value}\n" for step, value in curve))
+        (own / "curve.csv").write_text(
+            "step,episode_return\n" + "".join(f"{step},{value}\n" for step, value in curve)
+        )
     if score is not None:
         Result(spec, {"score": score}, 3600.0, 1).write(folder)
     return folder
@@ -49,11 +51,22 @@ def master(root, spec, **options):
     """A run of the study of mastery; one without goals has not finished."""
     folder = begin(spec, root, attempts=2)
     held_out = 0.2 if spec.agent.startswith("generalization") else 0.0
-    own = make_run(folder / spec.agent / "run", spec.seed, total_steps=spec.steps, **options | {"agent": spec.agent})
+    own = make_run(
+        folder / spec.agent / "run",
+        spec.seed,
+        total_steps=spec.steps,
+        **options | {"agent": spec.agent},
+    )
     record = json.loads((own / "config.json").read_text())
     record["settings"]["held_out"] = held_out
-    machine = {"command": "python -m benchmarks x", "date": "2026-11-21T10:00:00+00:00", "versions": {"torch": "2.13"}}
-    (own / "config.json").write_text(json.dumps(record | machine | {"git_revision": f"abc{spec.seed}"}))
+    machine = {
+        "command": "python -m benchmarks x",
+        "date": "2026-11-21T10:00:00+00:00",
+        "versions": {"torch": "2.13"},
+    }
+    (own / "config.json").write_text(
+        json.dumps(record | machine | {"git_revision": f"abc{spec.seed}"})
+    )
     if "goals" in options:
         frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
         frames[0].save(own / "reaching.gif", save_all=True, append_images=frames[1:])
@@ -65,16 +78,34 @@ def master(root, spec, **options):
 def runs(tmp_path_factory):
     """Runs of both experiments with mastery, and of a suite of games, in a folder whose name is no address as it is."""
     root = tmp_path_factory.mktemp("runs") / "50% of #1 & more"
-    wanted = [spec for part in ("paper", "generalization") for spec in mastery_study.PARTS[part].specs(2, 300)]
+    wanted = [
+        spec
+        for part in ("paper", "generalization")
+        for spec in mastery_study.PARTS[part].specs(2, 300)
+    ]
     by_agent = {(spec.agent, spec.seed): spec for spec in wanted}
     for spec in wanted:
         spec.write(root / "mastery")
     for seed in (0, 1):
         curve = [(0, 0.0, 0.0), (150, 0.25, 0.5), (300, 0.75 + 0.1 * seed, 0.9)]
-        master(root / "mastery", by_agent["paper-uniform", seed], curve=curve, goals=share(0.8 + 0.1 * seed))
+        master(
+            root / "mastery",
+            by_agent["paper-uniform", seed],
+            curve=curve,
+            goals=share(0.8 + 0.1 * seed),
+        )
         held_out = np.arange(N) % 5 == 0
-        master(root / "mastery", by_agent["generalization-on-policy", seed], goals=share(0.1), held_out=held_out)
-    master(root / "mastery", by_agent["paper-learning-progress", 1], curve=[(0, 0.0, 0.0), (150, 0.2, 0.3)])
+        master(
+            root / "mastery",
+            by_agent["generalization-on-policy", seed],
+            goals=share(0.1),
+            held_out=held_out,
+        )
+    master(
+        root / "mastery",
+        by_agent["paper-learning-progress", 1],
+        curve=[(0, 0.0, 0.0), (150, 0.2, 0.3)],
+    )
     for agent, factor in (("a2c", 1.0), ("many-goals", 2.0)):
         for seed in (0, 1):
             for game, step in (("Alien", 1), ("Pong", 2), ("MiniGrid-Empty-5x5-v0", 3)):
@@ -132,7 +163,10 @@ def test_what_was_run_and_what_was_not_and_what_it_cost(page, data):
     rows = {row["agent"]: row for row in rows_of(data / "coverage.csv")}
 
     def counts(agent):
-        return tuple(int(rows[agent][column]) for column in ("planned", "finished", "unfinished", "not begun"))
+        return tuple(
+            int(rows[agent][column])
+            for column in ("planned", "finished", "unfinished", "not begun")
+        )
 
     assert counts("paper-uniform") == (2, 2, 0, 0)
     assert counts("paper-learning-progress") == (2, 0, 1, 1)
@@ -153,8 +187,14 @@ def test_what_was_run_and_what_was_not_and_what_it_cost(page, data):
 
 
 def test_mastery_beside_the_paper(page, data):
-    first, second = ({row["agent"]: row for row in rows_of(data / f"mastery{number}-table.csv")} for number in (1, 2))
-    assert (first["paper-uniform"]["paper"], first["paper-learning-progress"]["greedy"]) == ("1", "")
+    first, second = (
+        {row["agent"]: row for row in rows_of(data / f"mastery{number}-table.csv")}
+        for number in (1, 2)
+    )
+    assert (first["paper-uniform"]["paper"], first["paper-learning-progress"]["greedy"]) == (
+        "1",
+        "",
+    )
     held_out = second["generalization-on-policy"]
     assert (held_out["paper"], held_out["said"][:9]) == ("", "struggles")
     assert held_out["held_out_greedy"] != ""
@@ -166,7 +206,9 @@ def test_mastery_beside_the_paper(page, data):
     assert ("stroke", "0") in lines  # learning progress, of one seed
     assert ("fill", "0") not in lines
     assert {("stroke", "1"), ("fill", "1")} <= set(lines)
-    (file,) = data.glob("mastery1-*Mastery-against-steps--greedy*.svg")  # has a legend, as it is also used without the page
+    (file,) = data.glob(
+        "mastery1-*Mastery-against-steps--greedy*.svg"
+    )  # has a legend, as it is also used without the page
     assert ">paper-uniform</text>" in file.read_text()
     assert ">paper-uniform</text>" not in chart
 
@@ -179,14 +221,25 @@ def test_games_with_missing_seeds_are_named_and_left_out(page, data):
     for agent, factor, better in (("a2c", 1, ""), ("many-goals", 2, "1")):
         normalized = (factor * np.array([100.5, 200.5]) - random) / (human - random)
         assert float(rows[agent]["median"]) == pytest.approx(normalized.mean())  # of two games
-        assert float(rows[agent]["median_low"]) <= float(rows[agent]["median"]) <= float(rows[agent]["median_high"])
+        assert (
+            float(rows[agent]["median_low"])
+            <= float(rows[agent]["median"])
+            <= float(rows[agent]["median_high"])
+        )
         assert rows[agent]["better"] == better
     papers = PAPER.loc[["Alien", "Pong"], "a2c"].to_numpy()
-    assert float(rows["a2c"]["paper_median"]) == pytest.approx(((papers - random) / (human - random)).mean())
+    assert float(rows["a2c"]["paper_median"]) == pytest.approx(
+        ((papers - random) / (human - random)).mean()
+    )
     alien = next(row for row in rows_of(data / "games1-improvements.csv") if row["game"] == "Alien")
     assert float(alien["improvement"]) == pytest.approx((201.0 - 100.5) / (human[0] - random[0]))
-    others = [row for row in rows_of(data / "games1-scores.csv") if row["game"] == "MiniGrid-Empty-5x5-v0"]
-    assert [(float(row["score"]), row["normalized"], row["human"]) for row in others] == [(300.5, "", ""), (601.0, "", "")]
+    others = [
+        row for row in rows_of(data / "games1-scores.csv") if row["game"] == "MiniGrid-Empty-5x5-v0"
+    ]
+    assert [(float(row["score"]), row["normalized"], row["human"]) for row in others] == [
+        (300.5, "", ""),
+        (601.0, "", ""),
+    ]
 
 
 def test_the_papers_own_scores_give_its_summary(tmp_path):
@@ -198,14 +251,20 @@ def test_the_papers_own_scores_give_its_summary(tmp_path):
     for agent, expected in (("a2c", ("32.78%", 21)), ("many-goals", ("42.34%", 24))):
         for whose in ("", "paper_"):
             row = found[agent]
-            assert (f"{float(row[f'{whose}median']):.2%}", int(float(row[f"{whose}above_half"]))) == expected
+            assert (
+                f"{float(row[f'{whose}median']):.2%}",
+                int(float(row[f"{whose}above_half"])),
+            ) == expected
         assert row["median_low"] == ""  # of one seed
     assert "Runs: 98 finished, 0 unfinished, 0 not begun." in text_of(page)
     assert "not the whole study" not in text_of(page)
 
 
 def test_other_games_need_only_a_table_of_references(tmp_path, monkeypatch):
-    table, read = pd.DataFrame({"random": [1.0, 0.0], "best": [3.0, 10.0]}, index=["Maze", "Cave"]), scores.read_table
+    table, read = (
+        pd.DataFrame({"random": [1.0, 0.0], "best": [3.0, 10.0]}, index=["Maze", "Cave"]),
+        scores.read_table,
+    )
     monkeypatch.setattr(scores, "REFERENCES", (*scores.REFERENCES, "mine"))
     monkeypatch.setattr(scores, "read_table", lambda name: table if name == "mine" else read(name))
     for seed in (0, 1):
@@ -214,7 +273,10 @@ def test_other_games_need_only_a_table_of_references(tmp_path, monkeypatch):
     page = reported(tmp_path / "runs")
     (row,) = rows_of(tmp_path / "page-data" / "games1-summary.csv")
     assert (float(row["interquartile_mean"]), row["paper_median"]) == (0.375, "")  # of 0.5 and 0.25
-    assert [row["best"] for row in rows_of(tmp_path / "page-data" / "games1-scores.csv")] == ["10", "3"]
+    assert [row["best"] for row in rows_of(tmp_path / "page-data" / "games1-scores.csv")] == [
+        "10",
+        "3",
+    ]
     assert 'aria-label="Episode returns against steps in Maze"' in page.read_text()
 
 
@@ -228,13 +290,17 @@ def test_names_are_words_and_never_markup(tmp_path):
 
 def test_worlds_and_lengths_are_compared_apart(tmp_path):
     make_run(tmp_path / "short", goals=share(0.5))
-    make_run(tmp_path / "long", curve=[(0, 0.0, 0.0), (600, 0.5, 0.5)], goals=share(0.5), total_steps=600)
+    make_run(
+        tmp_path / "long", curve=[(0, 0.0, 0.0), (600, 0.5, 0.5)], goals=share(0.5), total_steps=600
+    )
     make_run(tmp_path / "patient", goals=share(0.5), eval_steps=400)
     for steps, score in ((1000, 5.0), (2000, 7.0)):
         play(tmp_path / "runs", "a2c", "Pong", 0, score, steps=steps)
     assert reader.read([tmp_path])["group"].nunique() == 3
     page = reported(tmp_path / "runs")
-    assert [rows_of(tmp_path / "page-data" / f"games{n}-scores.csv")[0]["score"] for n in (1, 2)] == ["5", "7"]
+    assert [
+        rows_of(tmp_path / "page-data" / f"games{n}-scores.csv")[0]["score"] for n in (1, 2)
+    ] == ["5", "7"]
     assert "Scores: auxiliary, 2,000 steps" in text_of(page)
 
 
@@ -243,7 +309,9 @@ def test_runs_none_of_which_has_finished(tmp_path):
     page = reported(tmp_path / "many")
     assert "Runs: 0 finished, 1 unfinished, 0 not begun." in text_of(page)
     assert 'aria-label="Mastery against steps, greedy"' in page.read_text()
-    run = make_run(tmp_path / "unknown", goals=share(0.5), env_id="CartPole-v1")  # a world without tables has no curve
+    run = make_run(
+        tmp_path / "unknown", goals=share(0.5), env_id="CartPole-v1"
+    )  # a world without tables has no curve
     (run / "mastery.csv").unlink()
     page = ReportConfig((run,), run / "report.html").run()
     assert trouble(page) == []
@@ -255,10 +323,20 @@ def test_runs_none_of_which_has_finished(tmp_path):
     ("folder", "output", "error", "message"),
     [
         ("nothing", "a.html", PastRunError, "runs must be folders, got .*nothing"),
-        ("empty", "a.html", PastRunError, "at least one folder with spec.json, or config.json and measurements, got none"),
+        (
+            "empty",
+            "a.html",
+            PastRunError,
+            "at least one folder with spec.json, or config.json and measurements, got none",
+        ),
         ("empty", "a.pdf", ValueError, r"output must end in .html, got .*a.pdf"),
         ("damaged", "a.html", SuiteError, r"spec.json is damaged"),
-        ("top", "a.html", PastRunError, "two runs of a2c in Pong, seed 0, 1000 steps, in .*one.* and .*two.*: report on them"),
+        (
+            "top",
+            "a.html",
+            PastRunError,
+            "two runs of a2c in Pong, seed 0, 1000 steps, in .*one.* and .*two.*: report on them",
+        ),
         ("no-run", "a.html", PastRunError, "no-run is not the folder of a run: "),
     ],
 )
@@ -276,7 +354,10 @@ def test_what_is_no_run_is_refused(tmp_path, folder, output, error, message):
 def test_the_command_line(tmp_path, monkeypatch):
     play(tmp_path / "runs", "a2c", "Pong", 0, 1.0)
     monkeypatch.chdir(tmp_path)
-    assert printed("report", "runs", "--output", "deep/er/page.html") == "written to deep/er/page.html\n"
+    assert (
+        printed("report", "runs", "--output", "deep/er/page.html")
+        == "written to deep/er/page.html\n"
+    )
     assert trouble(tmp_path / "deep/er/page.html") == []
     (row,) = rows_of(tmp_path / "deep/er/page-data/runs.csv")
     assert (row["status"], row["folder"][:11]) == ("finished", "../../runs/")

@@ -11,27 +11,67 @@ from benchmarks.report import tables
 from benchmarks.scores import interquartile_mean, interval
 
 SMALL, N = "TwoRoomsSwitchSmall-v0", 220
-DEFAULTS = {"env_id": SMALL, "agent": "default", "total_steps": 300, "eval_steps": 200, "eval_epsilon": 0.1, "output": "x"}
+DEFAULTS = {
+    "env_id": SMALL,
+    "agent": "default",
+    "total_steps": 300,
+    "eval_steps": 200,
+    "eval_epsilon": 0.1,
+    "output": "x",
+}
 
 
-def make_run(folder, seed=0, curve=((0, 0.0, 0.0), (300, 0.9, 0.9)), seconds=10.0, goals=None, held_out=None, **settings):
+def make_run(
+    folder,
+    seed=0,
+    curve=((0, 0.0, 0.0), (300, 0.9, 0.9)),
+    seconds=10.0,
+    goals=None,
+    held_out=None,
+    **settings,
+):
     """A run of mastery. The curve: steps, mastery greedy and at epsilon; goals: of goals.csv, None while unfinished."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"settings": DEFAULTS | {"seed": seed} | settings}))
-    rows = [{"step": step, "training_seconds": seconds * step / 300, "greedy": g, "epsilon": e} for step, g, e in curve]
+    (folder / "config.json").write_text(
+        json.dumps({"settings": DEFAULTS | {"seed": seed} | settings})
+    )
+    rows = [
+        {"step": step, "training_seconds": seconds * step / 300, "greedy": g, "epsilon": e}
+        for step, g, e in curve
+    ]
     pd.DataFrame(rows).to_csv(folder / "mastery.csv", index=False)
     if goals is not None:
         held_out = np.zeros(N, dtype=int) if held_out is None else held_out.astype(int)
         reached = {"greedy_reached": np.ones(N), "epsilon_reached": np.ones(N)}
-        table = pd.DataFrame({"state": np.arange(N), "held_out": held_out, "updates": np.arange(N)} | reached | goals)
+        table = pd.DataFrame(
+            {"state": np.arange(N), "held_out": held_out, "updates": np.arange(N)} | reached | goals
+        )
         table.to_csv(folder / "goals.csv", index=False)
-        summary = {"world": SMALL, "agent": "default", "seed": seed, "known": 200, "reachable": N, "measured": N}
+        summary = {
+            "world": SMALL,
+            "agent": "default",
+            "seed": seed,
+            "known": 200,
+            "reachable": N,
+            "measured": N,
+        }
         for name in ("greedy", "epsilon"):
             values = table[f"{name}_reached"]
-            summary |= {name: values.mean(), f"{name}_low": 0.0, f"{name}_high": 1.0, f"held_out_{name}": np.nan}
+            summary |= {
+                name: values.mean(),
+                f"{name}_low": 0.0,
+                f"{name}_high": 1.0,
+                f"held_out_{name}": np.nan,
+            }
             if held_out.any():
                 summary[f"held_out_{name}"] = values[held_out == 1].mean()
-        summary |= {"ceiling": 0.97, "training_seconds": seconds, "steps": curve[-1][0], "updates": 40, "targets": "TDTargets"}
+        summary |= {
+            "ceiling": 0.97,
+            "training_seconds": seconds,
+            "steps": curve[-1][0],
+            "updates": 40,
+            "targets": "TDTargets",
+        }
         pd.DataFrame([summary]).to_csv(folder / "summary.csv", index=False)
     return folder
 
@@ -46,18 +86,45 @@ def test_the_table_by_hand(tmp_path):
     for seed, rate in enumerate((0.8, 0.9, 1.0)):
         # 0.5 first at 100, at 200 and at 100; 0.9 at 300, never and at 200
         middle = {0: (0.6, 0.8, 0.9), 1: (0.4, 0.5, 0.89), 2: (0.5, 0.9, 0.7)}[seed]
-        curve = [(0, 0.0, 0.0), *((step, 0.1, mastery) for step, mastery in zip((100, 200, 300), middle, strict=True))]
-        make_run(tmp_path / f"run{seed}", seed, curve, (10.0, 20.0, 90.0)[seed], share(rate), agent="uniform")
-    make_run(tmp_path / "slow", 0, seconds=50.0, goals=share(0.5), held_out=np.arange(N) >= N - 20, agent="slow")
+        curve = [
+            (0, 0.0, 0.0),
+            *((step, 0.1, mastery) for step, mastery in zip((100, 200, 300), middle, strict=True)),
+        ]
+        make_run(
+            tmp_path / f"run{seed}",
+            seed,
+            curve,
+            (10.0, 20.0, 90.0)[seed],
+            share(rate),
+            agent="uniform",
+        )
+    make_run(
+        tmp_path / "slow",
+        0,
+        seconds=50.0,
+        goals=share(0.5),
+        held_out=np.arange(N) >= N - 20,
+        agent="slow",
+    )
     make_run(tmp_path / "half-way", 1, curve=[(0, 0.0, 0.0), (100, 0.2, 0.3)], agent="slow")
     runs = reader.read([tmp_path])
-    curves, finals, goals = (reader.gather(runs, f"{name}.csv") for name in ("mastery", "summary", "goals"))
-    table = tables.mastery(runs, curves, finals.reindex(columns=[*finals, "plan", "held_out_plan"]), goals).set_index("agent")
+    curves, finals, goals = (
+        reader.gather(runs, f"{name}.csv") for name in ("mastery", "summary", "goals")
+    )
+    table = tables.mastery(
+        runs, curves, finals.reindex(columns=[*finals, "plan", "held_out_plan"]), goals
+    ).set_index("agent")
     uniform, slow = table.loc["uniform"], table.loc["slow"]
     assert (uniform["runs"], uniform["finished"], uniform["greedy"]) == (3, 3, pytest.approx(0.9))
     # sd 0.1, so 0.1 / sqrt(3) times the t of 2 degrees of freedom, 4.302653; above 1 it is clipped
-    assert (uniform["greedy_low"], uniform["greedy_high"]) == pytest.approx((0.9 - 0.248414, 1.0), abs=1e-6)
-    assert (uniform["steps_to_0.5"], uniform["steps_to_0.9"], uniform["steps_to_0.95"]) == (100, 300, np.inf)
+    assert (uniform["greedy_low"], uniform["greedy_high"]) == pytest.approx(
+        (0.9 - 0.248414, 1.0), abs=1e-6
+    )
+    assert (uniform["steps_to_0.5"], uniform["steps_to_0.9"], uniform["steps_to_0.95"]) == (
+        100,
+        300,
+        np.inf,
+    )
     assert (uniform["always"], uniform["never"], uniform["training_seconds"]) == (0.8 * N, 0, 20.0)
     assert np.isnan(uniform["held_out_greedy"])
     assert (slow["runs"], slow["finished"], slow["never"]) == (2, 1, N / 2)
@@ -67,17 +134,28 @@ def test_the_table_by_hand(tmp_path):
 
 def test_single_runs_are_told_apart_by_what_differs(tmp_path, capsys):
     make_run(tmp_path / "one" / "first", 0, curve=[(0, 0.1, 0.1)], agent="td", tau=0.5)
-    make_run(tmp_path / "one" / "second", 1, goals={}, agent="td", progress_bar=True)  # before there was tau
+    make_run(
+        tmp_path / "one" / "second", 1, goals={}, agent="td", progress_bar=True
+    )  # before there was tau
     for number, rate in enumerate((0.1, 0.2)):
         make_run(tmp_path / "two" / f"run{number}", number, learning_rate=rate)
     (tmp_path / "two" / "other").mkdir()
     (tmp_path / "two" / "other" / "config.json").write_text('{"settings": {}}')
-    expected = [["default, learning_rate=0.1", 0, "unfinished"], ["default, learning_rate=0.2", 1, "unfinished"]]
+    expected = [
+        ["default, learning_rate=0.1", 0, "unfinished"],
+        ["default, learning_rate=0.2", 1, "unfinished"],
+    ]
     expected += [["td", 0, "unfinished"], ["td", 1, "finished"]]
-    assert reader.read([tmp_path / "one" / "second"])[["agent", "seed", "status"]].values.tolist() == expected[3:]
+    assert (
+        reader.read([tmp_path / "one" / "second"])[["agent", "seed", "status"]].values.tolist()
+        == expected[3:]
+    )
     found = reader.read([tmp_path, tmp_path / "one" / "first"])  # given twice, it counts once
     assert found[["agent", "seed", "status"]].values.tolist() == expected
-    assert f"left out: {tmp_path / 'two' / 'other'}, which has no measurement" in capsys.readouterr().out
+    assert (
+        f"left out: {tmp_path / 'two' / 'other'}, which has no measurement"
+        in capsys.readouterr().out
+    )
 
 
 def test_the_histogram_of_updates(tmp_path):
@@ -125,17 +203,29 @@ def test_returns_are_compared_where_all_runs_are(tmp_path, capsys):
         leave(tmp_path / "one", "a2c", seed, [0.25, 0.5, 0.75])
         leave(tmp_path / "one", "many_goals", seed, [-1, -2], seconds=10.0)
     table = returned(tmp_path / "one")
-    assert table.loc["a2c", ["final_low", "final", "final_high"]].tolist() == [0.5] * 3  # at 200, and all seeds alike
-    assert (table.loc["a2c", "area"], table.loc["many_goals", "half"]) == (0.375, 200)  # also where returns fall
+    assert (
+        table.loc["a2c", ["final_low", "final", "final_high"]].tolist() == [0.5] * 3
+    )  # at 200, and all seeds alike
+    assert (table.loc["a2c", "area"], table.loc["many_goals", "half"]) == (
+        0.375,
+        200,
+    )  # also where returns fall
     assert table["time_ratio"].tolist() == pytest.approx([1.0, (10 / 200) / (10 / 300)])
     leave(tmp_path / "between", "a2c", 0, [0.0, 1.0, 2.0])
-    leave(tmp_path / "between", "many_goals", 0, [1.0, 2.0], steps=(150, 250))  # noted at other steps, as after pre-training
+    leave(
+        tmp_path / "between", "many_goals", 0, [1.0, 2.0], steps=(150, 250)
+    )  # noted at other steps, as after pre-training
     table = returned(tmp_path / "between")
-    assert table[["step", "final", "area"]].to_numpy().tolist() == [[250, 1.5, 1.0], [250, 2.0, 1.5]]
+    assert table[["step", "final", "area"]].to_numpy().tolist() == [
+        [250, 1.5, 1.0],
+        [250, 2.0, 1.5],
+    ]
     leave(tmp_path / "apart", "a2c", 0, [1.0], steps=(100,))
     leave(tmp_path / "apart", "a2c", 1, [1.0], steps=(200,))
     assert returned(tmp_path / "apart").empty
-    assert "left out: returns in Maze-v0, whose runs have no step in common" in capsys.readouterr().out
+    assert (
+        "left out: returns in Maze-v0, whose runs have no step in common" in capsys.readouterr().out
+    )
 
 
 def test_lines_are_interquartile_means_with_intervals_at_steps_that_all_seeds_have():
@@ -143,7 +233,12 @@ def test_lines_are_interquartile_means_with_intervals_at_steps_that_all_seeds_ha
     rows = [("x", "a", seed, step, values[step, seed]) for seed in range(4) for step in range(3)]
     rows += [("x", "a", 0, 3, 9.0), ("x", "b", 0, 5, 7.0)]
     lines = tables.bands(pd.DataFrame(rows, columns=["panel", "agent", "seed", "step", "value"]))
-    assert lines[["agent", "step", "seeds"]].values.tolist() == [["a", 0, 4], ["a", 1, 4], ["a", 2, 4], ["b", 5, 1]]
+    assert lines[["agent", "step", "seeds"]].values.tolist() == [
+        ["a", 0, 4],
+        ["a", 1, 4],
+        ["a", 2, 4],
+        ["b", 5, 1],
+    ]
     for step in range(3):
         found = interval(interquartile_mean, values[step][:, None])
         assert lines.loc[step, ["value", "low", "high"]].tolist() == pytest.approx(list(found))

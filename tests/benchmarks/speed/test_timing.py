@@ -7,7 +7,9 @@ from benchmarks.speed.world import WorldConfig
 
 def test_contenders_take_turns_and_the_first_round_warms_up():
     order = []
-    measured = measure({name: lambda name=name: order.append(name) or float(len(order)) for name in "ab"}, 2)
+    measured = measure(
+        {name: lambda name=name: order.append(name) or float(len(order)) for name in "ab"}, 2
+    )
     assert measured.to_dict("list") == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
     assert order == ["a", "b"] * 3
 
@@ -24,7 +26,10 @@ def test_a_rate_is_of_so_many_steps_and_seconds_at_least(monkeypatch):
 def test_a_ratio_is_taken_within_each_round_and_of_the_best_of_several():
     measured = pd.DataFrame({"a": [10.0, 30.0], "b": [2.0, 3.0], "c": [100.0, 50.0]})
     assert Ratio("", "a", "b").values(measured).tolist() == [5.0, 10.0]
-    assert Ratio("", {"a": 1, "b": 10}, "c").values(measured).tolist() == [20.0 / 100.0, 30.0 / 50.0]
+    assert Ratio("", {"a": 1, "b": 10}, "c").values(measured).tolist() == [
+        20.0 / 100.0,
+        30.0 / 50.0,
+    ]
     assert Ratio("", "c", {"a": 1, "b": 10}).values(measured).tolist() == [5.0, 50.0 / 30.0]
     assert Ratio("", {"a": 1, "b": 1}, "c").is_measured(measured)
     assert not Ratio("", "a", {"c": 1, "d": 1}).is_measured(measured)
@@ -37,7 +42,12 @@ def test_what_is_printed_is_what_is_written(tmp_path, capsys):
     compare(tmp_path / "raw.csv", contenders, "steps/s", ratios, 2)
     assert (tmp_path / "raw.csv").read_text().splitlines() == [
         "round,contender,value,unit",
-        *("0,ours,60000.0,steps/s", "0,theirs,2.0,steps/s", "1,ours,80000.0,steps/s", "1,theirs,4.0,steps/s"),
+        *(
+            "0,ours,60000.0,steps/s",
+            "0,theirs,2.0,steps/s",
+            "1,ours,80000.0,steps/s",
+            "1,theirs,4.0,steps/s",
+        ),
     ]
     printed = capsys.readouterr().out
     for shown in ("70,000 [60,000, 80,000]", "3 [2, 4]", "25,000 [20,000, 30,000]"):

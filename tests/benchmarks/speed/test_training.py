@@ -11,18 +11,40 @@ from benchmarks.speed import training
 from benchmarks.speed.training import RATIOS, TrainingConfig, learners
 from tests.benchmarks.command_line import printed
 
-QUICK = {"rounds": 1, "goal_steps": 3, "a2c_steps": 20, "pretraining_steps": 2, "n_envs": 2, "episodes": 1, "transitions": 30}
+QUICK = {
+    "rounds": 1,
+    "goal_steps": 3,
+    "a2c_steps": 20,
+    "pretraining_steps": 2,
+    "n_envs": 2,
+    "episodes": 1,
+    "transitions": 30,
+}
 
 
 def test_everything_is_measured(tmp_path, monkeypatch):
-    monkeypatch.delitem(training.SB3_BACKENDS, "A2C, SB3's SubprocVecEnv")  # its processes take seconds to start
+    monkeypatch.delitem(
+        training.SB3_BACKENDS, "A2C, SB3's SubprocVecEnv"
+    )  # its processes take seconds to start
     options = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items()]
     said = printed("speed-training", *options, "--threads=1", f"--output={tmp_path}")
     (folder,) = tmp_path.iterdir()
     raw = pd.read_csv(folder / "training-1-threads.csv")
     assert raw["contender"].tolist() == [
-        *("goal loop", "SB3's DQN", "A2C", "A2C, SB3's network", "A2C, SB3's DummyVecEnv", "A2C + many_goals"),
-        *("A2C + pixel_control", "A2C + reward_prediction", "pre-training by many_goals", "pre-training by reward_prediction"),
+        *(
+            "goal loop",
+            "SB3's DQN",
+            "A2C",
+            "A2C, SB3's network",
+            "A2C, SB3's DummyVecEnv",
+            "A2C + many_goals",
+        ),
+        *(
+            "A2C + pixel_control",
+            "A2C + reward_prediction",
+            "pre-training by many_goals",
+            "pre-training by reward_prediction",
+        ),
     ]
     assert (raw["value"] > 0).all()
     assert "time of a step: A2C + many goals / A2C" in said

@@ -17,15 +17,22 @@ def test_tiled_and_pairwise_are_the_same_loss_and_gradient():
         model.q_net_target.head.bias.add_(th.randn(5))
     draw = model.targets.draw(8, 5, model.rng)
     gradients = []
-    for losses in (model.targets.losses(draw), tiled_losses(model, draw.batch, draw.goals, draw.goal_ids)):
+    for losses in (
+        model.targets.losses(draw),
+        tiled_losses(model, draw.batch, draw.goals, draw.goal_ids),
+    ):
         model.q_net.zero_grad()
         losses.mean().backward()
-        gradients.append((losses.detach(), *(parameter.grad.clone() for parameter in model.q_net.parameters())))
+        gradients.append(
+            (losses.detach(), *(parameter.grad.clone() for parameter in model.q_net.parameters()))
+        )
     for pairwise, tiled in zip(*gradients, strict=True):
         th.testing.assert_close(pairwise, tiled, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "goals"), {"pairwise": 5, "tiled": 5, "SB3 DQN": 1, "SB3 DQN + HER": 1}.items())
+@pytest.mark.parametrize(
+    ("kind", "goals"), {"pairwise": 5, "tiled": 5, "SB3 DQN": 1, "SB3 DQN + HER": 1}.items()
+)
 def test_every_kind_of_update_learns(kind, goals):
     model, make = Scenario(kind, 4, goals, world=SMALL).update()
     before = [parameter.clone() for parameter in model.q_net.parameters()]
@@ -41,14 +48,19 @@ def test_every_kind_of_update_learns(kind, goals):
 def test_sb3_has_the_same_network_up_to_the_head():
     ours = ManyGoalsDQN("CnnPolicy", gym.make(WORLD), **PAPER).q_net
     theirs = sb3_dqn(WORLD, 16, relabel=False).q_net.features_extractor
-    sizes = [sum(parameter.numel() for parameter in module.parameters()) for module in (ours, theirs, ours.head)]
+    sizes = [
+        sum(parameter.numel() for parameter in module.parameters())
+        for module in (ours, theirs, ours.head)
+    ]
     assert sizes[1] == sizes[0] - sizes[2]
 
 
 def test_scenarios_are_named_apart_and_every_ratio_is_about_some():
     names = [scenario.name for scenario in SCENARIOS]
     assert len(set(names)) == len(names)
-    assert [ratio.title for ratio in RATIOS if not ratio.is_measured(pd.DataFrame(columns=names))] == []
+    assert [
+        ratio.title for ratio in RATIOS if not ratio.is_measured(pd.DataFrame(columns=names))
+    ] == []
     assert Scenario("pairwise", 32, 16, device="cuda").name == "pairwise 32 x 16, cuda"
     atari = Scenario("pairwise", 80, 16, "batch", world="frames").learner()
     batch, _, ids, _ = atari.targets.draw(80, 16, atari.rng)

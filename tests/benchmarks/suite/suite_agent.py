@@ -14,7 +14,10 @@ SLOW = 0.02
 def walk(spec, folder):
     """Writes its state after each step, and goes on from it, so that its end is the same however often it is stopped."""
     state_file = folder / "state.json"
-    where, generator = {"step": 0, "place": 0}, random.Random(f"{spec.game} {spec.agent} {spec.seed}")
+    where, generator = (
+        {"step": 0, "place": 0},
+        random.Random(f"{spec.game} {spec.agent} {spec.seed}"),
+    )
     if state_file.exists():
         where, (version, numbers, gauss) = json.loads(state_file.read_text())
         generator.setstate((version, tuple(numbers), gauss))
@@ -27,7 +30,10 @@ def walk(spec, folder):
             assert len(list(folder.glob("walking-*"))) == 1 or spec.settings.get("killed")
             if "WALK_AT_ONCE" not in os.environ:
                 time.sleep(spec.settings.get("sleep", 0.0))
-            where = {"step": where["step"] + 1, "place": where["place"] + generator.choice([-1, 1]) * generator.randint(1, 9)}
+            where = {
+                "step": where["step"] + 1,
+                "place": where["place"] + generator.choice([-1, 1]) * generator.randint(1, 9),
+            }
             staged = state_file.with_suffix(".tmp")
             staged.write_text(json.dumps([where, generator.getstate()]))
             staged.replace(state_file)
@@ -59,21 +65,39 @@ def leaves(spec, folder):
 
 def make(**changes):
     settings = {"sleep": SLOW, "killed": True} | changes.pop("settings", {})
-    given = {"carry_out": f"{__name__}:walk", "agent": "a", "game": "g", "seed": 0, "steps": 50, "settings": settings}
+    given = {
+        "carry_out": f"{__name__}:walk",
+        "agent": "a",
+        "game": "g",
+        "seed": 0,
+        "steps": 50,
+        "settings": settings,
+    }
     return Spec(**given | changes)
 
 
 def slow():
     """2 games x 2 agents x 2 seeds, a second each."""
-    return [make(agent=agent, game=game, seed=seed) for agent in "ab" for game in ("X/1", "X_1") for seed in range(2)]
+    return [
+        make(agent=agent, game=game, seed=seed)
+        for agent in "ab"
+        for game in ("X/1", "X_1")
+        for seed in range(2)
+    ]
 
 
 def quick():
-    return [make(agent=spec.agent, game=spec.game, seed=spec.seed, steps=5, settings={"sleep": 0.0}) for spec in slow()]
+    return [
+        make(agent=spec.agent, game=spec.game, seed=spec.seed, steps=5, settings={"sleep": 0.0})
+        for spec in slow()
+    ]
 
 
 def one_fails():
-    return [make(seed=9, steps=5, settings={"fail_at": [1, 2, 3, 4, 5]}), make(steps=5, settings={"fail_at": [2, 4]})]
+    return [
+        make(seed=9, steps=5, settings={"fail_at": [1, 2, 3, 4, 5]}),
+        make(steps=5, settings={"fail_at": [2, 4]}),
+    ]
 
 
 def starts(folder: Path) -> list[int]:

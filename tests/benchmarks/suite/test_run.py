@@ -85,7 +85,9 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("engine", [{}, {"engine": "processes", "workers": 2}])
-def test_each_engine_gives_the_same_and_a_second_call_does_nothing(tmp_path, engine, tmp_path_factory):
+def test_each_engine_gives_the_same_and_a_second_call_does_nothing(
+    tmp_path, engine, tmp_path_factory
+):
     specs = quick()
     assert SuiteConfig(tmp_path, **engine).carry_out([*specs, *specs]) == {}  # each once
     assert places(specs, tmp_path) == walked(specs, tmp_path_factory.mktemp("walk"))
@@ -98,7 +100,10 @@ def test_each_engine_gives_the_same_and_a_second_call_does_nothing(tmp_path, eng
 def test_failures_are_tried_again_and_stop_nobody(tmp_path, engine):
     output = ended(driver("one_fails", tmp_path, *engine), status=1)
     hopeless, flaky = one_fails()
-    assert f"not finished: {hopeless.name}: failed with exit status 1; see {hopeless.folder(tmp_path) / 'log.txt'}" in output
+    assert (
+        f"not finished: {hopeless.name}: failed with exit status 1; see {hopeless.folder(tmp_path) / 'log.txt'}"
+        in output
+    )
     assert "Traceback" in (hopeless.folder(tmp_path) / "log.txt").read_text()
     assert starts(hopeless.folder(tmp_path)) == [0, 1, 2]
     assert starts(flaky.folder(tmp_path)) == [0, 2, 4]
@@ -110,10 +115,16 @@ def test_failures_are_tried_again_and_stop_nobody(tmp_path, engine):
 
 @pytest.mark.parametrize(
     ("engine", "number"),
-    [((), signal.SIGKILL), ((), signal.SIGTERM), *((PROCESSES, n) for n in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT))],
+    [
+        ((), signal.SIGKILL),
+        ((), signal.SIGTERM),
+        *((PROCESSES, n) for n in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)),
+    ],
 )
 def test_a_driver_that_ends_loses_nothing(tmp_path, undisturbed, engine, number):
-    watched = slow()[1 if engine else 0].folder(tmp_path)  # of two that started together, the one that ends later
+    watched = slow()[1 if engine else 0].folder(
+        tmp_path
+    )  # of two that started together, the one that ends later
     process = driver("slow", tmp_path, *engine)
     until(lambda: steps_in(watched) > 5)
     children = psutil.Process(process.pid).children(recursive=True)
@@ -128,7 +139,9 @@ def test_a_driver_that_ends_loses_nothing(tmp_path, undisturbed, engine, number)
     assert psutil.wait_procs(children, timeout=10)[1] == []
     assert (watched / "told to end").exists() == (bool(engine) or number != signal.SIGKILL)
     assert 5 < steps_in(watched) < 50
-    assert all((spec.folder(tmp_path) / "spec.json").exists() for spec in slow())  # also where nothing was begun
+    assert all(
+        (spec.folder(tmp_path) / "spec.json").exists() for spec in slow()
+    )  # also where nothing was begun
     finish(tmp_path, undisturbed)
     assert starts(watched)[1] > 5  # it went on
 
@@ -157,7 +170,9 @@ def test_a_run_in_other_hands_is_left_to_them(tmp_path, capsys):
         assert in_child(spec, folder, wait=0.1) == 75
     assert not (folder / "starts.txt").exists()
     assert [in_child(spec, folder, wait=0.1) for _ in range(2)] == [0, 0]
-    assert len((folder / "attempts.jsonl").read_text().splitlines()) == 2  # the last one found it finished
+    assert (
+        len((folder / "attempts.jsonl").read_text().splitlines()) == 2
+    )  # the last one found it finished
 
 
 @pytest.mark.parametrize("run", [attempt, in_child])
@@ -172,7 +187,10 @@ def test_torch_has_as_many_threads_as_it_is_given(tmp_path, run):
     ("path", "message"),
     [
         ("nowhere.at_all:walk", "there is no nowhere.at_all:walk: No module named 'nowhere'"),
-        (f"{suite_agent.__name__}:run", f"there is no {suite_agent.__name__}:run: module .* has no attribute 'run'"),
+        (
+            f"{suite_agent.__name__}:run",
+            f"there is no {suite_agent.__name__}:run: module .* has no attribute 'run'",
+        ),
         (f"{suite_agent.__name__}:SLOW", f"{suite_agent.__name__}:SLOW is not callable: 0.02"),
         (f"{suite_agent.__name__}:bad_value", "bad_value must return plain JSON, got {'path': "),
     ],
@@ -187,7 +205,9 @@ def test_a_function_that_will_not_do_is_an_error(tmp_path, path, message):
 def test_a_function_that_leaves_has_failed(tmp_path, engine):
     """As main() of a program does, even with status 0; in-process, too, it is the run that ends and not the suite."""
     leaving = make(carry_out=f"{suite_agent.__name__}:leaves")
-    assert list(SuiteConfig(tmp_path, engine, retries=0).carry_out([leaving, make(steps=2)])) == [leaving]
+    assert list(SuiteConfig(tmp_path, engine, retries=0).carry_out([leaving, make(steps=2)])) == [
+        leaving
+    ]
     assert "SystemExit: 0" in (leaving.folder(tmp_path) / "log.txt").read_text()
 
 

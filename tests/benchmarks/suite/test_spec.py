@@ -38,14 +38,20 @@ def test_specs_share_a_folder_exactly_if_they_are_equal():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"carry_out": "module.function"}, "carry_out must be package.module:function, got 'module.function'"),
+        (
+            {"carry_out": "module.function"},
+            "carry_out must be package.module:function, got 'module.function'",
+        ),
         ({"agent": ""}, "agent must be a name, got ''"),
         ({"game": None}, "game must be a name, got None"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
         ({"steps": 1e6}, "steps must be a whole number of at least 1, got 1000000.0"),
         ({"settings": {"path": Path("x")}}, "settings must be plain JSON"),
-        ({"settings": {"pair": (1, 2)}}, r"settings must be plain JSON, got .* which comes back as"),
+        (
+            {"settings": {"pair": (1, 2)}},
+            r"settings must be plain JSON, got .* which comes back as",
+        ),
         ({"settings": {"rate": float("nan")}}, "settings must be plain JSON"),
     ],
 )
@@ -54,7 +60,10 @@ def test_a_spec_that_cannot_be_is_refused(change, message):
         Spec(**FIELDS | change)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"spec": {}}', "\xff", '{"spec":1,"values":{},"seconds":1,"attempts":1}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"spec": {}}', "\xff", '{"spec":1,"values":{},"seconds":1,"attempts":1}'],
+)
 def test_a_damaged_result_is_an_error_that_names_it(tmp_path, text):
     spec = make()
     folder = spec.folder(tmp_path)

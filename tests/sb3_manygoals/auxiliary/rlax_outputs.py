@@ -16,25 +16,46 @@ def record() -> dict[str, np.ndarray]:
     def normal(*shape: int) -> np.ndarray:
         return rng.normal(size=shape).astype(np.float32)
 
-    found = {"q": normal(4, 5, 6), "next_q": normal(4, 5, 6), "actions": rng.integers(6, size=(4, 5))}
+    found = {
+        "q": normal(4, 5, 6),
+        "next_q": normal(4, 5, 6),
+        "actions": rng.integers(6, size=(4, 5)),
+    }
     found["achieved"] = rng.random((4, 5)) < 0.3
     found["many_goals"] = np.zeros((4, 5), np.float32)
     for index in np.ndindex(4, 5):
         reward, discount = (0.0, 0.0) if found["achieved"][index] else (-0.1, 0.99)
-        error = rlax.q_learning(found["q"][index], int(found["actions"][index]), reward, discount, found["next_q"][index])
+        error = rlax.q_learning(
+            found["q"][index],
+            int(found["actions"][index]),
+            reward,
+            discount,
+            found["next_q"][index],
+        )
         found["many_goals"][index] = error**2
 
-    images, cells_q, pixel_actions = normal(2, 6, 2, 10, 11), normal(2, 6, 3, 2, 2), rng.integers(3, size=(2, 5))
+    images, cells_q, pixel_actions = (
+        normal(2, 6, 2, 10, 11),
+        normal(2, 6, 3, 2, 2),
+        rng.integers(3, size=(2, 5)),
+    )
     found |= {"images": images, "cells_q": cells_q, "pixel_actions": pixel_actions}
-    cropped = images[..., 1:9, 1:9].transpose(0, 1, 3, 4, 2)  # the middle 8 x 8 pixels, two cells of 4 a side
+    cropped = images[..., 1:9, 1:9].transpose(
+        0, 1, 3, 4, 2
+    )  # the middle 8 x 8 pixels, two cells of 4 a side
     found["changes"] = np.stack([rlax.pixel_control_rewards(one, 4) for one in cropped])
     values = cells_q.transpose(0, 1, 3, 4, 2)
-    losses = [rlax.pixel_control_loss(*one, 0.9, 4) for one in zip(cropped, pixel_actions, values, strict=True)]
+    losses = [
+        rlax.pixel_control_loss(*one, 0.9, 4)
+        for one in zip(cropped, pixel_actions, values, strict=True)
+    ]
     found["pixel_control"] = np.stack(losses).sum(axis=(2, 3))
 
     found |= {"logits": normal(9, 3), "classes": rng.integers(3, size=9)}
     labels = np.eye(3, dtype=np.float32)[found["classes"]]
-    found["cross_entropy"] = [rlax.categorical_cross_entropy(*one) for one in zip(labels, found["logits"], strict=True)]
+    found["cross_entropy"] = [
+        rlax.categorical_cross_entropy(*one) for one in zip(labels, found["logits"], strict=True)
+    ]
     return {name: np.asarray(array) for name, array in found.items()}
 
 

@@ -7,10 +7,20 @@ from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    VecFrameStack,
+    VecNormalize,
+    VecTransposeImage,
+)
 
 from sb3_manygoals import AuxiliaryActorCriticPolicy
-from sb3_manygoals.auxiliary import EpisodeBuffer, ManyGoalsCallback, PixelControlCallback, RewardPredictionCallback
+from sb3_manygoals.auxiliary import (
+    EpisodeBuffer,
+    ManyGoalsCallback,
+    PixelControlCallback,
+    RewardPredictionCallback,
+)
 from tests.sb3_manygoals.auxiliary.story import Story, stories
 from tests.sb3_manygoals.checkpoint.resuming import Stop
 from tests.sb3_manygoals.worlds import Corridor, cart_poles
@@ -43,7 +53,8 @@ class ManyGoalsOfNoWeight(ManyGoalsCallback):
 
 
 @pytest.mark.parametrize(
-    ("kind", "optimizer"), [("CnnPolicy", {}), ("MlpPolicy", {}), ("MlpPolicy", {"optimizer_class": th.optim.Adam})]
+    ("kind", "optimizer"),
+    [("CnnPolicy", {}), ("MlpPolicy", {}), ("MlpPolicy", {"optimizer_class": th.optim.Adam})],
 )
 @pytest.mark.parametrize(
     "callback",
@@ -58,12 +69,19 @@ def test_without_auxiliary_losses_it_is_sb3s_a2c_to_the_last_bit(callback, kind,
     plain = A2C(kind, env(), policy_kwargs=dict(optimizer), **SETTINGS).learn(200)
     ours = build(env(), {"tasks": ALL[::2], "embedding_dim": 16} | optimizer).learn(200, callback())
     before, after = (model.policy.state_dict() for model in (plain, ours))
-    after = {name: value for name, value in after.items() if not name.startswith(("heads", "goal_target"))}
+    after = {
+        name: value
+        for name, value in after.items()
+        if not name.startswith(("heads", "goal_target"))
+    }
     assert before.keys() == after.keys()
     assert all(th.equal(before[name], after[name]) for name in before)
     states = [model.policy.optimizer.state_dict()["state"] for model in (plain, ours)]
     for number, state in states[0].items():  # the shared layers come first
-        assert all(th.equal(th.as_tensor(state[name]), th.as_tensor(states[1][number][name])) for name in state)
+        assert all(
+            th.equal(th.as_tensor(state[name]), th.as_tensor(states[1][number][name]))
+            for name in state
+        )
 
 
 class Watch(BaseCallback):
@@ -74,7 +92,9 @@ class Watch(BaseCallback):
         self.hook = self.model.policy.optimizer.register_step_pre_hook(lambda *_: self.note())
 
     def note(self):
-        self.gradients.append([None if p.grad is None else p.grad.clone() for p in self.model.policy.parameters()])
+        self.gradients.append(
+            [None if p.grad is None else p.grad.clone() for p in self.model.policy.parameters()]
+        )
         self.weights.append([p.detach().clone() for p in self.model.policy.parameters()])
 
     def _on_step(self):
@@ -87,22 +107,33 @@ class Planned(ManyGoalsCallback):
     size = 1.0
 
     def loss(self, policy, episodes, rng):
-        return self.size * sum(p.sum() for m in (policy.features_extractor, policy.heads) for p in m.parameters())
+        return self.size * sum(
+            p.sum() for m in (policy.features_extractor, policy.heads) for p in m.parameters()
+        )
 
 
 @pytest.mark.parametrize(("size", "clipped"), [(1e-4, False), (5.0, True)])
 def test_one_step_on_the_joint_gradient_each_part_clipped_alone(size, clipped):
-    model = build(policy_kwargs=HEADS | {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}, learning_rate=0.1)
+    model = build(
+        policy_kwargs=HEADS | {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}},
+        learning_rate=0.1,
+    )
     task, watch = Planned(beta=0.5), Watch()
     task.size = size
     model.learn(200, [watch, task])
-    touched = {name: name.startswith(("features_extractor", "heads")) for name, _ in model.policy.named_parameters()}
+    touched = {
+        name: name.startswith(("features_extractor", "heads"))
+        for name, _ in model.policy.named_parameters()
+    }
     count = sum(one.numel() for name, one in model.policy.named_parameters() if touched[name])
     assert clipped == (0.5 * size * count**0.5 > 0.5)
     added = 0.5 / count**0.5 if clipped else 0.5 * size
     assert task.n_updates > 10
     step = len(watch.weights) - task.n_updates + 3  # one with auxiliary loss
-    both, gradients = zip(watch.weights[step], watch.weights[step + 1], strict=True), watch.gradients[step]
+    both, gradients = (
+        zip(watch.weights[step], watch.weights[step + 1], strict=True),
+        watch.gradients[step],
+    )
     for (name, yes), (old, new), gradient in zip(touched.items(), both, gradients, strict=True):
         if not name.startswith("goal_target"):
             whole = (0.0 if gradient is None else gradient) + (added if yes else 0.0)
@@ -111,20 +142,28 @@ def test_one_step_on_the_joint_gradient_each_part_clipped_alone(size, clipped):
 
 def test_many_goals_by_loops():
     model = build(stories(limit=12, lives=True))
-    callback = ManyGoalsCallback(n_steps=5, batch_size=60, gamma=0.9, step_reward=-0.3, goal_reward=0.2)
+    callback = ManyGoalsCallback(
+        n_steps=5, batch_size=60, gamma=0.9, step_reward=-0.3, goal_reward=0.2
+    )
     model.learn(120, callback)
     policy, episodes = model.policy, callback.episodes
     loss = callback.loss(policy, episodes, np.random.default_rng(2))
     batch = episodes.sample(12, 5, np.random.default_rng(2))
     assert len(set(batch.lengths)) > 1
     errors = []
-    for observations, actions, length in zip(batch.observations, batch.actions, batch.lengths, strict=True):
+    for observations, actions, length in zip(
+        batch.observations, batch.actions, batch.lengths, strict=True
+    ):
         goal = observations[length]
         for t in range(length):
             pair = th.as_tensor(np.stack([observations[t], observations[t + 1], goal]))[None]
             q = policy.goal_values(pair)[0, 0, actions[t]].item()
             reached = (observations[t + 1] == goal).all()
-            target = 0.2 if reached else -0.3 + 0.9 * policy.goal_values(pair, target=True)[0, 0].max().item()
+            target = (
+                0.2
+                if reached
+                else -0.3 + 0.9 * policy.goal_values(pair, target=True)[0, 0].max().item()
+            )
             errors.append((target - q) ** 2)
     assert loss.item() == pytest.approx(sum(errors) / len(errors), rel=1e-4)
 
@@ -132,7 +171,11 @@ def test_many_goals_by_loops():
 def test_the_target_network_follows_now_and_then(monkeypatch):
     updates = []
     callback = ManyGoalsCallback(batch_size=5, target_update_interval=4)
-    monkeypatch.setattr(AuxiliaryActorCriticPolicy, "update_goal_target", lambda policy: updates.append(callback.n_updates))
+    monkeypatch.setattr(
+        AuxiliaryActorCriticPolicy,
+        "update_goal_target",
+        lambda policy: updates.append(callback.n_updates),
+    )
     build().learn(200, callback)
     assert callback.n_updates > 10
     assert updates == list(range(0, callback.n_updates, 4))
@@ -161,7 +204,10 @@ def test_what_is_kept_is_what_the_world_showed(lives, n_stack):
     callback = ManyGoalsCallback(beta=0.0)
     model.learn(500, callback)
     episodes = callback.episodes
-    assert (episodes.frames.n_stack, episodes.observation_space) == (n_stack, model.observation_space)
+    assert (episodes.frames.n_stack, episodes.observation_space) == (
+        n_stack,
+        model.observation_space,
+    )
     batch = episodes.sample(300, 4, np.random.default_rng(0))
     pictures = batch.observations[:, :, -1]  # the newest frames
     numbers = pictures[:, :, 0, :2].astype(int)
@@ -178,7 +224,9 @@ def test_what_is_kept_is_what_the_world_showed(lives, n_stack):
         ended = columns[row, length] in (0, 35)
         if not lives:
             assert batch.terminated[row] == ended  # not by the time limit
-    assert np.isin(columns[np.arange(300), batch.lengths], (0, 35)).any()  # terminal observations are the true ones
+    assert np.isin(
+        columns[np.arange(300), batch.lengths], (0, 35)
+    ).any()  # terminal observations are the true ones
     games = list(model.ep_info_buffer)  # of several lives one episode, ranked by its score
     np.testing.assert_allclose(episodes.returns, sorted(game["r"] for game in games))
     assert n_transitions(episodes) == sum(game["l"] for game in games)
@@ -187,7 +235,13 @@ def test_what_is_kept_is_what_the_world_showed(lives, n_stack):
 def test_without_a_monitor_every_episode_of_the_learner_counts():
     callback, lengths = ManyGoalsCallback(beta=0.0), []
     venv = VecTransposeImage(DummyVecEnv([lambda: gym.wrappers.TimeLimit(Story(), 12)]))
-    build(venv).learn(300, [callback, ConvertCallback(lambda local, _: lengths.append(int(local["dones"][0])) is None)])
+    build(venv).learn(
+        300,
+        [
+            callback,
+            ConvertCallback(lambda local, _: lengths.append(int(local["dones"][0])) is None),
+        ],
+    )
     assert len(callback.episodes) == sum(lengths) > 10
 
 
@@ -199,34 +253,53 @@ def test_training_that_ended_within_a_step_goes_on_from_where_the_world_is():
         model.learn(1_000, [callback, ending], reset_num_timesteps=False)
     batch = callback.episodes.sample(400, 1, np.random.default_rng(0))
     here, there = batch.observations.argmax(axis=2).T
-    np.testing.assert_array_equal(there, np.clip(here + np.array([-1, 1, 0])[batch.actions[:, 0]], 0, 5))
+    np.testing.assert_array_equal(
+        there, np.clip(here + np.array([-1, 1, 0])[batch.actions[:, 0]], 0, 5)
+    )
 
 
 @pytest.mark.parametrize("norm_obs", [False, True])
 def test_normalized_stacks_which_drift_are_kept_whole(norm_obs):
-    callback, env = ManyGoalsCallback(batch_size=5), VecNormalize(VecFrameStack(cart_poles(), 4), norm_obs=norm_obs)
+    callback, env = (
+        ManyGoalsCallback(batch_size=5),
+        VecNormalize(VecFrameStack(cart_poles(), 4), norm_obs=norm_obs),
+    )
     build(env, {}).learn(300, callback)
     assert callback.episodes.frames.n_stack == (1 if norm_obs else 4)
-    bytes_, callback = make_vec_env(lambda: gym.wrappers.TimeLimit(Corridor(), 20), 2), ManyGoalsCallback()
-    build(VecNormalize(bytes_, norm_obs=norm_obs), {}).learn(300, callback)  # which makes floats of them
+    bytes_, callback = (
+        make_vec_env(lambda: gym.wrappers.TimeLimit(Corridor(), 20), 2),
+        ManyGoalsCallback(),
+    )
+    build(VecNormalize(bytes_, norm_obs=norm_obs), {}).learn(
+        300, callback
+    )  # which makes floats of them
     assert callback.n_updates > 0
 
 
 def test_a_common_buffer_is_filled_once():
     model = build()
     episodes = EpisodeBuffer(model.observation_space, n_stack=4)
-    callbacks = [ManyGoalsCallback(episodes=episodes, batch_size=5), RewardPredictionCallback(episodes=episodes, batch_size=4)]
+    callbacks = [
+        ManyGoalsCallback(episodes=episodes, batch_size=5),
+        RewardPredictionCallback(episodes=episodes, batch_size=4),
+    ]
     model.learn(300, callbacks)
     assert callbacks[0].n_updates == callbacks[1].n_updates > 20
     assert n_transitions(episodes) <= 300
-    for callback, steps in ((callbacks[0], 500), (callbacks[1], 700)):  # another training, another who fills it
+    for callback, steps in (
+        (callbacks[0], 500),
+        (callbacks[1], 700),
+    ):  # another training, another who fills it
         model.learn(200, callback)
         assert steps - 120 < n_transitions(episodes) <= steps
 
 
 @pytest.mark.parametrize("optimizer", [th.optim.RMSprop, RMSpropTFLike])
 def test_one_update_a_step_in_several_trainings_and_after_exceptions(optimizer):
-    model, callback = build(policy_kwargs=HEADS | {"optimizer_class": optimizer}), ManyGoalsCallback(batch_size=5)
+    model, callback = (
+        build(policy_kwargs=HEADS | {"optimizer_class": optimizer}),
+        ManyGoalsCallback(batch_size=5),
+    )
     model.learn(200, callback)
     first = callback.n_updates
     with pytest.raises(KeyboardInterrupt):
@@ -245,20 +318,90 @@ def test_one_update_a_step_in_several_trainings_and_after_exceptions(optimizer):
 @pytest.mark.parametrize(
     ("model", "callback", "error", "message"),
     [
-        (None, lambda: ManyGoalsCallback(beta=-0.1), ValueError, r"the weight must be a number in \[0, inf\), got -0.1"),
-        (None, lambda: ManyGoalsCallback(n_steps=0), ValueError, "n_steps must be a whole number, at least 1, got 0"),
-        (None, lambda: ManyGoalsCallback(n_steps=7), ValueError, "batch_size must be a multiple of n_steps, 7, got 80"),
-        (None, lambda: ManyGoalsCallback(gamma=1.0), ValueError, r"gamma must be a number in \[0, 1\), got 1.0"),
-        (None, lambda: ManyGoalsCallback(target_update_interval=0), ValueError, "target_update_interval must be"),
-        (None, lambda: ManyGoalsCallback(goal_reward=-1), ValueError, "goal_reward must be greater than step_reward, got -1"),
-        (None, lambda: PixelControlCallback(gamma=1.1), ValueError, r"gamma must be a number in \[0, 1\], got 1.1"),
-        (None, lambda: PixelControlCallback(batch_size=9), ValueError, "batch_size must be a multiple of n_steps, 20, got 9"),
-        (None, lambda: RewardPredictionCallback(batch_size=0.5), ValueError, "batch_size must be a whole number"),
-        (lambda: A2C("MlpPolicy", ENV), ManyGoalsCallback, TypeError, "needs an A2C with an Auxiliary.*, got A2C with Actor"),
-        (lambda: PPO(*BARE), ManyGoalsCallback, TypeError, "got PPO with AuxiliaryActorCriticPolicy"),
-        (lambda: A2C(*BARE), RewardPredictionCallback, ValueError, "the policy has no head for it: pass policy_kwargs"),
-        (build, lambda: ManyGoalsCallback(episodes=OTHER), ValueError, "buffer for Box.*, as the model sees it, got one for"),
-        (build, lambda: EveryNTimesteps(5, ManyGoalsCallback()), ValueError, "is inside of EveryNTimesteps, and does not see"),
+        (
+            None,
+            lambda: ManyGoalsCallback(beta=-0.1),
+            ValueError,
+            r"the weight must be a number in \[0, inf\), got -0.1",
+        ),
+        (
+            None,
+            lambda: ManyGoalsCallback(n_steps=0),
+            ValueError,
+            "n_steps must be a whole number, at least 1, got 0",
+        ),
+        (
+            None,
+            lambda: ManyGoalsCallback(n_steps=7),
+            ValueError,
+            "batch_size must be a multiple of n_steps, 7, got 80",
+        ),
+        (
+            None,
+            lambda: ManyGoalsCallback(gamma=1.0),
+            ValueError,
+            r"gamma must be a number in \[0, 1\), got 1.0",
+        ),
+        (
+            None,
+            lambda: ManyGoalsCallback(target_update_interval=0),
+            ValueError,
+            "target_update_interval must be",
+        ),
+        (
+            None,
+            lambda: ManyGoalsCallback(goal_reward=-1),
+            ValueError,
+            "goal_reward must be greater than step_reward, got -1",
+        ),
+        (
+            None,
+            lambda: PixelControlCallback(gamma=1.1),
+            ValueError,
+            r"gamma must be a number in \[0, 1\], got 1.1",
+        ),
+        (
+            None,
+            lambda: PixelControlCallback(batch_size=9),
+            ValueError,
+            "batch_size must be a multiple of n_steps, 20, got 9",
+        ),
+        (
+            None,
+            lambda: RewardPredictionCallback(batch_size=0.5),
+            ValueError,
+            "batch_size must be a whole number",
+        ),
+        (
+            lambda: A2C("MlpPolicy", ENV),
+            ManyGoalsCallback,
+            TypeError,
+            "needs an A2C with an Auxiliary.*, got A2C with Actor",
+        ),
+        (
+            lambda: PPO(*BARE),
+            ManyGoalsCallback,
+            TypeError,
+            "got PPO with AuxiliaryActorCriticPolicy",
+        ),
+        (
+            lambda: A2C(*BARE),
+            RewardPredictionCallback,
+            ValueError,
+            "the policy has no head for it: pass policy_kwargs",
+        ),
+        (
+            build,
+            lambda: ManyGoalsCallback(episodes=OTHER),
+            ValueError,
+            "buffer for Box.*, as the model sees it, got one for",
+        ),
+        (
+            build,
+            lambda: EveryNTimesteps(5, ManyGoalsCallback()),
+            ValueError,
+            "is inside of EveryNTimesteps, and does not see",
+        ),
     ],
 )
 def test_bad_arguments_and_models_that_do_not_fit(model, callback, error, message):

@@ -14,7 +14,13 @@ class Player:
     """Plays worlds of nothing but noise into a buffer, and remembers all of it."""
 
     def __init__(self, rng, n_envs, space, n_stack=1, capacity=2000, lives=False):
-        self.rng, self.n_envs, self.space, self.n_stack, self.lives = rng, n_envs, space, n_stack, lives
+        self.rng, self.n_envs, self.space, self.n_stack, self.lives = (
+            rng,
+            n_envs,
+            space,
+            n_stack,
+            lives,
+        )
         self.frame = (space.shape[0] // n_stack, *space.shape[1:]) if n_stack > 1 else space.shape
         self.buffer = EpisodeBuffer(space, capacity, n_stack)
         self.buffer.monitored = True
@@ -48,10 +54,15 @@ class Player:
                 step = (self.current[env], actions[env], rewards[env], reached[env], ended)
                 self.pending[env][-1].append(step)
                 if dones[env]:
-                    infos[env] = {"terminal_observation": reached[env], "TimeLimit.truncated": truncated[env]}
+                    infos[env] = {
+                        "terminal_observation": reached[env],
+                        "TimeLimit.truncated": truncated[env],
+                    }
                     if not self.lives or truncated[env] or rng.random() < 0.5:
                         infos[env]["episode"] = {"r": float(rng.integers(5))}
-                        self.games.append((infos[env]["episode"]["r"], len(self.games), self.pending[env]))
+                        self.games.append(
+                            (infos[env]["episode"]["r"], len(self.games), self.pending[env])
+                        )
                         self.pending[env] = []
                     self.pending[env].append([])
                     observations[env] = self.first(env)
@@ -75,10 +86,14 @@ IMAGE, VECTOR = spaces.Box(0, 255, (4, 3, 3), np.uint8), spaces.Box(-1e9, 1e9, (
 
 def players():
     return st.builds(
-        lambda seed, n_envs, kind, capacity, lives: Player(np.random.default_rng(seed), n_envs, *kind, capacity, lives),
+        lambda seed, n_envs, kind, capacity, lives: Player(
+            np.random.default_rng(seed), n_envs, *kind, capacity, lives
+        ),
         st.integers(0, 2**31),
         st.integers(1, 3),
-        st.sampled_from([(IMAGE, 4), (IMAGE, 2), (IMAGE, 1), (VECTOR, 3), (spaces.Discrete(300), 1)]),
+        st.sampled_from(
+            [(IMAGE, 4), (IMAGE, 2), (IMAGE, 1), (VECTOR, 3), (spaces.Discrete(300), 1)]
+        ),
         st.integers(1, 6),
         st.booleans(),
     )
@@ -107,8 +122,15 @@ def test_what_is_drawn_is_what_happened(player, steps, n_steps):
         length = batch.lengths[row]
         assert not batch.actions[row, length:].any()
         assert not batch.rewards[row, length:].any()
-        actions, rewards = (tuple(values[row, :length].tolist()) for values in (batch.actions, batch.rewards))
-        assert (batch.observations[row].tobytes(), actions, rewards, bool(batch.terminated[row])) in possible
+        actions, rewards = (
+            tuple(values[row, :length].tolist()) for values in (batch.actions, batch.rewards)
+        )
+        assert (
+            batch.observations[row].tobytes(),
+            actions,
+            rewards,
+            bool(batch.terminated[row]),
+        ) in possible
 
 
 @given(players(), st.integers(20, 60))
@@ -120,7 +142,12 @@ def test_rewards_are_drawn_with_what_was_seen_before(player, steps):
     for *_, segments in player.best:
         for segment in segments:
             for t, step in enumerate(segment):
-                seen.add((b"".join(segment[max(t - back, 0)][0].tobytes() for back in (2, 1, 0)), float(step[2])))
+                seen.add(
+                    (
+                        b"".join(segment[max(t - back, 0)][0].tobytes() for back in (2, 1, 0)),
+                        float(step[2]),
+                    )
+                )
     drawn, rewards = player.buffer.sample_rewards(21, player.rng)
     for observations, reward in zip(drawn, rewards.tolist(), strict=True):
         assert (observations.tobytes(), reward) in seen
@@ -134,11 +161,15 @@ def test_only_frames_of_kept_and_unfinished_episodes_are_kept(player, steps):
     player.step(steps)
     ongoing = [segment for pending in player.pending for segment in pending]
     kept = [segment for *_, segments in player.best for segment in segments]
-    pieces = [piece for one in player.buffer._ongoing for piece in (one, *one.segments)] + player.buffer._segments
+    pieces = [
+        piece for one in player.buffer._ongoing for piece in (one, *one.segments)
+    ] + player.buffer._segments
     frames = {id(frame) for piece in pieces for frame in piece.frames}
     # one frame for each observation, and zeros
     assert len(frames) <= 1 + sum(1 + len(segment) for segment in kept + ongoing)
-    shown = {step[key].tobytes() for segment in kept + ongoing for step in segment for key in (0, 3)}
+    shown = {
+        step[key].tobytes() for segment in kept + ongoing for step in segment for key in (0, 3)
+    }
     assert len(frames) >= len(shown)
 
 
@@ -178,7 +209,11 @@ def test_going_on_from_a_checkpoint(player, steps):
 def test_an_environment_that_was_reset_begins_a_new_episode():
     buffer = EpisodeBuffer(spaces.Box(0, 255, (2,), np.uint8))
     first, second = np.array([[1, 1]], np.uint8), np.array([[2, 2]], np.uint8)
-    for shown, keep in ((first, True), (second, True), (second, False)):  # the second time it is where it was
+    for shown, keep in (
+        (first, True),
+        (second, True),
+        (second, False),
+    ):  # the second time it is where it was
         buffer.start(first)
         buffer.add([0], [1.0], [False], second, [{}])
         buffer.start(shown, keep_ongoing=keep)
@@ -190,18 +225,26 @@ def test_what_a_monitor_does_not_see_end_has_the_sum_of_its_rewards_or_is_said()
     buffer, shown = EpisodeBuffer(spaces.Box(0, 255, (2,), np.uint8)), np.array([[1, 1]], np.uint8)
     buffer.start(shown)
     last = {"terminal_observation": shown[0]}
-    for info in (last, last | {"TimeLimit.truncated": True}, last | {"episode": {"r": 7.0}}):  # a life, and a limit around it
+    for info in (
+        last,
+        last | {"TimeLimit.truncated": True},
+        last | {"episode": {"r": 7.0}},
+    ):  # a life, and a limit around it
         buffer.monitored = True
         buffer.add([0], [2.0], [True], shown, [info])
     assert buffer.returns.tolist() == [4.0, 7.0]
     for _ in range(99):
         buffer.add([0], [2.0], [True], shown, [last])
-    with pytest.warns(UserWarning, match="environment 0 ended 100 times without a return of its Monitor"):
+    with pytest.warns(
+        UserWarning, match="environment 0 ended 100 times without a return of its Monitor"
+    ):
         buffer.add([0], [2.0], [True], shown, [last])
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="capacity must be a whole number of episodes, at least 1, got 0"):
+    with pytest.raises(
+        ValueError, match="capacity must be a whole number of episodes, at least 1, got 0"
+    ):
         EpisodeBuffer(IMAGE, capacity=0)
     buffer = EpisodeBuffer(spaces.Box(0, 255, (4,), np.uint8), n_stack=4)
     begin, after = np.array([[0, 0, 0, 1]], np.uint8), np.array([[0, 0, 1, 2]], np.uint8)
@@ -215,16 +258,34 @@ def test_bad_input_is_refused():
 
     buffer.start(begin)
     refused(r"observations must be of 1 environments, as at start\(\), got 2", after.repeat(2, 0))
-    refused(r"observations must have shape \(n, \*\(4,\)\) and dtype uint8.*int64", after.astype(np.int64))
+    refused(
+        r"observations must have shape \(n, \*\(4,\)\) and dtype uint8.*int64",
+        after.astype(np.int64),
+    )
     for last in (None, begin, begin[0] / 2.0):
-        refused("environment 0 gave a terminal_observation of shape", begin, done=True, terminal_observation=last)
+        refused(
+            "environment 0 gave a terminal_observation of shape",
+            begin,
+            done=True,
+            terminal_observation=last,
+        )
     other = np.array([[0, 1, 1, 2]], np.uint8)
-    refused("n_stack=4 along the first axis, but an observation of environment 0 does not begin", other)
+    refused(
+        "n_stack=4 along the first axis, but an observation of environment 0 does not begin", other
+    )
     buffer.start(begin, keep_ongoing=True)
     buffer.add([0], [0], [0], other, [{}])  # the world was used since: another episode
     refused("does not begin with the newest frames", begin)
     buffer.start(begin)
-    refused("the return of an episode of environment 0 is nan", begin, np.nan, True, terminal_observation=after[0])
+    refused(
+        "the return of an episode of environment 0 is nan",
+        begin,
+        np.nan,
+        True,
+        terminal_observation=after[0],
+    )
     state = EpisodeBuffer(IMAGE, capacity=3).get_checkpoint_state()
-    with pytest.raises(ValueError, match="the state is of an episode buffer with capacity=3, not 4"):
+    with pytest.raises(
+        ValueError, match="the state is of an episode buffer with capacity=3, not 4"
+    ):
         EpisodeBuffer(IMAGE, capacity=4).set_checkpoint_state(state)

@@ -23,10 +23,18 @@ def policy(space, tasks=("many_goals",), actions=DISCRETE, **kwargs):
 
 def test_the_papers_network():
     net = policy(ATARI, ALL)
-    shapes = [tuple(one.weight.shape) for one in net.features_extractor.modules() if hasattr(one, "weight")]
+    shapes = [
+        tuple(one.weight.shape)
+        for one in net.features_extractor.modules()
+        if hasattr(one, "weight")
+    ]
     assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136)]
     observations = th.randint(256, (2, 4, *ATARI.shape), dtype=th.uint8)
-    assert net.goal_values(observations).shape == net.goal_values(observations, target=True).shape == (2, 3, 6)
+    assert (
+        net.goal_values(observations).shape
+        == net.goal_values(observations, target=True).shape
+        == (2, 3, 6)
+    )
     assert net.cell_values(observations).shape == (2, 4, 6, 20, 20)
     assert net.reward_logits(observations[:, :3]).shape == (2, 3)
     heads = net.heads
@@ -36,13 +44,16 @@ def test_the_papers_network():
 
 
 @pytest.mark.parametrize(
-    ("space", "extractor", "width"), [(ATARI, NatureCNN, 512), (SMALL, PaddedCNN, 512), (VECTOR, FlattenExtractor, 128)]
+    ("space", "extractor", "width"),
+    [(ATARI, NatureCNN, 512), (SMALL, PaddedCNN, 512), (VECTOR, FlattenExtractor, 128)],
 )
 def test_what_is_shared(space, extractor, width):
     net = policy(space)
     assert (type(net.features_extractor), net.shared_dim) == (extractor, width)
     observations = th.as_tensor(np.stack([space.sample() for _ in range(3)]))
-    features = net.features_extractor(observations.float() / (255.0 if space is not VECTOR else 1.0))
+    features = net.features_extractor(
+        observations.float() / (255.0 if space is not VECTOR else 1.0)
+    )
     expected = th.cat(net.mlp_extractor(features), dim=1) if space is VECTOR else features
     th.testing.assert_close(net.shared_features(observations), expected)
 
@@ -75,7 +86,9 @@ def test_the_target_network_stays_until_it_is_told():
     net.update_goal_target()
     after = net.goal_values(observations, target=True)
     assert not th.allclose(after, before)
-    shifted = th.cat([observations[:, 1:], observations[:, -1:]], dim=1)  # the learning network's of the same observations
+    shifted = th.cat(
+        [observations[:, 1:], observations[:, -1:]], dim=1
+    )  # the learning network's of the same observations
     th.testing.assert_close(net.goal_values(shifted), after)
     assert not any(parameter.requires_grad for parameter in net.goal_target.parameters())
 
@@ -100,7 +113,10 @@ def test_heads_begin_by_the_seed_and_the_learners_numbers_are_as_if_there_were_n
     (heads, after), (_, without) = seeded(0, ALL[::2]), seeded(0, ())
     assert th.equal(after, without)
     for name, layer in (("many_goals", "state_embedding"), ("reward_prediction", "0")):
-        ours, same, other = (one[name].get_submodule(layer) for one in (heads, seeded(0, ALL[::2])[0], seeded(1, ALL[::2])[0]))
+        ours, same, other = (
+            one[name].get_submodule(layer)
+            for one in (heads, seeded(0, ALL[::2])[0], seeded(1, ALL[::2])[0])
+        )
         assert th.equal(ours.weight, same.weight)
         assert not th.equal(ours.weight, other.weight)
         # nor is it made of the numbers that the learner draws next, for its first actions
@@ -110,11 +126,15 @@ def test_heads_begin_by_the_seed_and_the_learners_numbers_are_as_if_there_were_n
 
 def test_saved_and_loaded(tmp_path):
     kwargs = {"tasks": ALL, "crop": 20, "cell": 4, "embedding_dim": 8}
-    model = A2C(AuxiliaryActorCriticPolicy, stories(limit=12), policy_kwargs=kwargs, seed=1, device="cpu")
+    model = A2C(
+        AuxiliaryActorCriticPolicy, stories(limit=12), policy_kwargs=kwargs, seed=1, device="cpu"
+    )
     model.learn(200, ManyGoalsCallback(target_update_interval=7, batch_size=10))
     model.save(tmp_path / "model")
     loaded = A2C.load(tmp_path / "model", device="cpu")
-    for ours, theirs in zip(model.policy.state_dict().values(), loaded.policy.state_dict().values(), strict=True):
+    for ours, theirs in zip(
+        model.policy.state_dict().values(), loaded.policy.state_dict().values(), strict=True
+    ):
         assert th.equal(ours, theirs)
     left, right = (one.policy.optimizer.state_dict()["state"] for one in (model, loaded))
     assert all(th.equal(left[i]["square_avg"], right[i]["square_avg"]) for i in left)
@@ -125,18 +145,33 @@ def test_saved_and_loaded(tmp_path):
     model.policy.save(tmp_path / "policy")
     alone = AuxiliaryActorCriticPolicy.load(tmp_path / "policy")
     observation = model.env.reset()
-    assert (alone.predict(observation, deterministic=True)[0] == model.predict(observation, deterministic=True)[0]).all()
+    assert (
+        alone.predict(observation, deterministic=True)[0]
+        == model.predict(observation, deterministic=True)[0]
+    ).all()
     assert alone.crop == 20
 
 
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
-        ({"tasks": ("many_goals", "goals")}, ValueError, "tasks must be some of 'many_goals', .*, each once, got"),
+        (
+            {"tasks": ("many_goals", "goals")},
+            ValueError,
+            "tasks must be some of 'many_goals', .*, each once, got",
+        ),
         ({"tasks": ("many_goals", "many_goals")}, ValueError, "each once"),
         ({"tasks": "many_goals"}, ValueError, "tasks must be some of"),
-        ({"tasks": ("pixel_control",)}, ValueError, "crop must be between 1 and the smaller side of .*, 10x10, got 80"),
-        ({"tasks": ("pixel_control",), "crop": 10, "cell": 4}, ValueError, "cell must be a divisor of crop, 10, got 4"),
+        (
+            {"tasks": ("pixel_control",)},
+            ValueError,
+            "crop must be between 1 and the smaller side of .*, 10x10, got 80",
+        ),
+        (
+            {"tasks": ("pixel_control",), "crop": 10, "cell": 4},
+            ValueError,
+            "cell must be a divisor of crop, 10, got 4",
+        ),
         ({"tasks": ("pixel_control",), "space": VECTOR}, TypeError, "pixel control needs images"),
         ({"embedding_dim": 0}, ValueError, "embedding_dim must be a whole number, at least 1"),
         ({"share_features_extractor": False}, ValueError, "share_features_extractor must be True"),

@@ -45,7 +45,11 @@ class Tangle(gym.Env):
         self.tail -= self.np_random.normal(size=3) + self.action_space.sample()
         self.bags[1][1][0].append(int(action))
         self.history.append(int(action))
-        info = {"bag": list(self.bag), "history": list(self.history), "same": self.bag is self.bags["mine"]}
+        info = {
+            "bag": list(self.bag),
+            "history": list(self.history),
+            "same": self.bag is self.bags["mine"],
+        }
         return self.body.copy(), self.rewards[0](action), len(self.bag) >= 7, False, info
 
 
@@ -56,7 +60,9 @@ class Recent(GoalSelector):
         self.chosen = [0]
 
     def select(self, goal_buffer, current_ids, rng):
-        ids = (rng.integers(len(goal_buffer), size=len(current_ids)) + self.chosen[-1]) % len(goal_buffer)
+        ids = (rng.integers(len(goal_buffer), size=len(current_ids)) + self.chosen[-1]) % len(
+            goal_buffer
+        )
         self.chosen.append(int(ids[-1]))
         return ids
 
@@ -110,7 +116,14 @@ ENVIRONMENTS = {
     "CartPole": cartpole,
     **{
         name: functools.partial(gym.make, name, max_episode_steps=30)
-        for name in ("MountainCar-v0", "Pendulum-v1", "Acrobot-v1", "FrozenLake-v1", "Taxi-v4", "Blackjack-v1")
+        for name in (
+            "MountainCar-v0",
+            "Pendulum-v1",
+            "Acrobot-v1",
+            "FrozenLake-v1",
+            "Taxi-v4",
+            "Blackjack-v1",
+        )
     },
     "TwoRooms": small,
     "Corridor": corridor,
@@ -118,34 +131,59 @@ ENVIRONMENTS = {
     "StatefulEnv": stateful,
     "goals": goals,
     "FrameStack": lambda: wrappers.FrameStackObservation(small(), 3),
-    "statistics": lambda: wrappers.RecordEpisodeStatistics(wrappers.ReshapeObservation(cartpole(), (2, 2)), buffer_length=5),
-    "TimeAware, Delay": lambda: wrappers.TimeAwareObservation(wrappers.DelayObservation(cartpole(), 2)),
+    "statistics": lambda: wrappers.RecordEpisodeStatistics(
+        wrappers.ReshapeObservation(cartpole(), (2, 2)), buffer_length=5
+    ),
+    "TimeAware, Delay": lambda: wrappers.TimeAwareObservation(
+        wrappers.DelayObservation(cartpole(), 2)
+    ),
     "Normalize": lambda: wrappers.NormalizeReward(wrappers.NormalizeObservation(cartpole())),
     "StickyAction": lambda: wrappers.StickyAction(cartpole(), 0.4, (1, 3)),
     "Monitor": monitored,
     "drawn": lambda: gym.make("CartPole-v1", render_mode="rgb_array"),
     **{
         f"MiniGrid {name}": functools.partial(gym.make, f"MiniGrid-{name}-v0", max_steps=40)
-        for name in ("DoorKey-5x5", "Dynamic-Obstacles-5x5", "KeyCorridorS3R2", "MultiRoom-N2-S4", "ObstructedMaze-1Dlhb")
+        for name in (
+            "DoorKey-5x5",
+            "Dynamic-Obstacles-5x5",
+            "KeyCorridorS3R2",
+            "MultiRoom-N2-S4",
+            "ObstructedMaze-1Dlhb",
+        )
     },
     **{f"MinAtar {game}": functools.partial(MinAtarVectorEnv, game, 3) for game in GAMES},
     "Dummy": lambda: dummy(monitored, 3),
     "Dummy goals": lambda: dummy(goals, 2),
     "VecMonitor": lambda: vec_env.VecMonitor(dummy(small, 3)),
-    "VecFrameStack": lambda: vec_env.VecFrameStack(vec_env.VecTransposeImage(dummy(lambda: corridor(image=True), 3)), 2),
-    "VecFrameStack dict": lambda: vec_env.VecFrameStack(dummy(lambda: DictObs(corridor(image=True)), 2), 3),
+    "VecFrameStack": lambda: vec_env.VecFrameStack(
+        vec_env.VecTransposeImage(dummy(lambda: corridor(image=True), 3)), 2
+    ),
+    "VecFrameStack dict": lambda: vec_env.VecFrameStack(
+        dummy(lambda: DictObs(corridor(image=True)), 2), 3
+    ),
     "VecNormalize": lambda: vec_env.VecCheckNan(vec_env.VecNormalize(dummy(cartpole, 3))),
     "VecGoal": lambda: VecGoalBufferWrapper(dummy(small, 3), max_episode_steps=6),
     # which forwards the methods of what it wraps, and has none of its own
-    "VecMonitor of VecGoal": lambda: vec_env.VecMonitor(VecGoalBufferWrapper(dummy(small, 2), max_episode_steps=6)),
-    "VecGoal worlds go on": lambda: VecGoalBufferWrapper(vec_env.VecFrameStack(dummy(small, 2), 2), max_episode_steps=6),
+    "VecMonitor of VecGoal": lambda: vec_env.VecMonitor(
+        VecGoalBufferWrapper(dummy(small, 2), max_episode_steps=6)
+    ),
+    "VecGoal worlds go on": lambda: VecGoalBufferWrapper(
+        vec_env.VecFrameStack(dummy(small, 2), 2), max_episode_steps=6
+    ),
     "Subproc": lambda: forked(stateful),
     "Subproc goals": lambda: VecGoalBufferWrapper(forked(stateful), max_episode_steps=6),
-    **{f"Sync {mode.name}": functools.partial(vector, cartpole, autoreset_mode=mode) for mode in MODES},
-    "vector wrappers": lambda: wrappers.vector.RecordEpisodeStatistics(wrappers.vector.NormalizeObservation(vector(cartpole))),
+    **{
+        f"Sync {mode.name}": functools.partial(vector, cartpole, autoreset_mode=mode)
+        for mode in MODES
+    },
+    "vector wrappers": lambda: wrappers.vector.RecordEpisodeStatistics(
+        wrappers.vector.NormalizeObservation(vector(cartpole))
+    ),
     "CartPole native": lambda: gym.make_vec("CartPole-v1", 3, "vector_entry_point"),
     **{
-        f"GymnasiumVecEnv {mode.name} of {name}": functools.partial(lambda make, mode: GymnasiumVecEnv(make(mode)), make, mode)
+        f"GymnasiumVecEnv {mode.name} of {name}": functools.partial(
+            lambda make, mode: GymnasiumVecEnv(make(mode)), make, mode
+        )
         for mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
         for name, make in {
             "Sync": lambda mode: vector(corridor, autoreset_mode=mode),
@@ -153,7 +191,8 @@ ENVIRONMENTS = {
         }.items()
     },
     "VecGoal native": lambda: VecGoalBufferWrapper(
-        GymnasiumVecEnv(gym.make_vec(SMALL, 3, max_episode_steps=9, autoreset_mode="Disabled")), max_episode_steps=6
+        GymnasiumVecEnv(gym.make_vec(SMALL, 3, max_episode_steps=9, autoreset_mode="Disabled")),
+        max_episode_steps=6,
     ),
 }
 
@@ -176,7 +215,10 @@ class Driver:
         if isinstance(self.env, vec_env.VecEnv):
             actions = np.array([self.env.action_space.sample() for _ in range(self.env.num_envs)])
             result = self.env.step(actions)
-            starts = [copy.deepcopy(current_reset_infos(self.env)[row]) for row in np.flatnonzero(result[2])]
+            starts = [
+                copy.deepcopy(current_reset_infos(self.env)[row])
+                for row in np.flatnonzero(result[2])
+            ]
             return actions, result, starts
         actions = self.env.action_space.sample()
         result = self.env.step(actions)

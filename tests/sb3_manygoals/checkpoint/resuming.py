@@ -12,7 +12,11 @@ from sb3_manygoals import ExactCheckpointCallback
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
 from tests.sb3_manygoals.checkpoint.trees import TIMES, assert_same
 
-NOT_COMPARED = {"time/fps", "time/time_elapsed", "time/iterations"}  # SB3 counts iterations anew in each call of learn
+NOT_COMPARED = {
+    "time/fps",
+    "time/time_elapsed",
+    "time/iterations",
+}  # SB3 counts iterations anew in each call of learn
 
 
 class Stop(BaseCallback):
@@ -48,10 +52,18 @@ def assert_the_end_is_the_same(make, root, stops=(75, 185), steps=240, every_ste
         resumed = callback.resume(model)
         callbacks = [*extras.values(), callback, *([Stop(stop)] if stop else [])]
         with contextlib.suppress(KeyboardInterrupt):
-            model.learn(steps - model.num_timesteps, callbacks, log_interval=1, reset_num_timesteps=not resumed)
+            model.learn(
+                steps - model.num_timesteps,
+                callbacks,
+                log_interval=1,
+                reset_num_timesteps=not resumed,
+            )
         model.logger.close()
         with log.open() as file:
-            rows = [{key: row[key] for key in row if row[key] and key not in NOT_COMPARED} for row in csv.DictReader(file)]
+            rows = [
+                {key: row[key] for key in row if row[key] and key not in NOT_COMPARED}
+                for row in csv.DictReader(file)
+            ]
         return resumed, rows, extras, checkpoints(folder)[0]
 
     resumed, rows, extras, last = learn("whole")

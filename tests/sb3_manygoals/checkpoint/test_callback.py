@@ -57,7 +57,10 @@ def steps(root):
 
 
 def test_the_same_callback_in_a_second_call_of_learn(tmp_path):
-    model, callback = build("one environment"), ExactCheckpointCallback(tmp_path, every_steps=20, keep=None)
+    model, callback = (
+        build("one environment"),
+        ExactCheckpointCallback(tmp_path, every_steps=20, keep=None),
+    )
     model.learn(50, callback)
     model.learn(45, callback)
     assert steps(tmp_path) == [20, 40, 50, 20, 40, 45]
@@ -67,12 +70,18 @@ def test_the_same_callback_in_a_second_call_of_learn(tmp_path):
 
 def test_where_a_callback_ends_training_within_a_rollout_none_is_written(tmp_path):
     def learn(folder, *others):
-        model, callback = build("one environment", updates_per_step=0.25), ExactCheckpointCallback(folder, every_steps=20)
+        model, callback = (
+            build("one environment", updates_per_step=0.25),
+            ExactCheckpointCallback(folder, every_steps=20),
+        )
         resumed = callback.resume(model)
         model.learn(100 - model.num_timesteps, [callback, *others], reset_num_timesteps=not resumed)
 
     learn(tmp_path / "whole")
-    with pytest.warns(UserWarning, match="no checkpoint at step 50: a callback has ended training within a rollout"):
+    with pytest.warns(
+        UserWarning,
+        match="no checkpoint at step 50: a callback has ended training within a rollout",
+    ):
         learn(tmp_path / "stopped", Do(50, go_on=False))
     assert steps(tmp_path / "stopped") == [20, 40]
     learn(tmp_path / "stopped")
@@ -99,18 +108,25 @@ def test_signals_after_a_training_that_was_left_by_an_exception(other, tmp_path,
 
 
 def test_signals_that_do_not_end_it(tmp_path, told):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of programs that a shell has put in the background
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # as of programs that a shell has put in the background
     noted = []
     signal.signal(signal.SIGTERM, lambda number, frame: noted.append(number))
     interrupt = Do(3, lambda: signal.raise_signal(signal.SIGINT))
-    build("one environment").learn(12, [ExactCheckpointCallback(tmp_path), interrupt, Do(5, told), Do(8, told)])
+    build("one environment").learn(
+        12, [ExactCheckpointCallback(tmp_path), interrupt, Do(5, told), Do(8, told)]
+    )
     assert (steps(tmp_path), noted) == ([5, 8, 12], [signal.SIGTERM] * 2)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_mistakes_are_noticed(tmp_path):
     model, callback = build("one environment"), ExactCheckpointCallback(tmp_path)
-    with pytest.raises(ValueError, match="is inside of EveryNTimesteps, which does not tell it where rollouts start"):
+    with pytest.raises(
+        ValueError,
+        match="is inside of EveryNTimesteps, which does not tell it where rollouts start",
+    ):
         model.learn(20, EveryNTimesteps(10, callback))
     callback = ExactCheckpointCallback(tmp_path)
     with pytest.raises(RuntimeError, match=r"save\(\) must be called after learn\(\) has begun"):
@@ -159,7 +175,10 @@ def test_another_number_of_threads_is_a_warning(tmp_path):
     before = th.get_num_threads()
     th.set_num_threads(before + 1)
     try:
-        with pytest.warns(UserWarning, match=f"written with {before} threads of torch, this process has {before + 1}"):
+        with pytest.warns(
+            UserWarning,
+            match=f"written with {before} threads of torch, this process has {before + 1}",
+        ):
             assert ExactCheckpointCallback(tmp_path).resume(build("one environment"))
     finally:
         th.set_num_threads(before)
@@ -169,7 +188,10 @@ def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(tmp_path):
     build("one environment").learn(50, ExactCheckpointCallback(tmp_path, every_steps=20, keep=2))
     assert steps(tmp_path) == [40, 50]
     checkpoints(tmp_path)[0].write_text("damaged")
-    model, callback = build("one environment"), ExactCheckpointCallback(tmp_path, every_steps=20, keep=2)
+    model, callback = (
+        build("one environment"),
+        ExactCheckpointCallback(tmp_path, every_steps=20, keep=2),
+    )
     with pytest.warns(UserWarning, match="skipped a damaged checkpoint"):
         assert callback.resume(model, fallback=True)
     model.learn(60 - model.num_timesteps, callback, reset_num_timesteps=False)
@@ -199,11 +221,14 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize(
-    ("number", "make", "end"), [(signal.SIGINT, forked, ("interrupted\n", 0)), (signal.SIGTERM, alone, ("", -signal.SIGTERM))]
+    ("number", "make", "end"),
+    [(signal.SIGINT, forked, ("interrupted\n", 0)), (signal.SIGTERM, alone, ("", -signal.SIGTERM))],
 )
 def test_told_to_end_it_saves_first(number, make, end, tmp_path):
     script = textwrap.dedent(SCRIPT.format(path=sys.path, root=str(tmp_path), make=make.__name__))
-    with Popen([sys.executable, "-c", script], stdout=PIPE, text=True, start_new_session=True) as process:
+    with Popen(
+        [sys.executable, "-c", script], stdout=PIPE, text=True, start_new_session=True
+    ) as process:
         assert process.stdout.readline() == "ready\n"
         os.killpg(process.pid, number)  # as a terminal tells the workers too
         try:

@@ -9,7 +9,13 @@ import warnings
 import numpy as np
 import pytest
 
-from sb3_manygoals.checkpoint import checkpoints, folder, read_checkpoint, read_newest, write_checkpoint
+from sb3_manygoals.checkpoint import (
+    checkpoints,
+    folder,
+    read_checkpoint,
+    read_newest,
+    write_checkpoint,
+)
 from tests.sb3_manygoals.checkpoint.trees import assert_same
 
 pytestmark = pytest.mark.usefixtures("no_sync")
@@ -48,7 +54,11 @@ def root(tmp_path):
 
 
 def state_of(root):
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
 
 
 def failing_at(number, fail, calls=CALLS):
@@ -83,7 +93,9 @@ def check(root, seeds):
 
 @pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()])
 @pytest.mark.parametrize("calls", [[call] for call in CALLS], ids=lambda calls: calls[0][1])
-def test_failed_and_interrupted_writes_leave_whole_checkpoints(root, tmp_path, monkeypatch, error, calls):
+def test_failed_and_interrupted_writes_leave_whole_checkpoints(
+    root, tmp_path, monkeypatch, error, calls
+):
     def fail():
         raise error
 
@@ -113,7 +125,9 @@ def test_failed_and_interrupted_writes_leave_whole_checkpoints(root, tmp_path, m
 def killed_at(root, number):
     """Write in another process, which is killed in the middle of the write, or before the other call, of this number."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child does not wait for any
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of forking beside threads: the child does not wait for any
         child = os.fork()
     if child == 0:
         try:
@@ -128,7 +142,9 @@ def killed_at(root, number):
     return status != 0
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a second process that begins in the middle of the test")
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="needs a second process that begins in the middle of the test"
+)
 def test_killed_writers_leave_the_old_or_the_new_checkpoint(root, tmp_path):
     seeds, leftovers, killed = [], 0, True
     while killed:

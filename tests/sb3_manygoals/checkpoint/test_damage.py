@@ -27,7 +27,9 @@ def refusal(path):
 
 def signed(path):
     """Give the file the name that fits it as it is now: what someone would do who means harm."""
-    return path.rename(path.with_name(f"{path.name[:-67]}{hashlib.sha256(path.read_bytes()).hexdigest()}.pt"))
+    return path.rename(
+        path.with_name(f"{path.name[:-67]}{hashlib.sha256(path.read_bytes()).hexdigest()}.pt")
+    )
 
 
 def test_truncated_files_and_wrong_bits_are_refused(saved):
@@ -55,11 +57,19 @@ def test_missing_and_foreign_files_and_other_formats_are_refused(saved):
     assert "cannot be read" in refusal(saved)
     saved.rmdir()
     for name in ("state.pt", "000001-step3.pt", f"{saved.name}.zip"):
-        assert "of another format: this version reads files <number>-step<steps>-<sha256>.pt" in refusal(saved.parent / name)
-    for content in ({"tree": {"tree": 1}, "objects": []}, {"tree": {"format": "5", "tree": 1}, "objects": []}):
+        assert (
+            "of another format: this version reads files <number>-step<steps>-<sha256>.pt"
+            in refusal(saved.parent / name)
+        )
+    for content in (
+        {"tree": {"tree": 1}, "objects": []},
+        {"tree": {"format": "5", "tree": 1}, "objects": []},
+    ):
         th.save(content, saved)
         saved = signed(saved)
-        assert "of another format: this version reads 'sb3-manygoals checkpoint 5'" in refusal(saved)
+        assert "of another format: this version reads 'sb3-manygoals checkpoint 5'" in refusal(
+            saved
+        )
 
 
 def test_nothing_in_a_file_is_executed_whatever_its_hash(saved, tmp_path):

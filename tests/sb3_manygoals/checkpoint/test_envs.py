@@ -56,7 +56,16 @@ def test_goes_on_as_the_first(build, name, steps):
     assert_same(state, kept)  # stepping changed nothing in it
 
 
-SOME = ("Tangle", "goals", "MiniGrid DoorKey-5x5", "Dummy", "VecGoal", "VecFrameStack", "Sync NEXT_STEP", "VecGoal native")
+SOME = (
+    "Tangle",
+    "goals",
+    "MiniGrid DoorKey-5x5",
+    "Dummy",
+    "VecGoal",
+    "VecFrameStack",
+    "Sync NEXT_STEP",
+    "VecGoal native",
+)
 
 
 @pytest.mark.parametrize("name", [*SOME, "Subproc"])
@@ -69,10 +78,15 @@ def test_to_be_asked_disturbs_nothing(build, name):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@given(steps=st.integers(0, 40), seed=st.integers(0, 2**31), reset=st.booleans(), n=st.integers(1, 4))
+@given(
+    steps=st.integers(0, 40), seed=st.integers(0, 2**31), reset=st.booleans(), n=st.integers(1, 4)
+)
 @settings(max_examples=15)
 def test_vectors_of_two_rooms(mode, steps, seed, reset, n):
-    first, again = (Driver(TwoRoomsSwitchVectorEnv(n, "small", max_episode_steps=5, autoreset_mode=mode)) for _ in range(2))
+    first, again = (
+        Driver(TwoRoomsSwitchVectorEnv(n, "small", max_episode_steps=5, autoreset_mode=mode))
+        for _ in range(2)
+    )
     first.reset(seed)
     # not all seeded: the other generators come into being when they are needed
     first.env.reset(seed=[seed] + [None] * (n - 1), options={"state": 3})
@@ -96,7 +110,9 @@ def test_what_the_first_did_not_have_goes_and_rows_go_to_the_file_of_the_new_mon
         for _ in range(7):
             env.step(2)
         if env is first:
-            with pytest.warns(UserWarning, match="Corridor.later is not in the checkpoint and is removed"):
+            with pytest.warns(
+                UserWarning, match="Corridor.later is not in the checkpoint and is removed"
+            ):
                 set_env_state(again, get_env_state(first))
         env.close()
     assert not hasattr(again.unwrapped, "later")
@@ -114,7 +130,9 @@ def test_what_cannot_be_saved_of_infos_is_left_out_with_a_warning(vector):
     first.reset()
     for _ in range(60):
         first.step(np.array([1]))
-    with pytest.warns(UserWarning, match=r"left out of checkpoints: info\['odd'\] is a builtins.object"):
+    with pytest.warns(
+        UserWarning, match=r"left out of checkpoints: info\['odd'\] is a builtins.object"
+    ):
         state = get_env_state(first)
     set_env_state(again, state)
     assert "cell" in again.reset_infos[0]

@@ -11,7 +11,16 @@ from gym_twoRooms import TwoRoomsSwitchEnv, TwoRoomsSwitchVectorEnv
 from sb3_manygoals import GoalBufferWrapper, GymnasiumVecEnv, VecGoalBufferWrapper
 from sb3_manygoals.checkpoint.envs import StatefulEnv, get_env_state, set_env_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from tests.sb3_manygoals.checkpoint.kinds import DictObs, Recent, cartpole, corridor, forked, goals, small, stateful
+from tests.sb3_manygoals.checkpoint.kinds import (
+    DictObs,
+    Recent,
+    cartpole,
+    corridor,
+    forked,
+    goals,
+    small,
+    stateful,
+)
 from tests.sb3_manygoals.goals.test_wrappers import wrapped
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -25,25 +34,61 @@ def renamed():
 @pytest.mark.parametrize(
     ("left", "right", "message"),
     [
-        (corridor, Corridor, r"state is of gymnasium.wrappers.common.TimeLimit \(.*Corridor\), and this is tests.*Corridor$"),
-        (lambda: Monitor(corridor()), lambda: TimeLimit(Monitor(Corridor()), 7), "built otherwise: .*Monitor"),
-        (lambda: DummyVecEnv([corridor] * 3), lambda: DummyVecEnv([corridor] * 2), r"DummyVecEnv of 3 .*DummyVecEnv of 2 "),
-        (lambda: DummyVecEnv([corridor]), lambda: DummyVecEnv([cartpole]), "Corridor.*, and this is .*CartPole"),
+        (
+            corridor,
+            Corridor,
+            r"state is of gymnasium.wrappers.common.TimeLimit \(.*Corridor\), and this is tests.*Corridor$",
+        ),
+        (
+            lambda: Monitor(corridor()),
+            lambda: TimeLimit(Monitor(Corridor()), 7),
+            "built otherwise: .*Monitor",
+        ),
+        (
+            lambda: DummyVecEnv([corridor] * 3),
+            lambda: DummyVecEnv([corridor] * 2),
+            r"DummyVecEnv of 3 .*DummyVecEnv of 2 ",
+        ),
+        (
+            lambda: DummyVecEnv([corridor]),
+            lambda: DummyVecEnv([cartpole]),
+            "Corridor.*, and this is .*CartPole",
+        ),
         (
             lambda: TwoRoomsSwitchEnv("small"),
             lambda: TwoRoomsSwitchEnv("small", 0.1),
             "does not fit TwoRoomsSwitchEnv: The state is of another world: its slip_probability is 0.5, here it is 0.1",
         ),
-        (lambda: TwoRoomsSwitchEnv("small"), TwoRoomsSwitchEnv, r"its layout is \n[^ ]+\n, here it is \n[^ ]+\n\."),
+        (
+            lambda: TwoRoomsSwitchEnv("small"),
+            TwoRoomsSwitchEnv,
+            r"its layout is \n[^ ]+\n, here it is \n[^ ]+\n\.",
+        ),
         (
             lambda: TwoRoomsSwitchVectorEnv(2, "small", max_episode_steps=4),
             lambda: TwoRoomsSwitchVectorEnv(2, "small"),
             "its max_episode_steps is 4, here it is None",
         ),
-        (goals, lambda: GoalBufferWrapper(small(), selector=Recent()), "max_episode_steps=6, not 50"),
-        (goals, lambda: GoalBufferWrapper(small(), max_episode_steps=6), "selector='Recent', not 'UniformSelector'"),
-        (lambda: wrapped(True, small), lambda: wrapped(True, small, reset_worlds=False), "reset_worlds='auto', not False"),
-        (lambda: DictObs(corridor()), renamed, r"Dict.spaces was built otherwise: expected \['image'\] .* \['picture'\]"),
+        (
+            goals,
+            lambda: GoalBufferWrapper(small(), selector=Recent()),
+            "max_episode_steps=6, not 50",
+        ),
+        (
+            goals,
+            lambda: GoalBufferWrapper(small(), max_episode_steps=6),
+            "selector='Recent', not 'UniformSelector'",
+        ),
+        (
+            lambda: wrapped(True, small),
+            lambda: wrapped(True, small, reset_worlds=False),
+            "reset_worlds='auto', not False",
+        ),
+        (
+            lambda: DictObs(corridor()),
+            renamed,
+            r"Dict.spaces was built otherwise: expected \['image'\] .* \['picture'\]",
+        ),
     ],
 )
 def test_what_was_built_otherwise_is_refused(left, right, message):
@@ -56,8 +101,16 @@ def test_what_was_built_otherwise_is_refused(left, right, message):
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [
-        ("viewer", object(), r"Corridor.viewer is a builtins.object, .* give .* the methods get_checkpoint_state\(\) and set"),
-        ("things", {"a": [1, (object(),)]}, r"Corridor.things\['a'\]\[1\]\[0\] is a builtins.object"),
+        (
+            "viewer",
+            object(),
+            r"Corridor.viewer is a builtins.object, .* give .* the methods get_checkpoint_state\(\) and set",
+        ),
+        (
+            "things",
+            {"a": [1, (object(),)]},
+            r"Corridor.things\['a'\]\[1\]\[0\] is a builtins.object",
+        ),
         ("objects", np.array([None]), r"Corridor.objects is a numpy.ndarray"),
     ],
 )
@@ -87,12 +140,23 @@ def made(module, name):
     [
         (lambda: 3, "env must be an environment, got int"),
         (
-            lambda: VecGoalBufferWrapper(GymnasiumVecEnv(AsyncVectorEnv([stateful], autoreset_mode="Disabled"))),
+            lambda: VecGoalBufferWrapper(
+                GymnasiumVecEnv(AsyncVectorEnv([stateful], autoreset_mode="Disabled"))
+            ),
             "AsyncVectorEnv cannot be saved: use a SyncVectorEnv, or SB3's SubprocVecEnv of StatefulEnvs",
         ),
-        (lambda: made("minigrid", "BabyAI-GoToRedBall-v0"), r"GoToRedBall.instrs.env is a .*GoToRedBall"),
-        (lambda: made("ale_py", "ALE/Pong-v5"), r"AtariEnv.ale is a .*ALEInterface, which cannot be saved"),
-        (lambda: forked(corridor), r"put a StatefulEnv around each, outermost, as in .*\(\[lambda: Statef"),
+        (
+            lambda: made("minigrid", "BabyAI-GoToRedBall-v0"),
+            r"GoToRedBall.instrs.env is a .*GoToRedBall",
+        ),
+        (
+            lambda: made("ale_py", "ALE/Pong-v5"),
+            r"AtariEnv.ale is a .*ALEInterface, which cannot be saved",
+        ),
+        (
+            lambda: forked(corridor),
+            r"put a StatefulEnv around each, outermost, as in .*\(\[lambda: Statef",
+        ),
         (lambda: forked(lambda: TimeLimit(stateful(), 3)), "put a StatefulEnv around each"),
     ],
 )

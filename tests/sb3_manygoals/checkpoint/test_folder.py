@@ -6,7 +6,13 @@ import os
 import numpy as np
 import pytest
 
-from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint, read_newest, write_checkpoint
+from sb3_manygoals.checkpoint import (
+    CheckpointError,
+    checkpoints,
+    read_checkpoint,
+    read_newest,
+    write_checkpoint,
+)
 from tests.sb3_manygoals.checkpoint.trees import assert_same, sample
 
 
@@ -28,7 +34,13 @@ def test_numbers_go_up_and_old_checkpoints_go(tmp_path, no_sync):
     assert read_newest(tmp_path) is None
     for step in (5, 3, 3, 100, 20):
         write_checkpoint(tmp_path, {"step": step}, step=step, keep=None)
-    assert names(tmp_path) == ["000005-step20", "000004-step100", "000003-step3", "000002-step3", "000001-step5"]
+    assert names(tmp_path) == [
+        "000005-step20",
+        "000004-step100",
+        "000003-step3",
+        "000002-step3",
+        "000001-step5",
+    ]
     (tmp_path / "notes.txt").write_text("not a checkpoint")
     write_checkpoint(tmp_path, {"step": 1}, step=1)
     assert names(tmp_path) == ["000006-step1", "000005-step20", "000004-step100"]
@@ -36,7 +48,10 @@ def test_numbers_go_up_and_old_checkpoints_go(tmp_path, no_sync):
     newest = write_checkpoint(tmp_path, {"step": 2}, step=2, keep=1)
     assert read_newest(tmp_path) == (newest, {"step": 2})
     (tmp_path / "1000000-step1").mkdir()  # of format 3
-    with pytest.raises(CheckpointError, match="1000000-step1: of another format: this version reads files <number>-step"):
+    with pytest.raises(
+        CheckpointError,
+        match="1000000-step1: of another format: this version reads files <number>-step",
+    ):
         read_newest(tmp_path)
     assert write_checkpoint(tmp_path, {}, step=2, keep=1).name.startswith("1000001-step2-")
     assert len(checkpoints(tmp_path)) == 2
@@ -44,10 +59,16 @@ def test_numbers_go_up_and_old_checkpoints_go(tmp_path, no_sync):
 
 @pytest.mark.parametrize(
     ("error", "tree", "arguments"),
-    [(ValueError, {}, {"step": -1}), (ValueError, {}, {"step": 0, "keep": 0}), (CheckpointError, [object()], {"step": 0})],
+    [
+        (ValueError, {}, {"step": -1}),
+        (ValueError, {}, {"step": 0, "keep": 0}),
+        (CheckpointError, [object()], {"step": 0}),
+    ],
 )
 def test_what_is_refused_leaves_no_trace(tmp_path, error, tree, arguments):
-    with pytest.raises(error, match=r"(step|keep) must be a whole number, at least|cannot be saved"):
+    with pytest.raises(
+        error, match=r"(step|keep) must be a whole number, at least|cannot be saved"
+    ):
         write_checkpoint(tmp_path / "root", tree, **arguments)
     assert not (tmp_path / "root").exists()
 
@@ -57,9 +78,13 @@ def test_damaged_checkpoints_are_skipped_only_when_asked(tmp_path):
         write_checkpoint(tmp_path, {"step": step}, step=step)
     newest, oldest = checkpoints(tmp_path)
     newest.write_text("{}")
-    with pytest.raises(CheckpointError, match=f"{newest.name}: damaged: its sha256 is not that of its name"):
+    with pytest.raises(
+        CheckpointError, match=f"{newest.name}: damaged: its sha256 is not that of its name"
+    ):
         read_newest(tmp_path)
-    with pytest.warns(UserWarning, match=f"skipped a damaged checkpoint: .*{newest.name}") as warnings:
+    with pytest.warns(
+        UserWarning, match=f"skipped a damaged checkpoint: .*{newest.name}"
+    ) as warnings:
         assert read_newest(tmp_path, fallback=True) == (oldest, {"step": 0})
     assert [warning.filename for warning in warnings] == [__file__]
     oldest.write_text("{}")
@@ -82,7 +107,9 @@ def resident():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="asks Linux how much memory is used")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/statm"), reason="asks Linux how much memory is used"
+)
 def test_writing_takes_no_memory_and_reading_the_checkpoint_once(tmp_path, monkeypatch):
     array, peaks = np.arange(8 << 20), []
     monkeypatch.setattr(os, "fsync", lambda descriptor: peaks.append(resident()))

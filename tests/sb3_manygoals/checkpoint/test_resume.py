@@ -12,8 +12,19 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage
 
 import gym_twoRooms  # noqa: F401
-from sb3_manygoals import ExactCheckpointCallback, GymnasiumVecEnv, ManyGoalsDQN, MasteryCallback, TabularAllGoals
-from sb3_manygoals.auxiliary import EpisodeBuffer, ManyGoalsCallback, PixelControlCallback, RewardPredictionCallback
+from sb3_manygoals import (
+    ExactCheckpointCallback,
+    GymnasiumVecEnv,
+    ManyGoalsDQN,
+    MasteryCallback,
+    TabularAllGoals,
+)
+from sb3_manygoals.auxiliary import (
+    EpisodeBuffer,
+    ManyGoalsCallback,
+    PixelControlCallback,
+    RewardPredictionCallback,
+)
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.goals import GoalBufferWrapper, LearningProgressSelector
@@ -33,35 +44,87 @@ def native(n_envs):
 
 TINY = {"net_arch": [16], "embedding_dim": 8}
 TD = {"update_interval": 20}
-PAPERS = {"head": "bilinear", "ema_decay": 0.0, "standardize": False, "optimizer_class": RMSpropTFLike}
+PAPERS = {
+    "head": "bilinear",
+    "ema_decay": 0.0,
+    "standardize": False,
+    "optimizer_class": RMSpropTFLike,
+}
 CNN = {**TINY, "features_extractor_class": PaddedCNN}
 SGD = {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}
 BUILDS = {
-    "one environment": lambda: ("CnnPolicy", gym.make(SMALL), {"target_kwargs": TD, "policy_kwargs": {**TINY, **PAPERS}}),
+    "one environment": lambda: (
+        "CnnPolicy",
+        gym.make(SMALL),
+        {"target_kwargs": TD, "policy_kwargs": {**TINY, **PAPERS}},
+    ),
     "several": lambda: ("CnnPolicy", make_vec_env(SMALL, 3, seed=4), UNIFORM),
     "native, masks": lambda: ("CnnPolicy", native(4), MASKED),
-    "vectors": lambda: ("MlpPolicy", cart_poles(), {"target_kwargs": {**TD, "goal_sampling": "behavior"}}),
+    "vectors": lambda: (
+        "MlpPolicy",
+        cart_poles(),
+        {"target_kwargs": {**TD, "goal_sampling": "behavior"}},
+    ),
     "planned": lambda: ("CnnPolicy", gym.make(SMALL), PLANNED),
-    "several, planned": lambda: ("CnnPolicy", make_vec_env(SMALL, 2, seed=2), {**PLANNED, "updates_per_step": 1.5}),
+    "several, planned": lambda: (
+        "CnnPolicy",
+        make_vec_env(SMALL, 2, seed=2),
+        {**PLANNED, "updates_per_step": 1.5},
+    ),
     "planned without chance": lambda: ("CnnPolicy", gym.make(SMALL), WITHOUT_CHANCE),
     "planned, masks, worlds go on": lambda: ("CnnPolicy", native(3), GOING_ON),
-    "chosen": lambda: ("MlpPolicy", Corridor(9, start=0), {"target_class": None, "target_kwargs": None}),
-    "chosen, never recurring": lambda: ("MlpPolicy", "CartPole-v1", {"target_class": None, "target_kwargs": None}),
-    "learning progress": lambda: ("MlpPolicy", Corridor(), {"goal_wrapper_kwargs": {"selector": LearningProgressSelector()}}),
-    "wrapped": lambda: ("CnnPolicy", GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7), {"updates_per_step": 0.4}),
+    "chosen": lambda: (
+        "MlpPolicy",
+        Corridor(9, start=0),
+        {"target_class": None, "target_kwargs": None},
+    ),
+    "chosen, never recurring": lambda: (
+        "MlpPolicy",
+        "CartPole-v1",
+        {"target_class": None, "target_kwargs": None},
+    ),
+    "learning progress": lambda: (
+        "MlpPolicy",
+        Corridor(),
+        {"goal_wrapper_kwargs": {"selector": LearningProgressSelector()}},
+    ),
+    "wrapped": lambda: (
+        "CnnPolicy",
+        GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7),
+        {"updates_per_step": 0.4},
+    ),
 }
 UNIFORM = {"target_kwargs": {**TD, "goal_sampling": "uniform", "tau": 0.1}, "policy_kwargs": CNN}
 MASKED = {"action_masks": True, "target_kwargs": TD, "learning_rate": lambda p: 1e-3 * p}
-PLANNED = {"target_class": PlannedTargets, "target_kwargs": {"sweeps": 6, "max_plan_bytes": 20_000, "growth": 1.2}}
+PLANNED = {
+    "target_class": PlannedTargets,
+    "target_kwargs": {"sweeps": 6, "max_plan_bytes": 20_000, "growth": 1.2},
+}
 WITHOUT_CHANCE = {**PLANNED, "target_kwargs": {**PLANNED["target_kwargs"], "sweeps": 0}}
-GOING_ON = {**PLANNED, "action_masks": True, "goal_wrapper_kwargs": {"max_episode_steps": 9, "reset_worlds": False}}
+GOING_ON = {
+    **PLANNED,
+    "action_masks": True,
+    "goal_wrapper_kwargs": {"max_episode_steps": 9, "reset_worlds": False},
+}
 
 
 def build(name, targets=None, **kwargs):
     """:param targets: further arguments of its targets"""
     policy, env, settings = BUILDS[name]()
-    defaults = {"learning_starts": 60, "buffer_size": 150, "batch_size": 8, "goal_batch_size": 4, "updates_per_step": 1.0}
-    defaults |= {"target_class": TDTargets, "target_kwargs": {}, "policy_kwargs": TINY, "seed": 3, "device": "cpu"}
+    defaults = {
+        "learning_starts": 60,
+        "buffer_size": 150,
+        "batch_size": 8,
+        "goal_batch_size": 4,
+        "updates_per_step": 1.0,
+    }
+    defaults |= {
+        "target_class": TDTargets,
+        "target_kwargs": {},
+        "policy_kwargs": TINY,
+        "seed": 3,
+        "device": "cpu",
+    }
     if name != "wrapped":
         defaults["goal_wrapper_kwargs"] = {"max_episode_steps": 9}
     settings = defaults | settings | kwargs
@@ -71,7 +134,12 @@ def build(name, targets=None, **kwargs):
 
 
 def three_tasks():
-    policy = {"embedding_dim": 8, "crop": 20, "cell": 10, "tasks": ("many_goals", "pixel_control", "reward_prediction")}
+    policy = {
+        "embedding_dim": 8,
+        "crop": 20,
+        "cell": 10,
+        "tasks": ("many_goals", "pixel_control", "reward_prediction"),
+    }
     env, rate = stories(2, 2, limit=9, lives=True), lambda progress: 1e-3 * progress
     model = A2C(AuxiliaryActorCriticPolicy, env, rate, policy_kwargs=policy, seed=2, device="cpu")
     episodes = EpisodeBuffer(model.observation_space, capacity=4, n_stack=2)
@@ -83,7 +151,13 @@ def three_tasks():
 
 
 def many_goals_of_vectors():
-    model = A2C(AuxiliaryActorCriticPolicy, cart_poles(), policy_kwargs={"embedding_dim": 8}, seed=2, device="cpu")
+    model = A2C(
+        AuxiliaryActorCriticPolicy,
+        cart_poles(),
+        policy_kwargs={"embedding_dim": 8},
+        seed=2,
+        device="cpu",
+    )
     return model, {"many goals": ManyGoalsCallback(batch_size=10, target_update_interval=7)}
 
 
@@ -91,33 +165,56 @@ LEARNERS = {
     **{name: lambda name=name: (build(name), {}) for name in BUILDS},
     # pictures that SB3 transposed lie in memory with channels last: the last bits of convolutions depend on it
     "A2C": lambda: (A2C("CnnPolicy", stories(limit=9), seed=2, device="cpu"), {}),
-    "PPO": lambda: (PPO("MlpPolicy", cart_poles(), n_steps=16, batch_size=8, seed=2, device="cpu"), {}),
+    "PPO": lambda: (
+        PPO("MlpPolicy", cart_poles(), n_steps=16, batch_size=8, seed=2, device="cpu"),
+        {},
+    ),
     "A2C, many goals": many_goals_of_vectors,
     "A2C, three tasks": three_tasks,
-    "table": lambda: (TabularAllGoals("TablePolicy", DummyVecEnv([NumberedCorridor] * 2), exploration_steps=200, seed=0), {}),
-    "pre-training": lambda: (pretraining.many_goals(VecTransposeImage(stories(2, 4, 9)), 4, exploration_fraction=0.5), {}),
+    "table": lambda: (
+        TabularAllGoals(
+            "TablePolicy", DummyVecEnv([NumberedCorridor] * 2), exploration_steps=200, seed=0
+        ),
+        {},
+    ),
+    "pre-training": lambda: (
+        pretraining.many_goals(VecTransposeImage(stories(2, 4, 9)), 4, exploration_fraction=0.5),
+        {},
+    ),
     "pre-training, rewards": lambda: (pretraining.reward_predictor(stories(2, 4, 9), 4), {}),
 }
 
 
 @pytest.mark.usefixtures("no_sync")
 @pytest.mark.parametrize("name", LEARNERS)
-@pytest.mark.filterwarnings("ignore:the last plan knows a way", "ignore:.* goals fit into max_plan_bytes")
+@pytest.mark.filterwarnings(
+    "ignore:the last plan knows a way", "ignore:.* goals fit into max_plan_bytes"
+)
 def test_the_end_is_the_same(name, tmp_path):
     few = {} if name in BUILDS else {"stops": (35, 81), "steps": 110}
     end, extras = assert_the_end_is_the_same(LEARNERS[name], tmp_path / "runs", **few)
     for callback in extras.values():
         assert callback.n_updates > 5
-    saved = [extra["episodes"]["episodes"] for extra in end["extras"].values() if extra["episodes"] is not None]
-    assert [len(episodes) > 2 for episodes in saved] == ([True] if extras else [])  # once, also of a common buffer
+    saved = [
+        extra["episodes"]["episodes"]
+        for extra in end["extras"].values()
+        if extra["episodes"] is not None
+    ]
+    assert [len(episodes) > 2 for episodes in saved] == (
+        [True] if extras else []
+    )  # once, also of a common buffer
 
 
 def test_what_was_measured_goes_on_too(tmp_path):
     def learn(folder, stop=None):
         model, points = build("several"), []
         env = gym.make_vec(SMALL, num_envs=6)
-        mastery = MasteryCallback(env, env.unwrapped.mdp.observations[:6], 100, 20, on_measure=points.append)
-        callback = ExactCheckpointCallback(tmp_path / folder, every_steps=50, extras={"mastery": mastery})
+        mastery = MasteryCallback(
+            env, env.unwrapped.mdp.observations[:6], 100, 20, on_measure=points.append
+        )
+        callback = ExactCheckpointCallback(
+            tmp_path / folder, every_steps=50, extras={"mastery": mastery}
+        )
         resumed = callback.resume(model)
         with contextlib.suppress(KeyboardInterrupt):
             callbacks = [mastery, callback, *([Stop(stop)] if stop else [])]
@@ -141,11 +238,27 @@ def several(tmp_path_factory):
     ("name", "kwargs", "message"),
     [
         ("several", {"gamma": 0.9}, "a learner with gamma 0.99, got 0.9"),
-        ("several", {"targets": {"goal_sampling": "batch"}}, r"target_kwargs\['goal_sampling'\] uniform, got batch"),
-        ("several", {"targets": {"initial_value": -1.0}}, r"target_kwargs\['initial_value'\] None, got -1.0"),
-        ("several", {"target_class": None, "target_kwargs": None}, "target_class TDTargets, got None"),
+        (
+            "several",
+            {"targets": {"goal_sampling": "batch"}},
+            r"target_kwargs\['goal_sampling'\] uniform, got batch",
+        ),
+        (
+            "several",
+            {"targets": {"initial_value": -1.0}},
+            r"target_kwargs\['initial_value'\] None, got -1.0",
+        ),
+        (
+            "several",
+            {"target_class": None, "target_kwargs": None},
+            "target_class TDTargets, got None",
+        ),
         ("several", {"buffer_size": 180}, "a replay memory with buffer_size=50, not 60"),
-        ("several", {"policy_kwargs": CNN | {"embedding_dim": 9}}, r"weights .*, shape \[.*\], got \[.*\]"),
+        (
+            "several",
+            {"policy_kwargs": CNN | {"embedding_dim": 9}},
+            r"weights .*, shape \[.*\], got \[.*\]",
+        ),
         ("several", {"policy_kwargs": CNN | SGD}, "optimizer Adam, got SGD"),
         ("one environment", {"policy_kwargs": CNN}, "number of environments 3, got 1"),
         ("vectors", {}, "observation space"),
@@ -156,7 +269,10 @@ def test_another_model_is_refused(name, kwargs, message, several):
     before = {key: value.clone() for key, value in other.policy.state_dict().items()}
     with pytest.raises(CheckpointError, match=message):
         ExactCheckpointCallback(several).resume(other)
-    assert all(th.equal(value, before[key]) for key, value in other.policy.state_dict().items()) or "replay" in message
+    assert (
+        all(th.equal(value, before[key]) for key, value in other.policy.state_dict().items())
+        or "replay" in message
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,10 +291,15 @@ def test_bad_arguments_are_refused(kwargs, error, message, tmp_path):
         DQN("MlpPolicy", "CartPole-v1").learn(2, ExactCheckpointCallback(tmp_path, **kwargs))
 
 
-@pytest.mark.parametrize("build", [lambda *a: A2C(*a, use_sde=True), lambda _, env: RecurrentPPO("MlpLstmPolicy", env)])
+@pytest.mark.parametrize(
+    "build", [lambda *a: A2C(*a, use_sde=True), lambda _, env: RecurrentPPO("MlpLstmPolicy", env)]
+)
 def test_what_cannot_be_saved_is_refused(build, tmp_path):
     model = build("MlpPolicy", "Pendulum-v1")
-    with pytest.raises(CheckpointError, match="neither the noise of use_sde nor the LSTM states of RecurrentPPO can be saved"):
+    with pytest.raises(
+        CheckpointError,
+        match="neither the noise of use_sde nor the LSTM states of RecurrentPPO can be saved",
+    ):
         model.learn(10, ExactCheckpointCallback(tmp_path))
     assert model.num_timesteps == 0
 

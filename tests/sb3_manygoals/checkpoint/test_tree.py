@@ -15,8 +15,34 @@ from hypothesis.extra import numpy as hnp
 from sb3_manygoals.checkpoint import CheckpointError, copy_tree, tree
 from tests.sb3_manygoals.checkpoint.trees import Call, assert_same, sample
 
-DTYPES = ["?", "u1", "i1", "<u2", ">i4", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16", "<U3", "S4", "<M8[ns]", "<m8[25s]"]
-TENSORS = [th.bool, th.uint8, th.uint16, th.int64, th.float16, th.bfloat16, th.float32, th.float64, th.complex64]
+DTYPES = [
+    "?",
+    "u1",
+    "i1",
+    "<u2",
+    ">i4",
+    "<u8",
+    "<f2",
+    ">f4",
+    "<f8",
+    "<c8",
+    ">c16",
+    "<U3",
+    "S4",
+    "<M8[ns]",
+    "<m8[25s]",
+]
+TENSORS = [
+    th.bool,
+    th.uint8,
+    th.uint16,
+    th.int64,
+    th.float16,
+    th.bfloat16,
+    th.float32,
+    th.float64,
+    th.complex64,
+]
 GENERATORS = [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64]
 
 shapes = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
@@ -24,14 +50,25 @@ arrays = st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, shapes)
 # the same in other orders of memory, with gaps, and with elements that are several at once
 views = st.sampled_from(
     [
-        *(np.transpose, np.asfortranarray, lambda array: array[..., ::-2], lambda array: array[None, ::-1]),
+        *(
+            np.transpose,
+            np.asfortranarray,
+            lambda array: array[..., ::-2],
+            lambda array: array[None, ::-1],
+        ),
         lambda array: np.broadcast_to(array, (2, *array.shape)),
     ]
 )
 texts = st.text(st.characters(exclude_categories=()), max_size=5)  # half surrogate pairs too
-numbers = st.integers() | st.integers(-(2**1000), 2**1000) | st.floats(allow_nan=False) | st.booleans()
+numbers = (
+    st.integers() | st.integers(-(2**1000), 2**1000) | st.floats(allow_nan=False) | st.booleans()
+)
 keys = st.recursive(
-    st.none() | numbers | texts | st.binary(max_size=3) | st.sampled_from([np.float32(1.5), np.uint8(3), np.str_("a")]),
+    st.none()
+    | numbers
+    | texts
+    | st.binary(max_size=3)
+    | st.sampled_from([np.float32(1.5), np.uint8(3), np.str_("a")]),
     lambda inner: st.lists(inner, max_size=2).map(tuple) | st.frozensets(inner, max_size=2),
     max_leaves=3,
 )
@@ -40,9 +77,15 @@ leaves = (
     | st.floats()
     | arrays
     | st.tuples(views, arrays.filter(np.ndim)).map(lambda pair: pair[0](pair[1]))
-    | st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, ()).map(lambda array: array[()]))
-    | st.tuples(st.sampled_from(TENSORS), hnp.arrays("i1", shapes)).map(lambda pair: th.from_numpy(pair[1]).to(pair[0]))
-    | st.tuples(st.sampled_from(GENERATORS), st.integers(0, 99)).map(lambda pair: np.random.Generator(pair[0](pair[1])))
+    | st.sampled_from(DTYPES).flatmap(
+        lambda dtype: hnp.arrays(dtype, ()).map(lambda array: array[()])
+    )
+    | st.tuples(st.sampled_from(TENSORS), hnp.arrays("i1", shapes)).map(
+        lambda pair: th.from_numpy(pair[1]).to(pair[0])
+    )
+    | st.tuples(st.sampled_from(GENERATORS), st.integers(0, 99)).map(
+        lambda pair: np.random.Generator(pair[0](pair[1]))
+    )
 )
 trees = st.recursive(
     leaves,
@@ -52,7 +95,9 @@ trees = st.recursive(
         | st.dictionaries(keys, inner, max_size=4)
         | st.dictionaries(texts, inner, max_size=3).map(collections.OrderedDict)
         | st.sets(keys, max_size=4)
-        | st.tuples(st.lists(inner, max_size=4), st.none() | st.integers(0, 4)).map(lambda pair: collections.deque(*pair))
+        | st.tuples(st.lists(inner, max_size=4), st.none() | st.integers(0, 4)).map(
+            lambda pair: collections.deque(*pair)
+        )
     ),
     max_leaves=8,
 )
@@ -77,7 +122,9 @@ def test_what_is_shared_is_shared_again():
     loop.append(loop)
     bag = {"loop": loop}
     views = [body[:2], body[::-2], body]
-    again = copy_tree(copy_tree({"views": views, "bags": [bag, (bag,)], "weights": [weights, weights[2:]]}))
+    again = copy_tree(
+        copy_tree({"views": views, "bags": [bag, (bag,)], "weights": [weights, weights[2:]]})
+    )
     head, tail, whole = again["views"]
     head += 1
     tail += 2
@@ -86,13 +133,17 @@ def test_what_is_shared_is_shared_again():
     assert again["bags"][0]["loop"][1] is again["bags"][0]["loop"]
     again["weights"][0] += 1
     assert again["weights"][1].tolist() == [3, 4, 5, 6]
-    assert len(tree.tree_bytes(np.zeros((1000, 2))[:, 0])) < 10_000  # no memory that the tree does not need
+    assert (
+        len(tree.tree_bytes(np.zeros((1000, 2))[:, 0])) < 10_000
+    )  # no memory that the tree does not need
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_the_order_of_memory_is_kept(axes):
     array = np.arange(24).reshape(2, 3, 4).transpose(axes)
-    picture = np.zeros((2, 5, 5, 1)).transpose(0, 3, 1, 2)  # both orders are "contiguous", oneDNN tells them apart
+    picture = np.zeros((2, 5, 5, 1)).transpose(
+        0, 3, 1, 2
+    )  # both orders are "contiguous", oneDNN tells them apart
     again, tensor, same_picture = copy_tree((array.copy(order="K"), th.from_numpy(array), picture))
     assert (again.strides, same_picture.strides) == (array.strides, picture.strides)
     assert tensor.stride() == th.from_numpy(array).stride()
@@ -114,7 +165,9 @@ def test_generators_continue(kind):
 
 def test_tensors_keep_what_belongs_to_them():
     weight = th.nn.Linear(2, 3).weight.detach().requires_grad_()
-    again = copy_tree({"w": weight, "conj": th.tensor([1 + 2j]).conj(), "expanded": th.ones(1).expand(3)})
+    again = copy_tree(
+        {"w": weight, "conj": th.tensor([1 + 2j]).conj(), "expanded": th.ones(1).expand(3)}
+    )
     assert (again["w"].requires_grad, again["w"].is_leaf) == (True, True)
     assert (again["conj"].tolist(), again["expanded"].tolist()) == ([1 - 2j], [1, 1, 1])
     again["w"].detach().add_(1)  # writable
@@ -173,7 +226,10 @@ PHILOX = np.random.Philox(1).state
         (tree._generator, ("MT19937", {**MT, "state": {**MT["state"], "pos": 10**6}}, None)),
         (tree._generator, ("MT19937", {**MT, "state": {**MT["state"], "pos": -1}}, None)),
         (tree._generator, ("Philox", {**PHILOX, "buffer_pos": 10**6}, None)),
-        (tree._random_state, ({**MT, "state": {**MT["state"], "pos": 10**6}, "has_gauss": 0, "gauss": 0.0},)),
+        (
+            tree._random_state,
+            ({**MT, "state": {**MT["state"], "pos": 10**6}, "has_gauss": 0, "gauss": 0.0},),
+        ),
         (tree._enum_member, ("os", "path", "x")),
         (tree._enum_member, ("this", "Enum", "x")),
         (tree._object, ("os", "_wrap_close")),
@@ -181,16 +237,26 @@ PHILOX = np.random.Philox(1).state
 )
 def test_reading_calls_nothing_else_and_stays_in_its_memory(call, monkeypatch, capsys):
     file = io.BytesIO()
-    th.save({"tree": Call(*call), "objects": []}, file, pickle_module=tree._pickle_module(tree._Contents(None, "")))
+    th.save(
+        {"tree": Call(*call), "objects": []},
+        file,
+        pickle_module=tree._pickle_module(tree._Contents(None, "")),
+    )
     with pytest.raises(CheckpointError, match="damaged: "):
         tree.load_tree(file)
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("data", [b"", b"no archive", pickle.dumps(Call(print, ("executed",))), pickle.dumps({"tree": 1})])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"no archive", pickle.dumps(Call(print, ("executed",))), pickle.dumps({"tree": 1})],
+)
 def test_files_of_another_kind_are_refused(data, capsys):
     archive = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(tree.tree_bytes(1))) as old, zipfile.ZipFile(archive, "w") as new:
+    with (
+        zipfile.ZipFile(io.BytesIO(tree.tree_bytes(1))) as old,
+        zipfile.ZipFile(archive, "w") as new,
+    ):
         for name in old.namelist():  # with another pickle in it
             new.writestr(name, data if name.endswith("data.pkl") else old.read(name))
     for file in (io.BytesIO(data), archive):

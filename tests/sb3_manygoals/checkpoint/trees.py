@@ -8,7 +8,15 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 
-TIMES = {"t_start", "episode_times", "time_queue", "episode_start_time", "episode_start_times", "t", "_t"}
+TIMES = {
+    "t_start",
+    "episode_times",
+    "time_queue",
+    "episode_start_time",
+    "episode_start_times",
+    "t",
+    "_t",
+}
 """Keys of wall-clock times."""
 Color = enum.Enum("Color", "RED")
 
@@ -19,9 +27,13 @@ def assert_same(left, right, where="", ignore=TIMES, seen=None, in_order=True):
     if (id(left), id(right)) in seen:
         return
     seen[id(left), id(right)] = left, right
-    assert type(left) is type(right) or (not in_order and (type(left), type(right)) == (dict, collections.OrderedDict)), where
+    assert type(left) is type(right) or (
+        not in_order and (type(left), type(right)) == (dict, collections.OrderedDict)
+    ), where
     if isinstance(left, dict):
-        assert_same(*(list(each) if in_order else sorted(each) for each in (left, right)), f"{where}: keys")
+        assert_same(
+            *(list(each) if in_order else sorted(each) for each in (left, right)), f"{where}: keys"
+        )
         for key in left:
             if key not in ignore:
                 assert_same(left[key], right[key], f"{where}[{key!r}]", ignore, seen, in_order)
@@ -31,16 +43,30 @@ def assert_same(left, right, where="", ignore=TIMES, seen=None, in_order=True):
         for index, (one, other) in enumerate(zip(left, right, strict=True)):
             assert_same(one, other, f"{where}[{index}]", ignore, seen, in_order)
     elif isinstance(left, th.Tensor):
-        assert (left.dtype, left.requires_grad, left.stride()) == (right.dtype, right.requires_grad, right.stride()), where
+        assert (left.dtype, left.requires_grad, left.stride()) == (
+            right.dtype,
+            right.requires_grad,
+            right.stride(),
+        ), where
         bits = [one.detach().resolve_conj().contiguous() for one in (left, right)]
-        assert_same(*[one.view(th.int16 if one.dtype == th.bfloat16 else one.dtype).numpy() for one in bits], where)
+        assert_same(
+            *[
+                one.view(th.int16 if one.dtype == th.bfloat16 else one.dtype).numpy()
+                for one in bits
+            ],
+            where,
+        )
     elif isinstance(left, np.ndarray) and left.dtype.hasobject:
         assert left.dtype == right.dtype, where
         assert_same(left.tolist(), right.tolist(), where, ignore, seen, in_order)
     elif isinstance(left, (np.str_, np.bytes_)):
         assert left[:] == right[:], where
     elif isinstance(left, (np.ndarray, np.generic)):
-        assert (left.dtype, left.shape, left.tobytes()) == (right.dtype, right.shape, right.tobytes()), where
+        assert (left.dtype, left.shape, left.tobytes()) == (
+            right.dtype,
+            right.shape,
+            right.tobytes(),
+        ), where
     elif isinstance(left, np.random.Generator):
         assert_same(left.bit_generator.state, right.bit_generator.state, where)
     elif isinstance(left, np.random.RandomState):
@@ -67,12 +93,25 @@ def sample(seed=0):
     """A small tree; of another seed, with other numbers."""
     rng = np.random.default_rng(seed)
     return {
-        "plain": [None, True, 7 + seed, 2**127 + seed, float("nan"), -0.0, "\ud83d\ude00", b"\x00\xff", ((), (1, (2,)))],
+        "plain": [
+            None,
+            True,
+            7 + seed,
+            2**127 + seed,
+            float("nan"),
+            -0.0,
+            "\ud83d\ude00",
+            b"\x00\xff",
+            ((), (1, (2,))),
+        ],
         1: {b"key": frozenset({1, "a", (2, b"b")}), ("a", 1): set()},
         "deque": collections.deque([seed, 2], maxlen=5),
         "enum": Color.RED,
         "numpy": [np.float32(0.1), np.datetime64("2020-01-01"), np.str_("a"), np.bytes_(b"a")],
-        "arrays": {"large": rng.random((40, 5)), "gaps": rng.integers(256, size=(30, 60), dtype=np.uint8)[:, ::2]},
+        "arrays": {
+            "large": rng.random((40, 5)),
+            "gaps": rng.integers(256, size=(30, 60), dtype=np.uint8)[:, ::2],
+        },
         "tensor": th.from_numpy(rng.random((3, 4))).to(th.bfloat16),
         "random": [rng, np.random.RandomState(seed)],
     }

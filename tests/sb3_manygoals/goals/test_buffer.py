@@ -55,9 +55,13 @@ def test_what_is_in_the_table_becomes_a_goal_when_it_is_added(tmp_path):
     late.table.add(np.array([5, 3]))
     for cell in (3, 5):
         late.add(np.array([cell]))
-    np.testing.assert_array_equal(late.observations, [3, 5])  # by ids, though all of the table are goals
+    np.testing.assert_array_equal(
+        late.observations, [3, 5]
+    )  # by ids, though all of the table are goals
     late.save(tmp_path / "goals")
-    assert [GoalBuffer.load(tmp_path / "goals", spaces.Discrete(9), n).capacity for n in (7, 200_000)] == [100_000, 200_000]
+    assert [
+        GoalBuffer.load(tmp_path / "goals", spaces.Discrete(9), n).capacity for n in (7, 200_000)
+    ] == [100_000, 200_000]
 
 
 @given(batches, batches)
@@ -65,7 +69,9 @@ def test_held_out_observations_never_become_goals(batch, held_out):
     buffer = GoalBuffer(PIXELS, held_out=held_out)
     ids = buffer.add(batch)
     forbidden = {row.tobytes() for row in held_out}
-    assert {goal.tobytes() for goal in buffer.observations} == {row.tobytes() for row in batch} - forbidden
+    assert {goal.tobytes() for goal in buffer.observations} == {
+        row.tobytes() for row in batch
+    } - forbidden
     np.testing.assert_array_equal(ids == UNKNOWN, [row.tobytes() in forbidden for row in batch])
     np.testing.assert_array_equal(buffer.is_held_out(batch), ids == UNKNOWN)
 
@@ -93,13 +99,20 @@ def test_looking_up_stores_nothing_and_what_is_stored_is_a_read_only_copy():
 
 
 def test_every_space_of_single_arrays_can_hold_goals_and_floats_are_compared_byte_for_byte():
-    for space in (spaces.Discrete(5), spaces.MultiDiscrete([3, 4]), spaces.MultiBinary(3), spaces.Box(-1.0, 1.0, (3,))):
+    for space in (
+        spaces.Discrete(5),
+        spaces.MultiDiscrete([3, 4]),
+        spaces.MultiBinary(3),
+        spaces.Box(-1.0, 1.0, (3,)),
+    ):
         buffer = GoalBuffer(space)
         space.seed(0)
         batch = np.array([space.sample() for _ in range(50)], dtype=space.dtype)
         np.testing.assert_array_equal(buffer[buffer.add(batch)], batch)
     buffer = GoalBuffer(spaces.Box(-1.0, 1.0, (1,), np.float32))
-    np.testing.assert_array_equal(buffer.add(np.array([[0.0], [-0.0], [0.0]], np.float32)), [0, 1, 0])
+    np.testing.assert_array_equal(
+        buffer.add(np.array([[0.0], [-0.0], [0.0]], np.float32)), [0, 1, 0]
+    )
 
 
 def test_save_and_load_round_trip(tmp_path):
@@ -113,7 +126,9 @@ def test_save_and_load_round_trip(tmp_path):
     assert loaded.capacity == 3
     assert loaded.is_held_out(held_out).all()
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["goals.npz"]
-    with pytest.raises(ValueError, match=r"must be uint8 of shape \(n, \*\(3,\)\), got uint8 of \(3, 2, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"must be uint8 of shape \(n, \*\(3,\)\), got uint8 of \(3, 2, 2\)"
+    ):
         GoalBuffer.load(tmp_path / "deep" / "goals", spaces.Box(0, 255, (3,), np.uint8))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "deep" / "goals.npz").read_bytes()[:300])
     np.savez(tmp_path / "foreign.npz", something=batch)
@@ -125,7 +140,10 @@ def test_save_and_load_round_trip(tmp_path):
 @pytest.mark.parametrize(
     ("space", "reason"),
     [
-        (spaces.Dict({"a": PIXELS}), "expected one of Box, Discrete, MultiDiscrete, MultiBinary, got Dict"),
+        (
+            spaces.Dict({"a": PIXELS}),
+            "expected one of Box, Discrete, MultiDiscrete, MultiBinary, got Dict",
+        ),
         (spaces.Tuple([PIXELS]), "expected one of Box"),
         (spaces.Text(5), "expected one of Box"),
         (spaces.Box(0, 1, ()), "expected an array with elements"),
@@ -136,13 +154,17 @@ def test_save_and_load_round_trip(tmp_path):
     ],
 )
 def test_a_space_that_cannot_hold_goals_is_refused(space, reason):
-    with pytest.raises(TypeError, match=f"observation_space cannot be treated as a space of goals: {reason}"):
+    with pytest.raises(
+        TypeError, match=f"observation_space cannot be treated as a space of goals: {reason}"
+    ):
         GoalBuffer(space)
 
 
 def test_what_makes_no_sense_is_refused_and_nothing_stored():
     for capacity in (0, -3, 2.5, True):
-        with pytest.raises(ValueError, match="capacity must be a whole number of goals, at least 1, got"):
+        with pytest.raises(
+            ValueError, match="capacity must be a whole number of goals, at least 1, got"
+        ):
             GoalBuffer(PIXELS, capacity)
     buffer = GoalBuffer(PIXELS)
     for wrong in (np.zeros((2, 2), np.uint8), np.zeros((1, 2, 2))):

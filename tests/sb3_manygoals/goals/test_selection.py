@@ -19,7 +19,9 @@ def feed(selector, goal, losses):
 
 @pytest.mark.parametrize(("current", "chosen"), [(2, [0, 1, 3]), (UNKNOWN, [0, 1, 2, 3])])
 def test_uniform_over_all_goals_but_the_current_one(current, chosen):
-    ids = UniformSelector().select(goals_of(range(4)), np.full(30_000, current), np.random.default_rng(0))
+    ids = UniformSelector().select(
+        goals_of(range(4)), np.full(30_000, current), np.random.default_rng(0)
+    )
     counts = np.bincount(ids, minlength=4)
     assert abs(counts[chosen] - 30_000 / len(chosen)).max() < 500  # 6 standard deviations
     assert counts[chosen].sum() == 30_000
@@ -28,7 +30,9 @@ def test_uniform_over_all_goals_but_the_current_one(current, chosen):
 def test_choices_follow_the_probabilities_and_are_not_what_is_on_show():
     selector, rng = LearningProgressSelector(), np.random.default_rng(0)
     for _ in range(60):  # of twelve goals it knows the losses of ten
-        selector.observe_losses(th.tensor(rng.integers(10, size=6)), th.tensor(rng.random(6), dtype=th.float32))
+        selector.observe_losses(
+            th.tensor(rng.integers(10, size=6)), th.tensor(rng.random(6), dtype=th.float32)
+        )
     expected = selector.probabilities(12).copy()
     assert np.ptp(expected) > 0
     expected[4] = 0
@@ -36,7 +40,9 @@ def test_choices_follow_the_probabilities_and_are_not_what_is_on_show():
     ids = selector.select(goals_of(range(12)), np.full(20_000, 4), np.random.default_rng(0))
     deviation = np.sqrt(expected * (1 - expected) / len(ids))
     assert (abs(np.bincount(ids, minlength=12) / len(ids) - expected) <= 5 * deviation).all()
-    np.testing.assert_array_equal(selector.select(goals_of([0]), np.array([0, UNKNOWN]), np.random.default_rng(0)), [0, 0])
+    np.testing.assert_array_equal(
+        selector.select(goals_of([0]), np.array([0, UNKNOWN]), np.random.default_rng(0)), [0, 0]
+    )
     selector.forget()
     np.testing.assert_allclose(selector.probabilities(12), 1 / 12)
 
@@ -85,7 +91,9 @@ def test_the_learner_tells_of_the_losses_it_descends_and_of_other_goals():
     spy = Spy()
     model = make_model(goal_wrapper_kwargs={"selector": spy}, learning_starts=10)
     computed, descend = [], model.targets.losses
-    model.targets.losses = lambda draw: computed.append((draw.goal_ids.clone(), descend(draw))) or computed[-1][1]
+    model.targets.losses = lambda draw: (
+        computed.append((draw.goal_ids.clone(), descend(draw))) or computed[-1][1]
+    )
     model.learn(30)
     assert len(spy.losses) == len(computed) == 20
     for (ids, losses), (expected_ids, expected) in zip(spy.losses, computed, strict=True):

@@ -50,7 +50,10 @@ class Player:
         self.world = world = Counted(start)
         wrap = VecGoalBufferWrapper if vector else GoalBufferWrapper
         wrapper = wrap(DummyVecEnv([lambda: world]) if vector else world, **settings)
-        self.env, self.episodes = wrapper if vector else DummyVecEnv([lambda: wrapper]), wrapper.goal_tracker
+        self.env, self.episodes = (
+            wrapper if vector else DummyVecEnv([lambda: wrapper]),
+            wrapper.goal_tracker,
+        )
         self.env.seed(0)
         self.env.reset()
         self.rng = np.random.default_rng(0)
@@ -84,7 +87,9 @@ def test_a_world_with_one_start_goes_on_but_returns_now_and_then(vector):
 
 @pytest.mark.parametrize("vector", [False, True])
 @pytest.mark.parametrize(("start", "reset_worlds"), [(None, "auto"), (20, True), (None, False)])
-def test_a_world_with_many_starts_is_reset_at_every_end_but_what_is_asked_for_is_done(vector, start, reset_worlds):
+def test_a_world_with_many_starts_is_reset_at_every_end_but_what_is_asked_for_is_done(
+    vector, start, reset_worlds
+):
     player = Player(vector, start=start, max_episode_steps=5, reset_worlds=reset_worlds).play(400)
     assert player.ends >= 80
     assert player.jumps == (player.ends if reset_worlds else 0)
@@ -95,7 +100,9 @@ def test_a_world_with_many_starts_is_reset_at_every_end_but_what_is_asked_for_is
     assert buffer.n_recurred == buffer.n_added - len(buffer)
 
 
-@pytest.mark.parametrize("asked", [{"seed": 3}, {"options": {"cell": 7}}, {"options": {"goal": NINTH}}])
+@pytest.mark.parametrize(
+    "asked", [{"seed": 3}, {"options": {"cell": 7}}, {"options": {"goal": NINTH}}]
+)
 def test_who_asks_for_something_gets_a_reset(asked):
     env = GoalBufferWrapper(Counted(20), max_episode_steps=5, reset_worlds=False)
     env.reset(seed=0)

@@ -69,7 +69,10 @@ def test_the_environments_own_end_is_an_end_and_no_success(vector, limit, ends):
         if dones[0]:
             break
     assert info["goal_steps"] == (3 if ends == "env_truncated" else 4)
-    assert [info[key] for key in ("env_terminated", "env_truncated")] == [ends == "env_terminated", ends == "env_truncated"]
+    assert [info[key] for key in ("env_terminated", "env_truncated")] == [
+        ends == "env_terminated",
+        ends == "env_truncated",
+    ]
     assert info["TimeLimit.truncated"] == (ends == "env_truncated")
     assert not info["is_success"]
 
@@ -93,10 +96,16 @@ def test_ids_say_what_bytes_say(vector, capacity):
             for row in np.flatnonzero(dones):
                 shown[row] = infos[row]["terminal_observation"]["achieved_goal"]
             reached = (shown == desired).all(axis=1)
-            outcomes |= {(bool(one), info["desired_goal_id"] < 0) for one, info in zip(reached, infos, strict=True)}
+            outcomes |= {
+                (bool(one), info["desired_goal_id"] < 0)
+                for one, info in zip(reached, infos, strict=True)
+            }
             assert [info["is_success"] for info in infos] == reached.tolist()
             assert [info["achieved_goal_id"] for info in infos] == buffer.ids(shown).tolist()
-            assert venv.env_method("compute_reward", shown, desired, infos)[0].tolist() == rewards.tolist()
+            assert (
+                venv.env_method("compute_reward", shown, desired, infos)[0].tolist()
+                == rewards.tolist()
+            )
             desired = obs["desired_goal"]
     assert len(outcomes) == 4
 
@@ -125,14 +134,24 @@ def test_observations_are_copies_in_the_dtype_of_the_space():
     assert (second["observation"] != first["observation"]).all()
 
 
-@pytest.mark.filterwarnings("ignore:.*is different from the unwrapped version", "ignore:.*minimal resolution for an image")
+@pytest.mark.filterwarnings(
+    "ignore:.*is different from the unwrapped version", "ignore:.*minimal resolution for an image"
+)
 def test_the_checkers_of_gymnasium_and_sb3_pass():
     rooms = gym.make("gym_twoRooms:TwoRoomsSwitchSmall-v0")
     worlds = {rooms: rooms.unwrapped.mdp.observe(np.arange(220))}
-    worlds |= {world: [world.observation_of(cell) for cell in range(5)] for world in (Corridor(5), Corridor(5, image=True))}
-    worlds |= {world: np.arange(world.observation_space.n) for world in map(gym.make, ("FrozenLake-v1", "Taxi-v4"))}
+    worlds |= {
+        world: [world.observation_of(cell) for cell in range(5)]
+        for world in (Corridor(5), Corridor(5, image=True))
+    }
+    worlds |= {
+        world: np.arange(world.observation_space.n)
+        for world in map(gym.make, ("FrozenLake-v1", "Taxi-v4"))
+    }
     for world, observations in worlds.items():
-        buffer = goals_of(observations, world.observation_space)  # else it grows, and the same seed draws another goal later
+        buffer = goals_of(
+            observations, world.observation_space
+        )  # else it grows, and the same seed draws another goal later
         check_env(GoalBufferWrapper(world, buffer), skip_render_check=True)
         sb3_check_env(GoalBufferWrapper(world, buffer))
 
@@ -150,7 +169,11 @@ def test_first_goals_come_from_a_random_walk_where_the_start_is_held_out(vector)
             assert action != STAY
             assert (self.cell, action) != (0, LEFT)
             observation, *outcome, info = super().step(action)
-            return observation, *outcome, info | {"action_mask": np.array([self.cell > 0, True, False])}
+            return (
+                observation,
+                *outcome,
+                info | {"action_mask": np.array([self.cell > 0, True, False])},
+            )
 
     def first_goals(held_out):
         buffer = GoalBuffer(Corridor(length=4).observation_space, held_out=held_out)
@@ -166,17 +189,27 @@ def test_first_goals_come_from_a_random_walk_where_the_start_is_held_out(vector)
 def _rollout(venv, steps=120):
     rng = np.random.default_rng(0)
     venv.seed(5)
-    return [(venv.reset(), None, None, []), *(venv.step(rng.integers(3, size=venv.num_envs)) for _ in range(steps))]
+    return [
+        (venv.reset(), None, None, []),
+        *(venv.step(rng.integers(3, size=venv.num_envs)) for _ in range(steps)),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("deadly", "base", "reset_worlds"), [(False, DummyVecEnv, True), (True, DummyVecEnv, False), (True, SubprocVecEnv, True)]
+    ("deadly", "base", "reset_worlds"),
+    [(False, DummyVecEnv, True), (True, DummyVecEnv, False), (True, SubprocVecEnv, True)],
 )
 def test_around_the_vector_is_the_same_as_around_each(deadly, base, reset_worlds):
     settings = {"selector": Farthest(), "max_episode_steps": 7, "reset_worlds": reset_worlds}
     worlds = base([lambda: Corridor(deadly=deadly)] * 3)
     around = VecGoalBufferWrapper(worlds, goals_of(CELLS, worlds.observation_space), **settings)
-    each = wrapped(False, lambda: Corridor(deadly=deadly), 3, goals_of(CELLS, worlds.observation_space), **settings)
+    each = wrapped(
+        False,
+        lambda: Corridor(deadly=deadly),
+        3,
+        goals_of(CELLS, worlds.observation_space),
+        **settings,
+    )
     ends = 0
     for one, two in zip(_rollout(each), _rollout(around), strict=True):
         np.testing.assert_equal(one[:3], two[:3])
@@ -196,8 +229,12 @@ def test_without_resets_the_world_goes_on():
     obs, _, dones, infos = venv.step(np.array([RIGHT]))
     assert dones[0]
     # two steps from the start, and still there
-    np.testing.assert_array_equal(obs["observation"][0, ..., -3:], Corridor(length=5, image=True).observation_of(2))
-    np.testing.assert_array_equal(obs["observation"][0], infos[0]["terminal_observation"]["observation"])
+    np.testing.assert_array_equal(
+        obs["observation"][0, ..., -3:], Corridor(length=5, image=True).observation_of(2)
+    )
+    np.testing.assert_array_equal(
+        obs["observation"][0], infos[0]["terminal_observation"]["observation"]
+    )
 
 
 @pytest.mark.parametrize("vector", [False, True])
@@ -228,7 +265,14 @@ def test_an_evaluation_adds_no_goals_and_records_no_rewards(vector):
         wrapped(vector, lambda: Corridor(length=4), 2, goals, training=False).reset()
     goals.add(np.eye(4, dtype=np.uint8)[:2])
     before = goals.get_checkpoint_state()
-    venv = wrapped(vector, lambda: Corridor(length=4, deadly=True), 2, goals, max_episode_steps=3, training=False)
+    venv = wrapped(
+        vector,
+        lambda: Corridor(length=4, deadly=True),
+        2,
+        goals,
+        max_episode_steps=3,
+        training=False,
+    )
     venv.seed(0)
     venv.reset()
     infos = [info for _ in range(30) for info in venv.step(np.array([LEFT, RIGHT]))[3]]
@@ -240,13 +284,35 @@ def test_an_evaluation_adds_no_goals_and_records_no_rewards(vector):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"max_episode_steps": 0}, ValueError, "max_episode_steps must be a whole number, at least 1, got 0"),
-        ({"goal_reward": -1.0}, ValueError, "goal_reward must be greater than step_reward, got -1.0 and -0.1"),
-        *(({"goal_reward": it}, ValueError, "goal_reward must be a number") for it in ("a", np.inf, np.nan)),
+        (
+            {"max_episode_steps": 0},
+            ValueError,
+            "max_episode_steps must be a whole number, at least 1, got 0",
+        ),
+        (
+            {"goal_reward": -1.0},
+            ValueError,
+            "goal_reward must be greater than step_reward, got -1.0 and -0.1",
+        ),
+        *(
+            ({"goal_reward": it}, ValueError, "goal_reward must be a number")
+            for it in ("a", np.inf, np.nan)
+        ),
         ({"goal_buffer": 3}, TypeError, "goal_buffer must be a GoalBuffer or None, got 3"),
-        ({"goal_buffer": GoalBuffer(spaces.Discrete(5))}, ValueError, "goal_buffer is for observations of"),
-        *(({"reset_worlds": it}, ValueError, 'reset_worlds must be True, False or "auto"') for it in ("always", None, 2)),
-        ({"selector": "uniform"}, TypeError, "selector must be a GoalSelector or None, got 'uniform'"),
+        (
+            {"goal_buffer": GoalBuffer(spaces.Discrete(5))},
+            ValueError,
+            "goal_buffer is for observations of",
+        ),
+        *(
+            ({"reset_worlds": it}, ValueError, 'reset_worlds must be True, False or "auto"')
+            for it in ("always", None, 2)
+        ),
+        (
+            {"selector": "uniform"},
+            TypeError,
+            "selector must be a GoalSelector or None, got 'uniform'",
+        ),
     ],
 )
 def test_bad_settings_are_refused(settings, error, message):
@@ -259,15 +325,25 @@ def test_bad_goals_are_refused_and_a_tracker_stays_as_it_was():
     env.reset(seed=0)
     tracker = env.goal_tracker
     before = tracker.get_checkpoint_state()
-    for goal, got in ((np.zeros(5, np.uint8), r"uint8 of \(5,\)"), (np.zeros(4), r"float64 of \(4,\)")):
-        with pytest.raises(ValueError, match=rf"options\['goal'\] must be uint8 of shape \(4,\), got {got}"):
+    for goal, got in (
+        (np.zeros(5, np.uint8), r"uint8 of \(5,\)"),
+        (np.zeros(4), r"float64 of \(4,\)"),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"options\['goal'\] must be uint8 of shape \(4,\), got {got}"
+        ):
             env.reset(options={"goal": goal})
-        with pytest.raises(ValueError, match=rf"achieved_goal must be uint8 of shape \(\*batch, \*\(4,\)\), got {got}"):
+        with pytest.raises(
+            ValueError,
+            match=rf"achieved_goal must be uint8 of shape \(\*batch, \*\(4,\)\), got {got}",
+        ):
             env.compute_reward(goal, np.zeros(4, np.uint8), {})
         with pytest.raises(ValueError, match=rf"goal must be uint8 of shape \(4,\), got {got}"):
             tracker.start(np.array([0]), np.array([0]), goal)
     np.testing.assert_equal(tracker.get_checkpoint_state() | {"rng": None}, before | {"rng": None})
-    with pytest.raises(ValueError, match=r"options\['goal'\] must be uint8 of shape \(4,\), got uint8 of \(1, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"options\['goal'\] must be uint8 of shape \(4,\), got uint8 of \(1, 4\)"
+    ):
         env.reset(options={"goal": np.zeros((1, 4), np.uint8)})
     with pytest.raises(ValueError, match="must have one shape"):
         env.compute_reward(np.zeros((2, 4), np.uint8), np.zeros(4, np.uint8), {})

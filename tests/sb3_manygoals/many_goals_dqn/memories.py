@@ -10,15 +10,30 @@ GOAL_SPACE = spaces.Dict({key: CELLS for key in ("observation", "achieved_goal",
 
 def add(buffer, here, action, there, ended=False, goal_id=UNKNOWN):
     """A transition of each environment, of which each may do the same."""
-    here, there = (np.broadcast_to(each, (buffer.n_envs, *buffer.observation_space.shape)) for each in (here, there))
+    here, there = (
+        np.broadcast_to(each, (buffer.n_envs, *buffer.observation_space.shape))
+        for each in (here, there)
+    )
     action, ended, ids = (np.broadcast_to(each, buffer.n_envs) for each in (action, ended, goal_id))
-    infos = [{"achieved_goal_id": number, "env_terminated": end} for number, end in zip(ids, ended, strict=True)]
-    buffer.add({"observation": here}, {"observation": there}, action, np.zeros(len(ids)), np.zeros(len(ids), bool), infos)
+    infos = [
+        {"achieved_goal_id": number, "env_terminated": end}
+        for number, end in zip(ids, ended, strict=True)
+    ]
+    buffer.add(
+        {"observation": here},
+        {"observation": there},
+        action,
+        np.zeros(len(ids)),
+        np.zeros(len(ids), bool),
+        infos,
+    )
 
 
 def filled(transitions, max_states=100, n_actions=5, buffer_size=None):
     """A memory of (cell, action, next cell, ended), by default with room for all."""
-    buffer = ManyGoalsReplayBuffer(buffer_size or len(transitions), GOAL_SPACE, spaces.Discrete(n_actions), "cpu")
+    buffer = ManyGoalsReplayBuffer(
+        buffer_size or len(transitions), GOAL_SPACE, spaces.Discrete(n_actions), "cpu"
+    )
     buffer.keep_states(ObservationTable(CELLS, max_states))
     for transition in transitions:
         add(buffer, *transition)
@@ -36,7 +51,10 @@ def kept(memory):
     """The observations and the next ones, each of shape (time, n_envs, *shape), however they are kept."""
     n, shape = memory.size(), memory.observation_space.shape
     if memory.whole:
-        return [array[:n].reshape(n, memory.n_envs, *shape) for array in (memory.observations, memory.next_observations)]
+        return [
+            array[:n].reshape(n, memory.n_envs, *shape)
+            for array in (memory.observations, memory.next_observations)
+        ]
     return [memory.states[memory.numbers[:n, :, which]] for which in (0, 1)]
 
 

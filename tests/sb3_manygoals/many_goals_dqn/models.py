@@ -9,13 +9,25 @@ from tests.sb3_manygoals.worlds import Corridor
 CELLS = np.eye(6, dtype=np.uint8)
 """The observations of a corridor of six cells."""
 SMALL = {"net_arch": [32], "embedding_dim": 32}
-PLAIN = {**SMALL, "head": "bilinear", "ema_decay": 0.0, "standardize": False, "activation_fn": nn.ReLU}
+PLAIN = {
+    **SMALL,
+    "head": "bilinear",
+    "ema_decay": 0.0,
+    "standardize": False,
+    "activation_fn": nn.ReLU,
+}
 """Nothing between the weights and what is computed by hand."""
 
 
 def make_model(env=None, policy="MlpPolicy", **kwargs):
     """One that plans in a corridor, and makes an update of few pairs at each step."""
-    settings = {"learning_starts": 20, "updates_per_step": 1.0, "batch_size": 32, "goal_batch_size": 16, "buffer_size": 10_000}
+    settings = {
+        "learning_starts": 20,
+        "updates_per_step": 1.0,
+        "batch_size": 32,
+        "goal_batch_size": 16,
+        "buffer_size": 10_000,
+    }
     settings |= {"learning_rate": 1e-3, "policy_kwargs": SMALL, "seed": 0, "device": "cpu"}
     return ManyGoalsDQN(policy, Corridor() if env is None else env, **{**settings, **kwargs})
 
@@ -24,7 +36,14 @@ def td_model(env=None, policy="MlpPolicy", policy_kwargs=None, targets=None, **k
     """One with a target network; ``targets`` are arguments of TDTargets, with uniform goals if not told."""
     targets = {"goal_sampling": "uniform", **(targets or {})}
     policy_kwargs = {**PLAIN, **(policy_kwargs or {})}
-    return make_model(env, policy, target_class=TDTargets, target_kwargs=targets, policy_kwargs=policy_kwargs, **kwargs)
+    return make_model(
+        env,
+        policy,
+        target_class=TDTargets,
+        target_kwargs=targets,
+        policy_kwargs=policy_kwargs,
+        **kwargs,
+    )
 
 
 def reloaded(model, folder, env=None, also=(), **kwargs):
@@ -43,7 +62,10 @@ def parameters(model):
 
 
 def goal_obs(env, cell, goal):
-    observations = {"observation": env.observation_of(cell), "desired_goal": env.observation_of(goal)}
+    observations = {
+        "observation": env.observation_of(cell),
+        "desired_goal": env.observation_of(goal),
+    }
     return {**observations, "achieved_goal": observations["observation"]}
 
 

@@ -27,7 +27,9 @@ class Changing(gym.Env):
 
     def show(self):
         self.time += 1
-        return np.array([self.cell, self.time + 1e4 * self.number if self.stamped(self.time) else 0.0])
+        return np.array(
+            [self.cell, self.time + 1e4 * self.number if self.stamped(self.time) else 0.0]
+        )
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -59,19 +61,26 @@ def test_where_observations_never_recur_targets_are_bootstrapped(capsys):
     model._review_targets()
     obs = {key: th.tensor(value) for key, value in model.env.reset().items()}
     for network in ("q_net", "q_net_target", "q_net_ema"):
-        values = [getattr(one.policy, network)(obs["observation"], obs["desired_goal"]) for one in (model, told)]
+        values = [
+            getattr(one.policy, network)(obs["observation"], obs["desired_goal"])
+            for one in (model, told)
+        ]
         th.testing.assert_close(*values)
 
 
 @pytest.mark.parametrize("to_planned", [False, True])
 def test_a_choice_is_changed_when_the_world_changes(to_planned, capsys):
-    model = choosing(Changing((lambda time: time < 60) if to_planned else (lambda time: time > 100))).learn(60)
+    model = choosing(
+        Changing((lambda time: time < 60) if to_planned else (lambda time: time > 100))
+    ).learn(60)
     assert isinstance(model.targets, TDTargets if to_planned else PlannedTargets)
     model.learn(300, reset_num_timesteps=False)
     assert isinstance(model.targets, PlannedTargets if to_planned else TDTargets)
     assert model.targets.learner.replay_buffer is model.replay_buffer
     if to_planned:
-        assert model.replay_buffer.tried.sum() == model.replay_buffer.size()  # of what was kept before, too
+        assert (
+            model.replay_buffer.tried.sum() == model.replay_buffer.size()
+        )  # of what was kept before, too
     else:
         assert model.replay_buffer.states is None
     assert ["Planned" in line for line in said(capsys)] == [not to_planned, to_planned]
@@ -105,10 +114,16 @@ def test_a_choice_is_reviewed_when_steps_are_counted_from_0_again():
 def test_who_is_told_does_not_change_its_mind_and_refuses_checkpoints_of_others(tmp_path):
     models = []
     for target_class, stamped in ((PlannedTargets, True), (TDTargets, False)):
-        model = make_model(Changing(lambda _, stamped=stamped: stamped), target_class=target_class, updates_per_step=0.2)
+        model = make_model(
+            Changing(lambda _, stamped=stamped: stamped),
+            target_class=target_class,
+            updates_per_step=0.2,
+        )
         assert isinstance(model.learn(300, ExactCheckpointCallback(tmp_path)).targets, target_class)
         models.append(model)
-    with pytest.raises(CheckpointError, match="is of a learner with target_class TDTargets, got PlannedTargets"):
+    with pytest.raises(
+        CheckpointError, match="is of a learner with target_class TDTargets, got PlannedTargets"
+    ):
         ExactCheckpointCallback(tmp_path).resume(models[0])
 
 
@@ -119,7 +134,9 @@ def test_a_loaded_model_chooses_anew_by_what_it_meets(again, tmp_path):
     assert isinstance(model.targets, TDTargets)
     world = Changing(lambda _: not again)
     world.time = 1_000
-    loaded = reloaded(model, tmp_path, world, ("goal_buffer", "replay_buffer"), learning_starts=10).learn(60)
+    loaded = reloaded(
+        model, tmp_path, world, ("goal_buffer", "replay_buffer"), learning_starts=10
+    ).learn(60)
     assert isinstance(loaded.targets, PlannedTargets if again else TDTargets)
 
 
@@ -135,7 +152,10 @@ def test_observations_recur_though_few_may_be_goals(kwargs):
 
 def test_it_warns_when_nothing_recurs_and_a_loaded_model_goes_on_as_it_was(tmp_path):
     model = choosing("CartPole-v1")
-    with pytest.warns(UserWarning, match=r"only \d% of the observations were met before: goals that are never met again"):
+    with pytest.warns(
+        UserWarning,
+        match=r"only \d% of the observations were met before: goals that are never met again",
+    ):
         model.learn(400)
     assert isinstance(reloaded(model, tmp_path, gym.make("CartPole-v1")).targets, TDTargets)
 

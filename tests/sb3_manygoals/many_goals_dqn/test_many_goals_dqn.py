@@ -37,24 +37,37 @@ def test_an_id_and_a_wrapped_environment_and_a_vector_of_them():
     assert isinstance(make_model("CartPole-v1").learn(30), ManyGoalsDQN)
     model = make_model(Corridor(image=True), "CnnPolicy").learn(60)
     assert all(model.env.env_is_wrapped(GoalBufferWrapper))
-    assert model.observation_space["observation"].shape == (4, 6, 3)  # channels stay where they were
+    assert model.observation_space["observation"].shape == (
+        4,
+        6,
+        3,
+    )  # channels stay where they were
     wrapped = GoalBufferWrapper(Corridor(), max_episode_steps=9, step_reward=-1.0)
     model = make_model(wrapped).learn(40)
     assert model.goal_buffer is wrapped.goal_buffer
     assert model.step_reward == -1.0
     buffer = GoalBuffer(Corridor().observation_space)
-    model = make_model(DummyVecEnv([lambda: GoalBufferWrapper(Corridor(), buffer) for _ in range(3)])).learn(60)
+    model = make_model(
+        DummyVecEnv([lambda: GoalBufferWrapper(Corridor(), buffer) for _ in range(3)])
+    ).learn(60)
     assert model.goal_buffer is buffer
-    model = make_model(make_vec_env(Corridor, 3), goal_wrapper_kwargs={"max_episode_steps": 4}).learn(90)
+    model = make_model(
+        make_vec_env(Corridor, 3), goal_wrapper_kwargs={"max_episode_steps": 4}
+    ).learn(90)
     assert model.env.goal_tracker.max_episode_steps == 4
     assert max(episode["l"] for episode in model.ep_info_buffer) == 4
 
 
 def test_environments_that_cannot_share_a_goal_buffer_are_refused():
-    with pytest.raises(ValueError, match="must be given the same goal_buffer, goal_reward and step_reward"):
+    with pytest.raises(
+        ValueError, match="must be given the same goal_buffer, goal_reward and step_reward"
+    ):
         make_model(DummyVecEnv([lambda: GoalBufferWrapper(Corridor()) for _ in range(2)]))
     apart = SubprocVecEnv([lambda: GoalBufferWrapper(Corridor())])
-    with pytest.raises(ValueError, match="env has no goal buffer that can be shared: put a VecGoalBufferWrapper around"):
+    with pytest.raises(
+        ValueError,
+        match="env has no goal buffer that can be shared: put a VecGoalBufferWrapper around",
+    ):
         make_model(apart)
     apart.close()
 
@@ -68,27 +81,38 @@ def test_it_learns_saves_loads_and_is_measured_in_other_peoples_environments(nam
         return wrappers.ImgObsWrapper(wrappers.RGBImgObsWrapper(gym.make(name)))
 
     policy = "CnnPolicy" if name.startswith("MiniGrid") else "MlpPolicy"
-    model = ManyGoalsDQN(policy, make_env(), updates_per_step=0.25, seed=0, policy_kwargs={"embedding_dim": 64})
+    model = ManyGoalsDQN(
+        policy, make_env(), updates_per_step=0.25, seed=0, policy_kwargs={"embedding_dim": 64}
+    )
     model.learn(1_200)
     assert model._n_updates == 50
     assert np.isfinite(model._loss.item())
     loaded = reloaded(model, tmp_path, make_env())
     obs = model.get_env().reset()
-    np.testing.assert_array_equal(model.predict(obs, deterministic=True)[0], loaded.predict(obs, deterministic=True)[0])
+    np.testing.assert_array_equal(
+        model.predict(obs, deterministic=True)[0], loaded.predict(obs, deterministic=True)[0]
+    )
     loaded.learn(50)
     venv = gym.vector.SyncVectorEnv([make_env] * 4)
-    assert evaluate_mastery(loaded, venv, model.goal_buffer.observations[:6], max_steps=10).steps.shape == (6, 1)
+    assert evaluate_mastery(
+        loaded, venv, model.goal_buffer.observations[:6], max_steps=10
+    ).steps.shape == (6, 1)
     venv.close()
 
 
 def test_each_environment_explores_by_itself():
     model = make_model(make_vec_env(Corridor, 2))
     model.exploration_rate = 0.5
-    obs = {key: np.repeat(value[None], 4_000, axis=0) for key, value in goal_obs(Corridor(), 1, 4).items()}
+    obs = {
+        key: np.repeat(value[None], 4_000, axis=0)
+        for key, value in goal_obs(Corridor(), 1, 4).items()
+    }
     greedy = model.predict(obs, deterministic=True)[0]
     assert len(np.unique(greedy)) == 1
     share = (model.predict(obs)[0] != greedy).mean()
-    assert share == pytest.approx(0.5 * 2 / 3, abs=0.05)  # 6 standard deviations; all or none would be 0 or 2/3
+    assert share == pytest.approx(
+        0.5 * 2 / 3, abs=0.05
+    )  # 6 standard deviations; all or none would be 0 or 2/3
 
 
 def test_an_environments_step_count_and_log(tmp_path):
@@ -115,12 +139,17 @@ def test_updates_are_as_many_as_asked_for(updates_per_step, n_envs):
 
 @pytest.mark.parametrize("max_plan_bytes", [100, 10_000])
 def test_the_settings_for_large_worlds_follow_ways_to_goals_after_random_steps(max_plan_bytes):
-    few = {"learning_starts": 500, "target_kwargs": {**LARGE["target_kwargs"], "max_plan_bytes": max_plan_bytes}}
+    few = {
+        "learning_starts": 500,
+        "target_kwargs": {**LARGE["target_kwargs"], "max_plan_bytes": max_plan_bytes},
+    }
     model, used = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **{**LARGE, **few}), []
     model.learn(600, lambda *_: used.append(model.policy.optimizer.param_groups[0]["lr"]) or True)
     assert model.targets.routes.states.size
     assert (model.targets.plan.is_draw, model._n_updates) == (max_plan_bytes == 100, 4)
-    assert used[526::25] == pytest.approx([0.75e-3, 0.5e-3, 0.25e-3])  # of the updates after steps 525, 550 and 575
+    assert used[526::25] == pytest.approx(
+        [0.75e-3, 0.5e-3, 0.25e-3]
+    )  # of the updates after steps 525, 550 and 575
 
 
 def test_the_recipe_builds_the_papers_agent():
@@ -132,12 +161,18 @@ def test_the_recipe_builds_the_papers_agent():
     assert model.targets.initial_value == pytest.approx(-10.0)
     assert type(policy.q_net) is UniversalQNetwork  # a product of embeddings
     assert isinstance(policy.q_net.trunk[1], PaddedCNN)
-    shapes = [tuple(weights.shape) for name, weights in policy.q_net.named_parameters() if name.endswith("weight")]
+    shapes = [
+        tuple(weights.shape)
+        for name, weights in policy.q_net.named_parameters()
+        if name.endswith("weight")
+    ]
     assert shapes[0] == (16, 3, 2, 2)
     assert shapes[-3:] == [(1024, 512), (1024, 512), (3, 1024)]
     assert type(policy.optimizer) is RMSpropTFLike
     (group,) = policy.optimizer.param_groups
     assert (group["alpha"], group["eps"], group["lr"]) == (0.99, 1e-12, 1e-4)
     # epsilon from 1 to 0.1 over the first million of three million steps
-    rates = [model.exploration_schedule(1 - steps / 3e6) for steps in (0, 250_000, 1_000_000, 3_000_000)]
+    rates = [
+        model.exploration_schedule(1 - steps / 3e6) for steps in (0, 250_000, 1_000_000, 3_000_000)
+    ]
     np.testing.assert_allclose(rates, [1.0, 0.775, 0.1, 0.1])

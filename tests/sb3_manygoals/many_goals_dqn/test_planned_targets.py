@@ -11,7 +11,14 @@ from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
-from tests.sb3_manygoals.many_goals_dqn.models import CELLS, PLAIN, make_model, n_mastered, reloaded, td_model
+from tests.sb3_manygoals.many_goals_dqn.models import (
+    CELLS,
+    PLAIN,
+    make_model,
+    n_mastered,
+    reloaded,
+    td_model,
+)
 from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* goals fit into max_plan_bytes")
@@ -21,7 +28,9 @@ def planned_model(env=None, **targets):
     return make_model(env, target_class=PlannedTargets, target_kwargs=targets)
 
 
-@pytest.mark.parametrize(("gamma", "goal", "step"), [(0.99, 0.0, -0.1), (0.99, 1.0, 0.0), (0.5, 0.0, -1.0)])
+@pytest.mark.parametrize(
+    ("gamma", "goal", "step"), [(0.99, 0.0, -0.1), (0.99, 1.0, 0.0), (0.5, 0.0, -1.0)]
+)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -31,8 +40,14 @@ def planned_model(env=None, **targets):
         {"max_plan_bytes": 5 * 6 * 4},  # a draw of four goals
     ],
 )
-def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(settings, gamma, goal, step):
-    kwargs = {"target_kwargs": settings, "goal_wrapper_kwargs": {"goal_reward": goal, "step_reward": step}, "gamma": gamma}
+def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(
+    settings, gamma, goal, step
+):
+    kwargs = {
+        "target_kwargs": settings,
+        "goal_wrapper_kwargs": {"goal_reward": goal, "step_reward": step},
+        "gamma": gamma,
+    }
     model = make_model(target_class=PlannedTargets, policy_kwargs=PLAIN, batch_size=20, **kwargs)
     targets = model.learn(60).targets
     targets.plan.refresh(model.replay_buffer, model.goal_buffer)
@@ -45,11 +60,16 @@ def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(s
     assert np.isnan(planned[3]).all()
     assert np.isnan(planned[:, 2]).all()
     observations = draw.batch.observations
-    q = np.stack([model.q_net(observations, goal.expand(20, -1)).detach().numpy() for goal in draw.goals], axis=1)
+    q = np.stack(
+        [model.q_net(observations, goal.expand(20, -1)).detach().numpy() for goal in draw.goals],
+        axis=1,
+    )
     decay, floor = targets.near_decay, targets.near_floor
     values = np.nan_to_num(planned, nan=-np.inf).max(axis=2)
     never = step / (1 - gamma)
-    weights = np.clip((values - never) / (goal - never), 0, 1) ** (np.log(decay) / np.log(gamma)) + floor
+    weights = (
+        np.clip((values - never) / (goal - never), 0, 1) ** (np.log(decay) / np.log(gamma)) + floor
+    )
     weights = weights / weights.mean() if decay < 1.0 else np.ones_like(weights)
     if draw.own is not None:  # half of the weight is that of each state with its own goal
         assert values.shape == (20, 4)
@@ -58,7 +78,9 @@ def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(s
     for s, g in np.ndindex(values.shape):
         tried = [a for a in range(3) if not np.isnan(planned[s, g, a])]
         if tried:
-            cost = goal - (step + gamma * goal)  # of a step, next to the goal: errors are counted in steps
+            cost = goal - (
+                step + gamma * goal
+            )  # of a step, next to the goal: errors are counted in steps
             error = np.mean([((q[s, g, a] - planned[s, g, a]) / cost) ** 2 for a in tried])
             there = values[s, g] - (step + gamma * values[s, g])
             best = [a for a in tried if planned[s, g, a] >= values[s, g] - 0.02 * there]
@@ -67,7 +89,10 @@ def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(s
             expected[g] += weights[s, g] * (error + targets.best_weight * unlikely) / 20
     np.testing.assert_allclose(losses.detach().numpy(), expected, rtol=1e-3, atol=1e-5)
     losses.sum().backward()
-    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.q_net.parameters())
+    assert all(
+        parameter.grad is None or parameter.grad.isfinite().all()
+        for parameter in model.q_net.parameters()
+    )
 
 
 def test_states_and_goals_are_drawn_evenly_however_often_they_were_met():
@@ -77,7 +102,9 @@ def test_states_and_goals_are_drawn_evenly_however_often_they_were_met():
     assert times.max() > 2 * times.min()
     draw = model.targets.draw(6_000, 6_000, np.random.default_rng(0))
     for drawn in (draw.batch.states, draw.goal_ids):
-        np.testing.assert_allclose(np.bincount(drawn) / 6_000, np.full(6, 1 / 6), atol=0.025)  # 5 standard deviations
+        np.testing.assert_allclose(
+            np.bincount(drawn) / 6_000, np.full(6, 1 / 6), atol=0.025
+        )  # 5 standard deviations
     np.testing.assert_array_equal(draw.batch.observations, memory.states[draw.batch.states.numpy()])
     np.testing.assert_array_equal(draw.goals, model.goal_buffer[draw.goal_ids.numpy()])
 
@@ -97,8 +124,13 @@ def test_where_not_all_goals_fit_updates_teach_those_of_a_draw_some_of_which_are
 
 
 def test_a_draw_that_knows_few_ways_at_last_is_a_warning():
-    few = pytest.warns(UserWarning, match=r"8 of 25 goals fit into max_plan_bytes, .* LARGE are for such worlds")
-    with few, pytest.warns(UserWarning, match=r"knows a way for \d\d?% of pairs .* learning_starts"):
+    few = pytest.warns(
+        UserWarning, match=r"8 of 25 goals fit into max_plan_bytes, .* LARGE are for such worlds"
+    )
+    with (
+        few,
+        pytest.warns(UserWarning, match=r"knows a way for \d\d?% of pairs .* learning_starts"),
+    ):
         planned_model(Corridor(length=200), max_plan_bytes=5 * 200, growth=100.0).learn(100)
 
 
@@ -119,7 +151,11 @@ def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew():
 def test_behaviour_follows_the_plan_and_counts_where_there_is_none_or_it_explores(monkeypatch):
     model = planned_model(make_vec_env(Corridor, 4, seed=0)).learn(400)
     at, aim = np.array([0, 4, 2, 3]), np.array([5, 1, 3, 0])
-    model._last_obs = {"observation": CELLS[at], "achieved_goal": CELLS[at], "desired_goal": CELLS[aim]}
+    model._last_obs = {
+        "observation": CELLS[at],
+        "achieved_goal": CELLS[at],
+        "desired_goal": CELLS[aim],
+    }
     model._trackers[0].desired_ids = model.goal_buffer.ids(CELLS[aim])
     model._exploring = np.zeros(4, dtype=bool)
     model._trackers[0].desired_ids[3] = UNKNOWN
@@ -130,8 +166,15 @@ def test_behaviour_follows_the_plan_and_counts_where_there_is_none_or_it_explore
     numbers = model.replay_buffer.states.ids(CELLS[at])
     model.replay_buffer.tried[numbers, [2, 1, 0, 2]] = 3
     assert model._sample_action(0, n_envs=4)[0].tolist() == [1, 0, 1, 2]
-    masks = np.array([[True, False, True]] * 4)  # what is not allowed is not taken, whatever the plan says
-    assert (model.targets.act(CELLS[at], model._trackers[0].desired_ids, model._exploring, model.rng, masks) != 1).all()
+    masks = np.array(
+        [[True, False, True]] * 4
+    )  # what is not allowed is not taken, whatever the plan says
+    assert (
+        model.targets.act(
+            CELLS[at], model._trackers[0].desired_ids, model._exploring, model.rng, masks
+        )
+        != 1
+    ).all()
     model._exploring[:] = True
     assert model._sample_action(0, n_envs=4)[0].tolist() == [2, 1, 0, 2]
 
@@ -139,9 +182,13 @@ def test_behaviour_follows_the_plan_and_counts_where_there_is_none_or_it_explore
 def test_goal_episodes_explore_at_the_rate_asked_for():
     for rate in (0.0, 1.0):
         rates = {"exploration_initial_eps": rate, "exploration_final_eps": rate}
-        model = make_model(target_class=PlannedTargets, goal_wrapper_kwargs={"max_episode_steps": 3}, **rates)
+        model = make_model(
+            target_class=PlannedTargets, goal_wrapper_kwargs={"max_episode_steps": 3}, **rates
+        )
         seen = []
-        model.learn(100, lambda *_, model=model, seen=seen: seen.append(bool(model._exploring[0])) or True)
+        model.learn(
+            100, lambda *_, model=model, seen=seen: seen.append(bool(model._exploring[0])) or True
+        )
         assert seen[0]  # what came before learning was random
         assert set(seen[20:]) == {bool(rate)}
 
@@ -169,7 +216,9 @@ def test_a_memory_kept_without_states_is_told_apart_when_it_is_loaded(tmp_path):
     assert model.replay_buffer.tried.sum() == model.replay_buffer.outcomes()[1].sum() == 50
     model.learn(30)
     planned_model().learn(50).save_replay_buffer(tmp_path / "planned")
-    with pytest.raises(ValueError, match=r"model with {'n_envs': 1, .*, this one has {'n_envs': 2, "):
+    with pytest.raises(
+        ValueError, match=r"model with {'n_envs': 1, .*, this one has {'n_envs': 2, "
+    ):
         planned_model(make_vec_env(Corridor, 2)).load_replay_buffer(tmp_path / "planned")
     without.load_replay_buffer(tmp_path / "planned")
     assert without.replay_buffer.states is None
@@ -178,22 +227,32 @@ def test_a_memory_kept_without_states_is_told_apart_when_it_is_loaded(tmp_path):
 
 @pytest.mark.parametrize("rewards", [{}, {"goal_reward": 1.0, "step_reward": 0.0}])
 def test_by_default_it_masters_a_corridor_and_nothing_comes_from_the_target_network(rewards):
-    model = make_model(Corridor(length=7, start=0), goal_wrapper_kwargs={"max_episode_steps": 15, **rewards})
+    model = make_model(
+        Corridor(length=7, start=0), goal_wrapper_kwargs={"max_episode_steps": 15, **rewards}
+    )
     for parameter in model.q_net_target.parameters():
         parameter.data.fill_(th.nan)
     assert n_mastered(model.learn(600)) == 49
 
 
 def test_a_loaded_model_without_memory_plans_as_it_meets_transitions(tmp_path):
-    loaded = reloaded(make_model(Corridor(40), updates_per_step=0.01).learn(1_000), tmp_path, Corridor(40))
-    with pytest.warns(UserWarning, match="its replay memory is empty: load_replay_buffer or it unlearns"):
+    loaded = reloaded(
+        make_model(Corridor(40), updates_per_step=0.01).learn(1_000), tmp_path, Corridor(40)
+    )
+    with pytest.warns(
+        UserWarning, match="its replay memory is empty: load_replay_buffer or it unlearns"
+    ):
         loaded.learn(400, reset_num_timesteps=False)
     targets = loaded.targets
-    assert 400 / 1.5 < targets.planned_at <= 400 == loaded.replay_buffer.n_tried  # not once, after the first step
+    assert (
+        400 / 1.5 < targets.planned_at <= 400 == loaded.replay_buffer.n_tried
+    )  # not once, after the first step
     assert targets.exploration._solved > 300
 
 
-@pytest.mark.parametrize("how", ["a callback ends training within a rollout", "an evaluation in its environments"])
+@pytest.mark.parametrize(
+    "how", ["a callback ends training within a rollout", "an evaluation in its environments"]
+)
 def test_no_transition_is_made_up_where_the_world_moves_on_without_the_learner(how):
     model = make_model(make_vec_env(NumberedCorridor, 2, seed=0, env_kwargs={"length": 30}))
     for steps in (51, 33, 47):

@@ -39,17 +39,26 @@ def shares_by_pair(transitions):
 
 
 @given(steps, st.integers(1, 60))
-def test_the_models_shares_are_those_of_all_transitions_also_of_those_no_longer_kept(transitions, buffer_size):
+def test_the_models_shares_are_those_of_all_transitions_also_of_those_no_longer_kept(
+    transitions, buffer_size
+):
     buffer = filled(transitions, n_actions=A, buffer_size=buffer_size)
-    model, of = ReplayModel.of(buffer), {cell: state for state, cell in enumerate(buffer.states.observations.tolist())}
+    model, of = (
+        ReplayModel.of(buffer),
+        {cell: state for state, cell in enumerate(buffer.states.observations.tolist())},
+    )
     expected = np.zeros((2, model.n_states, A, model.n_states))
     for (here, action), ends in shares_by_pair(transitions).items():
         assert model.tried[of[here], action]
         for (there, ended), share in ends.items():
             expected[int(ended), of[here], action, of[there]] = share
     assert model.tried.sum() == len({(here, action) for here, action, *_ in transitions})
-    np.testing.assert_allclose(model.on.toarray(), expected[0].reshape(-1, model.n_states), rtol=1e-6)
-    np.testing.assert_allclose(model.ends.toarray(), expected[1].reshape(-1, model.n_states), rtol=1e-6)
+    np.testing.assert_allclose(
+        model.on.toarray(), expected[0].reshape(-1, model.n_states), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        model.ends.toarray(), expected[1].reshape(-1, model.n_states), rtol=1e-6
+    )
 
 
 def looped(transitions, goals, sweeps):
@@ -60,7 +69,10 @@ def looped(transitions, goals, sweeps):
         for (s, _), ends in shares_by_pair(transitions).items():
             if set(ends) != {(s, False)}:
                 for g in goals:
-                    better[s, g] = max(better[s, g], worth_of(ends, g, lambda there, g=g, known=values: known[there, g]))
+                    better[s, g] = max(
+                        better[s, g],
+                        worth_of(ends, g, lambda there, g=g, known=values: known[there, g]),
+                    )
         values = better
     return values
 
@@ -68,7 +80,11 @@ def looped(transitions, goals, sweeps):
 def worth_of(shares, goal, value):
     """What an action is worth that leads on as its shares say."""
     worth = {
-        (there, ended): GOAL_REWARD if there == goal else NEVER if ended else STEP_REWARD + GAMMA * value(there)
+        (there, ended): GOAL_REWARD
+        if there == goal
+        else NEVER
+        if ended
+        else STEP_REWARD + GAMMA * value(there)
         for there, ended in shares
     }
     return sum(share * worth[end] for end, share in shares.items())
@@ -86,7 +102,11 @@ def test_values_are_the_loop_over_transitions_and_those_of_actions_follow(transi
         assert plan.values[state, goal] == pytest.approx(expected[cell, aim], abs=1e-3)
         worth = NEVER
         if (cell, action) in shares:
-            worth = worth_of(shares[cell, action], aim, lambda there, goal=goal: plan.values[cells.index(there), goal])
+            worth = worth_of(
+                shares[cell, action],
+                aim,
+                lambda there, goal=goal: plan.values[cells.index(there), goal],
+            )
         if worth >= HORIZON + 1e-5:
             assert value == pytest.approx(worth, abs=1e-5)
         elif worth < HORIZON - 1e-5:
@@ -94,20 +114,30 @@ def test_values_are_the_loop_over_transitions_and_those_of_actions_follow(transi
 
 
 @given(steps, st.sets(st.integers(0, N + 1), min_size=1), st.integers(0, N - 1))
-def test_the_best_actions_are_those_of_value_iteration_to_its_end(transitions, goal_cells, held_out):
+def test_the_best_actions_are_those_of_value_iteration_to_its_end(
+    transitions, goal_cells, held_out
+):
     """Among the goals are some that were never met. A held-out one is a state to go through, and no goal."""
     goals = goals_of(sorted(goal_cells), held_out=np.array([held_out]))
     plan, buffer = planned(transitions, goals, 500)
     wanted, cells = goals.observations.tolist(), buffer.states.observations.tolist()
     assert held_out not in wanted
     values, shares = looped(transitions, wanted, 200), shares_by_pair(transitions)
-    pairs = [(state, goal) for state in range(len(cells)) for goal in range(len(wanted)) if cells[state] != wanted[goal]]
+    pairs = [
+        (state, goal)
+        for state in range(len(cells))
+        for goal in range(len(wanted))
+        if cells[state] != wanted[goal]
+    ]
     states, ids = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     for state, goal, best in zip(states, ids, plan.best_actions(states, ids).tolist(), strict=True):
         cell, aim = cells[state], wanted[goal]
         assert plan.values[state, goal] == pytest.approx(values[cell, aim], abs=0.01)
         tried = {a: ends for (s, a), ends in shares.items() if s == cell}
-        worth = {a: worth_of(ends, aim, lambda there, aim=aim: values[there, aim]) for a, ends in tried.items()}
+        worth = {
+            a: worth_of(ends, aim, lambda there, aim=aim: values[there, aim])
+            for a, ends in tried.items()
+        }
         most = max(worth.values(), default=NEVER)
         if best == -1:
             assert most < HORIZON + 0.01
@@ -123,7 +153,9 @@ def test_in_a_world_tried_out_everywhere_it_is_exact():
     mdp = gym.make("TwoRoomsSwitchSmall-v0").unwrapped.mdp
     times, numbers = 400, spaces.Discrete(mdp.n_states)
     space = spaces.Dict({key: numbers for key in GOAL_SPACE})
-    buffer = ManyGoalsReplayBuffer(mdp.n_states * mdp.n_actions * times, space, spaces.Discrete(mdp.n_actions), "cpu", times)
+    buffer = ManyGoalsReplayBuffer(
+        mdp.n_states * mdp.n_actions * times, space, spaces.Discrete(mdp.n_actions), "cpu", times
+    )
     buffer.keep_states(ObservationTable(numbers, mdp.n_states))
     matrices = transition_matrices(mdp)
     for action, matrix in enumerate(matrices):
@@ -139,26 +171,37 @@ def test_in_a_world_tried_out_everywhere_it_is_exact():
         arriving = -0.1 + 0.99 * exact
         arriving[goals.observations, columns] = 0.0
     met = buffer.states.observations
-    elsewhere = met[:, None] != goals.observations  # of a goal itself nothing is asked, and staying is no option
-    np.testing.assert_allclose(plan.values[elsewhere], exact[met][elsewhere], atol=0.04)  # one of 400 is doubted
+    elsewhere = (
+        met[:, None] != goals.observations
+    )  # of a goal itself nothing is asked, and staying is no option
+    np.testing.assert_allclose(
+        plan.values[elsewhere], exact[met][elsewhere], atol=0.04
+    )  # one of 400 is doubted
 
 
 def test_it_goes_on_from_what_it_knew_and_learns_of_new_states_and_goals():
     once, _ = planned(CHAIN[:6], range(1, N), 6)
     twice, _ = planned(CHAIN[:3], range(1, 4), 3)
     assert twice.values.shape == (4, 3)
-    (copied := ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 3)).set_checkpoint_state(twice.get_checkpoint_state())
+    (copied := ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 3)).set_checkpoint_state(
+        twice.get_checkpoint_state()
+    )
     for plan in (twice, copied):
         planned(CHAIN[:6], range(1, N), 3, plan)
     np.testing.assert_equal(copied.get_checkpoint_state(), twice.get_checkpoint_state())
     np.testing.assert_allclose(twice.values[0, :3], once.values[0, :3])  # two times three sweeps
     far = sum(STEP_REWARD * GAMMA**k for k in range(N - 2)) + GOAL_REWARD * GAMMA ** (N - 2)
     assert once.values[0, N - 2] == pytest.approx(far)
-    assert twice.values[0, N - 2] < once.values[0, N - 2]  # five steps away, of which three sweeps come some way
+    assert (
+        twice.values[0, N - 2] < once.values[0, N - 2]
+    )  # five steps away, of which three sweeps come some way
 
 
 def test_a_plan_that_settles_makes_as_many_sweeps_as_it_takes():
-    plan, (known, buffer) = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 2), planned(CHAIN[:20], range(1, 21), 50)
+    plan, (known, buffer) = (
+        ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 2),
+        planned(CHAIN[:20], range(1, 21), 50),
+    )
     plan.refresh(buffer, goals_of(range(1, 21)), settle=True)
     np.testing.assert_allclose(plan.values, known.values, atol=1e-3)
     np.testing.assert_array_equal(plan.best, known.best)
@@ -179,10 +222,14 @@ def test_what_is_not_known_is_not_a_number():
     plan = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD)
     # a chain of 15 steps, from whose end no way leads back, and a step in place
     planned([*CHAIN[:15], (1, 4, 1, False)], range(1, 16), 20, plan)
-    found = plan.action_values(np.array([1, UNKNOWN, 16]), np.array([1, UNKNOWN, 0, 15]))  # goals 2, -, 1 and none
+    found = plan.action_values(
+        np.array([1, UNKNOWN, 16]), np.array([1, UNKNOWN, 0, 15])
+    )  # goals 2, -, 1 and none
     assert found.shape == (3, 4, 5)
     assert np.argwhere(~np.isnan(found)).tolist() == [[0, 0, 1], [0, 0, 4], [0, 2, 4]]
-    np.testing.assert_allclose(found[~np.isnan(found)], [GOAL_REWARD, STEP_REWARD + GAMMA * GOAL_REWARD, GOAL_REWARD])
+    np.testing.assert_allclose(
+        found[~np.isnan(found)], [GOAL_REWARD, STEP_REWARD + GAMMA * GOAL_REWARD, GOAL_REWARD]
+    )
 
 
 def test_a_way_counts_as_known_up_to_three_times_the_discount_horizon():
@@ -196,7 +243,9 @@ def test_a_way_counts_as_known_up_to_three_times_the_discount_horizon():
 
 
 @given(steps, st.integers(1, N - 1))
-def test_a_draw_of_goals_is_planned_as_if_all_were_and_others_take_their_turn(transitions, n_planned):
+def test_a_draw_of_goals_is_planned_as_if_all_were_and_others_take_their_turn(
+    transitions, n_planned
+):
     goals, buffer = goals_of(range(N)), filled(transitions)
     all_goals = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 500)
     all_goals.refresh(buffer, goals)
@@ -206,10 +255,16 @@ def test_a_draw_of_goals_is_planned_as_if_all_were_and_others_take_their_turn(tr
     for _ in range(N):
         seen |= set(plan.goal_ids)
         assert plan.values.nbytes + plan.best.nbytes <= plan.max_bytes
-        assert (len(set(plan.goal_ids)), all_goals.is_draw, plan.is_draw) == (n_planned, False, True)
+        assert (len(set(plan.goal_ids)), all_goals.is_draw, plan.is_draw) == (
+            n_planned,
+            False,
+            True,
+        )
         np.testing.assert_allclose(plan.values, all_goals.values[:, plan.goal_ids], atol=0.01)
         ids = np.arange(N)
-        found, expected = (each.action_values(np.arange(len(buffer.states)), ids) for each in (plan, all_goals))
+        found, expected = (
+            each.action_values(np.arange(len(buffer.states)), ids) for each in (plan, all_goals)
+        )
         assert np.isnan(np.delete(found, plan.goal_ids, axis=1)).all()
         both = (np.nan_to_num(each[:, plan.goal_ids], nan=HORIZON) for each in (found, expected))
         np.testing.assert_allclose(*both, atol=0.02)
@@ -219,8 +274,14 @@ def test_a_draw_of_goals_is_planned_as_if_all_were_and_others_take_their_turn(tr
 
 
 @pytest.mark.parametrize("sweeps", [0, 1])
-def test_where_nothing_is_left_to_chance_breadth_first_search_finds_the_values_without_sweeps(sweeps):
-    moves = [(cell, action, cell + move) for cell in range(36) for action, move in enumerate((1, -1, 6, -6))]
+def test_where_nothing_is_left_to_chance_breadth_first_search_finds_the_values_without_sweeps(
+    sweeps,
+):
+    moves = [
+        (cell, action, cell + move)
+        for cell in range(36)
+        for action, move in enumerate((1, -1, 6, -6))
+    ]
     grid = [(cell, action, there, False) for cell, action, there in moves if 0 <= there < 36]
     plan, buffer = planned(grid, range(36), 100)
     drawn = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, sweeps, 5 * 36 * 35)
@@ -230,17 +291,28 @@ def test_where_nothing_is_left_to_chance_breadth_first_search_finds_the_values_w
         expected = plan.values[:, plan._goal_states == state][:, 0]
         elsewhere = np.arange(36) != state
         np.testing.assert_allclose(values[elsewhere], expected[elsewhere], atol=1e-4)
-        np.testing.assert_allclose(drawn._shortest(arrivals, state)[elsewhere], expected[elsewhere], atol=1e-4)
+        np.testing.assert_allclose(
+            drawn._shortest(arrivals, state)[elsewhere], expected[elsewhere], atol=1e-4
+        )
     assert (drawn._shortest(arrivals, UNKNOWN) == np.float32(NEVER)).all()
 
 
 def test_without_sweeps_only_the_most_frequent_outcomes_count():
-    common, rare = [(0, 0, 1, False)] * 3 + [(1, 0, 2, False)] * 2, [(0, 0, 2, False)] * 2 + [(1, 0, 0, True), (0, 0, 0, True)]
+    common, rare = (
+        [(0, 0, 1, False)] * 3 + [(1, 0, 2, False)] * 2,
+        [(0, 0, 2, False)] * 2 + [(1, 0, 0, True), (0, 0, 0, True)],
+    )
     plans = planned(common + rare, [1, 2], 0)[0], planned(common, [1, 2], 100)[0]
-    np.testing.assert_allclose(*(values := [plan.action_values(np.arange(3), np.arange(2)) for plan in plans]))
+    np.testing.assert_allclose(
+        *(values := [plan.action_values(np.arange(3), np.arange(2)) for plan in plans])
+    )
     assert np.isfinite(values[0][0]).any()
-    (copied := ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 0)).set_checkpoint_state(plans[0].get_checkpoint_state())
-    np.testing.assert_equal((copied.values, copied.best), (plans[0].values, plans[0].best))  # all goals, planned again
+    (copied := ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 0)).set_checkpoint_state(
+        plans[0].get_checkpoint_state()
+    )
+    np.testing.assert_equal(
+        (copied.values, copied.best), (plans[0].values, plans[0].best)
+    )  # all goals, planned again
 
 
 def test_more_states_or_pairs_than_there_is_room_for(monkeypatch):
@@ -249,7 +321,9 @@ def test_more_states_or_pairs_than_there_is_room_for(monkeypatch):
     plan.refresh(buffer, goals_of([1, 3]))
     np.testing.assert_allclose(plan.values, [[GOAL_REWARD, NEVER], [NEVER, NEVER]])
     monkeypatch.setattr("sb3_manygoals.memory.available_memory", lambda: 10)
-    with pytest.raises(MemoryError, match=r"planning would take .* fewer max_plan_bytes in target_kwargs"):
+    with pytest.raises(
+        MemoryError, match=r"planning would take .* fewer max_plan_bytes in target_kwargs"
+    ):
         plan.refresh(buffer, more)
 
 
@@ -260,5 +334,7 @@ def test_without_chance_steps_are_counted_as_by_value_iteration_though_worlds_en
     plans = [planned(transitions, range(30), sweeps)[0] for sweeps in (0, 500)]
     apart = ~np.eye(30, dtype=np.bool_)  # the value of a state that is the goal is not used
     np.testing.assert_allclose(plans[0].values[apart], plans[1].values[apart], atol=1e-3)
-    found = [plan.best_actions(*(pairs.ravel() for pairs in np.indices((30, 30)))) for plan in plans]
+    found = [
+        plan.best_actions(*(pairs.ravel() for pairs in np.indices((30, 30)))) for plan in plans
+    ]
     np.testing.assert_array_equal(found[0] < 0, found[1] < 0)

@@ -17,17 +17,25 @@ from tests.sb3_manygoals.worlds import Corridor
 def test_actions_are_greedy_in_the_values_of_the_averaged_weights_if_there_are_any(ema_decay):
     space = spaces.Box(-1, 1, (4,), np.float32)
     th.manual_seed(0)
-    policy = MlpPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, head="bilinear", ema_decay=ema_decay)
+    policy = MlpPolicy(
+        goal_space(space), spaces.Discrete(3), lambda _: 1e-3, head="bilinear", ema_decay=ema_decay
+    )
     with th.no_grad():
         for _ in range(3):
             for parameter in policy.q_net.parameters():
                 parameter.add_(0.1 * th.randn_like(parameter))
             policy.update_ema()
     space.seed(0)
-    obs = {key: np.stack([space.sample() for _ in range(200)]) for key in ("observation", "desired_goal")}
+    obs = {
+        key: np.stack([space.sample() for _ in range(200)])
+        for key in ("observation", "desired_goal")
+    }
     acting = policy.q_net_ema if ema_decay else policy.q_net
     with th.no_grad():
-        trained, greedy = (net(*map(th.tensor, obs.values())).argmax(dim=1).numpy() for net in (policy.q_net, acting))
+        trained, greedy = (
+            net(*map(th.tensor, obs.values())).argmax(dim=1).numpy()
+            for net in (policy.q_net, acting)
+        )
     np.testing.assert_array_equal(policy.predict(obs)[0], greedy)
     assert len(np.unique(greedy)) > 1
     assert (trained != greedy).any() == bool(ema_decay)
@@ -35,7 +43,9 @@ def test_actions_are_greedy_in_the_values_of_the_averaged_weights_if_there_are_a
 
 def test_the_average_forgets_its_beginning():
     """After n updates the newest weights count 9 / (10 + n), until that is less than is told: by hand, of one weight."""
-    policy = MlpPolicy(goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, [4], ema_decay=0.7)
+    policy = MlpPolicy(
+        goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, [4], ema_decay=0.7
+    )
     policy.q_net_ema.offset.fill_(0.0)
     expected = 0.0
     for update in range(40):
@@ -47,13 +57,22 @@ def test_the_average_forgets_its_beginning():
 
 
 def test_small_pictures_are_looked_at_place_by_place_and_large_ones_by_convolutions_of_ours_or_sb3s():
-    for side, extractor in ((10, FlattenExtractor), (35, FlattenExtractor), (36, PaddedCNN), (84, PaddedCNN)):
+    for side, extractor in (
+        (10, FlattenExtractor),
+        (35, FlattenExtractor),
+        (36, PaddedCNN),
+        (84, PaddedCNN),
+    ):
         space = spaces.Box(0, 255, (side, side, 3), np.uint8)
         policy = CnnPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3)
         assert isinstance(policy.q_net.trunk[1], extractor)
-        widths = [layer.out_features for layer in policy.q_net.trunk[2:] if hasattr(layer, "out_features")]
+        widths = [
+            layer.out_features for layer in policy.q_net.trunk[2:] if hasattr(layer, "out_features")
+        ]
         assert widths == ([512, 512] if extractor is FlattenExtractor else [])
-    policy = CnnPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, features_extractor_class=NatureCNN)
+    policy = CnnPolicy(
+        goal_space(space), spaces.Discrete(3), lambda _: 1e-3, features_extractor_class=NatureCNN
+    )
     obs = {key: np.zeros((2, 84, 84, 3), np.uint8) for key in ("observation", "desired_goal")}
     assert policy.predict(obs)[0].shape == (2,)
 
@@ -64,14 +83,28 @@ def test_a_trunk_begins_as_that_of_an_actor_critic(make, ortho_init):
     """Compared with SB3's own, layer by layer: by singular values, as the weights are random."""
 
     def built(kind, space, **settings):
-        return kind(space, spaces.Discrete(3), lambda _: 1e-3, features_extractor_class=PaddedCNN, **settings)
+        return kind(
+            space,
+            spaces.Discrete(3),
+            lambda _: 1e-3,
+            features_extractor_class=PaddedCNN,
+            **settings,
+        )
 
     images = spaces.Box(0, 255, (3, 10, 10), np.uint8)
-    ours = list(built(make, goal_space(images) if make is CnnPolicy else images, ortho_init=ortho_init).trunk.parameters())
+    ours = list(
+        built(
+            make, goal_space(images) if make is CnnPolicy else images, ortho_init=ortho_init
+        ).trunk.parameters()
+    )
     assert len(ours) == 6
-    for layers in zip(ours, built(ActorCriticCnnPolicy, images, net_arch=[]).parameters(), strict=False):
+    for layers in zip(
+        ours, built(ActorCriticCnnPolicy, images, net_arch=[]).parameters(), strict=False
+    ):
         assert layers[0].shape == layers[1].shape
-        values = [th.linalg.svdvals(layer.flatten(1)) if layer.dim() > 1 else layer for layer in layers]
+        values = [
+            th.linalg.svdvals(layer.flatten(1)) if layer.dim() > 1 else layer for layer in layers
+        ]
         assert th.allclose(*values, atol=1e-4) == ortho_init
 
 
@@ -88,8 +121,12 @@ def test_standardized_observations_by_hand():
     preprocess = Preprocess(spaces.Box(-10, 10, (5,), np.float32), standardize=True)
     rows = th.tensor([[1.0, 2.0, 4.0, 3.0, 0.0], [-1.0, -2.0, -4.0, 3.0, 0.0]])
     preprocess.fit(rows)
-    th.testing.assert_close(preprocess(rows), th.tensor([[1.0, 1.0, 1.0, 0.0, 0.0], [-1.0, -1.0, -1.0, 0.0, 0.0]]))
-    th.testing.assert_close(preprocess(th.tensor([[0.0, 0.0, 0.0, 5.0, -4.0]])), th.tensor([[0.0, 0.0, 0.0, 1.0, -2.0]]))
+    th.testing.assert_close(
+        preprocess(rows), th.tensor([[1.0, 1.0, 1.0, 0.0, 0.0], [-1.0, -1.0, -1.0, 0.0, 0.0]])
+    )
+    th.testing.assert_close(
+        preprocess(th.tensor([[0.0, 0.0, 0.0, 5.0, -4.0]])), th.tensor([[0.0, 0.0, 0.0, 1.0, -2.0]])
+    )
     preprocess.fit(rows[:1].expand(4, 5))  # nothing varied: observations are only centred
     th.testing.assert_close(preprocess(rows[:1] + 1.0), th.ones(1, 5))
 
@@ -97,14 +134,18 @@ def test_standardized_observations_by_hand():
 def test_of_large_observations_a_few_are_enough_to_standardize_by(monkeypatch):
     monkeypatch.setattr(many_goals_dqn, "_MOST_TO_FIT", 150)
     model, fitted = make_model(Corridor(image=True), "CnnPolicy", learning_starts=50), []
-    monkeypatch.setattr(model.policy, "fit_standardization", lambda seen: fitted.append(tuple(seen.shape)))
+    monkeypatch.setattr(
+        model.policy, "fit_standardization", lambda seen: fitted.append(tuple(seen.shape))
+    )
     model.learn(60)
     assert fitted == [(2, 4, 6, 3)]  # of 72 elements each
 
 
 def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path):
     model = make_model(Corridor(image=True), "CnnPolicy", learning_starts=50)
-    preprocess, *others = (network.trunk[0] for network in (model.q_net, model.q_net_target, model.policy.q_net_ema))
+    preprocess, *others = (
+        network.trunk[0] for network in (model.q_net, model.q_net_target, model.policy.q_net_ema)
+    )
     assert preprocess.mean.abs().max() == 0.0
     model.learn(60)
     known = th.tensor(model.goal_buffer.observations.copy()).permute(0, 3, 1, 2) / 255

@@ -33,7 +33,11 @@ def test_the_newest_transitions_stay_whole():
 cells = st.integers(0, 5)
 
 
-@given(st.lists(st.tuples(cells, st.integers(0, 2), cells), min_size=1, max_size=30), st.integers(1, 3), st.booleans())
+@given(
+    st.lists(st.tuples(cells, st.integers(0, 2), cells), min_size=1, max_size=30),
+    st.integers(1, 3),
+    st.booleans(),
+)
 def test_states_and_counts_are_those_of_what_was_added(moves, n_envs, later):
     """Also where the oldest transitions have given way; and whether they are told apart from the beginning or later on."""
     buffer = ManyGoalsReplayBuffer(4 * n_envs, GOAL_SPACE, spaces.Discrete(3), "cpu", n_envs)
@@ -43,7 +47,10 @@ def test_states_and_counts_are_those_of_what_was_added(moves, n_envs, later):
     for here, action, there in moves:
         where, to = here + 10 * np.arange(n_envs), there + 10 * np.arange(n_envs)
         add(buffer, where, action, to)
-        expected += [(cell, action, after, 0) for cell, after in zip(where.tolist(), to.tolist(), strict=True)]
+        expected += [
+            (cell, action, after, 0)
+            for cell, after in zip(where.tolist(), to.tolist(), strict=True)
+        ]
     if later:
         buffer.keep_states(ObservationTable(CELLS, 50))
     expected = Counter(expected[-4 * n_envs :] if later else expected)
@@ -77,10 +84,16 @@ def test_a_memory_with_states_is_restored_as_it_was(n_before, n_after):
     assert other.states is None
 
 
-@given(st.lists(st.lists(st.tuples(cells, cells), min_size=2, max_size=2), min_size=1, max_size=12), st.integers(1, 8))
+@given(
+    st.lists(st.lists(st.tuples(cells, cells), min_size=2, max_size=2), min_size=1, max_size=12),
+    st.integers(1, 8),
+)
 def test_numbers_stand_for_whole_observations_until_the_table_has_no_room(moves, capacity):
     """And those who keep numbers only never sample what they lack."""
-    buffers = [ManyGoalsReplayBuffer(16, GOAL_SPACE, spaces.Discrete(3), "cpu", 2, as_numbers=numbers) for numbers in (0, 1)]
+    buffers = [
+        ManyGoalsReplayBuffer(16, GOAL_SPACE, spaces.Discrete(3), "cpu", 2, as_numbers=numbers)
+        for numbers in (0, 1)
+    ]
     for buffer in buffers:
         buffer.keep_states(ObservationTable(CELLS, capacity))
     expected = []
@@ -99,7 +112,9 @@ def test_numbers_stand_for_whole_observations_until_the_table_has_no_room(moves,
     assert drawn <= {pair for step in moves for pair in step}
     np.testing.assert_array_equal(batch.next_ids, batch.next_observations)
     if (numbered.numbers[: numbered.size()] != UNKNOWN).all(axis=2).any():
-        assert set(numbered.sample(200).next_observations.tolist()) <= set(numbered.states.observations.tolist())
+        assert set(numbered.sample(200).next_observations.tolist()) <= set(
+            numbered.states.observations.tolist()
+        )
     # other numbers, more room; and no numbers
     before = kept(buffer)
     other = ObservationTable(CELLS, 6)
@@ -118,4 +133,8 @@ def test_ten_million_transitions_as_numbers_take_less_than_250_megabytes():
     arguments = 10_000_000, space, spaces.Discrete(5), 64
     assert sum(ManyGoalsReplayBuffer.memory_needed(*arguments, as_numbers=True).values()) < 250e6
     whole = ManyGoalsReplayBuffer.memory_needed(*arguments)
-    assert whole["replay observations"] == whole["replay next observations"] == 10_000_000 // 64 * 64 * 24 * 24 * 3
+    assert (
+        whole["replay observations"]
+        == whole["replay next observations"]
+        == 10_000_000 // 64 * 64 * 24 * 24 * 3
+    )

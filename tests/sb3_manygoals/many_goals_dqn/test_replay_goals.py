@@ -21,7 +21,9 @@ def filled(seed, n_added, n_envs):
     """:return: goals, the replay memory, and the next observations in it, newest last, of which many are equal"""
     rng = np.random.default_rng(seed)
     goals = ReplayGoals(SPACE)
-    replay = ManyGoalsReplayBuffer(5 * n_envs, goal_observation_space(SPACE), spaces.Discrete(2), "cpu", n_envs)
+    replay = ManyGoalsReplayBuffer(
+        5 * n_envs, goal_observation_space(SPACE), spaces.Discrete(2), "cpu", n_envs
+    )
     goals.replay_buffer = replay
     history = []
     for _ in range(n_added):
@@ -87,7 +89,9 @@ def test_the_first_goals_are_the_first_observations():
 
 def make(env=None, **kwargs):
     env = make_vec_env(lambda: Corridor(9), 2, seed=3) if env is None else env
-    return make_model(env, buffer_size=30, batch_size=8, goal_batch_size=4, goals_in_replay=True, **kwargs)
+    return make_model(
+        env, buffer_size=30, batch_size=8, goal_batch_size=4, goals_in_replay=True, **kwargs
+    )
 
 
 @pytest.mark.parametrize("goal_sampling", ["uniform", "batch"])
@@ -97,7 +101,12 @@ def test_updates_are_about_goals_in_the_replay_memory(goal_sampling):
 
     def look(draw):
         nonlocal seen
-        kept = {row.tobytes() for row in model.replay_buffer.next_observations[: model.replay_buffer.size()].reshape(-1, 9)}
+        kept = {
+            row.tobytes()
+            for row in model.replay_buffer.next_observations[: model.replay_buffer.size()].reshape(
+                -1, 9
+            )
+        }
         assert {goal.numpy().tobytes() for goal in draw.goals} <= kept
         # "is this the goal?" by ids is what it is by pictures
         by_ids = draw.batch.next_ids[:, None] == draw.goal_ids
@@ -122,7 +131,13 @@ def test_a_model_saved_and_loaded_has_its_goals_in_its_replay_memory(tmp_path):
     assert model.replay_buffer.states is None
     with pytest.raises(TypeError, match="save_replay_buffer"):
         model.save_goal_buffer(tmp_path / "goals")
-    loaded = reloaded(model, tmp_path, make_vec_env(lambda: Corridor(9), 2, seed=3), ("replay_buffer",), device="cpu")
+    loaded = reloaded(
+        model,
+        tmp_path,
+        make_vec_env(lambda: Corridor(9), 2, seed=3),
+        ("replay_buffer",),
+        device="cpu",
+    )
     assert isinstance(loaded.goal_buffer, ReplayGoals)
     np.testing.assert_array_equal(loaded.goal_buffer.observations, model.goal_buffer.observations)
     np.testing.assert_array_equal(loaded.replay_buffer.next_ids, model.replay_buffer.next_ids)

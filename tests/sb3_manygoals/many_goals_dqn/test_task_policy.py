@@ -23,7 +23,9 @@ ENDS = (0, 8)
 
 
 def taught(world, steps=600, **kwargs):
-    return make_model(world, goal_wrapper_kwargs={"max_episode_steps": 20, **kwargs.pop("pursuit", {})}, **kwargs).learn(steps)
+    return make_model(
+        world, goal_wrapper_kwargs={"max_episode_steps": 20, **kwargs.pop("pursuit", {})}, **kwargs
+    ).learn(steps)
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +64,19 @@ def test_the_policy_is_saved_and_does_not_change_with_the_model(treasure, tmp_pa
 
 def chooses_by_distance_and_discount(model, planned):
     rewards, cells = np.zeros(9), np.eye(9, dtype=np.uint8)
-    rewards[model.goal_buffer.ids(cells[[1, 7]])] = 1.0, 1.03  # at .99 worth a way of three steps more, at .8 not worth one
+    rewards[model.goal_buffer.ids(cells[[1, 7]])] = (
+        1.0,
+        1.03,
+    )  # at .99 worth a way of three steps more, at .8 not worth one
     for gamma, expected in ((None, [0, 1, 1, 1]), (1.0, [1, 1, 1, 1]), (0.8, [0, 0, 1, 1])):
         policy = model.task_policy(rewards, gamma=gamma, planned=planned)
         assert policy.predict(cells[[2, 3, 5, 6]])[0].tolist() == expected, gamma
 
 
 def test_images_are_planned_for_with_the_channels_first_or_last():
-    model = make_model(VecTransposeImage(make_vec_env(lambda: Corridor(image=True), 1)), "CnnPolicy").learn(40)
+    model = make_model(
+        VecTransposeImage(make_vec_env(lambda: Corridor(image=True), 1)), "CnnPolicy"
+    ).learn(40)
     first = model.goal_buffer.observations.copy()
     goal = first[first[:, 0, 0, 5] > 0]
     policy = model.task_policy(lambda seen: (seen == goal).all(axis=(1, 2, 3)))
@@ -99,9 +106,14 @@ def test_a_plan_tells_more_than_a_network_that_has_not_learned():
 @pytest.mark.filterwarnings("ignore:.*plans are of draws of goals")
 @pytest.mark.parametrize("sweeps", [0, 100])
 def test_rewards_that_the_last_plan_did_not_have_are_planned(sweeps):
-    targets = {"target_class": PlannedTargets, "target_kwargs": {"max_plan_bytes": 9 * 5, "sweeps": sweeps}}  # one goal
+    targets = {
+        "target_class": PlannedTargets,
+        "target_kwargs": {"max_plan_bytes": 9 * 5, "sweeps": sweeps},
+    }  # one goal
     model = taught(Paid({0: 0.1, 8: 10.0}, ENDS), 1_000, updates_per_step=0.002, **targets)
-    assert model.task_policy().predict(np.eye(9, dtype=np.uint8)[1:8])[0].tolist() == [1] * 7  # the network has hardly learned
+    assert (
+        model.task_policy().predict(np.eye(9, dtype=np.uint8)[1:8])[0].tolist() == [1] * 7
+    )  # the network has hardly learned
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -114,7 +126,9 @@ def test_planned_actions_are_as_good_as_the_best_of_all_policies(seed):
 
     def values(actions):
         rows = 2 * np.arange(n) + actions
-        return np.linalg.solve(np.eye(n) - gamma * on[rows] * (rewards == 0), (on + ends)[rows] @ rewards)
+        return np.linalg.solve(
+            np.eye(n) - gamma * on[rows] * (rewards == 0), (on + ends)[rows] @ rewards
+        )
 
     best = np.max([values(np.array(actions)) for actions in product(range(2), repeat=n)], axis=0)
     planned = planned_actions(ReplayModel(csr_array(on), csr_array(ends)), rewards, gamma)
@@ -134,7 +148,10 @@ def test_a_reward_that_ends_nothing_is_stayed_at_by_the_plan_too():
     with pytest.warns(UserWarning, match="stays there if it can"):
         policy = model.task_policy()
     states, actions = policy.table
-    assert actions[states.ids(np.eye(9, dtype=np.uint8))].tolist() in ([1] * 9, [1] * 8 + [2])  # against the wall, or staying
+    assert actions[states.ids(np.eye(9, dtype=np.uint8))].tolist() in (
+        [1] * 9,
+        [1] * 8 + [2],
+    )  # against the wall, or staying
 
 
 def test_labels_count_arrivals_rewards_and_ends(treasure, tmp_path):
@@ -165,7 +182,9 @@ def test_steps_that_all_cost_the_same_are_accounted_for():
 
 def test_what_is_rewarded_on_the_way_is_said():
     model = taught(Paid({6: 1.0, 8: 2.0}, ENDS))
-    with pytest.warns(UserWarning, match="1 of 2 rewarded observations did not always end the episode"):
+    with pytest.warns(
+        UserWarning, match="1 of 2 rewarded observations did not always end the episode"
+    ):
         model.task_policy()
 
 
@@ -180,19 +199,33 @@ def test_what_cannot_be_done_is_refused(treasure):
     refused("reward must return numbers of shape (9,), one for each", reward=lambda seen: seen)
     refused("reward must be finite and not negative", reward=np.full(9, -1.0))
     refused("reward must be finite and not negative", reward=np.full(9, np.nan))
-    refused("reward must be positive for a known observation, it is 0 for all 9", reward=np.zeros(9))
+    refused(
+        "reward must be positive for a known observation, it is 0 for all 9", reward=np.zeros(9)
+    )
     refused("planned=True needs PlannedTargets and transitions", make_model(), planned=True)
     refused("the model has met no observation yet", make_model())
     refused("of 9 known observations none had a positive mean reward", taught(Paid({}, ENDS)))
     refused("negative rewards differ, from -2 to 0", taught(Paid({5: -2.0, 8: 1.0}, ENDS)))
-    refused("gamma must be less than 1 where each step", taught(Paid({8: 1.0}, ENDS, cost=-1.0)), gamma=1.0)
-    refused("their rewards are not known", make_model(target_class=TDTargets, goals_in_replay=True), TypeError)
+    refused(
+        "gamma must be less than 1 where each step",
+        taught(Paid({8: 1.0}, ENDS, cost=-1.0)),
+        gamma=1.0,
+    )
+    refused(
+        "their rewards are not known",
+        make_model(target_class=TDTargets, goals_in_replay=True),
+        TypeError,
+    )
     refused("a model with gamma=0", make_model(gamma=0.0, target_class=TDTargets))
     held_out = GoalBuffer(Corridor(9).observation_space, held_out=np.eye(9, dtype=np.uint8)[8:])
     model = taught(Paid({8: 1.0}, ENDS), pursuit={"goal_buffer": held_out})
     refused("on arriving at observations that are no goals, as they were held out", model)
     refused("Held-out observations cannot be goals", model, reward=lambda seen: seen[:, 8])
     policy = treasure.task_policy()
-    for wrong in (np.zeros(8, np.uint8), np.zeros((2, 3, 9), np.uint8), {"observation": np.zeros(9, np.uint8)}):
+    for wrong in (
+        np.zeros(8, np.uint8),
+        np.zeros((2, 3, 9), np.uint8),
+        {"observation": np.zeros(9, np.uint8)},
+    ):
         with pytest.raises(ValueError, match="observation"):
             policy.predict(wrong)

@@ -17,7 +17,11 @@ ACTIONS = spaces.Discrete(3)
 
 def shown(rng, n_envs, n_stack):
     """Stacks of few different frames, in any order: each may have been shown just before, as in games, or not."""
-    return rng.integers(0, 3, size=(n_envs, n_stack, 1, 1), dtype=np.uint8).repeat(2, axis=2).repeat(2, axis=3)
+    return (
+        rng.integers(0, 3, size=(n_envs, n_stack, 1, 1), dtype=np.uint8)
+        .repeat(2, axis=2)
+        .repeat(2, axis=3)
+    )
 
 
 def space_of(n_stack):
@@ -32,13 +36,22 @@ def test_observations_are_those_that_were_put_in(seed, n_added, n_envs, n_stack)
     space = space_of(n_stack)
     size = 7 * n_envs
     whole = ManyGoalsReplayBuffer(size, goal_observation_space(space), ACTIONS, "cpu", n_envs)
-    ours = ManyGoalsFrameReplayBuffer(size, goal_observation_space(space), ACTIONS, "cpu", n_envs, n_stack=n_stack)
+    ours = ManyGoalsFrameReplayBuffer(
+        size, goal_observation_space(space), ACTIONS, "cpu", n_envs, n_stack=n_stack
+    )
     plain = FrameReplayBuffer(size, space, ACTIONS, "cpu", n_envs, n_stack=n_stack)
     sb3 = ReplayBuffer(size, space, ACTIONS, "cpu", n_envs)
     for number in range(n_added):
         here, there = (shown(rng, n_envs, n_stack) for _ in range(2))
-        infos = [{"achieved_goal_id": number, "env_terminated": bool(rng.random() < 0.3)} for _ in range(n_envs)]
-        actions, zeros, done = rng.integers(3, size=n_envs), rng.normal(size=n_envs), rng.random(n_envs) < 0.2
+        infos = [
+            {"achieved_goal_id": number, "env_terminated": bool(rng.random() < 0.3)}
+            for _ in range(n_envs)
+        ]
+        actions, zeros, done = (
+            rng.integers(3, size=n_envs),
+            rng.normal(size=n_envs),
+            rng.random(n_envs) < 0.2,
+        )
         for buffer in (whole, ours):
             buffer.add({"observation": here}, {"observation": there}, actions, zeros, done, infos)
         for buffer in (plain, sb3):
@@ -57,10 +70,20 @@ def test_observations_are_those_that_were_put_in(seed, n_added, n_envs, n_stack)
 
 
 def test_ten_thousand_transitions_of_a_game_take_an_eighth():
-    arguments = 10_000, goal_observation_space(spaces.Box(0, 255, (4, 84, 84), np.uint8)), ACTIONS, 1
-    frames, whole = ManyGoalsFrameReplayBuffer.memory_needed, ManyGoalsReplayBuffer.memory_needed(*arguments)
+    arguments = (
+        10_000,
+        goal_observation_space(spaces.Box(0, 255, (4, 84, 84), np.uint8)),
+        ACTIONS,
+        1,
+    )
+    frames, whole = (
+        ManyGoalsFrameReplayBuffer.memory_needed,
+        ManyGoalsReplayBuffer.memory_needed(*arguments),
+    )
     observations = whole.pop("replay observations") + whole.pop("replay next observations")
-    size = 10_005 * (84 * 84 + 33) + 2 * 10_000 * 4 * 8  # frames, objects of Python, and a reference to each that a stack has
+    size = (
+        10_005 * (84 * 84 + 33) + 2 * 10_000 * 4 * 8
+    )  # frames, objects of Python, and a reference to each that a stack has
     assert size < 0.13 * observations == 0.13 * 2 * 10_000 * 4 * 84 * 84
     assert frames(*arguments, action_masks=False, n_stack=4) == {"replay frames": size, **whole}
 
@@ -71,10 +94,14 @@ def test_the_state_of_another_memory_is_refused():
         ({"buffer_size": 11}, "buffer_size=11, not 10"),
         ({"frames": first["frames"]}, "n_stack=1, not 3"),
     ):
-        ours = ManyGoalsFrameReplayBuffer(10, goal_observation_space(space_of(3)), ACTIONS, "cpu", n_stack=3)
+        ours = ManyGoalsFrameReplayBuffer(
+            10, goal_observation_space(space_of(3)), ACTIONS, "cpu", n_stack=3
+        )
         for buffer in (FrameReplayBuffer(10, space_of(3), ACTIONS, "cpu", n_stack=3), ours):
             with pytest.raises(CheckpointError, match=message):
                 buffer.set_checkpoint_state(buffer.get_checkpoint_state() | changes)
     whole = ManyGoalsReplayBuffer(10, goal_observation_space(space_of(3)), ACTIONS, "cpu")
-    with pytest.raises(CheckpointError, match="saved by another replay_buffer_class, with frames or without"):
+    with pytest.raises(
+        CheckpointError, match="saved by another replay_buffer_class, with frames or without"
+    ):
         whole.set_checkpoint_state(ours.get_checkpoint_state())

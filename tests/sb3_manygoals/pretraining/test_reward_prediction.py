@@ -22,7 +22,13 @@ class Signs(Corridor):
 
 
 def make(env=None, **kwargs):
-    defaults = {"buffer_size": 200, "learning_starts": 50, "batch_size": 20, "seed": 3, "device": "cpu"}
+    defaults = {
+        "buffer_size": 200,
+        "learning_starts": 50,
+        "batch_size": 20,
+        "seed": 3,
+        "device": "cpu",
+    }
     return RewardPredictor("MlpPolicy", Signs() if env is None else env, **defaults | kwargs)
 
 
@@ -37,7 +43,10 @@ def test_the_signs_of_rewards_are_learned_from_what_is_seen_before():
 @pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize])
 def test_an_update_descends_the_cross_entropy_of_the_batch(wrap):
     """One step of the optimizer against one put together here."""
-    kwargs = {"policy_kwargs": {"net_arch": [5], "optimizer_class": th.optim.SGD}, "learning_rate": 0.1}
+    kwargs = {
+        "policy_kwargs": {"net_arch": [5], "optimizer_class": th.optim.SGD},
+        "learning_rate": 0.1,
+    }
     model, other = (make(wrap(make_vec_env(Signs, seed=3)), **kwargs) for _ in range(2))
     model.learn(50, log_interval=None)
     other.policy.load_state_dict(model.policy.state_dict())
@@ -45,7 +54,9 @@ def test_an_update_descends_the_cross_entropy_of_the_batch(wrap):
     batch = model.replay_buffer.sample(20, env=model._vec_normalize_env)
     np.random.seed(7)  # noqa: NPY002
     model.train(1, 20)
-    logs = nn.functional.log_softmax(other.policy.head(other.policy.trunk(batch.observations)), dim=1)
+    logs = nn.functional.log_softmax(
+        other.policy.head(other.policy.trunk(batch.observations)), dim=1
+    )
     kinds = [{0.0: 0, 1.0: 1, -1.0: 2}[sign] for sign in batch.rewards[:, 0].sign().tolist()]
     assert len(set(kinds)) == 3
     loss = -sum(logs[row, kind] for row, kind in enumerate(kinds)) / 20
@@ -78,7 +89,9 @@ def test_pictures_whose_channels_sb3_has_moved_are_not_turned_again():
 
 def test_it_is_saved_and_loaded(tmp_path):
     env = stories(2, 4)  # channels last, which SB3 turns
-    model = RewardPredictor("CnnPolicy", env, learning_starts=20, buffer_size=50, n_stack=4, seed=1, device="cpu")
+    model = RewardPredictor(
+        "CnnPolicy", env, learning_starts=20, buffer_size=50, n_stack=4, seed=1, device="cpu"
+    )
     model.learn(60).save(tmp_path / "model")
     loaded = RewardPredictor.load(tmp_path / "model", env, device="cpu")
     for ours, theirs in zip(model.policy.parameters(), loaded.policy.parameters(), strict=True):
@@ -89,8 +102,18 @@ def test_it_is_saved_and_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("env", "kwargs", "error", "message"),
     [
-        (Signs, {"buffer_size": 0}, ValueError, "buffer_size must be a whole number, at least 1, got 0"),
-        (Signs, {"batch_size": 0}, ValueError, "batch_size must be a whole number, at least 1, got 0"),
+        (
+            Signs,
+            {"buffer_size": 0},
+            ValueError,
+            "buffer_size must be a whole number, at least 1, got 0",
+        ),
+        (
+            Signs,
+            {"batch_size": 0},
+            ValueError,
+            "batch_size must be a whole number, at least 1, got 0",
+        ),
         (lambda: make_vec_env(Signs, 2), {"buffer_size": 10**15}, MemoryError, "replay frames"),
         (lambda: gym.make("Pendulum-v1"), {}, AssertionError, "Discrete"),
     ],

@@ -24,7 +24,9 @@ def many_goals(env, policy="CnnPolicy", **kwargs):
     trunk = {"embedding_dim": 8, "standardize": False, "activation_fn": nn.ReLU}
     if policy == "CnnPolicy":
         trunk |= {"features_extractor_class": PaddedCNN, "net_arch": []}
-    return ManyGoalsDQN(policy, env, buffer_size=10, seed=1, device="cpu", policy_kwargs={**trunk, **kwargs})
+    return ManyGoalsDQN(
+        policy, env, buffer_size=10, seed=1, device="cpu", policy_kwargs={**trunk, **kwargs}
+    )
 
 
 def weights(module):
@@ -44,7 +46,9 @@ def test_the_trunk_of_an_atari_agent_becomes_the_extractor_of_a2c():
     ours, theirs = source.policy.trunk.state_dict(), weights(target.policy)
     for there, here in copied.items():
         for kind in ("weight", "bias"):
-            assert th.equal(ours[f"{here.removeprefix('trunk.')}.{kind}"], theirs[f"{there}.{kind}"])
+            assert th.equal(
+                ours[f"{here.removeprefix('trunk.')}.{kind}"], theirs[f"{there}.{kind}"]
+            )
     for name in before:  # heads are as they were
         assert th.equal(before[name], theirs[name]) != ("features_extractor" in name)
 
@@ -52,7 +56,12 @@ def test_the_trunk_of_an_atari_agent_becomes_the_extractor_of_a2c():
 def test_channels_last_on_the_one_side_are_channels_first_on_the_other():
     """ManyGoalsDQN sees (H, W, C) and turns them itself, SB3 does so in a wrapper."""
     source = many_goals(screen(40, 3, first=False))
-    target = A2C("CnnPolicy", screen(40, 3, first=False), policy_kwargs={"features_extractor_class": PaddedCNN}, device="cpu")
+    target = A2C(
+        "CnnPolicy",
+        screen(40, 3, first=False),
+        policy_kwargs={"features_extractor_class": PaddedCNN},
+        device="cpu",
+    )
     assert len(transfer_trunk(source.policy, target.policy)) == 4
     picture = np.random.default_rng(0).integers(0, 256, (1, 40, 40, 3), dtype=np.uint8)
     with th.no_grad():
@@ -70,22 +79,31 @@ def test_a_trunk_of_fully_connected_layers_becomes_the_beginning_of_actor_and_cr
     for tower in ("policy_net", "value_net"):
         assert th.equal(after[f"mlp_extractor.{tower}.0.weight"], trunk.weight)
         assert th.equal(after[f"mlp_extractor.{tower}.0.bias"], trunk.bias)
-        assert th.equal(after[f"mlp_extractor.{tower}.2.weight"], before[f"mlp_extractor.{tower}.2.weight"])
+        assert th.equal(
+            after[f"mlp_extractor.{tower}.2.weight"], before[f"mlp_extractor.{tower}.2.weight"]
+        )
 
 
 def test_extractors_that_are_not_shared_are_both_filled():
     source = many_goals(screen())
-    target = A2C("CnnPolicy", screen(), policy_kwargs={"share_features_extractor": False}, device="cpu")
+    target = A2C(
+        "CnnPolicy", screen(), policy_kwargs={"share_features_extractor": False}, device="cpu"
+    )
     assert len(transfer_trunk(source, target)) == 8
     for extractor in (target.policy.pi_features_extractor, target.policy.vf_features_extractor):
         assert th.equal(extractor.linear[0].weight, source.policy.trunk[1].net[7].weight)
 
 
 def test_heads_of_auxiliary_tasks_stay_and_their_target_network_follows():
-    source, target = many_goals(screen()), A2C(AuxiliaryActorCriticPolicy, screen(), seed=2, device="cpu")
+    source, target = (
+        many_goals(screen()),
+        A2C(AuxiliaryActorCriticPolicy, screen(), seed=2, device="cpu"),
+    )
     heads = weights(target.policy.heads)
     transfer_trunk(source, target)
-    assert all(th.equal(heads[name], tensor) for name, tensor in target.policy.heads.state_dict().items())
+    assert all(
+        th.equal(heads[name], tensor) for name, tensor in target.policy.heads.state_dict().items()
+    )
     trunk = source.policy.trunk[1].net[0].weight
     assert th.equal(target.policy.features_extractor.cnn[0].weight, trunk)
     assert th.equal(target.policy.goal_target.features_extractor.cnn[0].weight, trunk)
@@ -108,7 +126,9 @@ def vectors(**kwargs):
 
 def towers(length=5, net_arch=(16, 12), **kwargs):
     policy_kwargs = {"net_arch": net_arch, "activation_fn": nn.ReLU}
-    return lambda: A2C("MlpPolicy", Corridor(length), policy_kwargs=policy_kwargs, device="cpu", **kwargs)
+    return lambda: A2C(
+        "MlpPolicy", Corridor(length), policy_kwargs=policy_kwargs, device="cpu", **kwargs
+    )
 
 
 def screens(*pictures, **kwargs):
@@ -126,7 +146,11 @@ def padded(stride):
 def dark():
     """Pictures of bytes that are no images, so that nothing scales them."""
     space = gym.spaces.Box(0, 1, (3, 8, 8), np.uint8)
-    return A2C("MlpPolicy", gym.wrappers.TransformObservation(screen(8, 3), lambda picture: picture, space), device="cpu")
+    return A2C(
+        "MlpPolicy",
+        gym.wrappers.TransformObservation(screen(8, 3), lambda picture: picture, space),
+        device="cpu",
+    )
 
 
 OTHER = {"features_extractor_class": PaddedCNN, "features_extractor_kwargs": padded(2)}
@@ -136,17 +160,37 @@ OTHER = {"features_extractor_class": PaddedCNN, "features_extractor_kwargs": pad
     ("source", "target", "message"),
     [
         (vectors(net_arch=[16, 13]), towers(), r"trunk\.4, Linear.*policy_net\.2, Linear"),
-        (vectors(net_arch=[16, 12, 9]), towers(), r"trunk\.6, Linear.* in the source and none in the target"),
-        (vectors(net_arch=[16], activation_fn=nn.Tanh), towers(), r"trunk\.3, Tanh\(\).*policy_net\.1, ReLU\(\)"),
+        (
+            vectors(net_arch=[16, 12, 9]),
+            towers(),
+            r"trunk\.6, Linear.* in the source and none in the target",
+        ),
+        (
+            vectors(net_arch=[16], activation_fn=nn.Tanh),
+            towers(),
+            r"trunk\.3, Tanh\(\).*policy_net\.1, ReLU\(\)",
+        ),
         (vectors(net_arch=[16], standardize=True), towers(), "standardizes"),
-        (vectors(net_arch=[16]), towers(net_arch={"pi": [16], "vf": [15]}), r"value_net\.0,.* in the target"),
+        (
+            vectors(net_arch=[16]),
+            towers(net_arch={"pi": [16], "vf": [15]}),
+            r"value_net\.0,.* in the target",
+        ),
         (vectors(), towers(6), r"sees Box\(0, 1, \(5,\).*the target sees Box\(0, 1, \(6,\)"),
         (screens(8, 3), dark, r"trunk sees Box\(0, 255, .*, the target sees Box\(0, 1, "),
         # on 40 x 40 pixels NatureCNN leaves some unseen, where PaddedCNN adds zeros: the same weights would see other things
         (screens(40, 3), cnn(40, 3), r"trunk\.1\.net\.2, ZeroPad2d.*features_extractor\.cnn\.2"),
         # weights are of the same shapes, and so is what follows them: the window fits once in either case
-        (screens(4, 3, False, **padded(4)), cnn(4, 3, False, **OTHER), r"net\.0, Conv2d.*stride=\(4, 4\).*stride=\(2, 2\)"),
-        (screens(layers=[(32, 8, 4)], features_dim=9), cnn(), r"trunk\.1\.net\.3,.* in the source"),  # too short
+        (
+            screens(4, 3, False, **padded(4)),
+            cnn(4, 3, False, **OTHER),
+            r"net\.0, Conv2d.*stride=\(4, 4\).*stride=\(2, 2\)",
+        ),
+        (
+            screens(layers=[(32, 8, 4)], features_dim=9),
+            cnn(),
+            r"trunk\.1\.net\.3,.* in the source",
+        ),  # too short
         (screens(), cnn(normalize_images=False), "normalize_images=True"),
     ],
 )
@@ -159,7 +203,10 @@ def test_networks_that_are_not_alike_are_refused_by_the_layers_name(source, targ
 
 
 def test_only_a_trunk_is_given_and_only_actor_critics_take_it():
-    source, target = many_goals(Corridor(5), "MlpPolicy"), A2C("MlpPolicy", Corridor(5), device="cpu")
+    source, target = (
+        many_goals(Corridor(5), "MlpPolicy"),
+        A2C("MlpPolicy", Corridor(5), device="cpu"),
+    )
     with pytest.raises(TypeError, match=r"source must be .* got one with ActorCriticPolicy"):
         transfer_trunk(target, target)
     with pytest.raises(TypeError, match=r"target must .* got one with DQNPolicy"):
