@@ -16,10 +16,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from sb3_manygoals.action_masks import random_allowed
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals.buffer import check_goal_space, identical
-
-_OWN_STREAM = (
-    1  # random actions are not drawn with the very numbers of a world that has the same seed
-)
+from sb3_manygoals.random_streams import Stream
 
 
 class GoalReacher(Protocol):
@@ -55,6 +52,7 @@ class MasteryResult:
     :ivar reached: whether each episode reached its goal, shape (n_goals, episodes_per_goal)
     :ivar steps: steps it took, 0 if the start was the goal, -1 if it was not reached; of the same shape
     :ivar ceiling: the best probability of reaching each goal from the same start, of the same shape, or None
+    :ivar seed: of the bootstrap, also of subsets
     """
 
     rate: float
@@ -62,10 +60,12 @@ class MasteryResult:
     reached: NDArray[np.bool_] = field(repr=False)
     steps: NDArray[np.int64] = field(repr=False)
     ceiling: NDArray[np.float64] | None = field(default=None, repr=False)
+    seed: int = field(default=0, repr=False)
 
     def subset(self, goals: NDArray[Any]) -> MasteryResult:
         """Mastery of some of the goals, such as those held out: a mask or indexes. A ValueError if there are none."""
-        return _result(self.steps[goals], None if self.ceiling is None else self.ceiling[goals], 0)
+        ceiling = None if self.ceiling is None else self.ceiling[goals]
+        return _result(self.steps[goals], ceiling, self.seed)
 
 
 def evaluate_mastery(
@@ -109,7 +109,7 @@ def evaluate_mastery(
         (0 if ceiling is None else len(episode_goals), *goals.shape[1:]), dtype=goals.dtype
     )
     for round_, first in enumerate(range(0, len(episode_goals), n_envs)):
-        rng = np.random.default_rng((seed, round_, _OWN_STREAM))
+        rng = np.random.default_rng((seed, round_, Stream.EVALUATION))
         rows = slice(first, min(first + n_envs, len(episode_goals)))
         n = rows.stop - first
         pursued = goals[episode_goals[rows]]
@@ -198,7 +198,7 @@ def _result(
             (rates,), np.mean, method="percentile", batch=100, rng=np.random.default_rng(seed)
         )
         low, high = found.confidence_interval
-    return MasteryResult(rate, (float(low), float(high)), reached, steps, ceiling)
+    return MasteryResult(rate, (float(low), float(high)), reached, steps, ceiling, seed)
 
 
 def _check(env: VectorEnv[Any, Any, Any], goals: NDArray[Any]) -> tuple[NDArray[Any], int]:

@@ -197,6 +197,18 @@ class FrameArray:
     def __getitem__(self, index: Any) -> NDArray[Any]:
         return self.store.get(self.frames[index])
 
+    def keep_rows(self, kept: NDArray[np.integer[Any]], rows: int) -> None:
+        """
+        Keep some rows only, as the first ones of a smaller array.
+
+        :param kept: the rows to keep, in their new order, shape (n,) with n at most ``rows``
+        :param rows: of the smaller array
+        """
+        frames: Frames = np.empty((rows, *self.frames.shape[1:]), object)
+        frames.fill(self.store.blank)
+        frames[: len(kept)] = self.frames[kept]
+        self.frames = frames
+
     def __setitem__(self, row: int, observations: NDArray[Any]) -> None:
         self.frames[row] = self.store.put(np.asarray(observations, self.dtype))
 

@@ -33,6 +33,14 @@ def check_memory(what: str, needed: Mapping[str, int], advice: str) -> None:
         )
 
 
+def share_of_memory(share: float) -> int:
+    """
+    :param share: a number from 0 to 1
+    :return: bytes, this share of what is available now
+    """
+    return int(share * available_memory())
+
+
 def keep_freed_memory() -> None:
     """
     Let the process keep up to some 64 MiB of freed memory for the next update. Otherwise glibc returns it, and each update

@@ -84,6 +84,7 @@ class Preprocess(nn.Module):
 
     mean: th.Tensor
     scale: th.Tensor
+    offset: th.Tensor
 
     def __init__(
         self,
@@ -113,18 +114,47 @@ class Preprocess(nn.Module):
             shape = self._scaled(th.as_tensor(np.array(observation_space.sample()))[None]).shape[1:]
             self.register_buffer("mean", th.zeros(shape))
             self.register_buffer("scale", th.ones(shape))
+            if self._is_wide:
+                self.register_buffer("offset", th.zeros(shape, dtype=th.float64))
+
+    @property
+    def _is_vector(self) -> bool:
+        """Whether observations are numbers of any size, and neither images nor one-hot."""
+        return isinstance(self.space, spaces.Box) and not is_image_space(self.space)
+
+    @property
+    def _is_wide(self) -> bool:
+        """Whether casting to float32 could make different observations equal, unless their mean is subtracted before."""
+        dtype = np.dtype(self.space.dtype)
+        return self._is_vector and dtype.itemsize >= 4 and dtype != np.float32
 
     def fit(self, observations: th.Tensor) -> None:
         """
         Standardize by these observations, shape (B, *observation_space.shape). What has hardly varied may vary later:
         a deviation counts as at least half the median of those that vary, and a constant element's as the median.
         """
+        least: float | th.Tensor = 1e-4
+        if self._is_vector:  # of any unit, so that only rounding errors are no deviations
+            mean = observations.double().mean(dim=0)
+            least = (1e-13 if self._is_wide else 1e-6) * mean.abs().float()
+            if self._is_wide:
+                self.offset.copy_(mean)
         scaled = self._scaled(observations)
         deviation = scaled.std(dim=0, correction=0)
-        varied = deviation > 1e-4
+        varied = deviation > least
         typical = deviation[varied].median() if varied.any() else deviation.new_ones(())
         self.mean.copy_(scaled.mean(dim=0))
         self.scale.copy_(1.0 / th.where(varied, deviation.clamp(min=float(typical) / 2), typical))
+
+    @th.no_grad()
+    def count_distinct(self, observations: th.Tensor) -> int:
+        """
+        :param observations: shape (B, *observation_space.shape)
+        :return: how many of them differ in the numbers that the network gets
+        """
+        prepared = self(observations).flatten(start_dim=1) + 0.0  # -0.0 is no other number than 0.0
+        rows = np.ascontiguousarray(prepared.cpu().numpy())
+        return len(np.unique(rows.view(f"V{rows.itemsize * rows.shape[1]}")))
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         """From shape (B, *observation_space.shape) to float32, shape (B, *space.shape); discrete values one-hot."""
@@ -134,6 +164,8 @@ class Preprocess(nn.Module):
     def _scaled(self, observations: th.Tensor) -> th.Tensor:
         if self.channels_last:
             observations = observations.permute(0, 3, 1, 2)
+        if self.standardize and self._is_wide and hasattr(self, "offset"):
+            observations = observations.double() - self.offset
         return preprocess_obs(observations, self.space, self.normalize_images)  # type: ignore[return-value]  # it is no Dict
 
 

@@ -24,6 +24,7 @@ from sb3_manygoals.goals.environments import (
 )
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.memory import check_memory
+from sb3_manygoals.random_streams import Stream
 
 
 class AllGoalsTable:
@@ -144,7 +145,7 @@ class TabularAllGoals(GoalAlgorithm):
     :raises MemoryError: if the table does not fit into the memory that is available
     """
 
-    stream = 4
+    stream = Stream.TABULAR_ALL_GOALS
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"TablePolicy": TablePolicy}
     policy: TablePolicy
     goal_rules: dict[str, Any]  # saved with the model, so that held-out observations stay held out

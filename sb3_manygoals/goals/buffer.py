@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.checks import check_count
 from sb3_manygoals.goals.table import UNKNOWN, ObservationTable
-from sb3_manygoals.memory import check_memory
+from sb3_manygoals.memory import check_memory, share_of_memory
 
 GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """The observation spaces whose elements can be goals: each is one NumPy array of fixed shape and dtype."""
 
+_CAPACITY = 100_000  # goals, where nothing else is said and the memory is there
 _INDEX_SIZE = 184  # bytes of a hash, three numbers and their places in a dict, just after it has grown; and of labels
 
 
@@ -34,7 +35,8 @@ class GoalBuffer:
     once. :attr:`table` has the held-out ones that were met too.
 
     :param observation_space: of the observations: Box, Discrete, MultiDiscrete or MultiBinary; else a TypeError
-    :param capacity: the greatest number of goals; memory is touched only as goals come in
+    :param capacity: the greatest number of goals; memory is touched only as goals come in. None: 100,000, or as many as half
+        of the available memory holds, if that is less
     :param held_out: observations of shape ``(n, *observation_space.shape)`` that must never become goals, or None
     :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
@@ -48,11 +50,15 @@ class GoalBuffer:
     def __init__(
         self,
         observation_space: spaces.Space[Any],
-        capacity: int = 100_000,
+        capacity: int | None = None,
         held_out: NDArray[Any] | None = None,
     ) -> None:
         self.shape, self.dtype = check_goal_space(observation_space)
         self.observation_space = observation_space
+        self._chosen_capacity = capacity is None
+        if capacity is None:
+            size_of_one = math.prod(self.shape) * self.dtype.itemsize + _INDEX_SIZE
+            capacity = max(min(_CAPACITY, share_of_memory(0.5) // size_of_one), 1)
         self.capacity = check_count("capacity", capacity, of="goals")
         self.n_added, self.n_recurred = 0, 0
         self._n, self._warned = 0, False
@@ -266,12 +272,15 @@ class GoalBuffer:
         return buffer
 
     def _kind(self) -> dict[str, Any]:
-        return {"capacity": self.capacity, "shape": self.shape, "dtype": self.dtype.str}
+        """What a state must share with the buffer that takes it over. A capacity that was not given may differ."""
+        kind = {"shape": self.shape, "dtype": self.dtype.str}
+        return kind if self._chosen_capacity else {**kind, "capacity": self.capacity}
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: all but the observation space as plain data, copied"""
         return {
             **self._kind(),
+            "capacity": self.capacity,
             "observations": self.table.observations.copy(),
             "numbers": self._numbers[: len(self)].copy(),
             "held_out": self._held_out.observations.copy(),
@@ -285,6 +294,9 @@ class GoalBuffer:
         check_same("a goal buffer", state, self._kind())
         met, numbers = self.check(state["observations"], "the goals of the state"), state["numbers"]
         held_out = self.check(state["held_out"], "what is held out in the state")
+        if self.capacity != state["capacity"]:
+            self.capacity = int(state["capacity"])
+            self.labels = np.zeros((self.capacity + 1, 3))
         table = ObservationTable(self.observation_space, self.capacity + len(held_out))
         table.add(met)
         if len(table) != len(met) or len(numbers) > self.capacity:

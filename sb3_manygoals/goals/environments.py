@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wra
 from sb3_manygoals.checks import check_number
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
+from sb3_manygoals.random_streams import Stream, generator
 
 SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalAlgorithm")
 
@@ -22,15 +23,14 @@ SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalAlgorithm")
 class GoalAlgorithm(OffPolicyAlgorithm):
     """A learner with a random generator of its own, whose ``set_env`` puts a goal wrapper around an environment without."""
 
-    stream: ClassVar[int]
+    stream: ClassVar[Stream]
     rng: np.random.Generator
     _n_moves: int | None = None  # of the environments, at the last transition
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """As SB3's, and of the learner's own generator."""
         super().set_random_seed(seed)
-        # tagged, as environments use default_rng(seed) themselves
-        self.rng = np.random.default_rng(None if seed is None else (seed, self.stream))
+        self.rng = generator(seed, self.stream)
 
     @property
     def _moves(self) -> int:

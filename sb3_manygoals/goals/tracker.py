@@ -14,10 +14,10 @@ from sb3_manygoals.checks import check_count, check_rewards
 from sb3_manygoals.goals.buffer import GoalBuffer, identical
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 from sb3_manygoals.goals.table import UNKNOWN
+from sb3_manygoals.random_streams import Stream, generator
 
 ResetWorlds = bool | Literal["auto"]
 
-_GOAL_STREAM = 2
 _BROAD = 0.1  # starts are broad if they are at least this share of the known observations, all equally likely,
 _NOT_ONE = 1.5  # and more than this: resets to a single start would keep an agent in a corridor from going on
 _RETURN_AFTER = (
@@ -96,8 +96,7 @@ class GoalTracker:
         self.n_moves = 0  # steps and starts so far, for a learner to see whether it missed some
 
     def seed(self, seed: int | None) -> None:
-        # tagged: the environment draws its own numbers with default_rng(seed)
-        self.rng = np.random.default_rng(None if seed is None else (seed, _GOAL_STREAM))
+        self.rng = generator(seed, Stream.GOALS)
 
     def adopt(self, goal_buffer: GoalBuffer) -> None:
         """Use this goal buffer, for the same observation space, from now on."""

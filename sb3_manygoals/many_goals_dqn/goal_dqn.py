@@ -35,7 +35,7 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals, replay_goals
 from sb3_manygoals.many_goals_dqn.targets import Learner, PlannedTargets, Targets, TDTargets
 from sb3_manygoals.many_goals_dqn.task_policy import Reward, TaskPolicy, make_task_policy
-from sb3_manygoals.memory import check_memory
+from sb3_manygoals.memory import check_memory, share_of_memory
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.vec_env import current_reset_infos
 
@@ -56,6 +56,7 @@ _IN_CHECKPOINTS = (
     "_exploring",
     "_reviewed",
 )
+_SHARE_OF_MEMORY = 0.9  # of what is available, for whole observations beside all else
 # Shares of observations that were met before: below the first, planned targets are given up; from the second on, learning
 # begins with them; from the third on, bootstrapped ones are given up. In between they stay, so that they do not alternate.
 _GIVE_UP, _BEGIN, _GO_OVER = 0.05, 0.1, 0.2
@@ -129,6 +130,7 @@ class GoalDQN(GoalAlgorithm, DQN):
         super()._setup_model()
         if self.env is not None:
             self._adopt_goals(self.env)
+            self._fit_memory(self.env)
             self.policy.shift_values(self.targets.initial_value)
             if (cost := (1.0 - self.gamma) * self.goal_reward - self.step_reward) > 0.0:
                 self.policy.scale_distances(cost)
@@ -152,6 +154,7 @@ class GoalDQN(GoalAlgorithm, DQN):
             self.gamma,
             self.goal_reward,
             self.step_reward,
+            self.seed,
         )
 
     def _review_targets(self) -> None:
@@ -196,30 +199,67 @@ class GoalDQN(GoalAlgorithm, DQN):
                 )
 
     def _check_memory(self, env: VecEnv) -> None:
+        """Refuse what will not fit once it is full. Whole observations are another matter, see ``_fit_memory``."""
+        needed, _ = self._memory_to_come(env)
+        advice = (
+            f"choose a smaller buffer_size than {self.buffer_size}, a goal buffer of smaller "
+            "capacity, or fewer max_plan_bytes"
+        )
+        check_memory("the replay memory and the goals", needed, advice)
+
+    def _fit_memory(self, env: VecEnv) -> None:
+        """
+        Where whole observations are kept from the beginning, shrink the replay memory to what fits. Planned targets keep them
+        only if the world turns out to have too many, and the memory shrinks then, if it must.
+        """
+        if isinstance(self.targets, PlannedTargets) and not self.replay_buffer.whole:
+            return
+        needed, of_observations = self._memory_to_come(env)
+        room = (
+            self.replay_buffer.buffer_size * self.n_envs - self.replay_buffer.size() * self.n_envs
+        )
+        left = share_of_memory(_SHARE_OF_MEMORY) - sum(needed.values())
+        if of_observations > max(left, 0):
+            fitting = room * max(left, 0) // of_observations
+            self.replay_buffer.shrink(self.replay_buffer.size() * self.n_envs + fitting)
+
+    def _memory_to_come(self, env: VecEnv) -> tuple[dict[str, int], int]:
+        """
+        :return: bytes that replay memory, goals and plan will take once they are full, besides what they have taken, by what
+            they are for; and those for whole observations, of as many transitions as there is room for
+        """
         assert self.replay_buffer_class is not None
+        size = self.buffer_size
+        room = max(size // self.n_envs, 1)
+        if self.replay_buffer is not None:  # the filled part is taken already
+            size = self.replay_buffer.buffer_size * self.n_envs
+            room = self.replay_buffer.buffer_size - self.replay_buffer.size()
         needed = self.replay_buffer_class.memory_needed(  # type: ignore[attr-defined]
-            self.buffer_size,
+            size,
             self.observation_space,
             self.action_space,
             self.n_envs,
             **self.replay_buffer_kwargs,
         )
-        if self.replay_buffer is not None:  # the filled part is taken already
-            room = self.replay_buffer.buffer_size - self.replay_buffer.size()
-            needed = {
-                name: size // self.replay_buffer.buffer_size * room for name, size in needed.items()
-            }
-        goal_buffer = (
-            goal_trackers(env)[0].goal_buffer if self.goal_buffer is None else self.goal_buffer
-        )
-        advice = f"choose a smaller buffer_size than {self.buffer_size}, or a goal buffer of smaller capacity"
-        if not self.replay_buffer_kwargs["as_numbers"]:
-            advice += (
-                "; where observations recur, target_class=PlannedTargets keeps each of them once"
-            )
-        check_memory(
-            "the replay memory and the goals", {**needed, **goal_buffer.memory_to_come}, advice
-        )
+        rows = max(size // self.n_envs, 1)
+        needed = {name: size // rows * room for name, size in needed.items()}
+        whole = [name for name in needed if name.endswith(("observations", "frames"))]
+        of_observations = sum(needed.pop(name) for name in whole)
+        goal_buffer = self.goal_buffer
+        if goal_buffer is None:
+            goal_buffer = goal_trackers(env)[0].goal_buffer
+        needed |= goal_buffer.memory_to_come
+        if "max_plan_bytes" in (self.target_kwargs or {}):  # else it is what the machine has
+            needed["the plan"] = self._plan_to_come(goal_buffer.capacity)
+        return needed, of_observations
+
+    def _plan_to_come(self, capacity: int) -> int:
+        """Bytes that a plan for so many goals will take besides what it takes now."""
+        assert self.target_kwargs is not None
+        targets = getattr(self, "targets", None)
+        taken = targets.plan.nbytes if isinstance(targets, PlannedTargets) else 0
+        most = min(int(self.target_kwargs["max_plan_bytes"]), 5 * capacity**2)
+        return max(most - taken, 0)
 
     def _adopt_goals(self, env: VecEnv) -> None:
         """Take over goal buffer and rewards from the goal wrappers of the environment."""
@@ -305,6 +345,7 @@ class GoalDQN(GoalAlgorithm, DQN):
         self._check_memory(env)
         super().set_env(env, force_reset)
         self._adopt_goals(env)
+        self._fit_memory(env)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         before = self._last_obs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from fractions import Fraction
 from typing import Any, ClassVar, TypeVar
 
@@ -27,6 +28,7 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.targets import PlannedTargets, Targets, TDTargets
 from sb3_manygoals.memory import keep_freed_memory
 from sb3_manygoals.networks import PaddedCNN
+from sb3_manygoals.random_streams import Stream
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
@@ -128,7 +130,7 @@ class ManyGoalsDQN(GoalDQN):
     :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
     """
 
-    stream = 3
+    stream = Stream.MANY_GOALS_DQN
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
         "CnnPolicy": CnnPolicy,
         "MlpPolicy": MlpPolicy,
@@ -225,6 +227,7 @@ class ManyGoalsDQN(GoalDQN):
         self.goal_updates = np.zeros(0, dtype=np.int64)
         self.exploration_rate = exploration_initial_eps
         self._loss = th.zeros(())
+        self._warned_of_alike = False
         if _init_setup_model:
             self._setup_model()
 
@@ -250,15 +253,36 @@ class ManyGoalsDQN(GoalDQN):
             self.policy.optimizer, self.lr_schedule(max(progress, 0.0))
         )  # the last rollout may go beyond
         if self._n_updates == 0 and self.policy.standardize:
-            goals = self.targets.learner.goal_buffer.observations
-            most = min(10_000, max(1, _MOST_TO_FIT // goals[0].size))
-            if len(goals) > most:
-                goals = goals[np.linspace(0, len(goals) - 1, most, dtype=np.int64)]
-            self.policy.fit_standardization(th.as_tensor(goals.copy(), device=self.device))
+            self.policy.fit_standardization(self._some_goals())
+        if self._n_updates == 0:
+            self._warn_of_goals_that_look_alike()
         self._review_targets()
         self.targets.before_updates(self.num_timesteps, 1.0 - self._current_progress_remaining)
         for _ in range(gradient_steps):
             self._update(batch_size)
+
+    def _some_goals(self) -> th.Tensor:
+        """Known goals, evenly chosen where there are too many for one batch, shape (n, *observation_space.shape)."""
+        goals = self.targets.learner.goal_buffer.observations
+        most = min(10_000, max(1, _MOST_TO_FIT // goals[0].size))
+        if len(goals) > most:
+            goals = goals[np.linspace(0, len(goals) - 1, most, dtype=np.int64)]
+        return th.as_tensor(goals.copy(), device=self.device)
+
+    def _warn_of_goals_that_look_alike(self) -> None:
+        """Once, if the network gets the same numbers for different goals, as float32 has fewer digits than they."""
+        if self._warned_of_alike or not self.policy.may_confuse_observations:
+            return
+        goals = self._some_goals()
+        n_alike = len(goals) - self.policy.count_distinct(goals)
+        if n_alike > 0:
+            self._warned_of_alike = True
+            dtype = self.targets.learner.goal_buffer.dtype
+            warnings.warn(
+                f"{n_alike} of {len(goals)} known goals look to the network like another one: it computes in float32, "
+                f"observations are {dtype}. Subtract a constant from them in a wrapper, or choose a larger unit",
+                stacklevel=3,
+            )
 
     def _update(self, batch_size: int) -> None:
         draw = self.targets.draw(batch_size, self.goal_batch_size, self.rng)
@@ -382,7 +406,7 @@ class ManyGoalsDQN(GoalDQN):
         """
         total: Any = total_timesteps  # which _setup_learn makes an integer
         try:
-            return super().learn(
+            super().learn(
                 total, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
             )
         except guards.Fault as fault:
@@ -398,6 +422,8 @@ class ManyGoalsDQN(GoalDQN):
             ):  # and not of a callback's environments
                 fault.num_timesteps = self.num_timesteps
             raise
+        self._warn_of_goals_that_look_alike()
+        return self
 
 
 def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,13 +13,13 @@ from scipy.sparse.csgraph import breadth_first_order
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.memory import check_memory
+from sb3_manygoals.random_streams import Stream, generator
 
 _BLOCK = (
     32  # goals planned together: their values of some thousand states fit into a processor's cache
 )
 _CHECK_EVERY = 4  # sweeps
 _TOLERANCE = 1e-3  # of the cost of a step: value iteration stops once no value changes by more
-_DRAW_STREAM = 4
 
 
 class Option(NamedTuple):
@@ -150,7 +151,14 @@ class ReplayPlan:
     All goals are planned, from the values of the last plan, while they fit into ``max_bytes``. Beyond, each plan is of a fresh
     draw of as many goals as fit, and :meth:`rotate` exchanges some of them. Their values begin with the numbers of steps that
     breadth-first search finds as if each action had its most frequent outcome; sweeps settle chance. With none the model
-    itself has these outcomes only.
+    itself has these outcomes only. Values begin so, too, where the last plan and a larger one would not fit together.
+
+    :param gamma: discount factor
+    :param goal_reward: reward of a transition that reaches its goal
+    :param step_reward: reward of every other transition
+    :param sweeps: of value iteration, at most; 0 for a model without chance
+    :param max_bytes: that values and actions may take, those of the last plan included while the next one is made
+    :param seed: of the draws of goals; None for others in every run
     """
 
     def __init__(
@@ -160,16 +168,16 @@ class ReplayPlan:
         step_reward: float,
         sweeps: int = 100,
         max_bytes: float = np.inf,
+        seed: int | None = None,
     ) -> None:
-        self.gamma, self.goal_reward, self.step_reward = gamma, goal_reward, step_reward
-        self.sweeps, self.max_bytes, self.unreachable_value = (
-            sweeps,
-            max_bytes,
-            step_reward / (1.0 - gamma),
-        )
-        self.step_cost = (
-            1.0 - gamma
-        ) * goal_reward - step_reward  # by which one step more lowers a value near the goal
+        self.gamma = gamma
+        self.goal_reward = goal_reward
+        self.step_reward = step_reward
+        self.sweeps = sweeps
+        self.max_bytes = max_bytes
+        self.unreachable_value = step_reward / (1.0 - gamma)
+        # By so much one step more lowers a value near the goal.
+        self.step_cost = (1.0 - gamma) * goal_reward - step_reward
         self.horizon = self.unreachable_value + (goal_reward - self.unreachable_value) * np.exp(
             -3.0
         )
@@ -183,10 +191,8 @@ class ReplayPlan:
         # of all goals known at the last refresh: their states, and their columns in the values, -1 if they are not planned
         self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._columns: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._n_drawn, self._oldest = (
-            0,
-            0,
-        )  # goals drawn so far; the column of the draw to be given up first
+        self._rng = generator(seed, Stream.PLAN)
+        self._oldest = 0  # the column of the draw to be given up first
         self._prepared: tuple[Any, ...] = ()  # of a draw: options, arrivals
         self._most_sweeps = sweeps  # of this plan
 
@@ -194,6 +200,11 @@ class ReplayPlan:
     def is_draw(self) -> bool:
         """Whether there were more goals than fit when this was planned."""
         return len(self.goal_ids) < len(self._columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that values and actions take now."""
+        return self.values.nbytes + self.best.nbytes
 
     def refresh(
         self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, settle: bool = False
@@ -204,37 +215,49 @@ class ReplayPlan:
         """
         assert replay.states is not None
         of_actions = np.min_scalar_type(-replay.tried.shape[1])
-        n_states, before = len(replay.states), np.zeros((0, 0)) if self.is_draw else self.values
-        n_goals = int(
-            min(len(goals), max(self.max_bytes // (n_states * (4 + of_actions.itemsize)), 1))
-        )
-        if before.shape != (n_states, n_goals):
-            needed = {
-                "planned values": 4 * n_states * n_goals,
-                "planned actions": of_actions.itemsize * n_states * n_goals,
-            }
-            check_memory(
-                "planning",
-                needed,
-                "choose fewer max_plan_bytes in target_kwargs, or target_class=TDTargets",
-            )
-            self.values = np.full((n_states, n_goals), self.unreachable_value, dtype=np.float32)
-            if n_goals == len(goals):
-                self.values[: len(before), : before.shape[1]] = before
-            self.best = np.full((n_states, n_goals), -1, dtype=of_actions)
+        n_states = len(replay.states)
+        size_of_pair = 4 + of_actions.itemsize
+        n_goals = int(min(len(goals), max(self.max_bytes // (n_states * size_of_pair), 1)))
+        search = n_goals < len(goals) or self.sweeps == 0
+        if self.is_draw or self.values.shape != (n_states, n_goals):
+            search |= self._make_room(n_states, n_goals, of_actions, goes_on=not search)
         model = ReplayModel.of(replay)
         self.model = model if self.sweeps else model.likeliest()
         self._goal_states = replay.states.ids(goals.observations)
         self._columns = np.full(len(goals), -1)
-        self.goal_ids, self._oldest = self._draw(n_goals, len(goals)), 0
+        self.goal_ids = self._draw(n_goals, len(goals))
+        self._oldest = 0
         self._columns[self.goal_ids] = np.arange(n_goals)
         self._most_sweeps = (
             max(self.sweeps, n_states)
             if settle and self.sweeps and not self.is_draw
             else self.sweeps
         )
-        self._prepared = self._prepare(self.is_draw or self.sweeps == 0)
+        self._prepared = self._prepare(search)
         self._plan_all()
+
+    def _make_room(
+        self, n_states: int, n_goals: int, of_actions: np.dtype[Any], goes_on: bool
+    ) -> bool:
+        """
+        Make arrays for values and actions of so many states and goals. Values of the last plan stay in their places if this
+        one goes on from it. They are given up first if not both fit into ``max_bytes``: returns whether they were.
+        """
+        before = self.values
+        n_pairs = n_states * n_goals
+        needed = {"planned values": 4 * n_pairs, "planned actions": of_actions.itemsize * n_pairs}
+        goes_on = goes_on and not self.is_draw
+        given_up = goes_on and before.nbytes + sum(needed.values()) > self.max_bytes
+        if given_up or not goes_on:
+            before = np.zeros((0, 0), dtype=np.float32)
+        self.values = before
+        self.best = np.zeros((0, 0), dtype=of_actions)
+        advice = "choose fewer max_plan_bytes in target_kwargs, or target_class=TDTargets"
+        check_memory("planning", needed, advice)
+        self.values = np.full((n_states, n_goals), self.unreachable_value, dtype=np.float32)
+        self.values[: len(before), : before.shape[1]] = before
+        self.best = np.full((n_states, n_goals), -1, dtype=of_actions)
+        return given_up
 
     def rotate(self) -> int:
         """Plan some fresh goals of a draw, in place of those planned longest ago. :return: how many"""
@@ -255,8 +278,7 @@ class ReplayPlan:
         """Some numbers below another; in order if they are all."""
         if n == of:
             return np.arange(n)
-        self._n_drawn += n
-        return np.random.default_rng((self._n_drawn, _DRAW_STREAM)).choice(of, n, replace=False)
+        return self._rng.choice(of, n, replace=False)
 
     def _plan_all(self) -> None:
         for begin in range(0, len(self.goal_ids), _BLOCK):
@@ -413,6 +435,7 @@ class ReplayPlan:
         model = None if self.model is None else self.model.get_checkpoint_state()
         search = bool(self._prepared) and self._prepared[-1] is not None
         kept = {name: getattr(self, name) for name in _KEPT}
+        kept["rng"] = copy.deepcopy(self._rng.bit_generator.state)
         if self.sweeps == 0:  # gigabytes that the model gives again, to the last bit
             kept |= {"values": self.values[:0], "best": self.best[:0]}
         return {**kept, "model": model, "search": search}
@@ -420,6 +443,7 @@ class ReplayPlan:
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         for name in _KEPT:
             setattr(self, name, state[name])
+        self._rng.bit_generator.state = state["rng"]
         self.model = (
             None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
         )
@@ -433,4 +457,4 @@ class ReplayPlan:
             self._plan_all()
 
 
-_KEPT = ("values", "best", "goal_ids", "_goal_states", "_columns", "_n_drawn", "_oldest")
+_KEPT = ("values", "best", "goal_ids", "_goal_states", "_columns", "_oldest")

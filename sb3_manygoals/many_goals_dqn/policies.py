@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
@@ -150,6 +151,22 @@ class ManyGoalsPolicy(BasePolicy):
         if self.standardize:
             for network in self.networks:
                 network.trunk[0].fit(observations)  # type: ignore[index]
+
+    @property
+    def may_confuse_observations(self) -> bool:
+        """Whether different observations may be the same numbers to the network: floats, and integers of many digits."""
+        assert isinstance(self.observation_space, spaces.Dict)
+        space = self.observation_space["observation"]
+        return isinstance(space, spaces.Box) and np.dtype(space.dtype).itemsize >= 4
+
+    def count_distinct(self, observations: th.Tensor) -> int:
+        """
+        :param observations: shape (B, *observation_space.shape)
+        :return: how many of them differ in the numbers that the network gets
+        """
+        preprocess = self.trunk[0]  # type: ignore[index]
+        assert isinstance(preprocess, Preprocess)
+        return preprocess.count_distinct(observations)
 
     def shift_values(self, by: float) -> None:
         """Add a number to all values of each network."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array as arrays
+import math
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +16,17 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_manygoals.action_masks import read_action_masks
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
+from sb3_manygoals.frames import FrameArray
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer, ObservationTable
+from sb3_manygoals.memory import readable, share_of_memory
 
 _WHOLE = ("observations", "next_observations")
 _ARRAYS = ("actions", "dones", "next_ids", "behavior_goal_ids", "next_action_masks")
-_COUNT_EVERY = (
-    2**16
-)  # transitions between two counts of outcomes, or half of the different outcomes if that is more
+# Outcomes are counted after so many transitions, or half the number of different outcomes, if that is more.
+_COUNT_EVERY = 2**16
+# The share of the available memory that whole observations may take, and the fewest transitions that are of use.
+_SHARE_OF_MEMORY = 0.9
+_FEWEST_TRANSITIONS = 1_000
 
 
 class ManyGoalsSamples(NamedTuple):
@@ -57,6 +63,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     :param action_masks: whether to keep which actions are allowed in s', A bytes a transition
     :param as_numbers: whether to keep numbers only, 18 bytes a transition beside the table: observations without a number are
         lost, and their transitions never sampled
+
+    Whole observations may not fit into the memory that is available when they are first kept. Then the memory becomes
+    smaller, with a warning (see :meth:`shrink`). A MemoryError is raised if not even a thousand transitions fit.
     """
 
     def __init__(
@@ -75,11 +84,12 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         super().__init__(n_envs, space, action_space, device, n_envs, optimize_memory_usage)
         del self.rewards, self.timeouts
         self._shape, self._n_actions = space.shape or (), int(action_space.n)
-        self.buffer_size, self.as_numbers = max(buffer_size // n_envs, 1), as_numbers
-        shape, of_ids = (
-            (self.buffer_size, n_envs),
-            np.int32 if as_numbers else np.int64,
-        )  # of goals in the memory: 63 bits
+        self.buffer_size = max(buffer_size // n_envs, 1)
+        self.requested_size = self.buffer_size
+        """Steps of the environments for which room was asked; ``buffer_size`` is less after :meth:`shrink`."""
+        self.as_numbers = as_numbers
+        shape = (self.buffer_size, n_envs)
+        of_ids = np.int32 if as_numbers else np.int64  # ids of goals in the memory have 63 bits
         self.actions = np.zeros((*shape, 1), dtype=np.min_scalar_type(-self._n_actions))
         self.dones = np.zeros(shape, dtype=np.bool_)
         self.next_ids = np.zeros(shape, dtype=of_ids)
@@ -89,6 +99,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         )
         self.numbers: NDArray[np.int32] = np.zeros((*shape, 2), dtype=np.int32)
         """Of s and s', where states are kept, -1 for unknown ones; shape (time, n_envs, 2)."""
+        self.env_rewards: NDArray[np.float32] | None = None
+        """The environment's rewards, shape (time, n_envs); None until the first one that is not 0."""
         self.whole = False
         """Whether whole observations are kept."""
         self._last: NDArray[np.int64] | None = None  # the states that the last transitions led to
@@ -104,6 +116,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         """Keep whole observations from now on, those kept as numbers included; or numbers only."""
         if whole and self.whole:
             return
+        if whole and isinstance(self.observations, np.ndarray):
+            self._fit_whole_observations()
         for which, name in enumerate(_WHOLE):
             array = getattr(self, name)
             if isinstance(array, np.ndarray):  # otherwise it keeps frames, and has room
@@ -116,6 +130,61 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             setattr(self, name, array)
         self.whole = whole
 
+    def _fit_whole_observations(self) -> None:
+        """Shrink if whole observations of all transitions would not fit into the memory that is left."""
+        size_of_one = math.prod(self._shape) * np.dtype(self.observation_space.dtype).itemsize
+        available = share_of_memory(_SHARE_OF_MEMORY)
+        if self.states is not None:  # the table of states will grow too
+            available -= (self.states.capacity - len(self.states)) * size_of_one
+        rows = max(available, 0) // (2 * self.n_envs * size_of_one)
+        if rows < self.buffer_size:
+            self.shrink(rows * self.n_envs)
+
+    def shrink(self, buffer_size: int) -> None:
+        """
+        Keep fewer transitions from now on, the newest ones, and warn.
+
+        :param buffer_size: transitions to keep, of all environments together
+        :raises MemoryError: if these are so few that nothing could be learned from them
+        """
+        rows = buffer_size // self.n_envs
+        if rows >= self.buffer_size:
+            return
+        asked = self.buffer_size * self.n_envs
+        size_of_one = 2 * math.prod(self._shape) * np.dtype(self.observation_space.dtype).itemsize
+        what = (
+            f"a replay memory of {asked} transitions would take {readable(asked * size_of_one)} "
+            f"if observations do not recur, {readable(share_of_memory(1.0))} are available"
+        )
+        if rows * self.n_envs < min(_FEWEST_TRANSITIONS, asked):
+            raise MemoryError(f"{what}: choose a smaller buffer_size, or smaller observations")
+        warnings.warn(
+            f"{what}: it keeps the newest {rows * self.n_envs}. "
+            f"buffer_size={rows * self.n_envs} asks for no more than that",
+            stacklevel=2,
+        )
+        self._keep_newest(rows)
+
+    def _keep_newest(self, rows: int) -> None:
+        """Make room for fewer steps of the environments than now."""
+        oldest_first = (self.pos - self.size() + np.arange(self.size())) % self.buffer_size
+        newest = oldest_first[-rows:]
+        for name in self._names_of_arrays():
+            array = getattr(self, name)
+            if isinstance(array, FrameArray):
+                array.keep_rows(newest, rows)
+            elif array is not None and len(array):
+                smaller = np.zeros((rows, *array.shape[1:]), array.dtype)
+                smaller[: len(newest)] = array[newest]
+                setattr(self, name, smaller)
+        self.buffer_size = rows
+        self.full = len(newest) == rows
+        self.pos = len(newest) % rows
+
+    def _names_of_arrays(self) -> tuple[str, ...]:
+        """Attributes with a row for each step of the environments, or None."""
+        return (*_WHOLE, *_ARRAYS, "numbers", "env_rewards")
+
     @classmethod
     def memory_needed(
         cls,
@@ -127,13 +196,15 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     ) -> dict[str, int]:
         """:return: bytes of the arrays of a memory with these arguments, by what they are for; without the table of states"""
         one = cls(n_envs, observation_space, action_space, "cpu", n_envs, **kwargs)
-        if not one.as_numbers:
-            one._keep(whole=True)
         sizes = {
             name: array.nbytes
             for name, array in (one._arrays | {"numbers": one.numbers}).items()
             if array is not None
         }
+        if not one.as_numbers:
+            space = observation_space["observation"]
+            size = n_envs * math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize
+            sizes |= dict.fromkeys(_WHOLE, size)
         return {
             f"replay {name.replace('_', ' ')}": size * max(buffer_size // n_envs, 1)
             for name, size in sizes.items()
@@ -163,41 +234,63 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.next_action_masks[at] = read_action_masks(
                 infos, self.next_action_masks.shape[2], ended
             )
+        env_rewards = np.array([info.get("env_reward", 0.0) for info in infos], dtype=np.float64)
+        self._keep_rewards(env_rewards)
         here, there = obs["observation"], next_obs["observation"]
         if self.states is not None:
             self.numbers[at, :, 0] = self.states.add(here, self._last)
             self.numbers[at, :, 1] = self._last = self.states.add(there, ids)
-            self._count(self.numbers[at], self.actions[at], ended)
+            self._count(self.numbers[at], self.actions[at], ended, env_rewards)
         if self.states is None or not (self.as_numbers or (self.numbers[at] != UNKNOWN).all()):
             self._keep(whole=True)
+            at = self.pos  # an earlier one, if the memory had to become smaller
         if self.whole:
-            self.observations[at], self.next_observations[at] = here, there
+            self.observations[at] = here
+            self.next_observations[at] = there
         self.pos = (at + 1) % self.buffer_size
         self.full |= self.pos == 0
 
+    def _keep_rewards(self, env_rewards: NDArray[np.float64]) -> None:
+        """Of the step that is being added. Worlds without rewards need no array of zeros."""
+        if self.env_rewards is None and env_rewards.any():
+            self.env_rewards = np.zeros((self.buffer_size, self.n_envs), dtype=np.float32)
+        if self.env_rewards is not None:
+            self.env_rewards[self.pos] = env_rewards
+
     def keep_states(self, states: ObservationTable) -> None:
         """Number states from now on as this table does, those of the transitions already kept included."""
-        before, tried, (rows, counts) = self.states, self.tried, self.outcomes()
-        if not self.as_numbers:
-            self._keep(whole=True)
+        before = self.states
+        tried = self.tried
+        rows, counts = self.outcomes()
+        sums = self.reward_sums()
+        numbers = None if before is None else states.add(before.observations)
+        if numbers is not None and (numbers == UNKNOWN).any() and not self.as_numbers:
+            self._keep(whole=True)  # the new table has no room for some states
         kept = self.numbers[: self.size()]
-        lost = np.zeros(kept.shape, np.bool_) if self.whole else kept == UNKNOWN
-        for time in range(self.size()):
-            kept[time] = np.stack(
-                [states.add(observations) for observations in self._at(time)], axis=1
-            )
-        kept[lost] = UNKNOWN
+        if self.whole or numbers is None:
+            for time in range(self.size()):
+                kept[time] = np.stack(
+                    [states.add(observations) for observations in self._at(time)], axis=1
+                )
+        else:
+            known = kept != UNKNOWN
+            kept[known] = numbers[kept[known]]
         self._set_states(states)
-        if before is None:
-            self._count(kept.reshape(-1, 2), self.actions[: len(kept)], self.dones[: len(kept)])
+        if numbers is None:
+            n = len(kept)
+            rewards = np.zeros(kept.shape[:2])
+            if self.env_rewards is not None:
+                rewards += self.env_rewards[:n]
+            self._count(kept.reshape(-1, 2), self.actions[:n], self.dones[:n], rewards)
         else:  # what was counted is of other numbers
-            numbers = states.add(before.observations)
             found = numbers != UNKNOWN
             self.tried[numbers[found]] = tried[: len(numbers)][found]
             self.n_tried = int(self.tried.sum())
             rows[:, [0, 2]] = numbers[rows[:, [0, 2]]]
-            known = (rows != UNKNOWN).all(axis=1)
-            self._counted = self._keys(*rows[known].T), counts[known]
+            known_rows = (rows != UNKNOWN).all(axis=1)
+            keys = self._keys(*rows[known_rows].T)
+            order = np.argsort(keys)
+            self._counted = keys[order], counts[known_rows][order], sums[known_rows][order]
         if self.as_numbers or (kept != UNKNOWN).all():
             self._keep(whole=False)
 
@@ -213,17 +306,25 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     def _set_states(self, states: ObservationTable | None) -> None:
         self.states = states  # the observations met, by their numbers
         # how often each action was taken in each state, shape (capacity of the table, A), and each (s, a, s', environment
-        # ended) occurred, by keys, those of new transitions apart; both include transitions no longer kept
+        # ended) occurred, by keys in ascending order, with the sums of their rewards, those of new transitions apart; both
+        # include transitions no longer kept
         self.tried = np.zeros(
             (0 if states is None else states.capacity, self._n_actions), dtype=np.int32
         )
         self.n_tried = 0  # its sum: the transitions that a plan can be made of
-        self._counted = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        self._counted = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float64)
         self._fresh = arrays.array("q")
+        # the keys of those new transitions that were rewarded, and their rewards
+        self._fresh_paid = arrays.array("q")
+        self._fresh_rewards = arrays.array("d")
         self._last = None
 
     def _count(
-        self, numbers: NDArray[np.integer[Any]], actions: NDArray[Any], ended: NDArray[np.bool_]
+        self,
+        numbers: NDArray[np.integer[Any]],
+        actions: NDArray[Any],
+        ended: NDArray[np.bool_],
+        env_rewards: NDArray[np.float64],
     ) -> None:
         """Count transitions between states of these numbers, shape (n, 2)."""
         rows = (*numbers.T, actions.reshape(-1), ended.reshape(-1))
@@ -232,7 +333,12 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.n_tried += int(np.count_nonzero(known))
         np.add.at(self.tried.reshape(-1), (ids * self._n_actions + actions)[known], 1)
         known &= next_ids != UNKNOWN
-        self._fresh.frombytes(self._keys(ids, actions, next_ids, ends)[known].tobytes())
+        keys = self._keys(ids, actions, next_ids, ends)
+        self._fresh.frombytes(keys[known].tobytes())
+        if env_rewards.any():
+            paid = known & (env_rewards.reshape(-1) != 0.0)
+            self._fresh_paid.frombytes(keys[paid].tobytes())
+            self._fresh_rewards.frombytes(env_rewards.reshape(-1)[paid].tobytes())
         if len(self._fresh) >= max(_COUNT_EVERY, len(self._counted[0]) // 2):
             self._count_outcomes()
 
@@ -241,15 +347,19 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         return (states * self._n_actions + actions) << 32 | next_states << 1 | ended
 
     def _count_outcomes(self) -> None:
-        keys, counts = self._counted
-        new, self._fresh = np.frombuffer(self._fresh, dtype=np.int64), arrays.array("q")
-        keys, place = np.unique(np.concatenate([keys, new]), return_inverse=True)
-        self._counted = (
-            keys,
-            np.bincount(place, weights=np.concatenate([counts, np.ones(len(new))])).astype(
-                np.int64
-            ),
-        )
+        old_keys, old_counts, old_sums = self._counted
+        new = np.frombuffer(self._fresh, dtype=np.int64)
+        paid = np.frombuffer(self._fresh_paid, dtype=np.int64)
+        rewards = np.frombuffer(self._fresh_rewards, dtype=np.float64)
+        self._fresh = arrays.array("q")
+        self._fresh_paid = arrays.array("q")
+        self._fresh_rewards = arrays.array("d")
+        keys, place = np.unique(np.concatenate([old_keys, new]), return_inverse=True)
+        counts = np.bincount(place, weights=np.concatenate([old_counts, np.ones(len(new))]))
+        sums = np.zeros(len(keys))
+        sums[place[: len(old_keys)]] = old_sums
+        np.add.at(sums, np.searchsorted(keys, paid), rewards)
+        self._counted = keys, counts.astype(np.int64), sums
 
     def outcomes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
@@ -257,7 +367,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         are numbered; how often each row occurred, shape (K,).
         """
         self._count_outcomes()
-        keys, counts = self._counted
+        keys, counts, _ = self._counted
         pairs = keys >> 32
         columns = (
             pairs // self._n_actions,
@@ -267,16 +377,24 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         )
         return np.stack(columns, axis=1), counts
 
+    def reward_sums(self) -> NDArray[np.float64]:
+        """:return: the sum of the environment's rewards of each row of :meth:`outcomes`, shape (K,)"""
+        self._count_outcomes()
+        sums: NDArray[np.float64] = self._counted[2]
+        return sums
+
     def get_checkpoint_state(self) -> dict[str, Any]:
         states = None
         if self.states is not None:
             states = {
                 "tried": self.tried[: len(self.states)],
                 "outcomes": self.outcomes(),
+                "reward_sums": self.reward_sums(),
                 "last": self._last,
             }
         numbers = {
-            name: getattr(self, name) for name in ("n_envs", "buffer_size", "pos", "full", "whole")
+            name: getattr(self, name)
+            for name in ("n_envs", "requested_size", "buffer_size", "pos", "full", "whole")
         }
         arrays = {
             name: None if array is None else array[: self.size()]
@@ -286,9 +404,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """A CheckpointError if the state is of a memory of another size, or keeps masks where this one does not."""
-        check_same(
-            "a replay memory", state, {"buffer_size": self.buffer_size, "n_envs": self.n_envs}
-        )
+        asked = {"buffer_size": state["requested_size"], "n_envs": state["n_envs"]}
+        built = {"buffer_size": self.requested_size, "n_envs": self.n_envs}
+        check_same("a replay memory", asked, built)
         if (self.next_action_masks is None) != (state["next_action_masks"] is None):
             how = "without" if state["next_action_masks"] is None else "with"
             raise CheckpointError(f"the replay memory was saved {how} next_action_masks")
@@ -297,13 +415,19 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
                 "the replay memory was saved by another replay_buffer_class, with frames or without"
             )
         self.reset()
+        if state["buffer_size"] < self.buffer_size:  # it had to become smaller
+            self._keep_newest(state["buffer_size"])
+        self.env_rewards = None
+        if state["env_rewards"] is not None:
+            self.env_rewards = np.zeros((self.buffer_size, self.n_envs), dtype=np.float32)
         self._set_states(None if state["states"] is None else self.states)
         if state["states"] is not None:
-            tried, (rows, counts), self._last = (
-                state["states"][name] for name in ("tried", "outcomes", "last")
-            )
-            self.tried[: len(tried)], self.n_tried = tried, int(tried.sum())
-            self._counted = self._keys(*rows.T), counts
+            tried = state["states"]["tried"]
+            rows, counts = state["states"]["outcomes"]
+            self.tried[: len(tried)] = tried
+            self.n_tried = int(tried.sum())
+            self._counted = self._keys(*rows.T), counts, state["states"]["reward_sums"]
+            self._last = state["states"]["last"]
         self._keep(state["whole"])
         for name, array in self._arrays.items():
             if array is not None:
@@ -313,7 +437,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     @property
     def _arrays(self) -> dict[str, NDArray[Any] | None]:
         names = (
-            (_WHOLE if self.whole else ()) + _ARRAYS + (() if self.states is None else ("numbers",))
+            (_WHOLE if self.whole else ())
+            + _ARRAYS
+            + ("env_rewards",)
+            + (() if self.states is None else ("numbers",))
         )
         return {name: getattr(self, name) for name in names}
 

@@ -26,9 +26,11 @@ from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.routes import Routes
+from sb3_manygoals.memory import share_of_memory
 
 GoalSampling = Literal["uniform", "batch", "behavior"]
 
+_PLAN_BYTES = 2**30  # for the plan, where nothing else is said
 _LAST_PLAN = 0.7  # share of training after which nothing is planned again
 _PARTS = ("plan", "routes", "exploration")  # of PlannedTargets, with states of their own
 _FEW_WAYS = 0.5  # share of known ways below which the last plan is worth a warning
@@ -61,6 +63,8 @@ class Learner:
     gamma: float
     goal_reward: float
     step_reward: float
+    seed: int | None = None
+    """Of whatever targets draw by themselves; None for others in every run."""
 
     @property
     def rewards(self) -> tuple[float, float, float]:
@@ -231,7 +235,8 @@ class PlannedTargets(Targets):
     :param growth: plan again when the transitions met have grown by this factor
     :param sweeps: of value iteration, at most; the first plan makes as many as it takes. 0: plans without chance, for large
         worlds that have little
-    :param max_plan_bytes: memory for the plan, five bytes a pair of state and goal. Where not all goals fit, it is of draws of
+    :param max_plan_bytes: memory for the plan, five bytes a pair of state and goal; None: 1 GiB, or half of the memory that is
+        available, if that is less. Where not all goals fit, it is of draws of
         them, and ``fresh_goals`` are exchanged for each update
     :param near_decay: of :func:`~sb3_manygoals.losses.near_weights`, as ``near_floor``; 1.0 for equal weights
     :param best_weight: weight of :func:`~sb3_manygoals.losses.best_action_loss`, relative to the squared error of values
@@ -243,7 +248,7 @@ class PlannedTargets(Targets):
         learner: Learner,
         growth: float = 1.5,
         sweeps: int = 100,
-        max_plan_bytes: int = 2**30,
+        max_plan_bytes: int | None = None,
         fresh_goals: float = 0.25,
         near_decay: float = 0.75,
         near_floor: float = 0.02,
@@ -262,10 +267,13 @@ class PlannedTargets(Targets):
         self.initial_value = (
             learner.goal_reward
         )  # that of a goal reached, so that distances grow from 0
+        if max_plan_bytes is None:
+            max_plan_bytes = max(min(_PLAN_BYTES, share_of_memory(0.5)), 1)
         self.plan = ReplayPlan(
             *learner.rewards,
             self.sweeps,
             check_count("max_plan_bytes", max_plan_bytes, floats=True),
+            learner.seed,
         )
         if self.plan.step_cost <= 0.0:
             raise ValueError(

@@ -6,12 +6,13 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
@@ -158,27 +159,48 @@ def _power(gamma: float, own: float) -> float:
     return 1.0 if gamma == own else max(math.log(gamma) / math.log(own), 1e-3)
 
 
+class OutcomeRewards(NamedTuple):
+    """What a task pays for each outcome of an action that a model of the world knows."""
+
+    on: NDArray[np.float64]
+    """Of the entries of ``model.on``, in their order; a reward above 0 ends the task."""
+    ends: NDArray[np.float64]
+    """Of the entries of ``model.ends``, which may be negative."""
+
+
 def planned_actions(
-    model: ReplayModel, rewards: NDArray[np.float64], gamma: float
+    model: ReplayModel, rewards: OutcomeRewards | NDArray[np.float64], gamma: float
 ) -> NDArray[np.int64]:
     """
-    By value iteration, the actions that maximize the expected discounted reward of a task that ends at its first reward. Both
-    ``rewards``, at least 0 for each state, and the actions, -1 where no way to a reward is known, have shape ``(S,)``.
+    Actions that maximize the expected discounted reward of a task that ends at its first reward, by value iteration.
+
+    :param model: of the world, with S states
+    :param rewards: of the model's outcomes; or of arriving at each state, at least 0, shape ``(S,)``
+    :param gamma: discount factor, in (0, 1)
+    :return: an action for each state, -1 where no way to a reward is known, shape ``(S,)``
     """
-    at_ends, values = model.ends @ rewards, np.zeros(len(rewards))
+    if not isinstance(rewards, OutcomeRewards):
+        rewards = OutcomeRewards(rewards[model.on.indices], rewards[model.ends.indices])
+    paid = rewards.on > 0.0
+    n_pairs = model.on.shape[0]
+    at_once = np.zeros(n_pairs)  # the expected reward of each pair of state and action
+    for chances, worth in ((model.on, np.where(paid, rewards.on, 0.0)), (model.ends, rewards.ends)):
+        pairs = np.repeat(np.arange(n_pairs), np.diff(chances.indptr))
+        at_once += np.bincount(pairs, weights=chances.data * worth, minlength=n_pairs)
+    unpaid = np.where(paid, 0.0, model.on.data)
+    going_on = csr_array((unpaid, model.on.indices, model.on.indptr), shape=model.on.shape)
+    values = np.zeros(model.n_states)
+    tolerance = _TOLERANCE * max(rewards.on.max(initial=0.0), np.abs(rewards.ends).max(initial=0.0))
     for _ in range(_SWEEPS):
-        returns = np.where(rewards > 0.0, rewards, gamma * values)
-        found = (model.on @ returns + at_ends).reshape(
-            -1, model.n_actions
-        )  # 0 for actions that were not tried
-        before, values = values, found.max(axis=1)
-        if (values - before).max() <= _TOLERANCE * rewards.max():
+        # 0 for actions that were not tried
+        found = (at_once + gamma * (going_on @ values)).reshape(-1, model.n_actions)
+        change = np.abs(found.max(axis=1) - values).max()
+        values = found.max(axis=1)
+        if change <= tolerance:
             break
     else:
-        warnings.warn(
-            f"the values of the task were still changing after {_SWEEPS} sweeps of its plan",
-            stacklevel=4,
-        )
+        message = f"the values of the task were still changing after {_SWEEPS} sweeps of its plan"
+        warnings.warn(message, stacklevel=4)
     return np.where(values > 0.0, found.argmax(axis=1), -1)
 
 
@@ -211,10 +233,63 @@ def _told(goals: GoalBuffer, reward: Reward) -> Task:
 
 
 def _remembered(goals: GoalBuffer, gamma: float) -> Task:
+    """The rewards of a task by what the goal buffer counted: the mean reward on arriving at each goal."""
     rewards = np.nan_to_num(goals.rewards)
     arrivals, _, ended = goals.labels[: len(goals)].T
     # an end without reward is a failure to the values already, whatever it costs
-    costs = rewards[(rewards <= 0.0) & (arrivals > 0) & (ended < arrivals)]
+    cost = _cost_of_step(rewards[(arrivals > 0) & (ended < arrivals)], gamma)
+    worth = _worth(rewards, cost, gamma)
+    ids = np.flatnonzero((worth > 0.0) & ((rewards > 0.0) | (ended > 0)))
+    _warn_of_rewards(goals, len(ids), int((ended[ids] < arrivals[ids]).sum()))
+    return ids, worth[ids]
+
+
+def _remembered_outcomes(
+    replay: ManyGoalsReplayBuffer, goals: GoalBuffer, model: ReplayModel, gamma: float
+) -> tuple[Task, OutcomeRewards]:
+    """
+    The rewards of a task by what the replay memory counted: the mean reward of each outcome of an action.
+
+    :return: the goals to which rewarded transitions led, with the mean of what these are worth; what each outcome of the
+        model is worth
+    """
+    assert replay.states is not None
+    rows, counts = replay.outcomes()
+    rewards = replay.reward_sums() / counts
+    ended = rows[:, 3] > 0
+    cost = _cost_of_step(rewards[~ended], gamma)
+    worth = _worth(rewards, cost, gamma)
+    worth[~ended & (rewards <= 0.0)] = 0.0  # the task goes on
+    goal_ids = goals.ids(replay.states.observations)[rows[:, 2]]
+    worth[(goal_ids == UNKNOWN) & (worth > 0.0)] = 0.0  # what is held out is not gone for
+    paid = worth > 0.0
+    ids, place = np.unique(goal_ids[paid], return_inverse=True)
+    sums = np.bincount(place, weights=(worth * counts)[paid])
+    _warn_of_rewards(goals, len(ids), len(np.unique(goal_ids[paid & ~ended])))
+    task = ids, sums / np.bincount(place, weights=counts[paid])
+
+    keys = _keys(rows[:, 0] * model.n_actions + rows[:, 1], rows[:, 2], rows[:, 3])
+    order = np.argsort(keys)
+    found = []
+    for number, chances in enumerate((model.on, model.ends)):
+        pairs = np.repeat(np.arange(chances.shape[0]), np.diff(chances.indptr))
+        wanted = _keys(pairs, chances.indices, np.full(len(pairs), number))
+        found.append(worth[order][np.searchsorted(keys[order], wanted)])
+    return task, OutcomeRewards(*found)
+
+
+def _keys(
+    pairs: NDArray[np.integer[Any]],
+    next_states: NDArray[np.integer[Any]],
+    ended: NDArray[np.integer[Any]],
+) -> NDArray[np.int64]:
+    """A number for each outcome of a pair of state and action."""
+    return pairs.astype(np.int64) << 32 | next_states.astype(np.int64) << 1 | ended.astype(np.int64)
+
+
+def _cost_of_step(rewards: NDArray[np.float64], gamma: float) -> float:
+    """The reward, 0 or negative, of each step that is not rewarded. A ValueError if it is not the same everywhere."""
+    costs = rewards[rewards <= 0.0]
     cost = float(costs.min(initial=0.0))
     if cost < 0.0 and np.ptp(costs) > _ALIKE * -cost:
         raise ValueError(
@@ -225,30 +300,34 @@ def _remembered(goals: GoalBuffer, gamma: float) -> Task:
         raise ValueError(
             f"gamma must be less than 1 where each step has a reward of {cost:g}, got 1"
         )
-    # to arrive at a goal is worth cost / (1 - gamma) + (reward - cost / (1 - gamma)) * gamma ** (steps - 1)
-    worth = rewards - cost / (1.0 - gamma) if cost else rewards
-    ids = np.flatnonzero((worth > 0.0) & ((rewards > 0.0) | (ended > 0)))
+    return cost
+
+
+def _worth(rewards: NDArray[np.float64], cost: float, gamma: float) -> NDArray[np.float64]:
+    """What is discounted of rewards by the way there, if each step on it costs something."""
+    # A reward is worth cost / (1 - gamma) + (reward - cost / (1 - gamma)) * gamma ** (steps - 1).
+    return rewards - cost / (1.0 - gamma) if cost else rewards.copy()
+
+
+def _warn_of_rewards(goals: GoalBuffer, n_rewarded: int, n_on_the_way: int) -> None:
+    """A ValueError if there are none; warnings of those that are not pursued, and of those that end nothing."""
     elsewhere = goals.labels[UNKNOWN, 1]
     where = "observations that are no goals, as they were held out or the goal buffer was full"
-    if len(ids) == 0:
+    if n_rewarded == 0:
         found = f", but a sum of {elsewhere:g} on arriving at {where}" if elsewhere > 0.0 else ""
         none = f"of {len(goals)} known observations none had a positive mean reward"
         raise ValueError(
             f"no reward is known: {none}{found}. Let the model learn until it meets one, or give reward="
         )
     if elsewhere > 0.0:
+        message = f"rewards with a sum of {elsewhere:g} are not pursued: they were for {where}"
+        warnings.warn(message, stacklevel=5)
+    if n_on_the_way:
         warnings.warn(
-            f"rewards with a sum of {elsewhere:g} are not pursued: they were for {where}",
-            stacklevel=4,
+            f"{n_on_the_way} of {n_rewarded} rewarded observations did not always end the episode: the policy goes for the "
+            "next reward, and stays there if it can, it does not maximize the sum of rewards",
+            stacklevel=5,
         )
-    on_the_way = int((ended[ids] < arrivals[ids]).sum())
-    if on_the_way:
-        warnings.warn(
-            f"{on_the_way} of {len(ids)} rewarded observations did not always end the episode: the policy goes for the next "
-            "reward, and stays there if it can, it does not maximize the sum of rewards",
-            stacklevel=4,
-        )
-    return ids, worth[ids]
 
 
 def make_task_policy(
@@ -269,18 +348,36 @@ def make_task_policy(
         raise ValueError("a model with gamma=0 knows no distances, so it has no policy for tasks")
     if len(goals) == 0:
         raise ValueError("no reward is known: the model has met no observation yet")
-    ids, rewards = _remembered(goals, gamma) if reward is None else _told(goals, reward)
-    space, table = goals.observation_space, None
-    if memory is not None:
-        replay, likeliest = memory
-        assert replay.states is not None
-        model, states = ReplayModel.of(replay), replay.states.ids(goals[ids])
-        met, paid = states != UNKNOWN, np.zeros(model.n_states)
-        paid[states[met]] = rewards[met]
-        discount = values[0] ** _power(gamma, values[0])
-        actions = planned_actions(model.likeliest() if likeliest else model, paid, discount)
-        table = ObservationTable(space, len(actions)), actions
-        table[0].add(replay.states.observations[: len(actions)])
+    space = goals.observation_space
+    if memory is None:
+        ids, worth = _remembered(goals, gamma) if reward is None else _told(goals, reward)
+        return TaskPolicy(
+            space, action_space, copy.deepcopy(q_net), goals[ids], worth, values, gamma, None
+        )
+    replay, likeliest = memory
+    assert replay.states is not None
+    model = ReplayModel.of(replay)
+    if likeliest:
+        model = model.likeliest()
+    rewards: OutcomeRewards | NDArray[np.float64]
+    if reward is None:
+        (ids, worth), rewards = _remembered_outcomes(replay, goals, model, gamma)
+    else:
+        ids, worth = _told(goals, reward)
+        states = replay.states.ids(goals[ids])
+        met = states != UNKNOWN
+        rewards = np.zeros(model.n_states)
+        rewards[states[met]] = worth[met]
+    actions = planned_actions(model, rewards, values[0] ** _power(gamma, values[0]))
+    table = ObservationTable(space, len(actions))
+    table.add(replay.states.observations[: len(actions)])
     return TaskPolicy(
-        space, action_space, copy.deepcopy(q_net), goals[ids], rewards, values, gamma, table
+        space,
+        action_space,
+        copy.deepcopy(q_net),
+        goals[ids],
+        worth,
+        values,
+        gamma,
+        (table, actions),
     )

@@ -40,6 +40,8 @@ class FrameReplayBuffer(ReplayBuffer):
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:raises CheckpointError: if it is of a memory of another size or for other frames"""
+        built = {"buffer_size": self.buffer_size, "n_envs": self.n_envs}
+        check_same("a replay memory", state, built)
         self._restore_frames(state)
         for name in _ARRAYS:
             getattr(self, name)[: len(state[name])] = state[name]
@@ -51,9 +53,6 @@ class FrameReplayBuffer(ReplayBuffer):
         )
 
     def _restore_frames(self, state: dict[str, Any]) -> None:
-        check_same(
-            "a replay memory", state, {"buffer_size": self.buffer_size, "n_envs": self.n_envs}
-        )
         if "frames" not in state:
             raise CheckpointError(
                 "the replay memory was saved with whole observations, this one keeps frames"
@@ -96,8 +95,8 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
         return {**ManyGoalsReplayBuffer.get_checkpoint_state(self), "frames": self._frames_state()}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        self._restore_frames(state)
         ManyGoalsReplayBuffer.set_checkpoint_state(self, state)
+        self._restore_frames(state)
 
     @property
     def _arrays(self) -> dict[str, NDArray[Any] | None]:

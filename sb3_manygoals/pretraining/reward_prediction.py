@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
@@ -24,8 +23,7 @@ from sb3_manygoals.frames import frame_bytes
 from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
 from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer
-
-_LEARNER_STREAM = 6
+from sb3_manygoals.random_streams import Stream, generator
 
 
 class RewardPredictionPolicy(BasePolicy):
@@ -178,8 +176,7 @@ class RewardPredictor(OffPolicyAlgorithm):
 
     def set_random_seed(self, seed: int | None = None) -> None:
         super().set_random_seed(seed)
-        # tagged: environments draw their own numbers with default_rng(seed)
-        self.rng = np.random.default_rng(None if seed is None else (seed, _LEARNER_STREAM))
+        self.rng = generator(seed, Stream.REWARD_PREDICTOR)
 
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
+from scipy import stats
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -266,3 +267,21 @@ def test_mastery_of_some_of_the_goals():
     assert result.subset([2]).interval == (0.0, 0.0)
     with pytest.raises(ValueError, match="at least one of the goals"):
         result.subset(np.zeros(4, dtype=bool))
+
+
+def test_a_subset_is_resampled_by_the_seed_of_the_evaluation():
+    reached = np.random.default_rng(0).random((40, 1)) < 0.5
+    intervals = []
+    for seed in (3, 4):
+        steps = np.where(reached, 3, -1)
+        result = MasteryResult(0.5, (0.1, 0.9), reached, steps, seed=seed)
+        means = stats.bootstrap(
+            (reached.mean(axis=1),),
+            np.mean,
+            method="percentile",
+            rng=np.random.default_rng(seed),
+            batch=100,
+        )
+        expected = means.confidence_interval
+        intervals.append(result.subset(np.arange(40)).interval)
+        assert intervals[-1] == (expected.low, expected.high)

@@ -3,14 +3,19 @@
 import tracemalloc
 import warnings
 
+import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, memory
-from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, TDTargets
-from tests.sb3_manygoals.test_guards import Hostile, make_model
+from sb3_manygoals.goals import ObservationTable
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, TDTargets
+from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, add, kept
+from tests.sb3_manygoals.test_guards import make_model
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -37,38 +42,141 @@ def test_what_cannot_fit_is_refused():
     )
     with pytest.raises(MemoryError, match=message):
         GoalBuffer(spaces.Box(0, 255, (10, 10, 3), np.uint8), capacity=10**12)
-    message = r"^the replay memory and the goals would take .* \(replay observations 54\.6 TiB, .*index of goals .*available"
+    message = r"^the replay memory and the goals would take .* \(.*replay next ids 7\.3 TiB, .*index of goals .*available"
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # SB3 only warns, and not before it has allocated
         with pytest.raises(MemoryError, match=message):
             make_model(Corridor(length=60), buffer_size=10**12)
 
 
-def test_both_together_are_counted(monkeypatch):
-    space = spaces.Box(0, 100, (10, 10, 3), np.uint8)
-    buffer = GoalBuffer(space, capacity=1_000)  # 0.44 MiB
-    env = GoalBufferWrapper(Hostile(shape=(10, 10, 3), dtype=np.uint8), goal_buffer=buffer)
-    replay = sum(
-        ManyGoalsReplayBuffer.memory_needed(
-            1_000, env.observation_space, env.action_space, 1
-        ).values()
-    )
-    both = replay + sum(buffer.memory_to_come.values())
-    monkeypatch.setattr(memory, "available_memory", lambda: both - 1)
-    with pytest.raises(
-        MemoryError,
-        match="choose a smaller buffer_size than 1000, or a goal buffer of smaller capacity",
-    ):
-        make_model(env, buffer_size=1_000, target_class=TDTargets)
-    monkeypatch.setattr(memory, "available_memory", lambda: both)
-    model = make_model(env, buffer_size=1_000, target_class=TDTargets).learn(500)
-    # what is filled is taken, and not counted again for another environment
-    another = GoalBufferWrapper(Hostile(shape=(10, 10, 3), dtype=np.uint8), goal_buffer=buffer)
-    monkeypatch.setattr(memory, "available_memory", lambda: both - replay // 2)
-    model.set_env(another)
-    monkeypatch.setattr(memory, "available_memory", lambda: both - replay // 2 - 400_000)
-    with pytest.raises(MemoryError, match="the replay memory and the goals"):
-        model.set_env(another)
+GIB = 2**30
+
+
+class Rooms(gym.Env):
+    """Pictures of 8 x 8 places, or ones that never recur; it starts anywhere and never ends."""
+
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, side=84, recurs=True):
+        self.observation_space = spaces.Box(0, 255, (side, side, 3), np.uint8)
+        self.recurs = recurs
+        self.place = np.zeros(2, dtype=np.int64)
+        self.shown = 0
+
+    def show(self):
+        picture = np.zeros(self.observation_space.shape, np.uint8)
+        picture[tuple(self.place)] = 255
+        if not self.recurs:
+            self.shown += 1
+            picture[-1, -4:, 0] = list(self.shown.to_bytes(4, "big"))
+        return picture
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.np_random.integers(8, size=2)
+        return self.show(), {}
+
+    def step(self, action):
+        move = ((0, 1), (1, 0), (0, -1), (-1, 0))[int(action)]
+        self.place = np.clip(self.place + move, 0, 7)
+        return self.show(), 0.0, False, False, {}
+
+
+def pictured(world, monkeypatch, available=8 * GIB, **kwargs):
+    """A learner of pictures on a machine with so much memory."""
+    monkeypatch.setattr(memory, "available_memory", lambda: available)
+    settings = {"learning_starts": 50, "batch_size": 4, "goal_batch_size": 4, "seed": 0}
+    settings["policy_kwargs"] = {"net_arch": [8], "embedding_dim": 8}
+    return ManyGoalsDQN("CnnPolicy", world, **{**settings, **kwargs})
+
+
+def test_pictures_that_recur_need_no_more_memory_than_there_are_of_them(monkeypatch):
+    model = pictured(Rooms(), monkeypatch).learn(400)
+    assert isinstance(model.targets, PlannedTargets)
+    assert model.replay_buffer.buffer_size == model.buffer_size == 1_000_000
+    assert not model.replay_buffer.whole
+    assert model.goal_buffer.capacity == 100_000
+
+
+@pytest.mark.filterwarnings("ignore:CnnPolicy")
+def test_pictures_that_do_not_recur_get_the_memory_that_fits(monkeypatch):
+    with pytest.warns(UserWarning, match="it keeps the newest [0-9]+. buffer_size=[0-9]+ asks"):
+        model = pictured(Rooms(recurs=False), monkeypatch, available=GIB // 4).learn(400)
+    assert isinstance(model.targets, TDTargets)
+    size_of_one = 2 * 84 * 84 * 3
+    assert 1_000 <= model.replay_buffer.buffer_size <= GIB // 4 // size_of_one
+    assert model.replay_buffer.size() == 400
+    # and where values are bootstrapped from the beginning, the goals are counted too
+    with pytest.warns(UserWarning, match="a replay memory of 1000000 transitions would take"):
+        model = pictured(Rooms(), monkeypatch, available=GIB // 4, target_class=TDTargets)
+    taken = sum(model.goal_buffer.memory_to_come.values())
+    assert 1_000 <= model.replay_buffer.buffer_size <= (GIB // 4 - taken) // size_of_one
+    with pytest.raises(MemoryError, match="choose a smaller buffer_size, or smaller observations"):
+        pictured(Rooms(), monkeypatch, available=GIB // 20, target_class=TDTargets)
+
+
+def test_a_capacity_that_is_not_given_is_what_fits(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "available_memory", lambda: 8 * GIB)
+    space = spaces.Box(0, 255, (400, 600, 3), np.uint8)
+    goals = GoalBuffer(space)
+    assert goals.capacity == 4 * GIB // (400 * 600 * 3 + 184)
+    state = GoalBuffer(spaces.Discrete(100)).get_checkpoint_state()
+    # a checkpoint of it goes on where more or less memory is available
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**20)
+    restored = GoalBuffer(spaces.Discrete(100))
+    assert restored.capacity < 100_000
+    restored.set_checkpoint_state(state)
+    assert restored.capacity == 100_000
+    restored.add(np.arange(100))
+    assert restored.labels.shape == (100_001, 3)
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 3), st.booleans())
+def test_a_memory_that_shrinks_keeps_the_newest_transitions(n, kept_steps, n_envs, numbered):
+    buffer = ManyGoalsReplayBuffer(12 * n_envs, GOAL_SPACE, spaces.Discrete(3), "cpu", n_envs)
+    if numbered:
+        buffer.keep_states(ObservationTable(CELLS, 100))
+    shown = []
+    for time in range(n):
+        there = np.arange(n_envs) * 30 + time % 30
+        add(buffer, there, time % 3, there + 1, ended=time % 2 == 0)
+        shown.append(there)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sb3_manygoals.many_goals_dqn.replay_buffer._FEWEST_TRANSITIONS", 1)
+            buffer.shrink(kept_steps * n_envs)
+    assert buffer.buffer_size == min(kept_steps, 12)
+    assert buffer.size() == min(n, kept_steps, 12)
+    rows = (buffer.pos - buffer.size() + np.arange(buffer.size())) % buffer.buffer_size
+    expected = np.array(shown[-buffer.size() :])
+    here, there = kept(buffer)
+    np.testing.assert_array_equal(here[rows], expected)
+    np.testing.assert_array_equal(there[rows], expected + 1)
+    first = n - buffer.size()
+    np.testing.assert_array_equal(buffer.actions[rows, 0, 0], np.arange(first, n) % 3)
+    # it goes on from there, also in a checkpoint
+    other = ManyGoalsReplayBuffer(12 * n_envs, GOAL_SPACE, spaces.Discrete(3), "cpu", n_envs)
+    if numbered:
+        other.keep_states(buffer.states)
+    other.set_checkpoint_state(buffer.get_checkpoint_state())
+    for each in (buffer, other):
+        add(each, np.full(n_envs, 99), 1, np.full(n_envs, 98))
+    assert other.buffer_size == buffer.buffer_size
+    for left, right in zip(kept(buffer), kept(other), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_the_memory_of_a_plan_is_looked_at_when_the_model_is_built(monkeypatch):
+    kwargs = {"target_class": PlannedTargets, "target_kwargs": {"max_plan_bytes": 3 * GIB}}
+    with pytest.raises(MemoryError, match=r"the plan 3\.0 GiB.* or fewer max_plan_bytes"):
+        pictured(Rooms(side=40), monkeypatch, available=2 * GIB, **kwargs)
+    few = GoalBuffer(Rooms(side=40).observation_space, capacity=70)  # whose plan is small
+    world = GoalBufferWrapper(Rooms(side=40), few)
+    pictured(world, monkeypatch, available=2 * GIB, **kwargs)
+    # without arguments it takes what there is
+    default = pictured(Rooms(side=40), monkeypatch, available=GIB, buffer_size=1_000)
+    assert default.targets.plan.max_bytes == GIB // 2
 
 
 def test_a_model_that_only_predicts_loads_on_a_small_machine(tmp_path, monkeypatch):

@@ -133,3 +133,41 @@ def test_both_ways_give_the_same_up_to_rounding(bias, monkeypatch):
     for ours, theirs in zip(*found, strict=True):
         th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     th.testing.assert_close(found[0][0], functional.linear(*arguments), rtol=1e-4, atol=1e-4)
+
+
+WIDE = {
+    "centimetres of a map": np.float64([[50_000_000.0, 540_000_000.0]]),
+    "seconds since 1970": np.float64([[1.8e9, 1.8e9]]),
+    "large whole numbers": np.int64([[2**40, 2**30]]),
+    "32 bits": np.int32([[2**30, 2**30]]),
+}
+
+
+@pytest.mark.parametrize("origin", WIDE.values(), ids=WIDE)
+def test_what_only_more_than_float32_tells_apart_is_told_apart_once_it_is_standardized(origin):
+    grid = np.indices((5, 5)).reshape(2, -1).T.astype(origin.dtype)
+    observations = th.as_tensor(origin + grid)
+    space = spaces.Box(0, origin.max() + 5, (2,), origin.dtype)
+    plain = Preprocess(space)
+    assert plain.count_distinct(observations) < 25
+    preprocess = Preprocess(space, standardize=True)
+    preprocess.fit(observations)
+    assert preprocess.count_distinct(observations) == 25
+    standardized = preprocess(observations).double()
+    expected = (grid - grid.mean(axis=0)) / grid.std(axis=0)
+    np.testing.assert_allclose(standardized.numpy(), expected, atol=1e-6)
+    # it is saved with the network
+    loaded = Preprocess(space, standardize=True)
+    loaded.load_state_dict(preprocess.state_dict())
+    th.testing.assert_close(loaded(observations), preprocess(observations))
+
+
+def test_the_unit_of_a_vector_does_not_matter():
+    """Numbers of a ten-millionth are standardized as those of one are; they are no rounding errors of 0."""
+    grid = np.indices((5, 5)).reshape(2, -1).T
+    for unit in (1e-7, 1.0, 1e7):
+        preprocess = Preprocess(spaces.Box(0, 1e9, (2,), np.float32), standardize=True)
+        observations = th.as_tensor((grid * unit).astype(np.float32))
+        preprocess.fit(observations)
+        assert preprocess.count_distinct(observations) == 25
+        np.testing.assert_allclose(preprocess(observations).std(dim=0, correction=0), 1, rtol=1e-3)

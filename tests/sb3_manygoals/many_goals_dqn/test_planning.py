@@ -1,5 +1,7 @@
 """Values planned in the replay memory, against loops over its transitions and against exact planning in the world itself."""
 
+import weakref
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -338,3 +340,48 @@ def test_without_chance_steps_are_counted_as_by_value_iteration_though_worlds_en
         plan.best_actions(*(pairs.ravel() for pairs in np.indices((30, 30)))) for plan in plans
     ]
     np.testing.assert_array_equal(found[0] < 0, found[1] < 0)
+
+
+def test_a_larger_plan_is_made_beside_the_last_one_only_if_both_fit(monkeypatch):
+    """Else the last one is given up first. Values are the same."""
+    small = filled(CHAIN[:20])
+    large = filled(CHAIN[:30] + [(cell + 1, 0, cell, False) for cell in range(30)])
+    both = 21 * 21 * 4 + 31 * 31 * 5
+    expected = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 100)
+    expected.refresh(large, goals_of(range(31)))
+    for limit in (both, both - 1):
+        plan = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 100, limit)
+        plan.refresh(small, goals_of(range(21)))
+        last = weakref.ref(plan.values)
+        was_held = []
+        monkeypatch.setattr(
+            "sb3_manygoals.many_goals_dqn.planning.check_memory",
+            lambda *_, last=last, was_held=was_held: was_held.append(last() is not None),
+        )
+        plan.refresh(large, goals_of(range(31)))
+        assert was_held == [limit == both]
+        assert not plan.is_draw
+        assert plan.nbytes == 31 * 31 * 5 <= limit
+        np.testing.assert_allclose(plan.values, expected.values, atol=1e-3)
+        np.testing.assert_array_equal(plan.best, expected.best)
+
+
+def test_goals_are_drawn_by_the_seed():
+    """The same ones for the same seed, other ones for another; and a copy goes on with the next draw."""
+    buffer = filled(CHAIN[:30])
+
+    def drawn(seed):
+        plan = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 5, 5 * 31 * 4, seed=seed)
+        plan.refresh(buffer, goals_of(range(31)))
+        return plan
+
+    first = drawn(0)
+    assert first.goal_ids.tolist() == drawn(0).goal_ids.tolist()
+    assert first.goal_ids.tolist() != drawn(1).goal_ids.tolist()
+    assert drawn(None).goal_ids.tolist() != drawn(None).goal_ids.tolist()
+    copied = drawn(2)
+    copied.set_checkpoint_state(first.get_checkpoint_state())
+    for plan in (first, copied):
+        plan.rotate()
+        plan.refresh(buffer, goals_of(range(31)))
+    assert first.goal_ids.tolist() == copied.goal_ids.tolist()

@@ -1,3 +1,4 @@
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
@@ -9,7 +10,7 @@ from sb3_manygoals import RewardPredictor
 from sb3_manygoals.goals.wrapper import goal_observation_space as goal_space
 from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy, many_goals_dqn
 from sb3_manygoals.networks import PaddedCNN, Preprocess
-from tests.sb3_manygoals.many_goals_dqn.models import make_model, reloaded
+from tests.sb3_manygoals.many_goals_dqn.models import SMALL, make_model, reloaded
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -157,3 +158,65 @@ def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path):
     model.learn(20, reset_num_timesteps=False)
     th.testing.assert_close(preprocess.mean, known.mean(dim=0))
     assert th.equal(reloaded(model, tmp_path).q_net.trunk[0].mean, preprocess.mean)
+
+
+class Map(gym.Env):
+    """25 places of a map, in numbers that begin far from 0."""
+
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, origin, unit=1.0, dtype=np.float64):
+        self.origin = origin
+        self.unit = unit
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), dtype)
+        self.place = np.zeros(2, dtype=np.int64)
+
+    def show(self):
+        return (self.origin + self.unit * self.place).astype(self.observation_space.dtype)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.np_random.integers(5, size=2)
+        return self.show(), {}
+
+    def step(self, action):
+        move = ((0, 1), (1, 0), (0, -1), (-1, 0))[int(action)]
+        self.place = np.clip(self.place + move, 0, 4)
+        return self.show(), 0.0, False, False, {}
+
+
+def test_places_far_from_zero_are_learned_as_others_are():
+    """UTM metres: float32 tells only every half metre apart there."""
+    inputs = []
+    for origin in (0.0, 5_400_000.3):
+        model = make_model(Map(origin, unit=0.25)).learn(400)
+        assert len(model.goal_buffer) == 25
+        assert (
+            model.policy.count_distinct(th.as_tensor(model.goal_buffer.observations.copy())) == 25
+        )
+        order = np.lexsort(model.goal_buffer.observations.T)
+        seen = th.as_tensor(model.goal_buffer.observations[order])
+        inputs.append(model.policy.trunk[0](seen).detach())
+    th.testing.assert_close(*inputs, atol=1e-4, rtol=0.0)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_goals_that_look_alike_to_the_network_are_a_warning(standardize):
+    """Not standardized, a quarter of a metre is lost; standardized, what is far less than the whole."""
+    world = Map(5_400_000.3, unit=0.25)
+    if standardize:
+        world = FarCorner()
+    policy_kwargs = {**SMALL, "standardize": standardize}
+    model = make_model(world, policy_kwargs=policy_kwargs, learning_starts=300)
+    with pytest.warns(UserWarning, match="of [0-9]+ known goals look to the network like another"):
+        model.learn(400)
+
+
+class FarCorner(Map):
+    """All places lie together but for one, which is ten billion times as far away."""
+
+    def __init__(self):
+        super().__init__(0.0)
+
+    def show(self):
+        return super().show() + 1e10 * (self.place.sum() == 8)

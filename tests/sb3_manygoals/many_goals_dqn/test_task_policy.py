@@ -6,6 +6,9 @@ from itertools import product
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -15,7 +18,7 @@ from stable_baselines3.common.vec_env import VecTransposeImage
 from sb3_manygoals import GoalBuffer
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TaskPolicy, TDTargets
 from sb3_manygoals.many_goals_dqn.planning import ReplayModel
-from sb3_manygoals.many_goals_dqn.task_policy import planned_actions
+from sb3_manygoals.many_goals_dqn.task_policy import OutcomeRewards, planned_actions
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, reloaded
 from tests.sb3_manygoals.worlds import Corridor, Paid
 
@@ -229,3 +232,120 @@ def test_what_cannot_be_done_is_refused(treasure):
     ):
         with pytest.raises(ValueError, match="observation"):
             policy.predict(wrong)
+
+
+class Grid(gym.Env):
+    """5 x 5 places; what a step pays and whether it ends is told of place, action and next place."""
+
+    observation_space = spaces.MultiDiscrete([5, 5])
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, paid, starts_at=None):
+        self.paid = paid
+        self.starts_at = starts_at
+        self.place = (0, 0)
+
+    def show(self):
+        return np.array(self.place, dtype=np.int64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.starts_at or tuple(self.np_random.integers(5, size=2).tolist())
+        return self.show(), {}
+
+    def step(self, action):
+        before = self.place
+        move = ((0, 1), (1, 0), (0, -1), (-1, 0))[int(action)]
+        self.place = tuple(min(max(here + by, 0), 4) for here, by in zip(before, move, strict=True))
+        reward, ended = self.paid(before, int(action), self.place)
+        return self.show(), reward, ended, False, {}
+
+
+def leaves_the_middle(before, action, after):
+    """Paid, and the end, for leaving the middle by action 0; its other ways out cost nothing."""
+    paid = before == (2, 2) and action == 0
+    return float(paid), paid
+
+
+def share_of_starts(policy, paid, max_steps=30):
+    """From how many of the 25 places the policy is paid."""
+    reached = 0
+    for start in product(range(5), repeat=2):
+        world = Grid(paid, starts_at=start)
+        seen, _ = world.reset()
+        for _ in range(max_steps):
+            seen, reward, ended, *_ = world.step(policy.predict(seen, deterministic=True)[0])
+            if reward > 0 or ended:
+                reached += reward > 0
+                break
+    return reached / 25
+
+
+def test_a_reward_that_belongs_to_a_transition_is_found_wherever_else_its_end_is_reached():
+    model = taught(Grid(leaves_the_middle), 3_000, updates_per_step=0.01)
+    assert share_of_starts(model.task_policy(), leaves_the_middle) == 1.0
+    # the memory's file has the rewards, too
+    state = model.get_checkpoint_state()
+    other = make_model(
+        Grid(leaves_the_middle),
+        updates_per_step=0.01,
+        goal_wrapper_kwargs={"max_episode_steps": 20},
+    )
+    other.set_checkpoint_state(state)
+    assert share_of_starts(other.task_policy(), leaves_the_middle) == 1.0
+
+
+def test_rewards_of_transitions_survive_saving_and_another_goal_buffer(tmp_path):
+    model = taught(Grid(leaves_the_middle), 3_000, updates_per_step=0.01)
+    loaded = reloaded(
+        model, tmp_path, Grid(leaves_the_middle), also=("goal_buffer", "replay_buffer")
+    )
+    assert share_of_starts(loaded.task_policy(), leaves_the_middle) == 1.0
+
+
+def test_a_way_that_costs_more_than_others_to_the_same_place_is_avoided_at_ends():
+    """The corner ends the episode: well by one action, badly by the other."""
+
+    def paid(before, action, after):
+        if after != (4, 4):
+            return 0.0, False
+        return (1.0 if action == 0 else -1.0), True
+
+    model = taught(Grid(paid), 3_000, updates_per_step=0.01)
+    policy = model.task_policy()
+    for start in ((3, 4), (4, 3), (0, 0)):
+        world = Grid(paid, starts_at=start)
+        seen, _ = world.reset()
+        rewards = []
+        for _ in range(30):
+            seen, reward, ended, *_ = world.step(policy.predict(seen, deterministic=True)[0])
+            rewards.append(reward)
+            if ended:
+                break
+        assert sum(rewards) == 1.0, start
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_planned_actions_for_rewards_of_outcomes_are_as_good_as_the_best_of_all_policies(seed):
+    """As above, with a reward for each outcome; those of ends may be negative."""
+    rng, n = np.random.default_rng(seed), 4
+    led = rng.dirichlet(np.ones(2 * n) / 4, 2 * n)
+    paid = np.where(rng.random(led.shape) < 0.2, rng.uniform(0.1, 1.0, led.shape), 0.0)
+    paid[:, n:] -= rng.uniform(0.0, 0.2, (2 * n, n)) * (rng.random((2 * n, n)) < 0.3)
+    gamma = float(rng.uniform(0.3, 0.99))
+    on, ends = csr_array(led[:, :n]), csr_array(led[:, n:])
+    rewards = OutcomeRewards(paid[:, :n][led[:, :n] != 0], paid[:, n:][led[:, n:] != 0])
+
+    def values(actions):
+        rows = 2 * np.arange(n) + actions
+        going_on = led[rows, :n] * (paid[rows, :n] == 0)
+        return np.linalg.solve(np.eye(n) - gamma * going_on, (led * paid)[rows].sum(axis=1))
+
+    policies = [values(np.array(actions)) for actions in product(range(2), repeat=n)]
+    best = np.max(policies, axis=0)
+    planned = planned_actions(ReplayModel(on, ends), rewards, gamma)
+    # where nothing is to be won, no action is told
+    told = np.where(planned < 0, 0, planned)
+    np.testing.assert_array_equal(planned < 0, best <= 1e-12)
+    if (planned >= 0).all():
+        np.testing.assert_allclose(values(told), best, rtol=1e-6, atol=1e-8)

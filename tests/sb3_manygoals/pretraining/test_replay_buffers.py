@@ -91,7 +91,7 @@ def test_ten_thousand_transitions_of_a_game_take_an_eighth():
 def test_the_state_of_another_memory_is_refused():
     first = FrameReplayBuffer(10, space_of(3), ACTIONS, "cpu", n_stack=1).get_checkpoint_state()
     for changes, message in (
-        ({"buffer_size": 11}, "buffer_size=11, not 10"),
+        ({"buffer_size": 11, "requested_size": 11}, "buffer_size=11, not 10"),
         ({"frames": first["frames"]}, "n_stack=1, not 3"),
     ):
         ours = ManyGoalsFrameReplayBuffer(
