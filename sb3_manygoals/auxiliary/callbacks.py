@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch as th
@@ -27,23 +28,45 @@ from sb3_manygoals.auxiliary.losses import (
     reward_prediction_losses,
 )
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy, Task
+from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.checks import check_count, check_number, check_rewards
 from sb3_manygoals.goals.buffer import identical
 from sb3_manygoals.guards import check_loss
+
+Update = Literal["two_steps", "joint"]
+
+_MEASURED_EVERY = 50  # updates between measurements of shares and cosines
 
 
 class AuxiliaryCallback(BaseCallback):
     r"""
     An auxiliary task, for ``learn()``, alone or in a list with others, each with its own loss and weight.
 
-    Each step of A2C's optimizer descends the joint objective
+    Veeriah et al. (2018) print the update in two ways. ``update`` chooses one of them.
+
+    ``"joint"``: section 5 prints a sum of losses. One step of A2C's optimizer descends
 
     .. math:: \mathcal{L} = \mathcal{L}^{AC} + \sum_i \beta_i \mathcal{L}_i
 
-    (section 5 of Veeriah et al. 2018). Algorithm 2 there takes two steps, of sizes :math:`\alpha` and :math:`\alpha\beta`.
-    Here the gradients are added for one step: RMSProp with second moments for each loss would cancel its weight. The gradient
-    of each weighted loss is clipped by itself, to A2C's ``max_grad_norm``. With a weight of 0 nothing is computed, and A2C is
-    SB3's to the last bit.
+    The gradient of the weighted loss is clipped by itself and added to A2C's. The weight scales a gradient. RMSProp divides
+    by moments of the sum, in which a small gradient counts little.
+
+    ``"two_steps"``: Algorithm 2 prints one step after the other,
+
+    .. math::
+        \theta \leftarrow \theta - \alpha \nabla \mathcal{L}^{AC}, \quad
+        \theta \leftarrow \theta - \alpha \beta_i \nabla \mathcal{L}_i
+
+    The second gradient is that of the loss without its weight, at the weights after the first step, clipped by itself. An
+    optimizer of its own takes the second step. It has the policy's class and arguments, but moments of its own. Its step size
+    is the policy's of that moment times the weight, so that it follows the same schedule. The weight scales a step. Callbacks
+    in a list take their steps one after the other.
+
+    Both clip to A2C's ``max_grad_norm``. With a weight of 0 nothing is computed, and A2C is SB3's to the last bit.
+
+    Every 50 updates the logger gets ``auxiliary/<task>_share`` and ``auxiliary/<task>_cosine``: the length of this update
+    over the length of what A2C, and the callbacks before this one, did in the same update; and the cosine between both. They
+    are of the parameters that the task shares with A2C, of steps or, where joint, of gradients.
 
     :param weight: of the loss, the mean over transitions
     :param episodes: the buffer to fill and to draw from, which several callbacks may share. None: one of its own, with the
@@ -51,7 +74,9 @@ class AuxiliaryCallback(BaseCallback):
     :param batch_size: transitions in an update, a multiple of ``n_steps``
     :param n_steps: n, transitions in a trajectory
     :param seed: of the draws; None: the model's
-    :raises ValueError: if a number is out of its range, or ``batch_size`` no multiple of ``n_steps``
+    :param verbose: as SB3's: 0 no output, 1 info, 2 debug
+    :param update: "two_steps" or "joint", see above
+    :raises ValueError: if a number is out of its range, ``batch_size`` no multiple of ``n_steps``, or ``update`` neither
     """
 
     task: Task
@@ -67,6 +92,7 @@ class AuxiliaryCallback(BaseCallback):
         n_steps: int = 1,
         seed: int | None = None,
         verbose: int = 0,
+        update: Update = "joint",
     ) -> None:
         super().__init__(verbose)
         self.weight = check_number("the weight", weight, "[0, inf)")
@@ -78,12 +104,18 @@ class AuxiliaryCallback(BaseCallback):
             raise ValueError(
                 f"batch_size must be a multiple of n_steps, {n_steps}, got {batch_size}"
             )
+        if update not in get_args(Update):
+            raise ValueError(f"update must be 'two_steps' or 'joint', got {update!r}")
         self.episodes, self.seed = episodes, seed
+        self.update = update
         self.n_updates = 0
         """Updates by the auxiliary loss so far."""
         self._rng: np.random.Generator | None = None
         self._start_time: float | None = None
-        self._hook: Any = None
+        self._hooks: list[Any] = []
+        self._optimizer: th.optim.Optimizer | None = None  # of the second step
+        self._saved_optimizer: dict[str, Any] | None = None
+        self._weights_before: th.Tensor | None = None  # the shared ones, before A2C's step
         self._saved_episodes: dict[str, Any] | None = None
         self._last_step: tuple[Any, Any] = (
             None,
@@ -105,13 +137,28 @@ class AuxiliaryCallback(BaseCallback):
         episodes = self._saved_episodes
         if self.episodes is not None and self.episodes.recorder in (None, self):
             episodes = self.episodes.get_checkpoint_state()
-        return {"rng": self._rng, "n_updates": self.n_updates, "episodes": episodes}
+        optimizer = self._saved_optimizer
+        if self._optimizer is not None:
+            optimizer = self._optimizer.state_dict()
+        return {
+            "rng": self._rng,
+            "n_updates": self.n_updates,
+            "episodes": episodes,
+            "update": self.update,
+            "optimizer": optimizer,
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:raises CheckpointError: if its episodes are of a buffer built in another way"""
+        """:raises CheckpointError: if ``update`` was another, or its episodes are of a buffer built in another way"""
+        # All updates were joint before states said so.
+        state = {"update": "joint", "optimizer": None} | state
+        check_same("an auxiliary callback", state, {"update": self.update})
         self._saved_episodes = state["episodes"]
         self._restore_episodes()
         self._rng, self.n_updates = state["rng"], state["n_updates"]
+        # The optimizer is built when training begins.
+        self._optimizer = None
+        self._saved_optimizer = state["optimizer"]
 
     def _restore_episodes(self) -> None:
         # a buffer that is not made yet gets them when training begins
@@ -155,7 +202,11 @@ class AuxiliaryCallback(BaseCallback):
             raise ValueError(
                 f"episodes must be a buffer for {seen}, as the model sees it, got one for {kept}"
             )
+        if getattr(self, "policy", None) is not policy:
+            self._optimizer = None
         self.policy = policy
+        if self.update == "two_steps" and self.weight > 0.0 and self._optimizer is None:
+            self._make_optimizer()
         self.episodes.recorder = self  # the last of those that share it
         self._restore_episodes()
         if self._rng is None:
@@ -182,8 +233,15 @@ class AuxiliaryCallback(BaseCallback):
             )
         self._start_time = self.model.start_time
         self._on_training_end()  # an exception may have ended the last training
-        if self.weight > 0.0:
-            self._hook = self.policy.optimizer.register_step_pre_hook(self._add_gradient)
+        self._weights_before = None
+        optimizer = self.policy.optimizer
+        if self.weight > 0.0 and self.update == "joint":
+            self._hooks = [optimizer.register_step_pre_hook(self._add_gradient)]
+        elif self.weight > 0.0:
+            self._hooks = [
+                optimizer.register_step_pre_hook(self._note_weights),
+                optimizer.register_step_post_hook(self._take_step),
+            ]
 
     def _on_step(self) -> bool:
         assert self.episodes is not None
@@ -195,14 +253,84 @@ class AuxiliaryCallback(BaseCallback):
             self._last_step = self.model._last_obs, self.locals["new_obs"]
         return True
 
+    def _make_optimizer(self) -> None:
+        """Build the optimizer of the second step as the policy's is built, and restore what a checkpoint has of it."""
+        groups = self.policy.optimizer.param_groups
+        self._optimizer = self.policy.optimizer_class(
+            [{"params": list(group["params"])} for group in groups],
+            lr=self.weight * groups[0]["lr"],  # type: ignore[call-arg]
+            **self.policy.optimizer_kwargs,
+        )
+        if self._saved_optimizer is not None:
+            self._optimizer.load_state_dict(self._saved_optimizer)
+            self._saved_optimizer = None
+
+    def _learns(self) -> bool:
+        """Whether there is something to learn from, and no exception has ended the training that these hooks are of."""
+        assert self.episodes is not None
+        return self.model.start_time == self._start_time and len(self.episodes) > 0
+
+    def _is_measured(self) -> bool:
+        return self.n_updates % _MEASURED_EVERY == 0
+
     def _add_gradient(self, optimizer: th.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Called by the optimizer before each step, after A2C has computed and clipped its own gradient."""
+        if not self._learns():
+            return
+        gradients, loss = self._gradients(optimizer, self.weight)
+        if self._is_measured():
+            shared = self.policy.shared_parameters()
+            nothing = [th.zeros_like(parameter) for parameter in shared]
+            before = _joined(
+                zero if parameter.grad is None else parameter.grad
+                for parameter, zero in zip(shared, nothing, strict=True)
+            )
+            ours = _joined(
+                gradients.get(parameter, zero)
+                for parameter, zero in zip(shared, nothing, strict=True)
+            )
+            self._record_share(before, ours)
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        self._count_update(loss)
+
+    def _note_weights(self, optimizer: th.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Called by the optimizer before each step: now and then, keep the weights from which it starts."""
+        if self._learns() and self._is_measured():
+            self._weights_before = _joined(self.policy.shared_parameters())
+
+    def _take_step(self, optimizer: th.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Called by the optimizer after each step: take the second one, on the gradient at the weights of now."""
+        if not self._learns():
+            return
+        assert self._optimizer is not None
+        gradients, loss = self._gradients(optimizer, 1.0)
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        first_gradients = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = gradients.get(parameter)
+        for group, first_group in zip(
+            self._optimizer.param_groups, optimizer.param_groups, strict=True
+        ):
+            group["lr"] = self.weight * first_group["lr"]
+        before, self._weights_before = self._weights_before, None
+        between = None if before is None else _joined(self.policy.shared_parameters())
+        self._optimizer.step()
+        if before is not None and between is not None:
+            after = _joined(self.policy.shared_parameters())
+            self._record_share(between - before, after - between)
+        # Other hooks may look at A2C's gradient.
+        for parameter, first_gradient in zip(parameters, first_gradients, strict=True):
+            parameter.grad = first_gradient
+        self._count_update(loss)
+
+    def _gradients(
+        self, optimizer: th.optim.Optimizer, weight: float
+    ) -> tuple[dict[th.Tensor, th.Tensor], th.Tensor]:
+        """:return: the clipped gradient of the weighted loss, by the parameters that it has one for; and the loss itself"""
         assert self.episodes is not None
         assert self._rng is not None
-        if (
-            self.model.start_time != self._start_time or len(self.episodes) == 0
-        ):  # an exception ended this training
-            return
+        assert isinstance(self.model, A2C)
         with th.enable_grad():
             loss = self.loss(self.policy, self.episodes, self._rng)
             check_loss(loss, self.policy, self.n_updates + 1, self.model.num_timesteps)
@@ -212,27 +340,38 @@ class AuxiliaryCallback(BaseCallback):
                 for one in group["params"]
                 if one.requires_grad
             ]
-            gradients = th.autograd.grad(self.weight * loss, parameters, allow_unused=True)
-        used = [
-            (one, gradient)
-            for one, gradient in zip(parameters, gradients, strict=True)
+            found = th.autograd.grad(weight * loss, parameters, allow_unused=True)
+        used = {
+            parameter: gradient
+            for parameter, gradient in zip(parameters, found, strict=True)
             if gradient is not None
-        ]
-        assert isinstance(self.model, A2C)
-        norm = th.nn.utils.get_total_norm([gradient for _, gradient in used])
+        }
+        norm = th.nn.utils.get_total_norm(list(used.values()))
         scale = (self.model.max_grad_norm / (norm + 1e-6)).clamp(
             max=1.0
         )  # as PyTorch's clip_grad_norm_
-        for parameter, gradient in used:
-            gradient = gradient * scale
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        return {parameter: gradient * scale for parameter, gradient in used.items()}, loss
+
+    def _record_share(self, first: th.Tensor, ours: th.Tensor) -> None:
+        """
+        :param first: what A2C does to the shared parameters in this update, as one vector
+        :param ours: what this callback does to them
+        """
+        length = first.norm().item()
+        if length > 0.0:  # a schedule may end at 0
+            self.logger.record(f"auxiliary/{self.task}_share", ours.norm().item() / length)
+            cosine = th.cosine_similarity(first, ours, dim=0).item()
+            self.logger.record(f"auxiliary/{self.task}_cosine", cosine)
+
+    def _count_update(self, loss: th.Tensor) -> None:
         self.n_updates += 1
         self.logger.record(f"auxiliary/{self.task}_loss", loss.item())
+        assert self.episodes is not None
         self.logger.record("auxiliary/episodes", len(self.episodes))
 
     def _on_training_end(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()  # which does nothing the second time
+        for hook in self._hooks:
+            hook.remove()  # which does nothing the second time
 
     def _draw(
         self, episodes: EpisodeBuffer, rng: np.random.Generator, device: th.device
@@ -244,19 +383,29 @@ class AuxiliaryCallback(BaseCallback):
         return batch, observations, actions, real
 
 
+def _joined(tensors: Iterable[th.Tensor]) -> th.Tensor:
+    """:return: copies of tensors as one vector"""
+    return th.cat([tensor.detach().flatten() for tensor in tensors])
+
+
 class ManyGoalsCallback(AuxiliaryCallback):
-    """
+    r"""
     Many goals as an auxiliary task (section 5 and Algorithm 2 of Veeriah et al. 2018). Trajectories are drawn from the best
     episodes. The last observation of each is the goal of all its transitions.
 
     The paper gives beta, K and 80 transitions. Chosen here: trajectories as long as the actor-critic's rollouts (5 steps of 16
     environments are 80), and the gridworld's interval of the target network.
 
+    By default each update takes the two steps of Algorithm 2: :math:`\theta - \alpha \nabla \mathcal{L}^{AC}`, then
+    :math:`\theta - \alpha \beta \nabla \mathcal{L}^Q`. Section 5 prints the sum of both losses, which is
+    ``update="joint"``. :class:`AuxiliaryCallback` says how both are carried out.
+
     :param beta: weight of the loss
     :param n_steps: n, transitions in a trajectory
     :param gamma: discount factor of the goals
     :param goal_reward: reward of a transition that reaches its goal, ``step_reward`` of every other one
     :param target_update_interval: updates between copies to the target network
+    :param update: "two_steps" (Algorithm 2) or "joint" (section 5)
     :param kwargs: ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
     :raises ValueError: if a number is out of its range, or ``batch_size`` no multiple of ``n_steps``
     """
@@ -271,9 +420,10 @@ class ManyGoalsCallback(AuxiliaryCallback):
         goal_reward: float = 0.0,
         step_reward: float = -0.1,
         target_update_interval: int = 250,
+        update: Update = "two_steps",
         **kwargs: Any,
     ) -> None:
-        super().__init__(beta, n_steps=n_steps, **kwargs)
+        super().__init__(beta, n_steps=n_steps, update=update, **kwargs)
         self.gamma = check_number("gamma", gamma, "[0, 1)")
         self.goal_reward, self.step_reward = check_rewards(goal_reward, step_reward)
         self.target_update_interval = check_count("target_update_interval", target_update_interval)
@@ -300,7 +450,7 @@ class ManyGoalsCallback(AuxiliaryCallback):
 class PixelControlCallback(AuxiliaryCallback):
     """
     Pixel control (Jaderberg et al. 2017): learn to change each part of the picture. The policy's ``crop`` and ``cell`` say
-    which parts. Of a stack of frames, the newest counts.
+    which parts. Of a stack of frames, the newest counts. The source adds its loss to A3C's, so that the update is joint.
 
     The source takes one trajectory in an update and draws the weight log-uniformly from 0.0001 to 0.01 for Atari; the default
     is the middle of that range.
@@ -308,6 +458,7 @@ class PixelControlCallback(AuxiliaryCallback):
     :param weight: of the loss; that of a transition is the sum over all cells
     :param n_steps: n, transitions in a trajectory
     :param gamma: discount factor of the changes
+    :param update: "joint" or "two_steps", see :class:`AuxiliaryCallback`
     :param kwargs: ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
     :raises ValueError: if a number is out of its range, or ``batch_size`` no multiple of ``n_steps``
     """
@@ -315,9 +466,14 @@ class PixelControlCallback(AuxiliaryCallback):
     task = "pixel_control"
 
     def __init__(
-        self, weight: float = 0.001, n_steps: int = 20, gamma: float = 0.9, **kwargs: Any
+        self,
+        weight: float = 0.001,
+        n_steps: int = 20,
+        gamma: float = 0.9,
+        update: Update = "joint",
+        **kwargs: Any,
     ) -> None:
-        super().__init__(weight, n_steps=n_steps, **kwargs)
+        super().__init__(weight, n_steps=n_steps, update=update, **kwargs)
         self.gamma = check_number("gamma", gamma, "[0, 1]")
 
     def loss(
@@ -338,17 +494,18 @@ class PixelControlCallback(AuxiliaryCallback):
 class RewardPredictionCallback(AuxiliaryCallback):
     """
     Reward prediction (Jaderberg et al. 2017): is the next reward zero, positive or negative? From three observations; half of
-    the transitions have a reward.
+    the transitions have a reward. The source adds its loss to A3C's, so that the update is joint.
 
     :param weight: of the loss, 1 in the source
+    :param update: "joint" or "two_steps", see :class:`AuxiliaryCallback`
     :param kwargs: ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
     :raises ValueError: if a number is out of its range
     """
 
     task = "reward_prediction"
 
-    def __init__(self, weight: float = 1.0, **kwargs: Any) -> None:
-        super().__init__(weight, **kwargs)
+    def __init__(self, weight: float = 1.0, update: Update = "joint", **kwargs: Any) -> None:
+        super().__init__(weight, update=update, **kwargs)
 
     def loss(
         self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator

@@ -170,6 +170,11 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
         features = BasePolicy.extract_features(self, observations, network.features_extractor)
         return th.cat(network.mlp_extractor(features), dim=1) if self.heads_on_towers else features
 
+    def shared_parameters(self) -> list[nn.Parameter]:
+        """:return: those on the way to :meth:`shared_features`, which A2C and the auxiliary tasks both learn"""
+        shared = self.mlp_extractor if self.heads_on_towers else self.features_extractor
+        return list(shared.parameters())
+
     def goal_values(self, observations: th.Tensor, target: bool = False) -> th.Tensor:
         """
         Values of trajectories, each for the goal at its end. Every observation passes the trunk once.
