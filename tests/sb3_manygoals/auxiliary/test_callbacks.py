@@ -21,6 +21,7 @@ from sb3_manygoals.auxiliary import (
     PixelControlCallback,
     RewardPredictionCallback,
 )
+from sb3_manygoals.checkpoint import CheckpointError
 from tests.sb3_manygoals.auxiliary.story import Story, stories
 from tests.sb3_manygoals.checkpoint.resuming import Stop
 from tests.sb3_manygoals.worlds import Corridor, cart_poles
@@ -61,7 +62,15 @@ class ManyGoalsOfNoWeight(ManyGoalsCallback):
     [
         lambda: None,
         lambda: [ManyGoalsCallback(beta=0.0), RewardPredictionCallback(weight=0.0)],
+        lambda: [
+            ManyGoalsCallback(beta=0.0, update="joint"),
+            RewardPredictionCallback(weight=0.0, update="two_steps"),
+        ],
         lambda: [ManyGoalsOfNoWeight(1.0, batch_size=10), ManyGoalsOfNoWeight(2.0, batch_size=10)],
+        lambda: [
+            ManyGoalsOfNoWeight(1.0, batch_size=10, update="joint"),
+            ManyGoalsOfNoWeight(2.0, batch_size=10),
+        ],
     ],
 )
 def test_without_auxiliary_losses_it_is_sb3s_a2c_to_the_last_bit(callback, kind, optimizer):
@@ -118,7 +127,7 @@ def test_one_step_on_the_joint_gradient_each_part_clipped_alone(size, clipped):
         policy_kwargs=HEADS | {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}},
         learning_rate=0.1,
     )
-    task, watch = Planned(beta=0.5), Watch()
+    task, watch = Planned(beta=0.5, update="joint"), Watch()
     task.size = size
     model.learn(200, [watch, task])
     touched = {
@@ -138,6 +147,201 @@ def test_one_step_on_the_joint_gradient_each_part_clipped_alone(size, clipped):
         if not name.startswith("goal_target"):
             whole = (0.0 if gradient is None else gradient) + (added if yes else 0.0)
             th.testing.assert_close(new, old - 0.1 * whole, rtol=0, atol=5e-7, msg=name)
+
+
+class Pulled(ManyGoalsCallback):
+    """A loss whose gradient is known: half the square of all weights but those of the actor and the critic."""
+
+    size = 1.0
+
+    def loss(self, policy, episodes, rng):
+        return self.size * sum(
+            p.square().sum() / 2
+            for m in (policy.features_extractor, policy.heads)
+            for p in m.parameters()
+        )
+
+
+class WatchSecond(Watch):
+    """Notes also step size, weights and gradients after A2C's step and after those of the callbacks before this one."""
+
+    def _on_training_start(self):
+        super()._on_training_start()
+        self.after, self.rates, self.kept = [], [], []
+        self.post_hook = self.model.policy.optimizer.register_step_post_hook(
+            lambda *_: self.note_after()
+        )
+
+    def note_after(self):
+        self.after.append([p.detach().clone() for p in self.model.policy.parameters()])
+        self.rates.append(self.model.policy.optimizer.param_groups[0]["lr"])
+        self.kept.append(
+            [None if p.grad is None else p.grad.clone() for p in self.model.policy.parameters()]
+        )
+
+
+SGD = {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}
+
+
+@pytest.mark.parametrize(("size", "clipped"), [(1e-3, False), (5.0, True)])
+def test_two_steps_the_second_on_the_gradient_after_the_first(size, clipped):
+    model = build(policy_kwargs=HEADS | SGD, learning_rate=lambda left: 0.02 * left)
+    task, watch = Pulled(beta=0.5), WatchSecond()
+    task.size = size
+    model.learn(200, [task, watch])
+    names = [name for name, _ in model.policy.named_parameters()]
+    touched = [name.startswith(("features_extractor", "heads")) for name in names]
+    assert task.n_updates > 10
+    for step in (-task.n_updates, -3, -1):
+        rate, gradients = watch.rates[step], watch.gradients[step]
+        assert rate < 0.02
+        between = [
+            old if gradient is None else old - rate * gradient
+            for old, gradient in zip(watch.weights[step], gradients, strict=True)
+        ]
+        own = [weight for weight, yes in zip(between, touched, strict=True) if yes]
+        length = size * th.cat([weight.flatten() for weight in own]).norm()
+        assert clipped == (length > 0.5)
+        scale = size * (0.5 / length if clipped else 1.0)
+        for name, yes, middle, new in zip(names, touched, between, watch.after[step], strict=True):
+            if not name.startswith("goal_target"):
+                expected = middle - 0.5 * rate * scale * middle if yes else middle
+                th.testing.assert_close(new, expected, rtol=0, atol=2e-7, msg=name)
+    for step in range(
+        -task.n_updates, 0
+    ):  # whoever looks after the step still finds A2C's gradient
+        for before, after in zip(watch.gradients[step], watch.kept[step], strict=True):
+            assert (before is None) == (after is None)
+            assert before is None or th.equal(before, after)
+
+
+class Printed(A2C):
+    """Algorithm 2 as it is printed: A2C's step, then one of another optimizer for each auxiliary task."""
+
+    def train(self):
+        super().train()
+        for task in self.tasks:
+            if len(task.episodes) == 0:
+                continue
+            if task not in self.optimizers:
+                heads = list(self.policy.heads.parameters())
+                own = [p for p in self.policy.parameters() if all(p is not head for head in heads)]
+                kind, kwargs = self.policy.optimizer_class, self.policy.optimizer_kwargs
+                self.optimizers[task] = kind([*own, *heads], lr=1.0, **kwargs)
+            optimizer = self.optimizers[task]
+            for group in optimizer.param_groups:
+                group["lr"] = self.betas[task] * self.lr_schedule(self._current_progress_remaining)
+            self.policy.zero_grad()
+            task.loss(self.policy, task.episodes, task._rng).backward()
+            th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            optimizer.step()
+            task.n_updates += 1
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {},
+        {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"alpha": 0.9, "eps": 1e-5}},
+        {"optimizer_class": th.optim.Adam},
+        {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {"momentum": 0.9}},
+    ],
+)
+def test_many_goals_and_others_take_the_steps_of_algorithm_2(optimizer):
+    def learn(kind, betas, **update):
+        policy_kwargs = HEADS | optimizer
+        model = kind(
+            AuxiliaryActorCriticPolicy,
+            stories(n_stack=4, limit=12),
+            lambda left: 1e-3 * left,
+            policy_kwargs=policy_kwargs,
+            **SETTINGS,
+        )
+        episodes = EpisodeBuffer(model.observation_space, n_stack=4)
+        tasks = [
+            ManyGoalsCallback(betas[0], batch_size=10, episodes=episodes, seed=1),
+            PixelControlCallback(
+                betas[1], n_steps=2, batch_size=6, episodes=episodes, seed=1, **update
+            ),
+            RewardPredictionCallback(betas[2], batch_size=4, episodes=episodes, seed=1, **update),
+        ]
+        model.tasks, model.optimizers = tasks, {}
+        model.betas = dict(zip(tasks, (0.5, 0.3, 0.7), strict=True))
+        model.learn(200, tasks)
+        assert {task.n_updates for task in tasks} == {tasks[0].n_updates}
+        assert tasks[0].n_updates > 10
+        return model.policy.state_dict()
+
+    printed = learn(Printed, (0.0, 0.0, 0.0))
+    ours = learn(A2C, (0.5, 0.3, 0.7), update="two_steps")
+    for name, value in printed.items():
+        th.testing.assert_close(ours[name], value, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_each_source_gives_the_default_of_update():
+    kinds = ManyGoalsCallback, PixelControlCallback, RewardPredictionCallback
+    assert [kind().update for kind in kinds] == ["two_steps", "joint", "joint"]
+
+
+@pytest.mark.parametrize("update", ["two_steps", "joint"])
+def test_share_and_cosine_are_of_what_both_do_to_the_shared_weights(update):
+    model = build(policy_kwargs=HEADS | SGD, learning_rate=0.02)
+    task, watch, logged = Pulled(beta=0.5, update=update), WatchSecond(), []
+    task.size = 1e-3
+
+    def look(local, _):
+        values = local["self"].logger.name_to_value
+        if "auxiliary/many_goals_share" in values and not logged:
+            logged.extend(values[f"auxiliary/many_goals_{name}"] for name in ("share", "cosine"))
+        return True
+
+    model.learn(200, [watch, task, ConvertCallback(look)])
+    first = len(watch.weights) - task.n_updates
+    shared = [
+        n
+        for n, (name, _) in enumerate(model.policy.named_parameters())
+        if name.startswith("features_extractor")
+    ]
+    gradient, weights, between = (
+        th.cat([found[first][n].flatten() for n in shared])
+        for found in (watch.gradients, watch.weights, watch.after)
+    )
+    ours = 0.5 * 1e-3 * (between if update == "two_steps" else weights)
+    cosine = th.cosine_similarity(gradient, ours, dim=0).item()
+    # Steps go against gradients, both of them.
+    share = (ours.norm() / gradient.norm()).item()
+    assert logged == pytest.approx([share, cosine], rel=1e-3, abs=1e-4)
+
+
+def test_another_learner_gets_another_optimizer_for_the_second_step():
+    callback = ManyGoalsCallback(batch_size=5, seed=0)
+    build().learn(200, callback)
+    episodes = callback.episodes
+    fresh = ManyGoalsCallback(batch_size=5, seed=0, episodes=episodes)
+    fresh._rng, fresh.n_updates = callback._rng, callback.n_updates
+    state = {name: callback.get_checkpoint_state()[name] for name in ("rng", "n_updates")}
+    rng = state["rng"].bit_generator.state
+    models = []
+    for one in (callback, fresh):
+        one._rng.bit_generator.state = rng
+        one.episodes = EpisodeBuffer(episodes.observation_space, n_stack=4)
+        models.append(build().learn(200, one))
+    for name, value in models[0].policy.state_dict().items():
+        assert th.equal(value, models[1].policy.state_dict()[name]), name
+
+
+def test_a_state_is_not_gone_on_with_by_another_update():
+    model, callback = build(), ManyGoalsCallback(batch_size=5)
+    model.learn(200, callback)
+    state = callback.get_checkpoint_state()
+    joint = ManyGoalsCallback(batch_size=5, update="joint")
+    with pytest.raises(CheckpointError, match="with update='two_steps', not 'joint'"):
+        joint.set_checkpoint_state(state)
+    old = {name: state[name] for name in ("rng", "n_updates", "episodes")}
+    joint.set_checkpoint_state(old)  # of before there were two steps
+    assert joint.n_updates == callback.n_updates
+    with pytest.raises(CheckpointError, match="with update='joint', not 'two_steps'"):
+        ManyGoalsCallback().set_checkpoint_state(old)
 
 
 def test_many_goals_by_loops():
@@ -294,11 +498,12 @@ def test_a_common_buffer_is_filled_once():
         assert steps - 120 < n_transitions(episodes) <= steps
 
 
+@pytest.mark.parametrize("update", ["two_steps", "joint"])
 @pytest.mark.parametrize("optimizer", [th.optim.RMSprop, RMSpropTFLike])
-def test_one_update_a_step_in_several_trainings_and_after_exceptions(optimizer):
+def test_one_update_a_step_in_several_trainings_and_after_exceptions(optimizer, update):
     model, callback = (
         build(policy_kwargs=HEADS | {"optimizer_class": optimizer}),
-        ManyGoalsCallback(batch_size=5),
+        ManyGoalsCallback(batch_size=5, update=update),
     )
     model.learn(200, callback)
     first = callback.n_updates
@@ -313,6 +518,7 @@ def test_one_update_a_step_in_several_trainings_and_after_exceptions(optimizer):
     model.learn(100, callback, reset_num_timesteps=False)
     assert callback.n_updates == updates + 10  # as many as A2C's own
     assert not model.policy.optimizer._optimizer_step_pre_hooks
+    assert not model.policy.optimizer._optimizer_step_post_hooks
 
 
 @pytest.mark.parametrize(
@@ -353,6 +559,18 @@ def test_one_update_a_step_in_several_trainings_and_after_exceptions(optimizer):
             lambda: ManyGoalsCallback(goal_reward=-1),
             ValueError,
             "goal_reward must be greater than step_reward, got -1",
+        ),
+        (
+            None,
+            lambda: ManyGoalsCallback(update="both"),
+            ValueError,
+            "update must be 'two_steps' or 'joint', got 'both'",
+        ),
+        (
+            None,
+            lambda: RewardPredictionCallback(update=None),
+            ValueError,
+            "update must be 'two_steps' or 'joint', got None",
         ),
         (
             None,
