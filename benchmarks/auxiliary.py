@@ -40,6 +40,8 @@ class AuxiliaryConfig(A2CConfig):
     """A2C alone, or with one auxiliary task."""
     weight: float | None = None
     """Of the auxiliary loss; by default that of its source."""
+    update: Literal["two_steps", "joint"] | None = None
+    """Two steps, as in the paper's Algorithm 2, or one on the sum of losses; by default as in its source."""
     capacity: int = 2000
     """Best episodes that are kept: the paper's K."""
     goal: int = 0
@@ -99,6 +101,7 @@ def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
         settings["policy_kwargs"] |= {"crop": max(env.observation_space.shape), "cell": kind.cell}
     model = A2C(AuxiliaryActorCriticPolicy, env, device="cpu", **settings)
     weight = () if config.weight is None else (config.weight,)
+    update = {} if config.update is None else {"update": config.update}
     callbacks: dict[str, AuxiliaryCallback] = {}
     for task in tasks:
         episodes = EpisodeBuffer(
@@ -107,7 +110,9 @@ def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
         transitions = 80 * max(
             1, model.n_envs * model.n_steps // 80
         )  # as many as of A2C's own loss, the paper's 80 or more
-        callbacks[task] = CALLBACKS[task](*weight, episodes=episodes, batch_size=transitions)
+        callbacks[task] = CALLBACKS[task](
+            *weight, episodes=episodes, batch_size=transitions, **update
+        )
     return model, callbacks
 
 

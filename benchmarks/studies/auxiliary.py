@@ -16,7 +16,10 @@ Part = Literal["two-rooms", "minigrid", "minigrid-view"]
 
 
 def _part(name: str, world: WorldName) -> Study:
-    agents = {agent: {"world": world, "agent": agent} for agent in get_args(Agent)}
+    # What was measured in these worlds was joint.
+    agents = {
+        agent: {"world": world, "agent": agent, "update": "joint"} for agent in get_args(Agent)
+    }
     config = WORLDS[world]
     return Study(
         "auxiliary",

@@ -17,7 +17,7 @@ from benchmarks.suite import Result, SuiteError
 
 __all__ = ["carry_out"]
 
-Part = Literal["agents", "search"]
+Part = Literal["agents", "search", "two-steps"]
 
 GAMES = tuple(read_table("minatar").index)
 
@@ -32,24 +32,39 @@ WEIGHTS = {
 """Weights to try, around the published ones; less for rewards, as the 1 of Jaderberg et al. (2017) ruins A2C in Asterix."""
 
 MINATAR: Options = {"world": "minatar"}
+JOINT: Options = {**MINATAR, "update": "joint"}
 PRETRAINED: Options = {**MINATAR, "command": "pretraining"}
 
 AGENTS: dict[str, Options] = {
     "a2c": {**MINATAR, "agent": "a2c"},
-    "many-goals": {**MINATAR, "agent": "many_goals", "weight": 0.5},
-    "many-goals-beta-0.02": {**MINATAR, "agent": "many_goals", "weight": 0.02},  # the paper's
-    "pixel-control": {**MINATAR, "agent": "pixel_control", "weight": 1e-4},
-    "reward-prediction": {**MINATAR, "agent": "reward_prediction", "weight": 0.003},
+    "many-goals": {**JOINT, "agent": "many_goals", "weight": 0.5},
+    "many-goals-beta-0.02": {**JOINT, "agent": "many_goals", "weight": 0.02},  # the paper's
+    "pixel-control": {**JOINT, "agent": "pixel_control", "weight": 1e-4},
+    "reward-prediction": {**JOINT, "agent": "reward_prediction", "weight": 0.003},
     "many-goals-pretraining": {**PRETRAINED, "agent": "many_goals"},
     "reward-prediction-pretraining": {**PRETRAINED, "agent": "reward_prediction"},
 }
-"""With the weights that the search found, and the paper's beta."""
+"""With the weights that the search found, and the paper's beta; all losses are joint."""
+
+TWO_STEPS: Options = {
+    **MINATAR,
+    "agent": "many_goals",
+    "update": "two_steps",
+    "checkpoint_minutes": 2.0,
+}
+
+PRINTED: dict[str, Options] = {
+    "a2c": {**AGENTS["a2c"], "checkpoint_minutes": 2.0},
+    "many-goals-two-steps-0.02": {**TWO_STEPS, "weight": 0.02},
+    "many-goals-two-steps-0.1": {**TWO_STEPS, "weight": 0.1},
+}
+"""By the paper's Algorithm 2, with its beta and a larger one, beside A2C. Checkpoints are many, as runs take minutes."""
 
 STEPS = WORLDS["minatar"].steps
 ROWS = STEPS // WORLDS["minatar"].eval_freq
 
 SEARCH = {
-    f"{task}-{weight:g}": {**MINATAR, "agent": task, "weight": weight}
+    f"{task}-{weight:g}": {**JOINT, "agent": task, "weight": weight}
     for task, tried in WEIGHTS.items()
     for weight in tried
 }
@@ -58,6 +73,15 @@ PARTS: dict[Part, Study] = {
     "agents": Study("minatar", "auxiliary", AGENTS, GAMES, STEPS, ROWS),
     "search": Study(
         "minatar", "auxiliary", {"a2c": AGENTS["a2c"], **SEARCH}, TUNING, STEPS // 4, ROWS // 4
+    ),
+    "two-steps": Study(
+        "minatar",
+        "auxiliary",
+        PRINTED,
+        GAMES,
+        STEPS,
+        ROWS,
+        most_seeds={"many-goals-two-steps-0.02": 5},
     ),
 }
 
@@ -68,7 +92,8 @@ class MinAtarStudyConfig(StudyConfig):
 
     root: Path = Path("runs/minatar-study")
     part: Part = "agents"
-    """All agents in all games; or the search for the weights, in two games and a quarter of the steps."""
+    """All agents in all games; or the search for the weights, in two games and a quarter of the steps; or many goals in two
+    steps, beside A2C, where the paper's beta has at most five seeds."""
     seeds: int = 5
 
     @property

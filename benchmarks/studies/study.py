@@ -7,7 +7,7 @@ import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from benchmarks.scores import (
     normalized,
     probability_of_improvement,
 )
-from benchmarks.suite import Result, Spec, SuiteError, results
+from benchmarks.suite import Result, Spec, SuiteError, read_result, results
 from benchmarks.suite.run import SuiteConfig
+from benchmarks.suite.spec import write_whole
 
 Options = dict[str, Any]
 
@@ -50,6 +51,8 @@ class Study:
     """Of the names of agents in specs."""
     any_game: bool = False
     """Whether other games may be asked for."""
+    most_seeds: Mapping[str, int] = field(default_factory=dict)
+    """Of agents that are run with fewer seeds than others."""
 
     def specs(
         self,
@@ -80,6 +83,7 @@ class Study:
             for seed in range(seeds)
             for game in where
             for agent in agents
+            if seed < self.most_seeds.get(agent, seeds)
         ]
 
     def _spec(self, agent: str, game: str, seed: int, steps: int | None) -> Spec:
@@ -113,12 +117,17 @@ def configuration(spec: Spec) -> RunConfig:
 
 
 def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
-    """Do a run of any study, or go on. Returns the numbers in ``summary.csv``, or ``score.json`` with :func:`mean_return`."""
+    """
+    Do a run of any study, or go on. Returns the numbers in ``summary.csv``; or those in ``score.json``, with
+    :func:`mean_return`, :func:`steps_to_half` and :func:`shares`.
+    """
     own = folder / spec.agent / "run"
     recording.carry_out(configuration(spec), own)
     if (own / "score.json").exists():
         found: dict[str, Any] = json.loads((own / "score.json").read_text(encoding="utf-8"))
-        return found | {"mean_return": mean_return(own / "curve.csv")}
+        curve, score = own / "curve.csv", found["score"]
+        found |= {"mean_return": mean_return(curve), "steps_to_half": steps_to_half(curve, score)}
+        return found | shares(own / "progress.csv")
     row = (
         pd.read_csv(own / "summary.csv", dtype=str)
         .iloc[0]
@@ -135,6 +144,29 @@ def mean_return(curve: Path) -> float:
         return 0.0
     gained: float = sum((rows["step"].diff() * rows["episode_return"])[1:].tolist())
     return gained / int(rows["step"].iloc[-1])
+
+
+def steps_to_half(curve: Path, score: float | None) -> int | None:
+    """The first step in ``curve.csv`` with half of the score after training; None before an episode has ended."""
+    if score is None or not curve.exists():
+        return None
+    rows = pd.read_csv(curve, float_precision="round_trip")
+    reached = rows["step"][rows["episode_return"] >= score / 2]
+    return int(reached.iloc[0]) if len(reached) else None
+
+
+def shares(progress: Path) -> dict[str, float]:
+    """Medians over ``progress.csv`` of the "share" and the "cosine" of an auxiliary task, if there was one."""
+    if not progress.exists() or progress.stat().st_size == 0:
+        return {}
+    rows = pd.read_csv(progress)
+    return {
+        name.rpartition("_")[2]: float(rows[name].median())
+        for name in rows
+        if name.startswith("auxiliary/")
+        and name.endswith(("_share", "_cosine"))
+        and rows[name].notna().any()
+    }
 
 
 def compared(
@@ -207,6 +239,19 @@ class StudyConfig(SuiteConfig, ABC):
     def specs(self) -> list[Spec]:
         """The runs."""
         return self.study.specs(self.seeds, self.steps, self.games, self.only)
+
+    def note_finished(self) -> None:
+        """Write ``runs.csv``, a row for each run below the root that has finished."""
+        found = [read_result(path.parent) for path in sorted(self.root.glob("*/result.json"))]
+        rows = [
+            {"agent": run.spec.agent, "game": run.spec.game, "seed": run.spec.seed}
+            | {"steps": run.spec.steps, "attempts": run.attempts}
+            | dict(run.values)
+            for run in found
+        ]
+        if rows:
+            table = pd.DataFrame(rows).sort_values(["agent", "game", "seed", "steps"])
+            write_whole(self.root / "runs.csv", table.to_csv(index=False))
 
     def compare(self, finished: Iterable[Result]) -> pd.DataFrame:
         """What is written to ``comparison.csv`` about finished runs."""

@@ -72,12 +72,16 @@ class SuiteConfig:
         for spec in todo:
             spec.write(self.root)  # so that reports know what was asked for
         if not todo:
+            self.note_finished()  # of calls before
             return {}
         with _obeying_signals():
             lacking = self._drive(todo)
         for spec, why in lacking.items():
             print(f"not finished: {spec.name}: {why}", flush=True)
         return lacking
+
+    def note_finished(self) -> None:
+        """Called in this process after each run that has finished."""
 
     def _engine(self) -> InProcess:
         if self.engine == "in-process":
@@ -109,6 +113,8 @@ class SuiteConfig:
                             else f"; see {spec.folder(self.root) / 'log.txt'}"
                         )
                         lacking[spec] = trouble + seen
+                    else:
+                        self.note_finished()
                     ended = len(todo) - len(left) - len(running)
                     print(f"{ended}/{len(todo)} {spec.name}: {trouble or 'finished'}", flush=True)
         except BaseException:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 from dataclasses import replace
 
 import gymnasium as gym
@@ -211,7 +212,8 @@ def test_each_engine_gives_the_same_results_which_are_compared(tmp_path, capsys)
         runs = [spec.folder(root) / spec.agent / "run" for spec in finished]
         for run, result in zip(runs, finished.values(), strict=True):
             record = json.loads((run / "score.json").read_text())
-            assert result.values == record | {"mean_return": mean_return(run / "curve.csv")}
+            measured = {"mean_return": mean_return(run / "curve.csv"), "steps_to_half": None}
+            assert result.values == record | measured
         models.append([A2C.load(run / "model.zip").policy.state_dict() for run in runs])
         compared = {(row["agent"], row["seeds"]) for row in rows_of(root / "comparison.csv")}
         assert compared == {(f"pretraining-{agent}", "1") for agent in agents}
@@ -224,6 +226,48 @@ def test_each_engine_gives_the_same_results_which_are_compared(tmp_path, capsys)
     dataclasses.replace(config, only=("none",)).run()
     dataclasses.replace(config, seeds=2, only=("none",), dry_run=True).run()
     assert (root / "comparison.csv").read_text() == table  # of all that has finished
+
+
+def test_many_goals_in_two_steps_have_few_seeds_with_the_papers_beta():
+    specs = MinAtarStudyConfig(part="two-steps", seeds=10).specs()
+    counts = Counter(spec.agent for spec in specs)
+    two_steps = "many-goals-two-steps-0.02", "many-goals-two-steps-0.1"
+    assert counts == {"a2c": 50, two_steps[0]: 25, two_steps[1]: 50}
+    assert specs[:75] == MinAtarStudyConfig(part="two-steps", seeds=5).specs()
+    found = {(one.agent, one.update, one.weight) for one in map(configuration, specs)}
+    assert found == {
+        ("a2c", None, None),
+        ("many_goals", "two_steps", 0.02),
+        ("many_goals", "two_steps", 0.1),
+    }
+    assert {one.update for one in map(configuration, MinAtarStudyConfig().specs()[1:5])} == {
+        "joint"
+    }
+
+
+@pytest.mark.usefixtures("no_sync")
+def test_rows_are_written_as_runs_finish_and_no_run_has_two(tmp_path):
+    for module in ("minatar", "lz4"):
+        pytest.importorskip(module)
+    options = {"steps": 6_400, "games": ("breakout",), "part": "two-steps", "root": tmp_path}
+    seen = []
+
+    class Watched(MinAtarStudyConfig):
+        def note_finished(self):
+            super().note_finished()
+            seen.append(rows_of(tmp_path / "runs.csv"))
+
+    only = ("a2c", "many-goals-two-steps-0.1")
+    Watched(seeds=1, only=only, **options).run()
+    assert [[row["agent"] for row in rows] for rows in seen] == [["a2c"], list(only)]
+    alone, many = seen[-1]
+    assert alone["share"] == alone["cosine"] == ""
+    assert float(many["share"]) > 0.0
+    assert -1.0 <= float(many["cosine"]) <= 1.0
+    assert 0 < int(many["steps_to_half"]) <= 6_400
+    assert many["attempts"] == "1"
+    Watched(seeds=1, only=only, **options).run()
+    assert seen[-1] == seen[-2]
 
 
 @pytest.mark.parametrize(
