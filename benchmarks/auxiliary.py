@@ -105,7 +105,11 @@ def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
     callbacks: dict[str, AuxiliaryCallback] = {}
     for task in tasks:
         episodes = EpisodeBuffer(
-            model.observation_space, config.capacity, kind.n_stack, compress=kind.compress
+            model.observation_space,
+            config.capacity,
+            kind.n_stack,
+            compress=kind.compress,
+            cut_after=None,  # complete episodes only, as in the paper: all of these worlds end
         )
         transitions = 80 * max(
             1, model.n_envs * model.n_steps // 80

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
@@ -36,6 +37,7 @@ from sb3_manygoals.guards import check_loss
 Update = Literal["two_steps", "joint"]
 
 _MEASURED_EVERY = 50  # updates between measurements of shares and cosines
+_PATIENCE = 200  # steps of A2C's optimizer without an auxiliary update before a warning
 
 
 class AuxiliaryCallback(BaseCallback):
@@ -67,6 +69,9 @@ class AuxiliaryCallback(BaseCallback):
     Every 50 updates the logger gets ``auxiliary/<task>_share`` and ``auxiliary/<task>_cosine``: the length of this update
     over the length of what A2C, and the callbacks before this one, did in the same update; and the cosine between both. They
     are of the parameters that the task shares with A2C, of steps or, where joint, of gradients.
+
+    Updates begin when the first episode has ended, or the first piece of an endless one, see :class:`EpisodeBuffer`. Training
+    warns if nothing can be learned for long.
 
     :param weight: of the loss, the mean over transitions
     :param episodes: the buffer to fill and to draw from, which several callbacks may share. None: one of its own, with the
@@ -116,6 +121,7 @@ class AuxiliaryCallback(BaseCallback):
         self._optimizer: th.optim.Optimizer | None = None  # of the second step
         self._saved_optimizer: dict[str, Any] | None = None
         self._weights_before: th.Tensor | None = None  # the shared ones, before A2C's step
+        self._n_waiting = 0  # A2C's updates of this training before the first auxiliary one
         self._saved_episodes: dict[str, Any] | None = None
         self._last_step: tuple[Any, Any] = (
             None,
@@ -232,7 +238,8 @@ class AuxiliaryCallback(BaseCallback):
                 venv.env_is_wrapped(Monitor)
             )
         self._start_time = self.model.start_time
-        self._on_training_end()  # an exception may have ended the last training
+        self._n_waiting = 0
+        self._remove_hooks()  # an exception may have ended the last training
         self._weights_before = None
         optimizer = self.policy.optimizer
         if self.weight > 0.0 and self.update == "joint":
@@ -270,12 +277,21 @@ class AuxiliaryCallback(BaseCallback):
         assert self.episodes is not None
         return self.model.start_time == self._start_time and len(self.episodes) > 0
 
+    def _count_waiting(self) -> None:
+        """Count a step of A2C without an auxiliary one, and warn if there were many."""
+        if self.model.start_time != self._start_time:  # an exception ended this training
+            return
+        self._n_waiting += 1
+        if self._n_waiting == _PATIENCE:
+            self._warn_of_nothing()
+
     def _is_measured(self) -> bool:
         return self.n_updates % _MEASURED_EVERY == 0
 
     def _add_gradient(self, optimizer: th.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Called by the optimizer before each step, after A2C has computed and clipped its own gradient."""
         if not self._learns():
+            self._count_waiting()
             return
         gradients, loss = self._gradients(optimizer, self.weight)
         if self._is_measured():
@@ -302,6 +318,7 @@ class AuxiliaryCallback(BaseCallback):
     def _take_step(self, optimizer: th.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Called by the optimizer after each step: take the second one, on the gradient at the weights of now."""
         if not self._learns():
+            self._count_waiting()
             return
         assert self._optimizer is not None
         gradients, loss = self._gradients(optimizer, 1.0)
@@ -370,8 +387,29 @@ class AuxiliaryCallback(BaseCallback):
         self.logger.record("auxiliary/episodes", len(self.episodes))
 
     def _on_training_end(self) -> None:
+        self._remove_hooks()
+        assert self.episodes is not None
+        if 0 < self._n_waiting < _PATIENCE and len(self.episodes) == 0:
+            self._warn_of_nothing()
+
+    def _remove_hooks(self) -> None:
         for hook in self._hooks:
             hook.remove()  # which does nothing the second time
+
+    def _warn_of_nothing(self) -> None:
+        """Say that the task has not learned, and what helps."""
+        assert self.episodes is not None
+        assert isinstance(self.model, A2C)
+        n_steps = self._n_waiting * self.model.n_steps
+        what = f"{type(self).__name__} has learned nothing in {n_steps} steps of each environment"
+        cut_after = self.episodes.cut_after
+        rule = "none is cut" if cut_after is None else f"none is cut before it has {cut_after}"
+        advice = "Train longer, put a TimeLimit around the environment"
+        warnings.warn(
+            f"{what}: no episode is complete, and {rule}. {advice}, or give EpisodeBuffer a smaller"
+            " cut_after",
+            stacklevel=2,
+        )
 
     def _draw(
         self, episodes: EpisodeBuffer, rng: np.random.Generator, device: th.device

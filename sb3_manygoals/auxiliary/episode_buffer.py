@@ -23,6 +23,7 @@ from sb3_manygoals.guards import own_observation
 HISTORY = 3
 """Observations from which a reward is predicted (Jaderberg et al. 2017)."""
 _MOST_LIVES = 100  # ends in a row without a return: no game has as many lives
+_ENDLESS = 10  # an episode that is as many times as long as any that ended is taken to be endless
 
 
 class Trajectories(NamedTuple):
@@ -61,6 +62,13 @@ class _Ongoing:
     segments: list[_Segment]  # lives that are over
     actions: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+    n_cut: int = 0
+    """Transitions of the same episode that are in pieces, which were cut off."""
+
+    @property
+    def n_steps(self) -> int:
+        """Transitions that are not in pieces."""
+        return len(self.actions) + sum(len(life.actions) for life in self.segments)
 
 
 class EpisodeBuffer:
@@ -72,6 +80,10 @@ class EpisodeBuffer:
     as at a lost life, is part of the next episode that has one. Without a Monitor, or where a time limit around it ends the
     episode, the return is the sum of the rewards.
 
+    Endless episodes are cut into pieces. A piece ends when it has ``cut_after`` steps and is ten times as long as any episode
+    that ended so far. It is kept as an episode that a time limit has ended, with the sum of its rewards as return, and the
+    world goes on. Pieces take only the room that complete episodes leave.
+
     A frame that several observations share is kept once. Consecutive observations must be stacks of ``n_stack`` frames that
     overlap, which is checked.
 
@@ -80,9 +92,10 @@ class EpisodeBuffer:
     :param n_stack: frames in an observation along its first axis (that of channels, in a learner's images), the newest last
     :param compress: whether frames are compressed without loss; needs lz4. See :class:`~sb3_manygoals.frames.FrameStore`
     :param normalized: whether observations are float32 whatever the space says, as VecNormalize makes them
+    :param cut_after: least number of steps in a piece of an endless episode. None: no episode is cut
     :raises TypeError: if observations are not single arrays of fixed shape
-    :raises ValueError: if ``capacity`` or ``n_stack`` is no positive whole number, or observations cannot be cut into that
-        many frames
+    :raises ValueError: if ``capacity``, ``n_stack`` or ``cut_after`` is no positive whole number, or observations cannot be
+        cut into that many frames
     :raises ImportError: if lz4 is needed and not installed
     """
 
@@ -93,10 +106,12 @@ class EpisodeBuffer:
         n_stack: int = 1,
         compress: bool = False,
         normalized: bool = False,
+        cut_after: int | None = 100,
     ) -> None:
         shape, dtype = check_goal_space(observation_space)
         self.observation_space = observation_space
         self.capacity = check_count("capacity", capacity, of="episodes")
+        self.cut_after = None if cut_after is None else check_count("cut_after", cut_after)
         self.frames = FrameStore(
             shape, np.dtype(np.float32) if normalized else dtype, n_stack, compress
         )
@@ -104,10 +119,10 @@ class EpisodeBuffer:
         """Whether only a Monitor says when an episode is complete."""
         self.recorder: object = None
         """The callback that fills the buffer, one of those that share it."""
-        self._best: list[
-            tuple[float, int, list[_Segment]]
-        ] = []  # a heap: (return, number, segments)
+        # a heap: (whether it is complete, return, number, segments)
+        self._best: list[tuple[bool, float, int, list[_Segment]]] = []
         self._ended = 0
+        self._longest = 0  # steps of the longest episode that ended
         self._ongoing: list[_Ongoing] = []
         self._goes_on = False  # for the first transition after a start that kept episodes
         self._index: dict[str, Any] | None = None
@@ -117,8 +132,8 @@ class EpisodeBuffer:
 
     @property
     def returns(self) -> NDArray[np.float64]:
-        """Of the episodes that are kept, in ascending order."""
-        return np.sort(np.array([score for score, *_ in self._best], dtype=np.float64))
+        """Of the episodes and pieces that are kept, in ascending order."""
+        return np.sort(np.array([score for _, score, *_ in self._best], dtype=np.float64))
 
     def start(self, observations: NDArray[Any], keep_ongoing: bool = False) -> None:
         """
@@ -185,6 +200,8 @@ class EpisodeBuffer:
             ongoing.rewards.append(float(rewards[env]))
             if dones[env]:
                 self._end(env, observations[env], infos[env])
+            elif self._is_endless(ongoing):
+                self._cut(env)
 
     def sample(self, batch_size: int, n_steps: int, rng: np.random.Generator) -> Trajectories:
         """
@@ -238,6 +255,10 @@ class EpisodeBuffer:
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: all of it, as a plain tree"""
+        episodes = [[*kept, len(lives)] for *kept, lives in self._best]
+        going_on = [
+            [len(one.segments), one.actions, one.rewards, one.n_cut] for one in self._ongoing
+        ]
         segments = [
             *self._segments,
             *(segment for one in self._ongoing for segment in one.segments),
@@ -246,17 +267,20 @@ class EpisodeBuffer:
         ongoing = [np.array(one.frames, object) for one in self._ongoing]
         return {
             "capacity": self.capacity,
+            "cut_after": self.cut_after,
             "monitored": self.monitored,
             "frames": self.frames.get_checkpoint_state(ended, *ongoing),
-            "episodes": [[score, number, len(lives)] for score, number, lives in self._best],
+            "episodes": episodes,
             "segments": _pack(segments),
             "ended": self._ended,
-            "ongoing": [[len(one.segments), one.actions, one.rewards] for one in self._ongoing],
+            "longest": self._longest,
+            "ongoing": going_on,
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:raises CheckpointError: if ``state`` is not of a buffer built in the same way; nothing has changed then"""
-        check_same("an episode buffer", state, {"capacity": self.capacity})
+        built = {"capacity": self.capacity, "cut_after": self.cut_after}
+        check_same("an episode buffer", state, built)
         ended, *ongoing = self.frames.set_checkpoint_state(state["frames"])
         packed = state["segments"]
         sizes = packed["lengths"] + self.frames.n_stack, packed["lengths"], packed["lengths"]
@@ -269,48 +293,72 @@ class EpisodeBuffer:
             _Segment(*one) for one in zip(*parts, packed["terminated"].tolist(), strict=False)
         )
         self._best = [
-            (score, number, list(islice(segments, n))) for score, number, n in state["episodes"]
+            (complete, score, number, list(islice(segments, n)))
+            for complete, score, number, n in state["episodes"]
         ]
         self._ongoing = [
-            _Ongoing(frames.tolist(), list(islice(segments, n)), list(actions), list(rewards))
-            for frames, (n, actions, rewards) in zip(ongoing, state["ongoing"], strict=True)
+            _Ongoing(
+                frames.tolist(), list(islice(segments, n)), list(actions), list(rewards), n_cut
+            )
+            for frames, (n, actions, rewards, n_cut) in zip(ongoing, state["ongoing"], strict=True)
         ]
         self.monitored, self._ended, self._index = state["monitored"], state["ended"], None
+        self._longest = state["longest"]
 
     @property
     def _segments(self) -> list[_Segment]:
         return [segment for *_, segments in self._best for segment in segments]
 
+    def _is_endless(self, ongoing: _Ongoing) -> bool:
+        """Whether an episode that goes on is so long that it may never end."""
+        if self.cut_after is None:
+            return False
+        return ongoing.n_steps >= max(self.cut_after, _ENDLESS * self._longest)
+
+    def _cut(self, env: int) -> None:
+        """Keep what an environment did so far as a piece. Its episode goes on from where it is."""
+        ongoing = self._ongoing[env]
+        lives = [*ongoing.segments, _segment(ongoing, terminated=False)]
+        self._keep(env, _sum_of_rewards(lives), lives, complete=False)
+        shown = ongoing.frames[-self.frames.n_stack :]
+        self._ongoing[env] = _Ongoing(shown, [], n_cut=ongoing.n_cut + ongoing.n_steps)
+
     def _end(self, env: int, observation: NDArray[Any], info: dict[str, Any]) -> None:
         """End the episode of an environment, or only a life of it. ``observation`` is the first of what follows."""
         ongoing = self._ongoing[env]
+        self._longest = max(self._longest, ongoing.n_cut + ongoing.n_steps)
+        terminated = not info.get("TimeLimit.truncated", False)
+        lives = [*ongoing.segments, _segment(ongoing, terminated)]
         score = None if self.monitored else math.fsum(ongoing.rewards)
         if "episode" in info:
-            self.monitored, score = True, float(info["episode"]["r"])
-        frames, actions = np.array(ongoing.frames, object), np.array(ongoing.actions, np.int64)
-        rewards, terminated = (
-            np.array(ongoing.rewards, np.float32),
-            not info.get("TimeLimit.truncated", False),
-        )
-        lives = [*ongoing.segments, _Segment(frames, actions, rewards, terminated)]
-        if (
-            score is None and not terminated
-        ):  # by a time limit around the Monitor, which does not see it
-            score = math.fsum(float(reward) for life in lives for reward in life.rewards)
+            self.monitored = True
+            score = float(info["episode"]["r"])
+        if score is None and not terminated:
+            # a time limit around the Monitor, which does not see it
+            score = _sum_of_rewards(lives)
         elif score is None and len(lives) == _MOST_LIVES:
             what = f"environment {env} ended {_MOST_LIVES} times without a return of its Monitor"
             warnings.warn(
                 f"{what}: its episodes are never complete. Put the Monitor outermost", stacklevel=2
             )
-        if score is not None:
-            if not math.isfinite(score):
-                raise ValueError(f"the return of an episode of environment {env} is {score}")
-            heapq.heappush(self._best, (score, self._ended, lives))
-            self._ended += 1
-            self._index, lives = None, []
-            if len(self._best) > self.capacity:
-                heapq.heappop(self._best)
-        self._ongoing[env] = _Ongoing(self.frames.put(observation[None], [env])[0].tolist(), lives)
+        following = self.frames.put(observation[None], [env])[0].tolist()
+        if score is None:
+            self._ongoing[env] = _Ongoing(following, lives, n_cut=ongoing.n_cut)
+            return
+        if ongoing.n_cut:  # the Monitor's return is also of the pieces before
+            score = _sum_of_rewards(lives)
+        self._keep(env, score, lives, complete=ongoing.n_cut == 0)
+        self._ongoing[env] = _Ongoing(following, [])
+
+    def _keep(self, env: int, score: float, lives: list[_Segment], complete: bool) -> None:
+        """Take in an episode or a piece, and let go of the least if there are too many."""
+        if not math.isfinite(score):
+            raise ValueError(f"the return of an episode of environment {env} is {score}")
+        heapq.heappush(self._best, (complete, score, self._ended, lives))
+        self._ended += 1
+        self._index = None
+        if len(self._best) > self.capacity:
+            heapq.heappop(self._best)
 
     def _indexed(self) -> dict[str, Any]:
         """All segments in few arrays, and the numbers of transitions without and with a reward, counted over all of them."""
@@ -332,6 +380,18 @@ class EpisodeBuffer:
             for number, places in zip(segments.tolist(), stacks, strict=True)
         ]
         return self.frames.get(np.stack(chosen))
+
+
+def _segment(ongoing: _Ongoing, terminated: bool) -> _Segment:
+    """What went on since the last life was lost, as arrays."""
+    frames = np.array(ongoing.frames, object)
+    actions = np.array(ongoing.actions, np.int64)
+    rewards = np.array(ongoing.rewards, np.float32)
+    return _Segment(frames, actions, rewards, terminated)
+
+
+def _sum_of_rewards(segments: Sequence[_Segment]) -> float:
+    return math.fsum(float(reward) for segment in segments for reward in segment.rewards)
 
 
 def _place(

@@ -449,6 +449,55 @@ def test_without_a_monitor_every_episode_of_the_learner_counts():
     assert len(callback.episodes) == sum(lengths) > 10
 
 
+class Endless(Story):
+    """The dot stays at an end of its line."""
+
+    def step(self, action):
+        observation, reward, _, truncated, info = super().step(action)
+        self.number %= 200
+        return observation, reward, False, truncated, info
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize(
+    "callback",
+    [
+        lambda: ManyGoalsCallback(batch_size=5),
+        lambda: PixelControlCallback(n_steps=5, batch_size=5),
+        lambda: RewardPredictionCallback(batch_size=4),
+    ],
+)
+def test_a_world_that_never_ends_is_learned_from_in_pieces(callback, n_envs):
+    callback = callback()
+    model = build(make_vec_env(Endless, n_envs, seed=5)).learn(250 * n_envs, callback)
+    assert callback.n_updates == 50 - 19
+    assert callback.episodes.returns.shape == (2 * n_envs,)
+    batch = callback.episodes.sample(50, 5, np.random.default_rng(0))
+    assert (batch.lengths == 5).all()
+    assert not batch.terminated.any()
+    assert not model.ep_info_buffer  # nothing was reset
+
+
+def test_training_says_that_there_is_nothing_to_learn_from():
+    def grid():
+        return build(make_vec_env(Endless, 1), n_steps=1)
+
+    def uncut(model):
+        return EpisodeBuffer(model.observation_space, cut_after=None)
+
+    model, seen = grid(), []
+    callback = RewardPredictionCallback(episodes=uncut(model))
+    told = ConvertCallback(lambda local, _: seen.append(len(caught)) is None)
+    with pytest.warns(UserWarning, match="no episode is complete, and none is cut") as caught:
+        model.learn(230, [callback, told])
+    assert seen.count(0) == 200  # it is said once, while training goes on
+    assert seen[-1] == len(caught) == 1
+    what = "RewardPredictionCallback has learned nothing in 30 steps of each environment"
+    with pytest.warns(UserWarning, match=f"{what}.* TimeLimit"):
+        grid().learn(30, RewardPredictionCallback())
+    grid().learn(30, RewardPredictionCallback(weight=0.0))
+
+
 def test_training_that_ended_within_a_step_goes_on_from_where_the_world_is():
     env, callback = gym.wrappers.TimeLimit(Corridor(), 20), ManyGoalsCallback()
     model = A2C(AuxiliaryActorCriticPolicy, env, seed=0, policy_kwargs={"embedding_dim": 8})

@@ -241,11 +241,111 @@ def test_what_a_monitor_does_not_see_end_has_the_sum_of_its_rewards_or_is_said()
         buffer.add([0], [2.0], [True], shown, [last])
 
 
+def walk(buffer, n_steps, ends=(), first=0, reward=1.0, **info):
+    """One environment counts its steps; after those in ``ends`` it begins anew. :return: its count"""
+    shown = np.array([[first]], np.float32)
+    for step in range(1, n_steps + 1):
+        shown = shown + 1
+        done = step in ends
+        infos = [{"terminal_observation": shown[0], **info} if done else {}]
+        buffer.add([0], [reward], [done], shown, infos)
+    return shown
+
+
+COUNT = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+def counting(**kwargs):
+    buffer = EpisodeBuffer(COUNT, **kwargs)
+    buffer.start(np.zeros((1, 1), np.float32))
+    return buffer
+
+
+def lengths_of(buffer):
+    return sorted(int(n) for n in buffer.returns)  # each step pays 1
+
+
+def test_endless_episodes_are_cut_and_the_world_goes_on():
+    buffer = counting(cut_after=20)
+    walk(buffer, 59)
+    assert lengths_of(buffer) == [20, 20]
+    batch = buffer.sample(200, 3, np.random.default_rng(0))
+    assert not batch.terminated.any()
+    firsts = batch.observations[:, 0, 0]
+    assert set(firsts.tolist()) == {*range(18), *range(20, 38)}
+    np.testing.assert_array_equal(batch.observations[:, 3, 0], firsts + 3)
+
+
+def test_an_episode_is_endless_only_if_it_is_ten_times_as_long_as_those_that_ended():
+    buffer = counting(cut_after=20)
+    walk(buffer, 5 + 49 + 51, ends=(5,))
+    assert lengths_of(buffer) == [5, 50, 50]
+    uncut = counting(cut_after=None)
+    walk(uncut, 500)
+    assert len(uncut) == 0
+
+
+def test_complete_episodes_come_before_pieces():
+    buffer = counting(cut_after=20, capacity=3)
+    walk(buffer, 80)
+    assert lengths_of(buffer) == [20, 20, 20]
+    # the rest of an episode of which pieces were kept is none that is complete, whatever its Monitor says
+    walk(buffer, 7, ends=(7,), first=80, episode={"r": 87.0})
+    assert lengths_of(buffer) == [20, 20, 20]
+    walk(buffer, 4, ends=(2, 4), episode={"r": 2.0})
+    assert lengths_of(buffer) == [2, 2, 20]
+
+
+def test_the_rest_of_a_cut_episode_has_the_return_of_its_own_rewards():
+    buffer = counting(cut_after=20)
+    walk(buffer, 45, ends=(45,), episode={"r": 45.0})
+    assert lengths_of(buffer) == [5, 20, 20]
+    assert buffer.sample(99, 1, np.random.default_rng(0)).terminated.any()
+
+
+@given(players(), st.integers(1, 60))
+def test_where_episodes_are_short_nothing_is_cut(player, steps):
+    whole = EpisodeBuffer(player.space, player.buffer.capacity, player.n_stack, cut_after=None)
+    whole.monitored = True
+    whole.start(player.current)
+    kept, add = player.buffer, whole.add
+    original = kept.add
+
+    def both(*transition):
+        add(*transition)
+        original(*transition)
+
+    kept.add = both
+    player.step(steps)
+    if len(kept):
+        draws = [one.sample(9, 4, np.random.default_rng(1)) for one in (kept, whole)]
+        for left, right in zip(*draws, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+def test_pieces_go_on_from_a_checkpoint():
+    buffer, fresh = counting(cut_after=20), EpisodeBuffer(COUNT, cut_after=20)
+    shown = walk(buffer, 50)
+    fresh.set_checkpoint_state(copy_tree(buffer.get_checkpoint_state()))
+    for one in (fresh, buffer):
+        one.start(shown, keep_ongoing=True)
+        walk(one, 35, ends=(15,), first=50, episode={"r": 65.0})
+    assert lengths_of(fresh) == lengths_of(buffer) == [5, 20, 20, 20]
+    ours, theirs = (one.get_checkpoint_state() for one in (fresh, buffer))
+    for name in ("episodes", "ongoing", "longest"):
+        assert ours[name] == theirs[name]
+    other = EpisodeBuffer(COUNT, cut_after=30)
+    with pytest.raises(ValueError, match="an episode buffer with cut_after=20, not 30"):
+        other.set_checkpoint_state(buffer.get_checkpoint_state())
+
+
 def test_bad_input_is_refused():
     with pytest.raises(
         ValueError, match="capacity must be a whole number of episodes, at least 1, got 0"
     ):
         EpisodeBuffer(IMAGE, capacity=0)
+    with pytest.raises(ValueError, match="cut_after must be a whole number, at least 1, got 0"):
+        EpisodeBuffer(IMAGE, cut_after=0)
     buffer = EpisodeBuffer(spaces.Box(0, 255, (4,), np.uint8), n_stack=4)
     begin, after = np.array([[0, 0, 0, 1]], np.uint8), np.array([[0, 0, 1, 2]], np.uint8)
     with pytest.raises(ValueError, match="before the first episode has ended"):
