@@ -5,6 +5,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
+from numpy.typing import ArrayLike
+
+_RENUMBER = "Renumber the actions by a wrapper, such as gymnasium.wrappers.TransformAction"
 
 
 def check_count(name: str, value: Any, least: int = 1, of: str = "", floats: bool = False) -> int:
@@ -38,6 +42,32 @@ def check_rewards(goal_reward: Any, step_reward: Any) -> tuple[float, float]:
             f"goal_reward must be greater than step_reward, got {goal_reward} and {step_reward}"
         )
     return rewards
+
+
+def check_action_space(space: Any) -> int:
+    """The number of actions. A TypeError if the space is not Discrete, or does not begin at 0."""
+    if not isinstance(space, spaces.Discrete) or space.start != 0:
+        needed = f"a Discrete action space that starts at 0 is needed, got {space}"
+        raise TypeError(f"{needed}. {_RENUMBER}" if isinstance(space, spaces.Discrete) else needed)
+    return int(space.n)
+
+
+def check_chosen(actions: ArrayLike, space: spaces.Space[Any]) -> None:
+    """
+    Refuse actions that a learner which counts from 0 has chosen among some that are counted from elsewhere.
+
+    :param actions: of one environment or of several, integers of shape () or (n,)
+    :param space: the action space of one environment; where it is not Discrete, or begins at 0, nothing is looked at
+    :raises ValueError: if one of the actions is not in the space
+    """
+    if not isinstance(space, spaces.Discrete) or space.start == 0:
+        return
+    first = int(space.start)
+    last = first + int(space.n) - 1
+    for action in np.ravel(actions).tolist():
+        if not first <= action <= last:
+            what = f"action {action} is not in {space}, whose actions are {first} to {last}"
+            raise ValueError(f"{what}: SB3's learners count from 0. {_RENUMBER}")
 
 
 def check_game(value: str, games: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
-from sb3_manygoals.checks import check_count, check_number
+from sb3_manygoals.checks import check_action_space, check_count, check_number
 from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.goals.environments import (
     GoalAlgorithm,
@@ -111,10 +111,11 @@ class TablePolicy(BasePolicy):
         lr_schedule: Schedule | None = None,
         **kwargs: Any,
     ) -> None:
+        n_actions = check_action_space(action_space)
         super().__init__(observation_space, action_space, **kwargs)
         states = observation_space["observation"]
         assert isinstance(states, spaces.Discrete)
-        self.table = AllGoalsTable(int(states.n), int(action_space.n))
+        self.table = AllGoalsTable(int(states.n), n_actions)
         self.register_buffer("q", th.from_numpy(self.table.values))  # the same memory
 
     def _predict(self, observation: Any, deterministic: bool = False) -> th.Tensor:

@@ -16,6 +16,7 @@ from torch import nn
 
 from sb3_manygoals.auxiliary.episode_buffer import HISTORY
 from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, check_cells
+from sb3_manygoals.checks import check_action_space
 from sb3_manygoals.goals.buffer import check_goal_space
 from sb3_manygoals.networks import CNN_FROM, Linear, PaddedCNN, UniversalQNetwork
 
@@ -80,7 +81,7 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
 
     :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary; images with channels first, as SB3 gives them to
         policies
-    :param action_space: Discrete
+    :param action_space: Discrete, from 0
     :param lr_schedule: learning rate, a function of the remaining progress
     :param tasks: those with a head: "many_goals", "pixel_control", "reward_prediction"
     :param embedding_dim: width of the embeddings of state and goal (1024 in the paper's gridworld)
@@ -90,7 +91,7 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
     :param features_extractor_class: None: as described above
     :param share_features_extractor: must be True; part of SB3's interface
     :param kwargs: further arguments of SB3's policy
-    :raises TypeError: if actions are not Discrete, observations are not single arrays, or pixel control has no images
+    :raises TypeError: if actions are not Discrete from 0, observations are not single arrays, or pixel control has no images
     :raises ValueError: if a task is unknown or named twice, actor and critic share nothing, or the crop does not fit
     """
 
@@ -122,6 +123,7 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
             raise TypeError(
                 f"action_space must be Discrete, as auxiliary tasks learn values of actions, got {action_space}"
             )
+        check_action_space(action_space)
         shape, _ = check_goal_space(observation_space)
         if not share_features_extractor:
             raise ValueError(

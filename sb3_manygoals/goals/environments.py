@@ -4,7 +4,6 @@ from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
@@ -12,7 +11,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wrapper
 
-from sb3_manygoals.checks import check_number
+from sb3_manygoals.checks import check_action_space, check_number
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.random_streams import Stream, generator
@@ -115,10 +114,7 @@ def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None = None)
     :raises TypeError: if actions are not discrete or observations cannot be goals
     :raises ValueError: if there are arguments, and it has a wrapper already
     """
-    if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
-        raise TypeError(
-            f"a Discrete action space that starts at 0 is needed, got {env.action_space}"
-        )
+    check_action_space(env.action_space)
     settings = goal_wrapper_kwargs or {}
     if is_goal_wrapped(env):
         if settings:

@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 
 from sb3_manygoals import guards
 from sb3_manygoals.checkpoint.tree import plain_part
+from sb3_manygoals.checks import check_chosen
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
 from sb3_manygoals.goals.selection import GoalSelector
 from sb3_manygoals.goals.tracker import GoalTracker
@@ -49,7 +50,8 @@ class GoalBufferWrapper(
     to another learner, such as SB3's with HerReplayBuffer, it is the shortest way to stop paying.
 
     ``reset`` raises a ValueError if the goal is no observation, or none can be found; ``step`` if the observation has not the
-    shape and kind of dtype of its space, or it or the reward is not finite.
+    shape and kind of dtype of its space, it or the reward is not finite, or actions do not begin at 0 and the one chosen is
+    none of them.
 
     :param env: an environment whose observation is one array
     :param goal_buffer: where goals are kept, to be shared between environments; a new one if None
@@ -122,6 +124,7 @@ class GoalBufferWrapper(
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
         """As the environment's, with the reward and the ends of the goal episode."""
         tracker = self.goal_tracker
+        check_chosen(action, self.action_space)
         world_obs, env_reward, *env_ends, world_info = self.env.step(action)
         observation = tracker.own(
             world_obs, "a terminal observation" if any(env_ends) else "an observation"
@@ -256,6 +259,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return _goal_obs(observations, tracker.desired_goals)
 
     def step_async(self, actions: NDArray[Any]) -> None:
+        check_chosen(actions, self.action_space)
         with guards.workers(self.venv):
             self.venv.step_async(actions)
 

@@ -14,7 +14,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, Flatten
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from sb3_manygoals.checks import check_number
+from sb3_manygoals.checks import check_action_space, check_number
 from sb3_manygoals.networks import (
     CNN_FROM,
     DistanceQNetwork,
@@ -50,6 +50,7 @@ class ManyGoalsPolicy(BasePolicy):
     :param optimizer_class: Adam by default. For the paper's RMSProp use SB3's ``RMSpropTFLike``, whose epsilon, here 1e-12 by
         default, is inside the root: second moments of torch's RMSprop decay into denormal numbers, which are slow
     :param optimizer_kwargs: its arguments other than the learning rate
+    :raises TypeError: if actions are not Discrete from 0
     :raises ValueError: if an argument is out of its range, or the shape of images does not tell which axis holds the channels
     """
 
@@ -77,6 +78,7 @@ class ManyGoalsPolicy(BasePolicy):
     ) -> None:
         if head not in _HEADS:
             raise ValueError(f"head must be one of {', '.join(map(repr, _HEADS))}, got {head!r}")
+        check_action_space(action_space)
         if optimizer_kwargs is None and issubclass(optimizer_class, RMSpropTFLike):
             optimizer_kwargs = {"alpha": 0.99, "eps": 1e-12}
         if optimizer_kwargs is None and optimizer_class is th.optim.Adam:

@@ -18,7 +18,7 @@ from torch import nn
 from sb3_manygoals import guards
 from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, reward_prediction_losses
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
-from sb3_manygoals.checks import check_count
+from sb3_manygoals.checks import check_action_space, check_count
 from sb3_manygoals.frames import frame_bytes
 from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
@@ -31,6 +31,7 @@ class RewardPredictionPolicy(BasePolicy):
     A trunk as ManyGoalsDQN's, and one layer from its features to the logits of the sign of the reward. It acts at random.
 
     :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary
+    :param action_space: Discrete, from 0
     :param lr_schedule: learning rate, a function of the remaining progress
     :param net_arch: widths of the layers after the features extractor; by default two of 256
     :param ortho_init: whether the trunk's weights begin orthogonal, as in SB3's actor-critics
@@ -54,6 +55,7 @@ class RewardPredictionPolicy(BasePolicy):
         optimizer_class = kwargs.setdefault("optimizer_class", RMSpropTFLike)
         if kwargs.get("optimizer_kwargs") is None and issubclass(optimizer_class, RMSpropTFLike):
             kwargs["optimizer_kwargs"] = {"alpha": 0.99, "eps": 1e-5}
+        check_action_space(action_space)
         super().__init__(observation_space, action_space, **kwargs)
         self.net_arch, self.ortho_init = [256, 256] if net_arch is None else net_arch, ortho_init
         preprocess = Preprocess(
@@ -111,13 +113,14 @@ class RewardPredictor(OffPolicyAlgorithm):
     memory of 10,000, RMSProp with 7e-4. For :func:`~sb3_manygoals.pretraining.transfer_trunk` afterwards.
 
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a RewardPredictionPolicy
-    :param env: environment whose observation is one array
+    :param env: environment whose observation is one array, with Discrete actions from 0
     :param learning_rate: step size, or a function of the remaining progress
     :param buffer_size: transitions in the replay memory, in all environments together
     :param learning_starts: steps before the first update
     :param batch_size: transitions in an update
     :param n_stack: frames in an observation along its first axis, which are kept once each
     :param kwargs: as SB3's off-policy algorithms have them: ``train_freq``, ``policy_kwargs``, ``seed``, ``_init_setup_model``
+    :raises TypeError: if actions do not begin at 0
     :raises ValueError: if a number makes no sense, or the policy is not known
     :raises MemoryError: if the replay memory, once full, does not fit into the memory that is available
     """

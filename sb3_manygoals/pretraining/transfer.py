@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import zip_longest
 
+import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
@@ -38,7 +39,7 @@ def transfer_trunk(
         an average of its weights
     :param target: SB3's A2C or PPO, or another with an ActorCriticPolicy, or such a policy
     :return: by the name of each layer of the target that was changed, that of the source's layer whose weights it has now
-    :raises TypeError: if the source has no trunk, or the target no actor and critic
+    :raises TypeError: if the source has no trunk, the target no actor and critic, or actions do not begin at 0
     :raises TransferError: if they differ in observations or their scaling, or in the kind, shape or activation of a layer; the
         message names the first such layer. Then nothing was changed
     """
@@ -53,6 +54,11 @@ def transfer_trunk(
         raise TypeError(
             f"target must have an actor-critic policy, as A2C has, got one with {type(taker).__name__}"
         )
+    for name, space in (("source", giver.action_space), ("target", taker.action_space)):
+        if np.any(getattr(space, "start", 0) != 0):
+            raise TypeError(
+                f"the actions of the {name} must begin at 0, as SB3's learners count them, got {space}"
+            )
     here, there = trunk[0].space, taker.observation_space
     seen = [
         (one.shape, one.dtype, is_image_space(one)) if isinstance(one, spaces.Box) else one

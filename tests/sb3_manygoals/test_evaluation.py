@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from gym_twoRooms.oracle import OraclePolicy, mastery_ceiling, reach_probabilities
 from sb3_manygoals import ManyGoalsDQN, MasteryCallback, MasteryResult, evaluate_mastery
 from tests.sb3_manygoals.many_goals_dqn.models import CELLS
-from tests.sb3_manygoals.worlds import Always, Corridor
+from tests.sb3_manygoals.worlds import Always, Corridor, numbered_from_one
 
 SMALL = "TwoRoomsSwitchSmall-v0"
 ALL_GOALS = gym.make(SMALL).unwrapped.mdp.observations
@@ -242,6 +242,12 @@ def test_other_environments_are_refused():
             np.zeros((1, 3), np.float32),
             ValueError,
             "env must have discrete actions that start at 0, got Box",
+        ),
+        (
+            SyncVectorEnv([lambda: numbered_from_one(Corridor())]),
+            CELLS,
+            ValueError,
+            r"discrete actions that start at 0, got Discrete\(3, start=1\)",
         ),
     ):
         with pytest.raises(error, match=message):

@@ -10,7 +10,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, evaluate_mastery, memory
 from sb3_manygoals.tabular import AllGoalsTable, TablePolicy, TabularAllGoals
-from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
+from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor, numbered_from_one
 
 
 def corridors(n, **kwargs):
@@ -220,6 +220,10 @@ def test_predict_is_greedy_for_each_pair_of_state_and_goal():
         (
             {"env": Corridor()},
             "a table needs a Discrete observation space that starts at 0, got Box",
+        ),
+        (
+            {"env": numbered_from_one(NumberedCorridor())},
+            r"starts at 0 is needed, got Discrete\(3, start=1\)",
         ),
         ({}, r"total_timesteps must be a number in \[1, inf\), got 0"),
     ],

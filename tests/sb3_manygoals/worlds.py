@@ -81,6 +81,14 @@ class Paid(Corridor):
         )
 
 
+def numbered_from_one(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """The same world, whose actions are counted from 1."""
+    actions = env.action_space
+    assert isinstance(actions, spaces.Discrete)
+    shifted = spaces.Discrete(int(actions.n), start=1)
+    return gym.wrappers.TransformAction(env, lambda action: action - 1, shifted)
+
+
 def cart_poles(n_envs: int = 2) -> Any:
     return make_vec_env("CartPole-v1", n_envs, seed=1)
 

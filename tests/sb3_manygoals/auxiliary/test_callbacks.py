@@ -24,7 +24,7 @@ from sb3_manygoals.auxiliary import (
 from sb3_manygoals.checkpoint import CheckpointError
 from tests.sb3_manygoals.auxiliary.story import Story, stories
 from tests.sb3_manygoals.checkpoint.resuming import Stop
-from tests.sb3_manygoals.worlds import Corridor, cart_poles
+from tests.sb3_manygoals.worlds import Corridor, cart_poles, numbered_from_one
 
 ALL = ("many_goals", "pixel_control", "reward_prediction")
 SETTINGS = {"seed": 3, "device": "cpu", "ent_coef": 0.01, "vf_coef": 0.25}
@@ -656,6 +656,12 @@ def test_one_update_a_step_in_several_trainings_and_after_exceptions(optimizer, 
             RewardPredictionCallback,
             ValueError,
             "the policy has no head for it: pass policy_kwargs",
+        ),
+        (
+            lambda: A2C(AuxiliaryActorCriticPolicy, numbered_from_one(Corridor())),
+            ManyGoalsCallback,
+            TypeError,
+            r"starts at 0 is needed, got Discrete\(3, start=1\)",
         ),
         (
             build,

@@ -178,6 +178,7 @@ def test_saved_and_loaded(tmp_path):
         ({"net_arch": [], "space": VECTOR}, ValueError, "net_arch must have layers"),
         ({"space": spaces.Dict({"a": VECTOR})}, TypeError, "observation_space cannot be"),
         ({"actions": VECTOR}, TypeError, "action_space must be Discrete"),
+        ({"actions": spaces.Discrete(4, start=1)}, TypeError, r"got Discrete\(4, start=1\)"),
     ],
 )
 def test_bad_arguments(kwargs, error, message):

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
+from stable_baselines3 import DQN
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
@@ -11,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFram
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, GoalSelector, VecGoalBufferWrapper
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of
 from tests.sb3_manygoals.many_goals_dqn.models import CELLS
-from tests.sb3_manygoals.worlds import Always, Corridor
+from tests.sb3_manygoals.worlds import Always, Corridor, numbered_from_one
 
 LEFT, RIGHT, STAY = 0, 1, 2
 
@@ -318,6 +319,28 @@ def test_an_evaluation_adds_no_goals_and_records_no_rewards(vector):
 def test_bad_settings_are_refused(settings, error, message):
     with pytest.raises(error, match=message):
         GoalBufferWrapper(Corridor(), **settings)
+
+
+def test_actions_are_handed_on_as_they_are_counted_and_no_others():
+    """Whoever counts from 1 can learn with the wrappers; who counts from 0, as SB3 does, is told."""
+    env = GoalBufferWrapper(numbered_from_one(Corridor(start=3)))
+    env.reset(seed=0)
+    assert env.step(1)[4]["cell"] == 2
+    assert env.step(np.int64(3))[4]["cell"] == 2
+    venv = VecGoalBufferWrapper(DummyVecEnv([lambda: numbered_from_one(Corridor(start=3))] * 2))
+    venv.reset()
+    infos = venv.step(np.array([1, 2]))[3]
+    assert [info["cell"] for info in infos] == [2, 4]
+    message = r"action 0 is not in Discrete\(3, start=1\), whose actions are 1 to 3: SB3's learners"
+    with pytest.raises(ValueError, match=message):
+        env.step(0)
+    with pytest.raises(ValueError, match=message):
+        venv.step(np.array([2, 0]))
+    with pytest.raises(ValueError, match="action 4 is not in"):
+        env.step(4)
+    learner = DQN("MultiInputPolicy", env, learning_starts=0, buffer_size=100, device="cpu")
+    with pytest.raises(ValueError, match=message):
+        learner.learn(100)
 
 
 def test_bad_goals_are_refused_and_a_tracker_stays_as_it_was():

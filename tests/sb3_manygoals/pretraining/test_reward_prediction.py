@@ -9,7 +9,7 @@ from torch import nn
 
 from sb3_manygoals.pretraining import RewardPredictor
 from tests.sb3_manygoals.auxiliary.story import stories
-from tests.sb3_manygoals.worlds import Corridor
+from tests.sb3_manygoals.worlds import Corridor, numbered_from_one
 
 
 class Signs(Corridor):
@@ -116,6 +116,12 @@ def test_it_is_saved_and_loaded(tmp_path):
         ),
         (lambda: make_vec_env(Signs, 2), {"buffer_size": 10**15}, MemoryError, "replay frames"),
         (lambda: gym.make("Pendulum-v1"), {}, AssertionError, "Discrete"),
+        (
+            lambda: numbered_from_one(Signs()),
+            {},
+            TypeError,
+            r"starts at 0 is needed, got Discrete\(3, start=1\)",
+        ),
     ],
 )
 def test_bad_input_is_refused(env, kwargs, error, message):

@@ -4,14 +4,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3 import A2C, DQN
+from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.envs import FakeImageEnv
 from torch import nn
 
 from sb3_manygoals import AuxiliaryActorCriticPolicy, ManyGoalsDQN
 from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.pretraining import TransferError, transfer_trunk
-from tests.sb3_manygoals.worlds import Corridor
+from tests.sb3_manygoals.worlds import Corridor, numbered_from_one
 
 
 def screen(side=84, channels=4, first=True):
@@ -211,3 +211,13 @@ def test_only_a_trunk_is_given_and_only_actor_critics_take_it():
         transfer_trunk(target, target)
     with pytest.raises(TypeError, match=r"target must .* got one with DQNPolicy"):
         transfer_trunk(source, DQN("MlpPolicy", Corridor(5), buffer_size=10, device="cpu"))
+
+
+@pytest.mark.parametrize("learner", [A2C, PPO])
+def test_an_actor_whose_actions_do_not_begin_at_0_is_refused(learner):
+    target = learner("MlpPolicy", numbered_from_one(Corridor(5)), device="cpu")
+    before = weights(target.policy)
+    message = r"actions of the target must begin at 0, .* got Discrete\(3, start=1\)"
+    with pytest.raises(TypeError, match=message):
+        transfer_trunk(vectors(net_arch=[16])(), target)
+    assert all(th.equal(before[name], one) for name, one in target.policy.state_dict().items())
