@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 
+from sb3_manygoals import guards
 from sb3_manygoals.action_masks import random_allowed
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals.buffer import check_goal_space, identical
@@ -96,7 +97,8 @@ def evaluate_mastery(
         ``gym_twoRooms.oracle.mastery_ceiling(mdp, max_steps)``; None where it is not known
     :return: rate, interval, and the outcome of each episode
     :raises TypeError: if ``env`` is no vector environment, or its observations cannot be goals
-    :raises ValueError: if goals, env, a number or what ``ceiling`` gives do not fit, or there are no masks to act under
+    :raises ValueError: if goals, env, a reward, a number or what ``ceiling`` gives do not fit, or there are no masks to act
+        under
     """
     goals, n_actions = _check(env, goals)
     check_count("max_steps", max_steps)
@@ -165,7 +167,8 @@ def _step(
     env: VectorEnv[Any, Any, Any], actions: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_], dict[str, Any]]:
     """:return: observations to act on, those that the step led to, which episodes have ended, and infos"""
-    observations, _, terminated, truncated, infos = env.step(actions)
+    with guards.stepping(env):
+        observations, _, terminated, truncated, infos = env.step(actions)
     last, ended, mode = observations, terminated | truncated, env.metadata["autoreset_mode"]
     if not ended.any() or mode is AutoresetMode.NEXT_STEP:
         return observations, last, ended, infos

@@ -1,18 +1,24 @@
 """Training stops, with the culprit named, before it learns from what no environment, worker or network should give."""
 
 import math
+import reprlib
 import signal
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
+from numbers import Real
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch as th
+from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 _SILENCE_S = 1.0  # how long a worker may be silent before it is checked whether it lives
+_NUMBERS = "biuf"  # kinds of dtypes
 _GOODBYE_S = 5.0  # how long to wait for a worker to end whose pipe is closed
 
 
@@ -37,7 +43,7 @@ class Fault(Exception):
 
 
 class EnvironmentFault(Fault, ValueError):
-    """An environment gave what is not finite, or has not the shape or dtype of its space."""
+    """An environment gave what is not finite, has not the shape or dtype of its space, or is no reward."""
 
     def __str__(self) -> str:
         return f"{'an environment' if self.index < 0 else f'environment {self.index}'} gave {super().__str__()}"
@@ -56,6 +62,104 @@ def check_finite(values: NDArray[Any], what: str, source: object, first: int = 0
     raise EnvironmentFault(
         f"{what} that is not finite: {values[(row, *place)]}{where}", id(source), first + row
     )
+
+
+def own_reward(reward: Any, source: object, index: int = 0, none_counts: bool = True) -> float:
+    """
+    An environment's reward as a float, finite or not.
+
+    :param reward: what the environment gave: one number, or an array without axes
+    :param source: that noticed it
+    :param index: of the environment
+    :param none_counts: whether None counts as 0
+    :raises EnvironmentFault: if it is not one number
+    """
+    if reward is None and none_counts:
+        return 0.0
+    try:
+        if isinstance(reward, Real):
+            return float(reward)
+        array = np.asarray(reward)
+        if array.shape == () and array.dtype.kind in _NUMBERS:
+            return float(array)
+    except (OverflowError, RuntimeError, TypeError, ValueError):
+        pass  # a whole number that no float holds, or an object that is no array
+    shown = reprlib.repr(reward)
+    raise EnvironmentFault(f"a reward of {shown}: one number is needed", id(source), index)
+
+
+def own_rewards(
+    rewards: Any, n: int, source: object, none_counts: bool = True
+) -> NDArray[np.floating[Any]]:
+    """
+    The rewards of n environments as floats, finite or not.
+
+    :param rewards: one number each, an array of shape (n,) or another sequence
+    :param n: the number of environments
+    :param source: that noticed it
+    :param none_counts: whether None counts as 0
+    :return: shape (n,), of the dtype of ``rewards`` if that is an array of floats
+    :raises EnvironmentFault: if it is not one number each
+    """
+    array = rewards if isinstance(rewards, np.ndarray) else np.empty(0, object)
+    if array.shape == (n,) and array.dtype.kind in _NUMBERS:
+        return array if array.dtype.kind == "f" else array.astype(np.float64)
+    each = list(rewards) if np.iterable(rewards) else []
+    # one string makes strings of all rewards that are joined in an array, so it cannot be told whose it was
+    if len(each) != n or array.dtype.kind not in f"{_NUMBERS}O":
+        text = f"rewards of {reprlib.repr(rewards)}: one number is needed of each of {n}"
+        raise EnvironmentFault(text, id(source), -1)
+    floats = [own_reward(one, source, row, none_counts) for row, one in enumerate(each)]
+    return np.array(floats, np.float64)
+
+
+@contextmanager
+def stepping(source: object) -> Iterator[None]:
+    """
+    Put around a step of one environment or of several. SB3's and Gymnasium's code stores rewards before we see them, and fails
+    with errors that do not name the reward where it is not one number.
+
+    :param source: that notices it
+    :raises EnvironmentFault: in place of such an error; errors of the environment itself pass
+    """
+    try:
+        yield
+    except Fault:
+        raise
+    except (TypeError, ValueError) as error:
+        _name_reward(error, source)
+        raise
+
+
+def _name_reward(error: Exception, source: object) -> None:
+    """Raise an EnvironmentFault if code of SB3 or Gymnasium failed at a reward that is not one number."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    while frames and _library(frames[-1]) == "numpy":
+        frames.pop()
+    if not frames or _library(frames[-1]) not in ("gymnasium", "stable_baselines3"):
+        return
+    index = 0
+    for frame in frames:
+        if isinstance(frame.f_locals.get("self"), (DummyVecEnv, SyncVectorEnv)):
+            index = frame.f_locals.get("env_idx", frame.f_locals.get("i", 0))
+    try:
+        found = frames[-1].f_locals
+        if "reward" in found:  # as in a Monitor
+            own_reward(found["reward"], source, index, none_counts=False)
+        for name in ("rews", "rewards"):  # of a SubprocVecEnv or an AsyncVectorEnv
+            if isinstance(found.get(name), (list, tuple)):
+                own_rewards(found[name], len(found[name]), source, none_counts=False)
+    except EnvironmentFault as fault:
+        raise fault from error
+    stores = isinstance(found.get("self"), (DummyVecEnv, SyncVectorEnv))
+    if stores and frames[-1].f_code.co_name in ("step", "step_wait"):
+        text = f"a reward or an end that cannot be stored, one number is needed: {error}"
+        raise EnvironmentFault(text, id(source), index) from error
+
+
+def _library(frame: FrameType) -> str:
+    """The package whose code it runs."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def own_observation(
@@ -116,6 +220,7 @@ def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
             raise _end_workers(base) from error
         raise
     except ValueError as error:
+        _name_reward(error, base)
         raise EnvironmentFault(
             f"observations that do not fit {base.observation_space}: {error}", id(base), -1
         ) from error

@@ -13,6 +13,8 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
+from sb3_manygoals import guards
+
 
 class GymnasiumVecEnv(VecEnv):
     """
@@ -89,8 +91,13 @@ class GymnasiumVecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> VecEnvStepReturn:
-        """:return: observations (N, ...), rewards (N,) float32, dones (N,) bool, N infos"""
-        obs, rewards, terminated, truncated, vector_infos = self.vector_env.step(self._actions)
+        """
+        :return: observations (N, ...), rewards (N,) float32, dones (N,) bool, N infos
+        :raises EnvironmentFault: (a ValueError) if a reward is not one number; None counts as 0 where it comes as such
+        """
+        with guards.stepping(self):
+            obs, rewards, terminated, truncated, vector_infos = self.vector_env.step(self._actions)
+        rewards = guards.own_rewards(rewards, self.num_envs, self).astype(np.float32)
         dones = np.logical_or(terminated, truncated)
         ended = np.flatnonzero(dones)
         vector_infos = {
@@ -108,7 +115,7 @@ class GymnasiumVecEnv(VecEnv):
                 obs, reset_infos = self._reset(ended)
                 for row in ended.tolist():
                     self.reset_infos[row] = reset_infos[row]
-        return self._owned(obs), np.array(rewards, dtype=np.float32), dones, infos
+        return self._owned(obs), rewards, dones, infos
 
     def close(self) -> None:
         """Close the vector environment."""

@@ -18,7 +18,7 @@ from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.checks import check_count
 from sb3_manygoals.frames import Frames, FrameStore
 from sb3_manygoals.goals.buffer import check_goal_space
-from sb3_manygoals.guards import own_observation
+from sb3_manygoals.guards import check_finite, own_observation, own_rewards
 
 HISTORY = 3
 """Observations from which a reward is predicted (Jaderberg et al. 2017)."""
@@ -171,11 +171,14 @@ class EpisodeBuffer:
             *observation_space.shape)
         :param infos: as SB3's VecEnvs give them; read are "terminal_observation", "TimeLimit.truncated" and "episode"
         :raises ValueError: if the number of environments is not that of :meth:`start`, a shape or dtype is not the space's,
-            observations are not overlapping stacks, a terminal observation is missing, or a return is not finite
+            observations are not overlapping stacks, a terminal observation is missing, a reward is not one finite number, or a
+            return is not finite
         """
         if len(observations) != len(self._ongoing):
             wanted = f"observations must be of {len(self._ongoing)} environments, as at start()"
             raise ValueError(f"{wanted}, got {len(observations)}")
+        # the learner's own memory makes NaN of None
+        rewards = own_rewards(rewards, len(observations), self, none_counts=False)
         reached, frames = observations.copy(), self.frames
         for env in np.flatnonzero(dones).tolist():
             last = infos[env].get("terminal_observation")
@@ -202,6 +205,7 @@ class EpisodeBuffer:
                 self._end(env, observations[env], infos[env])
             elif self._is_endless(ongoing):
                 self._cut(env)
+        check_finite(rewards, "a reward", self)
 
     def sample(self, batch_size: int, n_steps: int, rng: np.random.Generator) -> Trajectories:
         """

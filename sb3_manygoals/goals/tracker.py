@@ -172,7 +172,7 @@ class GoalTracker:
     def step(
         self,
         observations: NDArray[Any],
-        env_rewards: NDArray[Any],
+        env_rewards: Any,
         env_terminated: NDArray[np.bool_],
         env_truncated: NDArray[np.bool_],
         infos: Sequence[dict[str, Any]],
@@ -181,8 +181,9 @@ class GoalTracker:
         Take in one step of every environment, with where it led, terminal observations included, which become known goals.
         Ids and outcome are written into ``infos``. Returns rewards and ends (terminated, truncated) of the goal episodes, and
         which worlds are to be reset though only their goal episodes have ended, each of shape ``(n_envs,)``. A ValueError if
-        an environment's reward is not finite.
+        an environment's reward is not one number, or not finite; None counts as 0.
         """
+        env_rewards = guards.own_rewards(env_rewards, self.n_envs, self)
         guards.check_finite(env_rewards, "a reward", self)
         self.steps += 1
         self.world_steps += 1

@@ -50,8 +50,8 @@ class GoalBufferWrapper(
     to another learner, such as SB3's with HerReplayBuffer, it is the shortest way to stop paying.
 
     ``reset`` raises a ValueError if the goal is no observation, or none can be found; ``step`` if the observation has not the
-    shape and kind of dtype of its space, it or the reward is not finite, or actions do not begin at 0 and the one chosen is
-    none of them.
+    shape and kind of dtype of its space, it or the reward is not finite, the reward is not one number (None counts as 0), or
+    actions do not begin at 0 and the one chosen is none of them.
 
     :param env: an environment whose observation is one array
     :param goal_buffer: where goals are kept, to be shared between environments; a new one if None
@@ -106,9 +106,10 @@ class GoalBufferWrapper(
 
             def move() -> NDArray[Any]:
                 nonlocal info
-                world_obs, _, terminated, truncated, info = self.env.step(
-                    _random_action(self.action_space, info)
-                )
+                with guards.stepping(tracker):
+                    world_obs, _, terminated, truncated, info = self.env.step(
+                        _random_action(self.action_space, info)
+                    )
                 if terminated or truncated:
                     world_obs, info = self.env.reset()
                 return tracker.own(world_obs, "an observation")[None]
@@ -125,17 +126,15 @@ class GoalBufferWrapper(
         """As the environment's, with the reward and the ends of the goal episode."""
         tracker = self.goal_tracker
         check_chosen(action, self.action_space)
-        world_obs, env_reward, *env_ends, world_info = self.env.step(action)
+        with guards.stepping(tracker):
+            world_obs, env_reward, *env_ends, world_info = self.env.step(action)
         observation = tracker.own(
             world_obs, "a terminal observation" if any(env_ends) else "an observation"
         )
         info = dict(world_info)
-        env_rewards, (env_terminated, env_truncated) = (
-            np.array([env_reward], np.float64),
-            np.array(env_ends, np.bool_),
-        )
+        env_terminated, env_truncated = np.array(env_ends, np.bool_)
         outcome = tracker.step(
-            observation[None], env_rewards, env_terminated[None], env_truncated[None], [info]
+            observation[None], [env_reward], env_terminated[None], env_truncated[None], [info]
         )
         terminated, truncated, resets = (bool(column[0]) for column in outcome[1:])
         over = terminated or truncated
@@ -190,7 +189,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     ``infos`` have the keys of ``GoalBufferWrapper``, and at the end of an episode ``terminal_observation``,
     ``TimeLimit.truncated`` and ``episode`` (return, length) of the goal episode; a Monitor's entry becomes ``env_episode``.
     ``set_options({"goal": observation})``, or one such dict for each environment, sets the goals of the next reset. A step
-    raises a RuntimeError if a worker of a SubprocVecEnv has died.
+    raises a RuntimeError if a worker of a SubprocVecEnv has died. A reward of None, of which SB3's DummyVecEnv makes NaN, is
+    refused as NaN there.
 
     :param venv: vectorized environment whose observation is one array
     :param goal_buffer: as of ``GoalBufferWrapper``, like ``selector`` and ``settings``. Where worlds are reset, a Monitor
@@ -247,7 +247,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
 
         def move() -> NDArray[Any]:
             actions = [_random_action(self.action_space, info) for info in self.reset_infos]
-            venv_obs, _, dones, infos = self.venv.step(np.array(actions))
+            with guards.stepping(tracker):
+                venv_obs, _, dones, infos = self.venv.step(np.array(actions))
             starts = current_reset_infos(self.venv)
             self.reset_infos = [
                 starts[row] if dones[row] else info for row, info in enumerate(infos)
@@ -266,7 +267,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     def step_wait(self) -> VecEnvStepReturn:
         tracker = self.goal_tracker
         with guards.workers(self.venv, answering=True):
-            venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
+            with guards.stepping(tracker):
+                venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
             observations = self._checked(venv_obs, "an observation")
         final, env_truncated = observations, np.zeros(self.num_envs, dtype=np.bool_)
         if env_dones.any():

@@ -7,11 +7,17 @@ from typing import Any, ClassVar
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.type_aliases import GymEnv, PyTorchObs, Schedule
+from stable_baselines3.common.type_aliases import (
+    GymEnv,
+    PyTorchObs,
+    RolloutReturn,
+    Schedule,
+)
 from stable_baselines3.common.vec_env import VecTransposeImage, is_vecenv_wrapped
 from torch import nn
 
@@ -186,6 +192,25 @@ class RewardPredictor(OffPolicyAlgorithm):
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         actions = self.rng.integers(int(self.policy.action_space.n), size=n_envs)
         return actions, actions
+
+    def collect_rollouts(self, *args: Any, **kwargs: Any) -> RolloutReturn:
+        """As SB3's. :raises EnvironmentFault: (a ValueError) if a reward is not one finite number"""
+        with guards.stepping(self.env):
+            return super().collect_rollouts(*args, **kwargs)
+
+    def _store_transition(
+        self,
+        replay_buffer: ReplayBuffer,
+        buffer_action: NDArray[Any],
+        new_obs: NDArray[Any] | dict[str, NDArray[Any]],
+        reward: NDArray[Any],
+        dones: NDArray[Any],
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Refuse what is no reward, the sign of which would be taken for zero."""
+        reward = guards.own_rewards(reward, self.n_envs, self.env)
+        guards.check_finite(reward, "a reward", self.env)
+        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
 
     def train(self, gradient_steps: int, batch_size: int = 80) -> None:
         """:raises FloatingPointError: if the loss of an update is not finite; the network is left as it was before it"""

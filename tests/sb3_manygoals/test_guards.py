@@ -12,7 +12,8 @@ import torch as th
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
 from sb3_manygoals import (
     GoalBuffer,
@@ -20,13 +21,14 @@ from sb3_manygoals import (
     GymnasiumVecEnv,
     ManyGoalsDQN,
     VecGoalBufferWrapper,
+    evaluate_mastery,
     guards,
 )
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from tests import ROOT
 from tests.sb3_manygoals.many_goals_dqn.memories import kept
 from tests.sb3_manygoals.many_goals_dqn.models import PLAIN, parameters
-from tests.sb3_manygoals.worlds import Corridor
+from tests.sb3_manygoals.worlds import Always, Corridor
 
 
 class Hostile(gym.Env):
@@ -134,6 +136,82 @@ def test_what_is_not_finite_is_neither_stored_nor_learnt_from(wrap, bad, message
     assert np.isfinite(kept(model.replay_buffer)).all()
     assert (model.replay_buffer.size(), model._n_updates) == (19, 15)
     assert parameters(model).isfinite().all()
+
+
+NO_NUMBERS = [[1.0], np.array([1.0]), np.zeros(2), "two", {"r": 1.0}, 1j]
+
+
+def disabled(*worlds):
+    fns = [lambda w=world: w for world in worlds]
+    return GymnasiumVecEnv(SyncVectorEnv(fns, autoreset_mode=AutoresetMode.DISABLED))
+
+
+def monitored(*worlds):
+    return vector(*(Monitor(world) for world in worlds))
+
+
+def goals_around_monitors(*worlds):
+    return shared(*(Monitor(world) for world in worlds))
+
+
+@pytest.mark.parametrize(
+    "wrap", [vector, shared, native, disabled, monitored, goals_around_monitors]
+)
+@pytest.mark.parametrize("reward", NO_NUMBERS, ids=repr)
+def test_a_reward_that_is_not_one_number_is_named(wrap, reward):
+    model = make_model(wrap(Hostile(), Hostile(at=20, reward=reward)))
+    message = "^environment 1 gave a reward .*one number is needed.*, after num_timesteps=38$"
+    with pytest.raises(guards.EnvironmentFault, match=message):
+        model.learn(1_000)
+    assert model.replay_buffer.size() == 19
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [2, True, np.float32(2), np.int64(2), np.bool_(True), np.array(2.0), np.float64(2)],
+    ids=repr,
+)
+def test_a_number_of_any_kind_is_a_reward(reward):
+    env = GoalBufferWrapper(Hostile(at=1, reward=reward))
+    env.reset(seed=0)
+    assert env.step(0)[4]["env_reward"] == float(reward)
+    venv = VecGoalBufferWrapper(vector(Hostile(), Hostile(at=1, reward=reward)))
+    venv.reset()
+    assert [info["env_reward"] for info in venv.step(np.zeros(2, int))[3]] == [1.0, float(reward)]
+
+
+def test_a_reward_of_none_counts_as_0():
+    env = GoalBufferWrapper(Hostile(at=2, reward=None))
+    env.reset(seed=0)
+    assert [env.step(0)[4]["env_reward"] for _ in range(2)] == [1.0, 0.0]
+    nothing = Hostile(at=2, reward=None)
+    model = make_model(vector(Hostile(), nothing))  # SB3's DummyVecEnv makes NaN of it
+    with pytest.raises(guards.EnvironmentFault, match="environment 1 gave a reward that is not"):
+        model.learn(100)
+
+
+@pytest.mark.parametrize("rewards", [(1.0, [1.0]), (1.0, None), ([1.0], [1.0]), (1.0, "two")])
+def test_the_rewards_of_workers(rewards):
+    worlds = [lambda reward=reward: Hostile(at=1, reward=reward) for reward in rewards]
+    venv = VecGoalBufferWrapper(SubprocVecEnv(worlds, start_method="fork"))
+    venv.reset()
+    if rewards[1] is None:
+        assert [info["env_reward"] for info in venv.step(np.zeros(2, int))[3]] == [1.0, 0.0]
+    else:
+        told = {0: "environment 0 gave a reward of", 1: "environment 1 gave a reward of"}
+        joined = "an environment gave rewards of array"
+        message = joined if rewards[1] == "two" else told[rewards.index(rewards[1])]
+        with pytest.raises(guards.EnvironmentFault, match=message):
+            venv.step(np.zeros(2, int))
+    venv.close()
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_mastery_names_a_reward_that_is_not_one_number(mode):
+    worlds = [lambda: Hostile(at=3), lambda: Hostile(at=3, reward=[1.0])]
+    goals = np.full((2, 3), 50, np.float32)
+    with pytest.raises(guards.EnvironmentFault, match=r"environment 1 gave a reward .*one number"):
+        evaluate_mastery(Always(0), SyncVectorEnv(worlds, autoreset_mode=mode), goals)
 
 
 class Restarts(Hostile):

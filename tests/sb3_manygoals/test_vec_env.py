@@ -18,6 +18,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_manygoals import GymnasiumVecEnv, VecGoalBufferWrapper
+from sb3_manygoals.guards import EnvironmentFault
 from sb3_manygoals.vec_env import can_reset_single_envs
 from tests.sb3_manygoals.checkpoint import trees
 from tests.sb3_manygoals.checkpoint.kinds import SMALL, cartpole, corridor
@@ -281,6 +282,27 @@ def test_a_plain_vector_env_is_understood():
     assert venv.reset_infos[1] == {"lives": 1, "version": "x"}
     with pytest.raises(ValueError, match=r"gave no infos\['final_obs'\]"):
         GymnasiumVecEnv(Plain(with_final=False)).step(np.zeros(2))
+
+
+def test_the_rewards_of_a_native_vector_environment():
+    class Native(Plain):
+        def step(self, actions):
+            observations, _, *others = super().step(actions)
+            return observations, self.rewards, *others
+
+    env = GymnasiumVecEnv(Native())
+    env.reset()
+    for rewards, message in (
+        (np.zeros((2, 1)), r"environment 0 gave a reward of array\(\[0.\]\): one number is needed"),
+        ([1.0, "two"], "environment 1 gave a reward of 'two'"),
+        (1.0, "rewards of 1.0: one number is needed of each of 2"),
+        (np.zeros(3), "one number is needed of each of 2"),
+    ):
+        env.vector_env.rewards = rewards
+        with pytest.raises(EnvironmentFault, match=message):
+            env.step(np.zeros(2, int))
+    env.vector_env.rewards = [1, None]
+    np.testing.assert_array_equal(env.step(np.zeros(2, int))[1], np.array([1, 0], np.float32))
 
 
 @MODES

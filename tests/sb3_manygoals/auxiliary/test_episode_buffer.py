@@ -384,6 +384,10 @@ def test_bad_input_is_refused():
         True,
         terminal_observation=after[0],
     )
+    buffer.start(begin)
+    refused("environment 0 gave a reward that is not finite: nan", after, np.nan)
+    for bad in (None, "two", [1.0], np.zeros(2)):
+        refused("environment 0 gave a reward of .*: one number is needed", after, bad)
     state = EpisodeBuffer(IMAGE, capacity=3).get_checkpoint_state()
     with pytest.raises(
         ValueError, match="the state is of an episode buffer with capacity=3, not 4"

@@ -4,9 +4,10 @@ import pytest
 import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
+from sb3_manygoals.guards import EnvironmentFault
 from sb3_manygoals.pretraining import RewardPredictor
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.worlds import Corridor, numbered_from_one
@@ -85,6 +86,24 @@ def test_the_defaults_are_the_papers():
 def test_pictures_whose_channels_sb3_has_moved_are_not_turned_again():
     model = RewardPredictor("CnnPolicy", Corridor(length=4, image=True), device="cpu")
     assert model.policy.trunk[0].space.shape == model.observation_space.shape == (3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ([1.0], "environment 0 gave a reward .*one number is needed"),
+        (np.nan, "environment 0 gave a reward that is not finite: nan"),
+        (None, "environment 0 gave a reward that is not finite: nan"),
+    ],
+)
+def test_what_is_no_reward_is_not_taken_for_zero(reward, message):
+    class Paying(Corridor):
+        def step(self, action):
+            observation, _, *others = super().step(action)
+            return observation, reward, *others
+
+    with pytest.raises(EnvironmentFault, match=message):
+        make(DummyVecEnv([Paying])).learn(60)
 
 
 def test_it_is_saved_and_loaded(tmp_path):
