@@ -18,6 +18,7 @@ from sb3_manygoals.action_masks import random_allowed
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals.buffer import check_goal_space, identical
 from sb3_manygoals.random_streams import Stream
+from sb3_manygoals.terminal_watch import TerminalWatch
 
 
 class GoalReacher(Protocol):
@@ -105,6 +106,7 @@ def evaluate_mastery(
     check_count("episodes_per_goal", episodes_per_goal)
     check_count("seed", seed, least=0)
     check_number("epsilon", epsilon, "[0, 1]")
+    watch = TerminalWatch()
     n_envs, episode_goals = env.num_envs, np.repeat(np.arange(len(goals)), episodes_per_goal)
     steps: NDArray[np.int64] = np.full(len(episode_goals), -1, dtype=np.int64)
     starts = np.empty(
@@ -147,7 +149,7 @@ def evaluate_mastery(
             query = {"observation": shown, "achieved_goal": shown, "desired_goal": pursued[active]}
             chosen, _ = model.predict(query, deterministic=True, **masked)
             actions[active] = np.where(explore[active], actions[active], chosen)
-            observations, last, ended, infos = _step(env, actions)
+            observations, last, ended, infos = _step(env, actions, watch)
             gone = active[ended[active]]
             steps[first + gone[identical(last[gone], pursued[gone], goals.ndim - 1)]] = step + 1
             active = active[~ended[active]]
@@ -164,11 +166,12 @@ def evaluate_mastery(
 
 
 def _step(
-    env: VectorEnv[Any, Any, Any], actions: NDArray[np.int64]
+    env: VectorEnv[Any, Any, Any], actions: NDArray[np.int64], watch: TerminalWatch
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_], dict[str, Any]]:
     """:return: observations to act on, those that the step led to, which episodes have ended, and infos"""
     with guards.stepping(env):
         observations, _, terminated, truncated, infos = env.step(actions)
+    watch.look_at_vector(env, observations, terminated | truncated, infos)
     last, ended, mode = observations, terminated | truncated, env.metadata["autoreset_mode"]
     if not ended.any() or mode is AutoresetMode.NEXT_STEP:
         return observations, last, ended, infos

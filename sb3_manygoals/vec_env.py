@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_manygoals import guards
+from sb3_manygoals.terminal_watch import TerminalWatch
 
 
 class GymnasiumVecEnv(VecEnv):
@@ -60,6 +61,8 @@ class GymnasiumVecEnv(VecEnv):
         self.metadata = dict(vector_env.metadata)
         # SB3 keeps observations over the next step; environments may overwrite them, unless they say that they copy
         self._must_copy = not getattr(vector_env.unwrapped, "copy", False)
+        self.terminal_watch = TerminalWatch()
+        """Warns if terminal observations are lost."""
 
     @property
     def can_reset_single_envs(self) -> bool:
@@ -106,6 +109,8 @@ class GymnasiumVecEnv(VecEnv):
         }
         vector_infos.pop("_TimeLimit.truncated", None)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            if not len(ended) or "final_obs" in vector_infos:
+                self.terminal_watch.look_at_vector(self.vector_env, obs, dones, vector_infos)
             infos = self._split_same_step(vector_infos, ended)
         else:
             infos = info_list(vector_infos, self.num_envs)

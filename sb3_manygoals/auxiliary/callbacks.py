@@ -33,11 +33,14 @@ from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.checks import check_count, check_number, check_rewards
 from sb3_manygoals.goals.buffer import identical
 from sb3_manygoals.guards import check_loss
+from sb3_manygoals.terminal_watch import TerminalWatch
 
 Update = Literal["two_steps", "joint"]
 
 _MEASURED_EVERY = 50  # updates between measurements of shares and cosines
 _PATIENCE = 200  # steps of A2C's optimizer without an auxiliary update before a warning
+# A training of fewer steps, of all environments together, only tries out whether all fits.
+_A_TRIAL = 500
 
 
 class AuxiliaryCallback(BaseCallback):
@@ -121,6 +124,7 @@ class AuxiliaryCallback(BaseCallback):
         self._optimizer: th.optim.Optimizer | None = None  # of the second step
         self._saved_optimizer: dict[str, Any] | None = None
         self._weights_before: th.Tensor | None = None  # the shared ones, before A2C's step
+        self._terminal_watch = TerminalWatch()
         self._n_waiting = 0  # A2C's updates of this training before the first auxiliary one
         self._saved_episodes: dict[str, Any] | None = None
         self._last_step: tuple[Any, Any] = (
@@ -253,10 +257,11 @@ class AuxiliaryCallback(BaseCallback):
     def _on_step(self) -> bool:
         assert self.episodes is not None
         if self.episodes.recorder is self:
+            shown, dones, infos = (self.locals[name] for name in ("new_obs", "dones", "infos"))
+            self._terminal_watch.look(self.training_env, shown, dones, infos)
             # SB3 adds to the rewards afterwards, in place: the buffer copies them.
-            self.episodes.add(
-                *(self.locals[name] for name in ("actions", "rewards", "dones", "new_obs", "infos"))
-            )
+            actions, rewards = self.locals["actions"], self.locals["rewards"]
+            self.episodes.add(actions, rewards, dones, shown, infos)
             self._last_step = self.model._last_obs, self.locals["new_obs"]
         return True
 
@@ -389,7 +394,9 @@ class AuxiliaryCallback(BaseCallback):
     def _on_training_end(self) -> None:
         self._remove_hooks()
         assert self.episodes is not None
-        if 0 < self._n_waiting < _PATIENCE and len(self.episodes) == 0:
+        assert isinstance(self.model, A2C)
+        n_steps = self._n_waiting * self.model.n_steps * self.model.n_envs
+        if self._n_waiting < _PATIENCE and n_steps >= _A_TRIAL and len(self.episodes) == 0:
             self._warn_of_nothing()
 
     def _remove_hooks(self) -> None:

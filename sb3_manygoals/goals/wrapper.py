@@ -20,6 +20,7 @@ from sb3_manygoals.checks import check_chosen
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
 from sb3_manygoals.goals.selection import GoalSelector
 from sb3_manygoals.goals.tracker import GoalTracker
+from sb3_manygoals.terminal_watch import TerminalWatch
 from sb3_manygoals.vec_env import can_reset_single_envs, current_reset_infos
 
 GoalObs = dict[str, NDArray[Any]]
@@ -220,6 +221,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             venv.observation_space, venv.num_envs, goal_buffer, selector, **settings
         )
         self._returns = np.zeros(venv.num_envs)
+        self._terminal_watch = TerminalWatch()
 
     @property
     def goal_buffer(self) -> GoalBuffer:
@@ -270,6 +272,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             with guards.stepping(tracker):
                 venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
             observations = self._checked(venv_obs, "an observation")
+        self._terminal_watch.look(self.venv, observations, env_dones, infos)
         final, env_truncated = observations, np.zeros(self.num_envs, dtype=np.bool_)
         if env_dones.any():
             final = observations.copy()

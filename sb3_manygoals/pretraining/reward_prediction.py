@@ -30,6 +30,7 @@ from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
 from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer
 from sb3_manygoals.random_streams import Stream, generator
+from sb3_manygoals.terminal_watch import TerminalWatch
 
 
 class RewardPredictionPolicy(BasePolicy):
@@ -170,6 +171,7 @@ class RewardPredictor(OffPolicyAlgorithm):
             self._setup_model()
 
     def _setup_model(self) -> None:
+        self._terminal_watch = TerminalWatch()
         shape, dtype = self.observation_space.shape or (), self.observation_space.dtype
         size = frame_bytes(
             self.buffer_size, self.n_envs, shape, dtype, self.replay_buffer_kwargs["n_stack"]
@@ -210,6 +212,9 @@ class RewardPredictor(OffPolicyAlgorithm):
         """Refuse what is no reward, the sign of which would be taken for zero."""
         reward = guards.own_rewards(reward, self.n_envs, self.env)
         guards.check_finite(reward, "a reward", self.env)
+        assert self.env is not None
+        assert not isinstance(new_obs, dict)
+        self._terminal_watch.look(self.env, new_obs, dones, infos)
         super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
 
     def train(self, gradient_steps: int, batch_size: int = 80) -> None:
@@ -239,6 +244,9 @@ class RewardPredictor(OffPolicyAlgorithm):
         set_algorithm_state(self, state["algorithm"])
         self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         self.rng = state["rng"]
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_terminal_watch"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer"], []

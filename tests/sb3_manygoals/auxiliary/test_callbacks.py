@@ -492,10 +492,11 @@ def test_training_says_that_there_is_nothing_to_learn_from():
         model.learn(230, [callback, told])
     assert seen.count(0) == 200  # it is said once, while training goes on
     assert seen[-1] == len(caught) == 1
-    what = "RewardPredictionCallback has learned nothing in 30 steps of each environment"
+    what = "RewardPredictionCallback has learned nothing in 95 steps of each environment"
     with pytest.warns(UserWarning, match=f"{what}.* TimeLimit"):
-        grid().learn(30, RewardPredictionCallback())
-    grid().learn(30, RewardPredictionCallback(weight=0.0))
+        build(make_vec_env(Endless, 6)).learn(570, RewardPredictionCallback())
+    build(make_vec_env(Endless, 6)).learn(570, RewardPredictionCallback(weight=0.0))
+    grid().learn(30, RewardPredictionCallback())
 
 
 def test_training_that_ended_within_a_step_goes_on_from_where_the_world_is():
