@@ -9,9 +9,13 @@ The states of each wrapper and of the environment in them are taken one by one, 
    plain data and random number generators, without that of inner environments and spaces, which are asked by themselves. The
    tree may refer to live arrays, which are copied; what ``set_checkpoint_state`` gets belongs to it. It may raise a ValueError
    if the object was built otherwise. A class that inherits the methods and adds attributes must extend them.
-2. Else by its attributes, which must be plain: None, numbers, strings, bytes, enumerations, NumPy arrays and torch tensors,
-   random number generators, spaces, and lists, tuples, dicts, sets and deques of these; or objects with the methods above.
-   Functions, classes and specs are taken not to change. Anything else is refused with its name.
+2. Else by its attributes, those in ``__slots__`` too, which must be plain: None, numbers, strings, bytes, enumerations, NumPy
+   arrays and torch tensors, random number generators, spaces, and lists, tuples, dicts, sets and deques of these; or objects
+   with the methods above. Classes, modules and specs are taken not to change. Anything else is refused with its name.
+
+Functions are attributes of their own kind. A closure, a ``functools.partial`` or a bound method may refer to the environment
+and its wrappers, to what never changes, to plain data, which is saved with it, and to objects with the methods above. Where it
+refers to another object, it is refused: nobody could say what that object remembers.
 
 Known to be special:
 
@@ -26,12 +30,10 @@ Known to be special:
 - The goal buffer, which environments and learner share, is left out: it is saved once, by its own methods.
 - Pictures that Gymnasium's environments draw are left out, and drawn anew when they are asked for.
 
-What is kept elsewhere, in ``__slots__``, closures, classes, modules or NumPy's global generator, is not seen.
+What is kept elsewhere, in classes, modules or NumPy's global generator, is not seen.
 """
 
-import functools
 import io
-import logging
 import signal
 import types
 import warnings
@@ -39,23 +41,29 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
-import torch as th
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
-from gymnasium.vector import AsyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.utils import RunningMeanStd as GymnasiumRunningMeanStd
 from stable_baselines3.common.monitor import ResultsWriter
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
+from sb3_manygoals.checkpoint.functions import (
+    CONSTANTS,
+    FUNCTIONS,
+    function_state,
+    has_methods,
+    set_function_state,
+)
 from sb3_manygoals.checkpoint.tree import (
     CheckpointError,
+    attributes,
     check_tree,
     copy_tree,
     load_tree,
     plain_part,
+    set_attributes,
     tree_bytes,
 )
 from sb3_manygoals.goals.buffer import GoalBuffer
@@ -67,17 +75,7 @@ _PARTS = (
     StackedObservations,
 )  # restored in place, as environments are
 _CONSTANT = (
-    *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
-    *(
-        functools.partial,
-        functools._lru_cache_wrapper,
-        np.ufunc,
-        np.dtype,
-        th.dtype,
-        th.device,
-        logging.Logger,
-        EnvSpec,
-    ),
+    *(kind for kind in CONSTANTS if kind is not Space),  # here a space has its random numbers
     ResultsWriter,
     GoalBuffer,  # shared between environments and learner, who saves it once
 )
@@ -86,6 +84,7 @@ _LEFT_OUT: dict[type, set[str]] = {
     object: {"_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs", "class_attributes"},
     DummyVecEnv: {"buf_infos"},  # written by each step before they are read
     SubprocVecEnv: {"remotes", "work_remotes", "processes"},
+    SyncVectorEnv: {"env_fns"},  # which are never called again
 }
 
 
@@ -99,7 +98,8 @@ def get_env_state(env: Any) -> Any:
     """
     if not _is_environment(env):
         raise CheckpointError(f"env must be an environment, got {type(env).__name__}")
-    return copy_tree({"built": _built(env, {id(env)}), **_capture(env, {id(env)})})
+    state = _capture(env, {id(env)}, _restored_in_place(env))
+    return copy_tree({"built": _built(env, {id(env)}), **state})
 
 
 def set_env_state(env: Any, state: Any) -> None:
@@ -145,29 +145,48 @@ class StatefulEnv(gym.Wrapper[Any, Any, Any, Any]):
         return state, ""
 
 
-def _capture(thing: Any, seen: set[int]) -> dict[str, Any]:
+def _capture(thing: Any, seen: set[int], in_place: set[int]) -> dict[str, Any]:
     """The state of an environment or a part of one, some of it its own memory."""
-    name, has_methods = type(thing).__name__, _has_methods(thing)
+    name = type(thing).__name__
+    is_asked = has_methods(thing)
     if isinstance(thing, AsyncVectorEnv):
         raise CheckpointError(
             f"{name} cannot be saved: use a SyncVectorEnv, or SB3's SubprocVecEnv of StatefulEnvs"
         )
     node: dict[str, Any] = {
-        "inner": [_capture(one, seen) for one in _inner(thing, seen)],
+        "inner": [_capture(one, seen, in_place) for one in _inner(thing, seen)],
         "parts": {},
+        "methods": {},
+        "functions": {},
         "values": {},
     }
     node["workers"] = (
         _ask_workers(thing, [()] * thing.num_envs) if isinstance(thing, SubprocVecEnv) else None
     )
-    node["state"] = thing.get_checkpoint_state() if has_methods else None
+    node["state"] = thing.get_checkpoint_state() if is_asked else None
     check_tree(node["state"], f"{name}.get_checkpoint_state()")
+
+    def is_elsewhere(value: Any) -> bool:
+        return id(value) in in_place or isinstance(value, _CONSTANT)
+
     for attribute, value in _attributes(thing).items():
-        if parts := _inside(value, _is_space if has_methods else _is_part):
-            node["parts"][attribute] = {key: _capture(part, seen) for key, part in parts.items()}
-        elif not has_methods and not _inside(value, _is_environment):
+        place = f"{name}.{attribute}"
+        if parts := _inside(value, _is_space if is_asked else _is_part):
+            node["parts"][attribute] = {
+                key: _capture(part, seen, in_place) for key, part in parts.items()
+            }
+        elif is_asked or _inside(value, _is_environment):
+            pass
+        elif _is_own_method(value, thing):
+            node["methods"][attribute] = value.__name__
+        elif functions := _functions(value):
+            node["functions"][attribute] = {
+                key: function_state(one, _place(place, key), is_elsewhere)
+                for key, one in functions.items()
+            }
+        else:
             value = [plain_part(info) for info in value] if attribute == "reset_infos" else value
-            check_tree(value, f"{name}.{attribute}")
+            check_tree(value, place)
             node["values"][attribute] = value
     return node
 
@@ -187,21 +206,62 @@ def _restore(thing: Any, node: dict[str, Any], seen: set[int]) -> None:
             )
         for key, part in parts.items():
             _restore(mine[key], part, seen)
-    if _has_methods(thing):
+    if has_methods(thing):
         try:
             thing.set_checkpoint_state(node["state"])
         except (TypeError, ValueError, KeyError) as error:
             raise CheckpointError(f"the state does not fit {name}: {error}") from error
         return
-    vars(thing).update(values)
+    for attribute, states in node["functions"].items():
+        functions = _functions(present.get(attribute))
+        if functions.keys() != states.keys():
+            raise CheckpointError(
+                f"{name}.{attribute} was built otherwise: expected {len(states)} functions, "
+                f"found {present.get(attribute)!r}"
+            )
+        for key, state in states.items():
+            set_function_state(functions[key], state, _place(f"{name}.{attribute}", key))
+    methods = {attribute: getattr(thing, method) for attribute, method in node["methods"].items()}
+    set_attributes(thing, {**values, **methods})
     # what the environment came to have since it was built, and the other did not
     for attribute in present.keys() - values.keys() - node["parts"].keys():
-        if present[attribute] is not None and not _inside(present[attribute], _is_environment):
+        value = present[attribute]
+        if value is not None and not _inside(value, _is_environment) and not _functions(value):
             warnings.warn(
                 f"{name}.{attribute} is not in the checkpoint and is removed: was it built otherwise?",
                 stacklevel=2,
             )
-            del vars(thing)[attribute]
+            delattr(thing, attribute)
+
+
+def _restored_in_place(env: Any) -> set[int]:
+    """The ids of an environment, of those in it, and of their parts: functions may refer to these."""
+    found = {id(env)}
+    queue = [env]
+    while queue:
+        for value in _attributes(queue.pop()).values():
+            wanted = {**_inside(value, _is_environment), **_inside(value, _is_part)}
+            new = [one for one in wanted.values() if id(one) not in found]
+            found.update(map(id, new))
+            queue += new
+    return found
+
+
+def _functions(value: Any) -> dict[str, Any]:
+    """The functions in an attribute, by place as in :func:`_inside`; classes and the like may stand between them."""
+    found = _inside(value, lambda one: isinstance(one, (*FUNCTIONS, *_CONSTANT)))
+    return {key: one for key, one in found.items() if isinstance(one, FUNCTIONS)}
+
+
+def _is_own_method(value: Any, owner: Any) -> bool:
+    """Whether it is a method of the object whose attribute it is, found again by its name."""
+    if not isinstance(value, types.MethodType) or value.__self__ is not owner:
+        return False
+    return bool(getattr(owner, value.__name__, None) == value)
+
+
+def _place(name: str, key: str) -> str:
+    return f"{name}[{key!r}]" if key else name
 
 
 def _built(env: Any, seen: set[int]) -> str:
@@ -227,7 +287,7 @@ def _inner(env: Any, seen: set[int]) -> Iterator[Any]:
 
 def _attributes(owner: Any) -> dict[str, Any]:
     """The attributes that may be part of the state of an environment, a wrapper or a part of one."""
-    found: dict[str, Any] = getattr(owner, "__dict__", {})
+    found = attributes(owner)
     if isinstance(owner, Space):
         return {
             name: value
@@ -270,13 +330,7 @@ def _is_space(value: Any) -> bool:
 
 
 def _is_part(value: Any) -> bool:
-    return isinstance(value, _PARTS) or (_has_methods(value) and not _is_environment(value))
-
-
-def _has_methods(thing: Any) -> bool:
-    return hasattr(
-        type(thing), "get_checkpoint_state"
-    )  # of its class: wrappers forward what they have not
+    return isinstance(value, _PARTS) or (has_methods(value) and not _is_environment(value))
 
 
 def _ask_workers(env: SubprocVecEnv, arguments: list[Any]) -> list[bytes]:

@@ -13,7 +13,7 @@ from stable_baselines3.common.utils import get_system_info
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, load_tree, save_tree
 from sb3_manygoals.checks import check_count
 
-FORMAT = "sb3-manygoals checkpoint 5"
+FORMAT = "sb3-manygoals checkpoint 6"
 
 _STAGING = ".staging"  # what is being written
 _NAME = re.compile(

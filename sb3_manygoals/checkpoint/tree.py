@@ -69,6 +69,42 @@ def plain_part(info: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def attributes(owner: Any) -> dict[str, Any]:
+    """
+    :param owner: any object
+    :return: its attributes by name, those in ``__slots__`` too
+    """
+    found = dict(getattr(owner, "__dict__", {}))
+    for name in _slots(type(owner)):
+        if hasattr(owner, name):
+            found[name] = getattr(owner, name)
+    return found
+
+
+def set_attributes(owner: Any, values: dict[str, Any]) -> None:
+    """
+    :param owner: the object whose attributes are set, by no code of its class
+    :param values: by name, as :func:`attributes` gave them
+    """
+    slots = _slots(type(owner))
+    for name, value in values.items():
+        if name in slots:
+            object.__setattr__(owner, name, value)
+        else:
+            vars(owner)[name] = value
+
+
+def _slots(kind: type) -> set[str]:
+    """The names of the members that ``__slots__`` of a class and its bases declare."""
+    return {
+        name
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, member in vars(base).items()
+        if isinstance(member, types.MemberDescriptorType)
+    }
+
+
 def save_tree(tree: Any, file: Any) -> None:
     """Write a tree into what has ``write`` and ``flush``. Arrays are written from their own memory; with gaps, from a copy."""
     contents = _Contents(tree, "the state")
@@ -124,22 +160,22 @@ class _Contents:
             raise CheckpointError(f"{name} has too many levels") from error
 
     def _visit(self, value: Any, name: str) -> None:
-        if _is_key(value) or id(value) in self._seen:
+        if is_key(value) or id(value) in self._seen:
             return
         self._seen[id(value)] = value
         kind = type(value)
         if kind in (dict, OrderedDict):
             for key, inner in value.items():
-                if not _is_key(key):
-                    raise _refusal(f"a key of {name}", key)
+                if not is_key(key):
+                    raise refusal(f"a key of {name}", key)
                 self._visit(inner, f"{name}[{key!r}]")
         elif kind in (list, tuple, deque):
             for index, inner in enumerate(value):
                 self._visit(inner, f"{name}[{index}]")
         elif kind in (set, frozenset):
             for inner in value:
-                if not _is_key(inner):
-                    raise _refusal(f"an element of {name}", inner)
+                if not is_key(inner):
+                    raise refusal(f"an element of {name}", inner)
         elif _is_object(value):
             self.objects.append(value)
             for attribute, inner in vars(value).items():
@@ -149,7 +185,7 @@ class _Contents:
         elif not _is_generator(value) and not (
             kind is th.Tensor and value.layout is th.strided and not value.is_meta
         ):
-            raise _refusal(name, value)
+            raise refusal(name, value)
 
     def memories(self) -> dict[int, _Memory]:
         """Arguments of :func:`_array` by id of the array; arrays that overlap share a tensor."""
@@ -201,11 +237,11 @@ def _span(array: NDArray[Any]) -> tuple[int, int, NDArray[Any]]:
     return low, high + array.itemsize, array
 
 
-def _is_key(value: Any) -> bool:
+def is_key(value: Any) -> bool:
     """Whether it can be a key of a dict, and never changes."""
     kind = type(value)
     if kind in (tuple, frozenset):
-        return all(_is_key(one) for one in value)
+        return all(is_key(one) for one in value)
     if isinstance(value, np.generic):
         return kind is value.dtype.type and value.dtype.kind in _PLAIN
     return (
@@ -232,7 +268,7 @@ def _is_generator(value: Any) -> bool:
     )
 
 
-def _refusal(name: str, value: Any) -> CheckpointError:
+def refusal(name: str, value: Any) -> CheckpointError:
     kind, of = type(value), ""
     if isinstance(value, (np.ndarray, np.generic)):
         of = f" of dtype {value.dtype}"

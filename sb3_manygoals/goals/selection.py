@@ -10,6 +10,7 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
+from sb3_manygoals.checkpoint.tree import attributes, set_attributes
 from sb3_manygoals.checks import check_count
 from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.table import UNKNOWN
@@ -40,11 +41,11 @@ class GoalSelector(ABC):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a copy of the attributes. Override this if they are more than plain data and arrays"""
-        return copy.deepcopy(vars(self))
+        return copy.deepcopy(attributes(self))
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         vars(self).clear()
-        vars(self).update(copy.deepcopy(state))
+        set_attributes(self, copy.deepcopy(state))
 
 
 class UniformSelector(GoalSelector):
