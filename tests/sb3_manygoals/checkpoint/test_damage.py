@@ -67,7 +67,7 @@ def test_missing_and_foreign_files_and_other_formats_are_refused(saved):
     ):
         th.save(content, saved)
         saved = signed(saved)
-        assert "of another format: this version reads 'sb3-manygoals checkpoint 5'" in refusal(
+        assert "of another format: this version reads 'sb3-manygoals checkpoint 6'" in refusal(
             saved
         )
 
