@@ -1,6 +1,7 @@
 # Three commands for a fresh clone; each sets up .venv by itself.
 #   make mastery   train on the paper's map, measure, write a report (minutes, on two cores)
 #   make test      lint, type-check, run the test suite
+#   make test-extras   run what make test skips, with Ray, RL Zoo, the Hub's package and a browser
 #   make docs      a site of the pages in docs/: build/docs/index.html
 
 PYTHON ?= python3
@@ -8,8 +9,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+EXTRAS := .venv-extras
+INSTALLED_EXTRAS := $(EXTRAS)/.installed
 
-.PHONY: mastery test docs format clean
+.PHONY: mastery test test-extras docs format clean
 
 mastery: $(INSTALLED)
 	$(BIN)/python -m benchmarks mastery $(ARGS)
@@ -20,6 +23,10 @@ test: $(INSTALLED_DEV)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
+test-extras: $(INSTALLED_EXTRAS)
+	@command -v chromedriver >/dev/null || echo "There is no chromedriver: tests in a browser are skipped. CONTRIBUTING.md says how to install one."
+	OMP_NUM_THREADS=1 $(EXTRAS)/bin/python -m pytest -m extras -rs $(ARGS)
+
 docs: $(INSTALLED_DEV)
 	$(BIN)/python -m sphinx --nitpicky --fail-on-warning --keep-going docs build/docs $(ARGS)
 
@@ -28,10 +35,20 @@ format: $(INSTALLED_DEV)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(EXTRAS) build dist *.egg-info
+
+define check_python
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or later is needed, this is " + sys.version) if sys.version_info < (3, 10) else None'
+endef
 
 $(INSTALLED) $(INSTALLED_DEV): setup.py constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or later is needed, this is " + sys.version) if sys.version_info < (3, 10) else None'
+	$(check_python)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(if $(filter %-dev,$@),dev,benchmarks)]"
+	touch $@
+
+$(INSTALLED_EXTRAS): setup.py constraints.txt
+	$(check_python)
+	$(PYTHON) -m venv $(EXTRAS)
+	$(EXTRAS)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,hub,ray,zoo]"
 	touch $@

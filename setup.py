@@ -66,6 +66,8 @@ setup(
         "ray": ["ray>=2.40"],
         # Only to record its outputs again, with which tests compare losses. It brings JAX and a nightly build of tfp.
         "rlax": ["rlax>=0.1.9; python_version >= '3.11'"],
+        # RL Zoo's command line, which benchmarks.zoo extends.
+        "zoo": ["rl_zoo3>=2.9"],
         "docs": [*ATARI, *DOCS, *MINATAR],
         "benchmarks": BENCHMARKS,
         # Reference bootstrap intervals, for tests only.

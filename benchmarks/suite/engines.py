@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import signal
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite.attempt import attempted, in_child
+from benchmarks.suite.attempt import SIGNALS, attempted, in_child
 from benchmarks.suite.spec import Spec
 
 
@@ -83,7 +84,12 @@ class Ray(InProcess):
             if address is None
             else {}
         )
+        # Ray takes SIGTERM for its own, and would end this process without a word to the suite.
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
         ray.init(address=address or "local", log_to_driver=False, **here)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._task: Any = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0, max_calls=1)(
             in_child
         )

@@ -1,4 +1,4 @@
-"""ManyGoalsDQN on the command line of rl_zoo3, which must be installed besides: ``pip install rl_zoo3``."""
+"""ManyGoalsDQN on the command line of rl_zoo3, which the extra ``zoo`` brings."""
 
 from typing import Any
 

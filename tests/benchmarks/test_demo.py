@@ -68,6 +68,7 @@ def values_of(model, states, goals):
         return net(*(th.as_tensor(MDP.observe(numbers)) for numbers in (states, goals))).numpy()
 
 
+@pytest.mark.extras
 def test_it_needs_no_network_and_draws_within_a_second(browser, run):
     opened(browser, run)
     before, _ = processor_seconds(browser), requests(browser)
@@ -84,6 +85,7 @@ def test_it_needs_no_network_and_draws_within_a_second(browser, run):
     assert browser.get_log("browser") == []
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("name", ["default", "paper"])
 def test_actions_are_those_of_the_network(name, browser, run, model, tmp_path):
     if name == "paper":
@@ -107,6 +109,7 @@ def test_actions_are_those_of_the_network(name, browser, run, model, tmp_path):
     assert (unrounded == actions).mean() > 0.95
 
 
+@pytest.mark.extras
 def test_the_world_moves_as_it_does_in_python(page):
     rng = np.random.default_rng(0)
     columns = (
@@ -119,6 +122,7 @@ def test_the_world_moves_as_it_does_in_python(page):
     assert moved == [MDP.step_one(state, action, lambda u=draw: u) for state, action, draw in steps]
 
 
+@pytest.mark.extras
 def test_steps_are_those_of_the_oracle_and_of_the_network(browser, page, model):
     goals = list(range(0, 220, 20))
     exact = expected_steps(MDP, goals)
@@ -150,10 +154,12 @@ def test_steps_are_those_of_the_oracle_and_of_the_network(browser, page, model):
     np.testing.assert_allclose(paid, np.minimum(values, 0.0), atol=1e-4)
 
 
+@pytest.mark.extras
 def test_every_goal_can_be_set_by_mouse(page):
     assert page("return arguments[0].map(setByMouse)", list(range(220))) == list(range(220))
 
 
+@pytest.mark.extras
 def test_what_is_impossible_is_refused(page):
     shut, within = (
         int(np.flatnonzero(chosen)[0]) for chosen in (~MDP.doors_open[:, 0], MDP.agent == DOOR)
@@ -181,6 +187,7 @@ def test_what_is_impossible_is_refused(page):
             ]
 
 
+@pytest.mark.extras
 def test_a_visitor_sets_the_start_and_sees_the_agent_arrive(page):
     state, goal = page("return oneStepApart()")
     page(
@@ -198,6 +205,7 @@ def test_a_visitor_sets_the_start_and_sees_the_agent_arrive(page):
     ) == [free, goal, 0]
 
 
+@pytest.mark.extras
 def test_the_keyboard_sets_a_goal(browser, page):
     from selenium.webdriver import ActionChains, Keys
 

@@ -1,4 +1,4 @@
-"""rl_zoo3's own command line, where it is installed (it is no requirement of this project)."""
+"""rl_zoo3's own command line, where it is installed (the extra "zoo")."""
 
 import re
 import subprocess
@@ -29,6 +29,7 @@ def zoo(command, folder, *arguments):
     return done.stdout
 
 
+@pytest.mark.extras
 def test_the_zoo_trains_evaluates_and_shows_an_agent(tmp_path):
     pytest.importorskip("rl_zoo3")
     settings = [
@@ -39,6 +40,7 @@ def test_the_zoo_trains_evaluates_and_shows_an_agent(tmp_path):
         "--seed",
         "0",
     ]
+    settings += ["--log-interval", "4"]  # by default the first lines come after 100 episodes
     said = zoo("train", tmp_path, *settings, "--eval-freq", "1200", "--eval-episodes", "2")
     lengths = [float(length) for length in re.findall(r"ep_len_mean +\| ([\d.]+)", said)]
     assert lengths  # of goal episodes, the longest of 50 steps

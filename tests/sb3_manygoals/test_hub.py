@@ -1,5 +1,6 @@
 """The Hub, without a network: a folder stands for it."""
 
+import inspect
 import shutil
 import sys
 import types
@@ -83,3 +84,16 @@ def test_without_the_integration_the_error_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "sb3_manygoals.hub", raising=False)
     with pytest.raises(ImportError, match="pip install"):
         import sb3_manygoals.hub  # noqa: F401
+
+
+@pytest.mark.extras
+def test_the_stand_in_takes_what_the_package_of_the_hub_takes(hub):
+    """That the real package can be called as the module calls it."""
+    stand_in = sys.modules.pop("huggingface_sb3")
+    real = pytest.importorskip("huggingface_sb3")
+    for name in ("push_to_hub", "load_from_hub"):
+        ours = inspect.signature(getattr(stand_in, name)).parameters
+        theirs = inspect.signature(getattr(real, name)).parameters
+        assert list(ours) == list(theirs)[: len(ours)]
+        required = [key for key, one in theirs.items() if one.default is one.empty]
+        assert set(required) <= set(ours)

@@ -29,7 +29,7 @@ def walk(spec, folder):
         while where["step"] < spec.steps:
             assert len(list(folder.glob("walking-*"))) == 1 or spec.settings.get("killed")
             if "WALK_AT_ONCE" not in os.environ:
-                time.sleep(spec.settings.get("sleep", 0.0))
+                time.sleep(spec.settings.get("sleep", 0.0) * int(os.environ.get("WALK_SLOWER", 1)))
             where = {
                 "step": where["step"] + 1,
                 "place": where["place"] + generator.choice([-1, 1]) * generator.randint(1, 9),

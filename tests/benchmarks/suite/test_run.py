@@ -252,10 +252,13 @@ def test_ray_that_is_not_there_is_a_message(tmp_path, monkeypatch):
         SuiteConfig(tmp_path, engine="ray").carry_out(quick())
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("what", ["worker", "child", "driver", "driver killed"])
 def test_ray_goes_on_where_something_ends(tmp_path, undisturbed, monkeypatch, what):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    if what == "driver killed":  # Ray notices after seconds: the run must not have finished by then
+        monkeypatch.setenv("WALK_SLOWER", "30")
     first = slow()[0]
     folder = first.folder(tmp_path)
     process = driver("slow", tmp_path, "--engine", "ray", "--workers", "2")
