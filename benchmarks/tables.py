@@ -68,6 +68,12 @@ class Tables:
         """The states that are seen so, -1 for unknown observations, (n,)."""
         return self._known.ids(observations)
 
+    def get_checkpoint_state(self) -> None:
+        """Nothing in it changes, so that environments that look states up can be saved."""
+
+    def set_checkpoint_state(self, state: None) -> None:
+        """Nothing is to be restored."""
+
     def ceiling(self, horizon: int) -> Ceiling:
         """A function of starts and goals: how probably the best policy gets from one to the other within the horizon."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import recording
 from benchmarks.agents import hindsight, rivals
+from benchmarks.agents.arguments import hint, read_arguments
 from benchmarks.recording import CurveLog, RunConfig
 from benchmarks.told_tasks import TASKS, rewarded_states
 from benchmarks.told_tasks import WORLD as TOLD_WORLD
@@ -50,7 +50,7 @@ class TasksConfig(RunConfig):
     agent: Agent = "many_goals"
     """ManyGoalsDQN's task_policy(); SB3's PPO, A2C or DQN; SB3's DQN with HerReplayBuffer, towards what was rewarded."""
     agent_kwargs: str = "{}"
-    """Further arguments of the agent's class, as JSON."""
+    """Further arguments of the agent's class, as JSON; {"class": "torch.nn:ReLU"} is that class."""
     total_steps: int = 500_000
     """Environment steps to train for."""
     n_envs: int | None = None
@@ -69,7 +69,8 @@ class TasksConfig(RunConfig):
         self.check_counts("total_steps", "eval_freq", "eval_episodes")
         th.set_num_threads(self.threads)
         world = TaskWorld(self.env_id, None, self.task)
-        with building(f"{self.agent} in {world.id} with agent_kwargs {self.agent_kwargs}"):
+        what = f"{self.agent} in {world.id} with agent_kwargs {self.agent_kwargs}"
+        with building(what + hint(self.agent_kwargs)):
             model = make(self, world)
         folder = recording.open_folder(self, f"tasks-{self.agent}-{world.name}-seed{self.seed}")
         curve = CurveLog(folder / "curve.csv", CURVE)
@@ -121,10 +122,11 @@ class TaskWorld(World):
 
 def make(config: TasksConfig, world: World) -> Any:
     """An untrained agent."""
-    given = json.loads(config.agent_kwargs)
+    given = read_arguments(config.agent_kwargs)
+    device = given.pop("device", config.device)
     if config.agent in rivals.CLASSES:
         given |= {} if config.n_envs is None else {"n_envs": config.n_envs}
-        return rivals.make(config.agent, world.make, config.seed, config.device, given)
+        return rivals.make(config.agent, world.make, config.seed, device, given)
     n_envs = config.n_envs or 1
     if config.agent == "hindsight":
         pursuit = {
@@ -133,11 +135,11 @@ def make(config: TasksConfig, world: World) -> Any:
             "reset_worlds": "auto",
         }
         return hindsight.make(
-            world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given
+            world.make_many(n_envs, config.seed), pursuit, config.seed, device, given
         )
     env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
     policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
-    return ManyGoalsDQN(policy, env, seed=config.seed, device=config.device, **given)
+    return ManyGoalsDQN(policy, env, seed=config.seed, device=device, **given)
 
 
 def policy_of(model: Any, planned: bool = False) -> Any:

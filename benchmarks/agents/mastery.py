@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pydoc import locate
 from typing import Any, Literal
 
 import numpy as np
@@ -14,9 +12,10 @@ from gymnasium.wrappers.vector import TransformObservation
 from numpy.typing import NDArray
 
 from benchmarks.agents import hindsight
+from benchmarks.agents.arguments import hint, read_arguments
 from benchmarks.recording import RunConfig
 from benchmarks.tables import Tables
-from benchmarks.worlds import SettingError, World, building
+from benchmarks.worlds import World, building
 from sb3_manygoals import (
     LARGE,
     PAPER,
@@ -50,8 +49,8 @@ class AgentConfig(RunConfig):
     selection: Selection = "uniform"
     """How behavior goals are selected."""
     agent_kwargs: str = "{}"
-    """Further arguments of the agent's class, as JSON. Objects are merged with the agent's own; "torch.nn:ReLU" is that
-    class."""
+    """Further arguments of the agent's class, as JSON. Objects are merged with the agent's own; {"class": "torch.nn:ReLU"} is
+    that class."""
     total_steps: int = 250_000
     """Environment steps to train for."""
     n_envs: int | None = None
@@ -68,9 +67,10 @@ def make(
 ) -> tuple[Any, bool]:
     """An untrained agent, and whether it observes state numbers; states that are ``held_out`` are never goals."""
     n_envs = config.n_envs or (N_ENVS.get(config.agent, 64) if world.is_two_rooms else 1)
-    given = _arguments(config)
+    given = read_arguments(config.agent_kwargs)
     never = None if held_out is None or tables is None else tables.observations[held_out]
-    with building(f"{config.agent} in {world.id} with agent_kwargs {config.agent_kwargs}"):
+    what = f"{config.agent} in {world.id} with agent_kwargs {config.agent_kwargs}"
+    with building(what + hint(config.agent_kwargs)):
         if config.agent in ("table", "hindsight") and never is not None:
             raise ValueError("it learns of every goal that it meets: held_out is for others")
         if config.agent == "table":
@@ -98,9 +98,10 @@ def make(
             pursuit["goal_buffer"] = GoalBuffer(
                 world.space, 10_000 if tables is None else len(tables), never
             )
+        device = given.pop("device", config.device)
         if config.agent == "hindsight":
             return hindsight.make(
-                world.make_many(n_envs, config.seed), pursuit, config.seed, config.device, given
+                world.make_many(n_envs, config.seed), pursuit, config.seed, device, given
             ), False
         large = LARGE | {"learning_starts": int(0.93 * config.total_steps)}
         own: dict[str, Any] = {
@@ -119,7 +120,7 @@ def make(
         env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
         policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
         return ManyGoalsDQN(
-            policy, env, seed=config.seed, device=config.device, **merged(own, given)
+            policy, env, seed=config.seed, device=device, **merged(own, given)
         ), False
 
 
@@ -127,25 +128,3 @@ def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments, those ``given`` in place of ``own`` ones; dictionaries are merged likewise."""
     both = [key for key in given if isinstance(own.get(key), dict) and isinstance(given[key], dict)]
     return {**own, **given, **{key: merged(own[key], given[key]) for key in both}}
-
-
-def _arguments(config: AgentConfig) -> dict[str, Any]:
-    with building(f"agent_kwargs of {config.agent_kwargs!r}"):
-        given = json.loads(config.agent_kwargs)
-        if not isinstance(given, dict):
-            raise TypeError("they must be a JSON object")
-    return {key: _named(value) for key, value in given.items()}
-
-
-def _named(value: Any) -> Any:
-    """Names of classes replaced by the classes."""
-    if isinstance(value, dict):
-        return {key: _named(each) for key, each in value.items()}
-    if not isinstance(value, str) or ":" not in value:
-        return value
-    found = locate(value.replace(":", "."))
-    if found is None:
-        raise SettingError(
-            f"agent_kwargs must name classes as torch.nn:ReLU is, there is no {value!r}"
-        )
-    return found

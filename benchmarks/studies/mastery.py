@@ -20,12 +20,12 @@ RULES: dict[str, Options] = {
 }
 """The default with each rule to select behavior goals, but for the uniform one."""
 
-PLANNED: Options = {"target_class": "sb3_manygoals:PlannedTargets"}
+PLANNED: Options = {"target_class": {"class": "sb3_manygoals:PlannedTargets"}}
 
 ABLATIONS: dict[str, Options] = {
     "no-best-action-loss": {"agent_kwargs": PLANNED | {"target_kwargs": {"best_weight": 0.0}}},
     "no-near-weights": {"agent_kwargs": PLANNED | {"target_kwargs": {"near_decay": 1.0}}},
-    "relu": {"agent_kwargs": {"policy_kwargs": {"activation_fn": "torch.nn:ReLU"}}},
+    "relu": {"agent_kwargs": {"policy_kwargs": {"activation_fn": {"class": "torch.nn:ReLU"}}}},
     "bilinear-head": {"agent_kwargs": {"policy_kwargs": {"head": "bilinear"}}},
     "no-ema_decay": {"agent_kwargs": {"policy_kwargs": {"ema_decay": 0.0}}},
     "no-standardization": {"agent_kwargs": {"policy_kwargs": {"standardize": False}}},

@@ -1,4 +1,5 @@
 import dataclasses
+import importlib
 import json
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch as th
 
+from benchmarks.agents.arguments import read_arguments
 from benchmarks.agents.hindsight import HindsightDQN
 from benchmarks.agents.mastery import SELECTORS, Agent, make, merged
 from benchmarks.mastery import MasteryConfig, choose_held_out
@@ -298,10 +300,19 @@ def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
     )
 
 
+def test_a_string_with_a_colon_is_a_string(monkeypatch):
+    assert build(agent_kwargs='{"device": "cpu:0"}').device == th.device("cpu:0")
+    imported = []
+    monkeypatch.setattr(importlib, "import_module", imported.append)
+    text = '{"device": "cuda:0", "tensorboard_log": "C:logs", "list": ["a:b", {"c": "d:e"}]}'
+    assert read_arguments(text) == json.loads(text)
+    assert imported == []
+
+
 def test_arguments_reach_the_class():
-    policy = {"activation_fn": "torch.nn:ReLU", "ema_decay": 0.0}
+    policy = {"activation_fn": {"class": "torch.nn:ReLU"}, "ema_decay": 0.0}
     given = {
-        "target_class": "sb3_manygoals:PlannedTargets",
+        "target_class": {"class": "sb3_manygoals:PlannedTargets"},
         "target_kwargs": {"best_weight": 0.0},
         "policy_kwargs": policy,
     }
@@ -376,7 +387,30 @@ def test_what_will_not_do_is_a_message(options, message, tmp_path, monkeypatch):
             {"agent_kwargs": '{"foo": 1}'},
             "default in .* cannot be built: .* unexpected keyword argument 'foo'",
         ),
-        ({"agent_kwargs": '{"target_class": "torch.nn:Foo"}'}, "there is no 'torch.nn:Foo'"),
+        (
+            {"agent_kwargs": '{"target_class": {"class": "torch.nn:Foo"}}'},
+            "agent_kwargs name 'torch.nn:Foo' as a class: module 'torch.nn' has no attribute 'Foo'",
+        ),
+        (
+            {"agent_kwargs": '{"target_class": {"class": "nowhere:Foo"}}'},
+            "agent_kwargs name 'nowhere:Foo' as a class: No module named 'nowhere'",
+        ),
+        (
+            {"agent_kwargs": '{"target_class": {"class": "math:pi"}}'},
+            "agent_kwargs name 'math:pi' as a class, and it is 3.14",
+        ),
+        (
+            {"agent_kwargs": '{"target_class": {"class": "ReLU"}}'},
+            'agent_kwargs must name a class as {"class": "module:Name"}, got \'ReLU\'',
+        ),
+        (
+            {"agent_kwargs": '{"policy_kwargs": {"activation_fn": "torch.nn:ReLU"}}'},
+            r'if "torch.nn:ReLU" is to be a class, write {"class": "torch.nn:ReLU"}',
+        ),
+        (
+            {"agent_kwargs": '{"device": "foo:0"}'},
+            r"default in .* cannot be built: .* device string: foo",
+        ),
         (
             {"agent_kwargs": '{"batch_size": 0}'},
             "batch_size must be a whole number, at least 1, got 0",

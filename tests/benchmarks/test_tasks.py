@@ -167,7 +167,7 @@ def test_a_task_of_two_rooms_is_a_world(tmp_path):
         done = command("tasks", "--world", name, "--task", task)
         assert (done.returncode, "task must be one of agent above" in done.stderr) == (1, True)
     assert (
-        "agent_kwargs {bad cannot be built"
+        "agent_kwargs of '{bad' cannot be built"
         in command("tasks", "--agent", "ppo", "--agent-kwargs", "{bad").stderr
     )
     assert (
