@@ -14,7 +14,6 @@ VERSION = re.search(
 assert VERSION is not None, "sb3_manygoals/__init__.py has no __version__"
 
 BENCHMARKS = [
-    "filelock>=3.12",
     "gymnasium>=1.4",  # the study of worlds has Taxi-v4, and tests compare with its statistics of episodes
     "jinja2>=3.1",
     "matplotlib>=3.7",
@@ -51,6 +50,7 @@ setup(
     package_data={"gym_twoRooms": ["py.typed"], "sb3_manygoals": ["py.typed", "pretrained/*.npz"]},
     python_requires=">=3.10",
     install_requires=[
+        "filelock>=3.12",  # torch brings it anyway
         "gymnasium>=1.1,<2.0",
         "numpy>=1.26,<3.0",
         "psutil>=5.9",

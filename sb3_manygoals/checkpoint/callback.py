@@ -17,7 +17,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
-from sb3_manygoals.checkpoint.folder import checkpoints, read_newest, write_checkpoint
+from sb3_manygoals.checkpoint.folder import Lock, checkpoints, read_newest, write_checkpoint
 from sb3_manygoals.checkpoint.learner import (
     get_generators,
     get_learner_state,
@@ -50,7 +50,9 @@ class ExactCheckpointCallback(BaseCallback):
     :mod:`sb3_manygoals.checkpoint.envs` says which environments can be saved. A checkpoint is written where a rollout starts,
     after all updates, by :func:`~sb3_manygoals.checkpoint.folder.write_checkpoint`. One more is written after training, unless
     a callback ended it within a rollout. When SIGTERM or SIGINT (Ctrl-C) tells the process to end, a last one is written
-    first; a second signal ends it at once. What can never be saved is refused before the first step.
+    first; a second signal ends it at once. What can never be saved is refused before the first step, and so is a folder to
+    which another process writes. If a checkpoint cannot be written, as the disk is full, a warning says so, the older ones
+    stay, and training goes on; it ends with the error if the last one could not be written either.
 
     Give it to ``learn()`` itself or in a list of callbacks, after those whose state it saves.
 
@@ -91,6 +93,9 @@ class ExactCheckpointCallback(BaseCallback):
         self._signal: int | None = None
         self._previous: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
         self._resumed: dict[str, Any] | None = None
+        self._lock = Lock(self.root)
+        self._has_lock = False
+        self._failure: OSError | None = None  # of the last attempt to write
         self._damaged = 0  # checkpoints, which must not push out those that are whole
 
     def resume(self, model: BaseAlgorithm, fallback: bool = False) -> bool:
@@ -156,9 +161,24 @@ class ExactCheckpointCallback(BaseCallback):
         keep = None if self.keep is None else self.keep + self._damaged
         path = write_checkpoint(self.root, self._state(), step=self.model.num_timesteps, keep=keep)
         self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
+        self._failure = None
         if self.verbose:
             print(f"checkpoint {path}")
         return path
+
+    def _try_to_save(self) -> None:
+        """Save; where it cannot be written, warn and go on."""
+        try:
+            self.save()
+        except OSError as error:
+            self._failure = error
+            self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
+            kept = len(checkpoints(self.root))
+            warnings.warn(
+                f"no checkpoint at step {self.model.num_timesteps}: {error}. Training goes on, the {kept} older ones "
+                "stay, and the next one is tried when it is due",
+                stacklevel=2,
+            )
 
     def _state(self) -> dict[str, Any]:
         env = self.model.get_env()
@@ -185,7 +205,11 @@ class ExactCheckpointCallback(BaseCallback):
             )
         self._saved_step, self._saved_time = self.model.num_timesteps, time.monotonic()
         self._start_time, self._within_rollout, self._signal = self.model.start_time, False, None
+        self._failure = None
         check_tree(self._state())  # what cannot be saved is an error now, not after hours
+        if not self._has_lock:  # training was left by an exception, otherwise
+            self._lock.acquire()
+            self._has_lock = True
         self._install_handlers()
 
     def _on_rollout_start(self) -> None:
@@ -212,7 +236,7 @@ class ExactCheckpointCallback(BaseCallback):
             )
             due |= self.every_seconds is not None and waited >= self.every_seconds
             if due or told is not None:
-                self.save()
+                self._try_to_save()
         self._within_rollout = True
         if told is not None:
             self._obey_signal()
@@ -231,9 +255,13 @@ class ExactCheckpointCallback(BaseCallback):
                 warnings.warn(
                     f"no checkpoint at step {self.model.num_timesteps}: {reason}", stacklevel=2
                 )
-            elif self.model.num_timesteps > self._saved_step:
+                if self._failure is not None:
+                    raise self._failure
+            elif self.model.num_timesteps > self._saved_step or self._failure is not None:
                 self.save()
         finally:
+            self._lock.release()
+            self._has_lock = False
             # Not where another handler stands before this one, and passes to it what comes.
             if all(signal.getsignal(number) == self._on_signal for number in self._previous):
                 self._restore_handlers()

@@ -1,13 +1,18 @@
 """Checkpoints as files: found by number, written whole or not at all, verified when read, the older ones removed."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
+import json
 import os
 import re
+import socket
 import warnings
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
+from filelock import FileLock, Timeout
 from stable_baselines3.common.utils import get_system_info
 
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, load_tree, save_tree
@@ -16,6 +21,8 @@ from sb3_manygoals.checks import check_count
 FORMAT = "sb3-manygoals checkpoint 6"
 
 _STAGING = ".staging"  # what is being written
+_LOCK = ".lock"  # an empty file, which stays: the system knows whether it is locked
+_HOLDER = ".lock-holder"  # which process has the lock
 _NAME = re.compile(
     r"(?P<number>[0-9]{6,})-step[0-9]+(-(?P<sha256>[0-9a-f]{64})\.pt)?"
 )  # up to format 3 they were folders
@@ -29,15 +36,15 @@ def write_checkpoint(
     Write a tree as the newest checkpoint of a folder of checkpoints.
 
     After the return the checkpoint survives a loss of power. If the process ends before, the older checkpoints are as they
-    were, and the new one is there whole or not at all. Only one process may write to ``root`` at a time: the next call
-    overwrites what a killed one has left behind.
+    were, and the new one is there whole or not at all. Only one process may write to ``root`` at a time: a :class:`Lock`
+    refuses a second one. The next call overwrites what a killed one has left behind.
 
     :param root: the folder of the checkpoints, made if it is missing
     :param tree: what to store, see ``checkpoint.tree``; it must not change meanwhile
     :param step: how far the training is, for the name of the checkpoint
     :param keep: how many of the newest checkpoints remain, this one included, or None for all
     :return: the new checkpoint, ``root/<number>-step<step>-<sha256>.pt``, its number one above the highest there
-    :raises CheckpointError: if a part of the tree cannot be stored; then nothing is written
+    :raises CheckpointError: if a part of the tree cannot be stored, or another process writes there; then nothing is written
     :raises ValueError: if ``step`` is negative, or ``keep`` less than 1
     :raises OSError: if the disk is full, writing is not permitted and so on. Then nothing has changed, unless the error comes
         after all is written: the new checkpoint is there, and older ones may have remained
@@ -47,11 +54,12 @@ def write_checkpoint(
         check_count("keep", keep)
     check_tree(tree)
     root = Path(root)
-    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
-    if missing:
-        root.mkdir(parents=True)
-    for folder in missing:
-        _sync_folder(folder.parent)
+    with Lock(root):
+        return _write(root, tree, step, keep)
+
+
+def _write(root: Path, tree: Any, step: int, keep: int | None) -> Path:
+    """Write where no other process does."""
     staging, older = root / _STAGING, checkpoints(root)
     try:
         with open(staging, "w+b") as file:
@@ -75,6 +83,82 @@ def write_checkpoint(
         if path.is_file():
             os.unlink(path)
     return final
+
+
+class Lock:
+    """
+    The right to write to a folder of checkpoints, for one process at a time. This process may take it again and again; the
+    system takes it from a process that ends, however it does. Use it as a context manager, or by its methods.
+
+    :param root: the folder of the checkpoints, made if it is missing
+    """
+
+    _held: ClassVar[dict[str, tuple[FileLock, int]]] = {}
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        self._key = os.path.realpath(root)
+
+    def acquire(self) -> None:
+        """
+        Take it.
+
+        :raises CheckpointError: if another process has it; the message names that process
+        :raises OSError: if the folder cannot be made or written to
+        """
+        _make_folder(self.root)
+        lock, times = self._held.get(self._key, (None, 0))
+        if lock is None:
+            lock = FileLock(self.root / _LOCK, timeout=0, thread_local=False)
+            try:
+                lock.acquire()
+            except Timeout:
+                raise CheckpointError(
+                    f"{self.root}: another process writes its checkpoints here, {self._holder()}. Give each run a folder "
+                    "of its own, or end that process first"
+                ) from None
+            except NotImplementedError:
+                warnings.warn(
+                    f"{self.root}: this file system knows no locks: nothing guards against a second process",
+                    stacklevel=3,
+                )
+            else:
+                me = {"pid": os.getpid(), "host": socket.gethostname()}
+                with contextlib.suppress(OSError):  # on a full disk the lock counts all the same
+                    (self.root / _HOLDER).write_text(json.dumps(me), encoding="utf-8")
+        self._held[self._key] = lock, times + 1
+
+    def release(self) -> None:
+        """Give it back as often as it was taken; nothing happens where it was not."""
+        lock, times = self._held.pop(self._key, (None, 0))
+        if lock is not None and times > 1:
+            self._held[self._key] = lock, times - 1
+        elif lock is not None:
+            lock.release()
+
+    def __enter__(self) -> Lock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _holder(self) -> str:
+        """The process that has the lock, in words."""
+        try:
+            found = json.loads((self.root / _HOLDER).read_text(encoding="utf-8"))
+            return f"process {found['pid']} on {found['host']}"
+        except (OSError, ValueError, KeyError, TypeError):  # it has only just taken it
+            return "of an unknown number"
+
+
+def _make_folder(root: Path) -> None:
+    """Make a folder that survives a loss of power, if it is missing."""
+    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
+    if missing:
+        root.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        _sync_folder(folder.parent)
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Any:

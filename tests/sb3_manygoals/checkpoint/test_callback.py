@@ -1,10 +1,11 @@
 """When checkpoints are written while training goes on, and what signals, other callbacks and mistakes do to that."""
 
+import errno
 import os
 import signal
 import sys
 import textwrap
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, run
 
 import gymnasium as gym
 import pytest
@@ -12,8 +13,10 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
 
 from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
-from sb3_manygoals.checkpoint import CheckpointError, checkpoints, read_checkpoint
+from sb3_manygoals.checkpoint import CheckpointError, checkpoints, folder, read_checkpoint
 from sb3_manygoals.checkpoint.envs import StatefulEnv
+from sb3_manygoals.checkpoint.folder import Lock
+from tests import ROOT
 from tests.sb3_manygoals.checkpoint import kinds
 from tests.sb3_manygoals.checkpoint.resuming import Stop, same
 from tests.sb3_manygoals.checkpoint.test_resume import SMALL, build
@@ -94,6 +97,74 @@ def test_what_cannot_be_saved_is_refused_before_the_first_step(tmp_path):
     with pytest.raises(CheckpointError, match=r"CartPoleEnv.thing is a builtins.object"):
         model.learn(50, ExactCheckpointCallback(tmp_path))
     assert model.num_timesteps == 0
+
+
+def test_two_trainings_in_one_folder_are_refused_before_the_first_step(tmp_path):
+    script = "from tests.sb3_manygoals.checkpoint.test_callback import *; "
+    script += f"alone().learn(20, ExactCheckpointCallback({str(tmp_path)!r}))"
+    command = [sys.executable, "-c", script]
+    ends = []
+    start = Do(3, lambda: ends.append(run(command, cwd=ROOT, stderr=PIPE, text=True, check=False)))
+    alone().learn(5, [ExactCheckpointCallback(tmp_path), start])
+    assert ends[0].returncode == 1
+    assert (
+        f"another process writes its checkpoints here, process {os.getpid()} on" in ends[0].stderr
+    )
+    assert steps(tmp_path) == [5]
+    alone().learn(20, ExactCheckpointCallback(tmp_path))  # that one has ended
+
+
+class Disk:
+    """Full from a step on, until another."""
+
+    def __init__(self, monkeypatch, model, full_from, full_until):
+        self.model, self.full = model, range(full_from, full_until)
+        self.save = folder.save_tree
+        monkeypatch.setattr(folder, "save_tree", self)
+
+    def __call__(self, tree, file):
+        if self.model.num_timesteps in self.full:
+            raise OSError(errno.ENOSPC, "the disk is full")
+        self.save(tree, file)
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_end_training(tmp_path, monkeypatch):
+    kept = []
+    model, callback = alone(), ExactCheckpointCallback(tmp_path, every_steps=10, keep=2)
+    Disk(monkeypatch, model, 30, 50)
+    with pytest.warns(
+        UserWarning, match=r"no checkpoint at step [34]0: .*the 2 older ones stay"
+    ) as said:
+        model.learn(60, [callback, Do(45, lambda: kept.append(steps(tmp_path)))])
+    assert sum("no checkpoint at step" in str(one.message) for one in said) == 2
+    assert kept.pop() == [10, 20]
+    assert steps(tmp_path) == [50, 60]
+
+
+def test_if_the_last_one_cannot_be_written_training_ends_with_the_error(tmp_path, monkeypatch):
+    model, callback = alone(), ExactCheckpointCallback(tmp_path, every_steps=10)
+    Disk(monkeypatch, model, 30, 99)
+    with (
+        pytest.warns(UserWarning, match="no checkpoint at step 30"),
+        pytest.raises(OSError, match="the disk is full"),
+    ):
+        model.learn(35, callback)
+    assert (model.num_timesteps, steps(tmp_path)) == (35, [10, 20])
+    with Lock(tmp_path):  # it is free again
+        pass
+
+
+def test_a_failed_write_is_remembered_where_no_other_one_follows(tmp_path, monkeypatch):
+    model, callback = (
+        build("one environment", updates_per_step=0.25),
+        ExactCheckpointCallback(tmp_path, every_steps=20),
+    )
+    Disk(monkeypatch, model, 40, 41)
+    with (
+        pytest.warns(UserWarning, match="no checkpoint at step"),
+        pytest.raises(OSError, match="the disk is full"),
+    ):
+        model.learn(100, [callback, Do(50, go_on=False)])
 
 
 @pytest.mark.parametrize("other", [False, True])

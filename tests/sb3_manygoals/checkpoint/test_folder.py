@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import sys
+from subprocess import PIPE, Popen
 
 import numpy as np
 import pytest
@@ -9,10 +11,13 @@ import pytest
 from sb3_manygoals.checkpoint import (
     CheckpointError,
     checkpoints,
+    folder,
     read_checkpoint,
     read_newest,
     write_checkpoint,
 )
+from sb3_manygoals.checkpoint.folder import Lock
+from tests import ROOT
 from tests.sb3_manygoals.checkpoint.trees import assert_same, sample
 
 
@@ -20,7 +25,7 @@ def test_a_tree_comes_back_from_its_file(tmp_path):
     root = tmp_path / "new" / "root"
     path = write_checkpoint(root, sample(), step=20)
     assert path == root / f"000001-step20-{hashlib.sha256(path.read_bytes()).hexdigest()}.pt"
-    assert os.listdir(root) == [path.name]
+    assert checkpoints(root) == [path]
     assert_same(read_checkpoint(path), sample())
 
 
@@ -44,7 +49,7 @@ def test_numbers_go_up_and_old_checkpoints_go(tmp_path, no_sync):
     (tmp_path / "notes.txt").write_text("not a checkpoint")
     write_checkpoint(tmp_path, {"step": 1}, step=1)
     assert names(tmp_path) == ["000006-step1", "000005-step20", "000004-step100"]
-    assert len(os.listdir(tmp_path)) == 4
+    assert len(checkpoints(tmp_path)) == 3
     newest = write_checkpoint(tmp_path, {"step": 2}, step=2, keep=1)
     assert read_newest(tmp_path) == (newest, {"step": 2})
     (tmp_path / "1000000-step1").mkdir()  # of format 3
@@ -120,3 +125,52 @@ def test_writing_takes_no_memory_and_reading_the_checkpoint_once(tmp_path, monke
     again = read_checkpoint(path)["array"]
     assert resident() - before < (64 + 16) << 20
     assert np.array_equal(again, array)
+
+
+HOLDER = """
+import sys
+from sb3_manygoals.checkpoint.folder import Lock
+Lock(sys.argv[1]).acquire()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another process, which has the lock of the folder."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_process_is_refused_by_the_name_of_the_first(tmp_path, other):
+    with pytest.raises(CheckpointError, match=f"writes its checkpoints here, process {other.pid} "):
+        write_checkpoint(tmp_path, 1, step=1)
+    assert checkpoints(tmp_path) == []
+    other.kill()
+    other.wait()
+    write_checkpoint(tmp_path, 1, step=1)  # what is left of a dead one keeps nobody out
+
+
+def test_reading_needs_no_lock(tmp_path):
+    write_checkpoint(tmp_path, 1, step=1)
+    with Lock(tmp_path):
+        assert read_newest(tmp_path)[1] == 1
+
+
+def test_one_process_may_take_the_lock_again(tmp_path):
+    with Lock(tmp_path), Lock(tmp_path / "." / ""):
+        write_checkpoint(tmp_path, 1, step=1)
+    assert os.path.realpath(tmp_path) not in Lock._held
+
+
+def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch):
+    def refuse(lock):
+        raise NotImplementedError
+
+    monkeypatch.setattr(folder.FileLock, "acquire", refuse)
+    with pytest.warns(UserWarning, match="this file system knows no locks"):
+        write_checkpoint(tmp_path, 1, step=1)
