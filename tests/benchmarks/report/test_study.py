@@ -1,5 +1,6 @@
 """The page about many runs: its numbers, its links, and what it says of runs of each kind."""
 
+import itertools
 import json
 import os
 import re
@@ -13,10 +14,15 @@ from PIL import Image
 from benchmarks import scores
 from benchmarks.report import PastRunError
 from benchmarks.report import runs as reader
+from benchmarks.report.mastery import _failing
+from benchmarks.report.page import Book
 from benchmarks.report.study import ReportConfig
 from benchmarks.scores import read_table, references
 from benchmarks.studies import mastery as mastery_study
 from benchmarks.suite import Result, Spec, SuiteError
+from benchmarks.worlds import World
+from tests import ROOT
+from tests.benchmarks.browser import chromium
 from tests.benchmarks.command_line import printed, rows_of
 from tests.benchmarks.report.page_numbers import Page, text_of, trouble
 from tests.benchmarks.report.test_tables import N, make_run, share
@@ -361,3 +367,29 @@ def test_the_command_line(tmp_path, monkeypatch):
     assert trouble(tmp_path / "deep/er/page.html") == []
     (row,) = rows_of(tmp_path / "deep/er/page-data/runs.csv")
     assert (row["status"], row["folder"][:11]) == ("finished", "../../runs/")
+
+
+@pytest.mark.extras
+def test_pictures_of_goals_that_fail_stand_apart(tmp_path):
+    goals = pd.DataFrame({"agent": "a", "state": range(40), "greedy_reached": 0.5})
+    book = Book(tmp_path / "page.html")
+    ((_, pictures),) = _failing(goals, World("TwoRoomsSwitch-v0", "paper"), book, "x")
+    style = (ROOT / "benchmarks/report/page.css").read_text(encoding="utf-8")
+    figures = "".join(
+        f"<figure>{one}<figcaption>{said}</figcaption></figure>" for one, said in pictures
+    )
+    page = tmp_path / "gallery.html"
+    page.write_text(f"<style>{style}</style><div class='gallery icons'>{figures}</div>")
+    with chromium() as browser:
+        browser.get(page.as_uri())
+        places = browser.execute_script(
+            "return [...document.images].map((one) => one.getBoundingClientRect())"
+            ".map((box) => [box.left, box.right, box.top])"
+        )
+    assert len(places) > 10
+    gaps = [
+        after[0] - before[1]
+        for before, after in itertools.pairwise(places)
+        if after[2] == before[2]
+    ]
+    assert min(gaps) >= 8
