@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -24,6 +25,8 @@ SUCCESS, UNDER_WAY = (46, 160, 67), (238, 238, 238)
 """Colours of the frame around a picture."""
 MOST_STEPS = 100
 """After which an agent gives a goal up."""
+MOST_PIXELS = 200
+"""Above it a side of a picture is made smaller, in worlds other than TwoRoomsSwitch."""
 PAUSE = 6
 """Frames for which the last picture of a goal stands still."""
 
@@ -72,13 +75,93 @@ def reaching(
     ``result``, that it reached in every episode (from all, if those are too few). Some actions are random: a greedy policy
     stands still for ever where it is wrong. An agent that is ``numbered`` observes state numbers, others pictures.
     """
-    mastered = np.flatnonzero(result.reached.all(axis=1))
-    candidates = mastered if len(mastered) >= GOALS else np.arange(len(states))
-    chosen = np.random.default_rng(seed).choice(
-        candidates, min(GOALS, len(candidates)), replace=False
-    )
+    chosen = _chosen(result, len(states), seed)
     env = cast("TwoRoomsSwitchEnv", world.make(render_mode="rgb_array", cell_size=24).unwrapped)
     _write(model, env, states[chosen], path, seed, epsilon, MOST_STEPS, numbered)
+
+
+def reaching_anywhere(
+    model: GoalReacher,
+    world: World,
+    result: MasteryResult,
+    goals: NDArray[Any],
+    path: Path,
+    seed: int,
+    epsilon: float,
+    observe: Callable[[Any], Any] = np.asarray,
+) -> None:
+    """
+    Write a GIF of the agent on its way to goals in any world that renders ``rgb_array``.
+
+    Goals are chosen as in :func:`reaching`. How one looks is known only when it was reached: until then its place is grey.
+
+    :param model: acts towards goals
+    :param world: where; nothing is written if it does not render
+    :param result: of the measurement, its goals as in ``goals``
+    :param goals: as the model observes them, shape (G, ...)
+    :param path: the GIF
+    :param seed: of the choice, the starts and the world
+    :param epsilon: share of random actions
+    :param observe: makes the model's observation of one of the world
+    """
+    env = world.make()
+    renders = "rgb_array" in env.metadata.get("render_modes", [])
+    env.close()
+    if not renders:
+        return
+    env = world.make(render_mode="rgb_array")
+    rng = np.random.default_rng((seed, 1))
+    pictures: list[NDArray[np.uint8]] = []
+    for number, row in enumerate(_chosen(result, len(goals), seed)):
+        frames, reached = _walk(model, env, goals[row], seed + number, rng, epsilon, observe)
+        goal = frames[-1] if reached else np.full_like(frames[0], UNDER_WAY)
+        shown = [_beside(frame, goal, False) for frame in frames]
+        shown[-1] = _beside(frames[-1], goal, reached)
+        pictures += shown + shown[-1:] * PAUSE
+    env.close()
+    if pictures:
+        _save(pictures, path)
+
+
+def _walk(
+    model: GoalReacher,
+    env: gym.Env[Any, Any],
+    goal: Any,
+    seed: int,
+    rng: np.random.Generator,
+    epsilon: float,
+    observe: Callable[[Any], Any],
+) -> tuple[list[NDArray[np.uint8]], bool]:
+    """The pictures of an episode that ends at a goal, and whether it was reached."""
+    seen, _ = env.reset(seed=seed)
+    frames = [_small(env.render())]
+    for _ in range(MOST_STEPS):
+        here = np.asarray(observe(seen))
+        if np.array_equal(here, goal):
+            return frames, True
+        observation = {"observation": here, "achieved_goal": here, "desired_goal": goal}
+        batch = {name: np.asarray(part)[None] for name, part in observation.items()}
+        action, _ = model.predict(batch, deterministic=True)
+        chosen = env.action_space.sample() if rng.random() < epsilon else action[0]
+        seen, _, terminated, truncated, _ = env.step(chosen)
+        frames.append(_small(env.render()))
+        if terminated or truncated:
+            break
+    return frames, bool(np.array_equal(np.asarray(observe(seen)), goal))
+
+
+def _small(picture: Any) -> NDArray[np.uint8]:
+    """A picture of at most about 200 pixels a side: a film has hundreds of them."""
+    array = np.asarray(picture, dtype=np.uint8)
+    return array[:: (step := 1 + max(array.shape[:2]) // MOST_PIXELS), ::step]
+
+
+def _chosen(result: MasteryResult, n_goals: int, seed: int) -> NDArray[np.int64]:
+    """Goals that were reached in every episode, or of all, if those are too few."""
+    mastered = np.flatnonzero(result.reached.all(axis=1))
+    candidates = mastered if len(mastered) >= GOALS else np.arange(n_goals)
+    rng = np.random.default_rng(seed)
+    return rng.choice(candidates, min(GOALS, len(candidates)), replace=False)
 
 
 def _write(
@@ -111,6 +194,12 @@ def _write(
         pictures += [pictures[-1]] * PAUSE
         total += steps
     env.close()
+    _save(pictures, path)
+    return total
+
+
+def _save(pictures: list[NDArray[np.uint8]], path: Path) -> None:
+    """Write pictures of one size as a GIF."""
     # one palette for all frames, so that nothing flickers
     numbers = [
         np.unique(picture.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32))
@@ -125,7 +214,6 @@ def _write(
     frames[0].save(
         path, save_all=True, append_images=frames[1:], duration=120, loop=0, optimize=True
     )
-    return total
 
 
 def _beside(world: NDArray[np.uint8], goal: NDArray[np.uint8], there: bool) -> NDArray[np.uint8]:

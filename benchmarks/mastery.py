@@ -54,7 +54,8 @@ class MasteryConfig(AgentConfig):
     """Train an agent in a world, measure how many of its observations it masters, write a report."""
 
     env_id: Annotated[str, tyro.conf.arg(name="world")] = "TwoRoomsSwitch-v0"
-    """The world: the id of a Gymnasium environment, TwoRoomsSwitch, FrozenLake8x8-v1, MiniGrid-DoorKey-6x6-v0 or another."""
+    """The world: the id of a Gymnasium environment, TwoRoomsSwitch, FrozenLake8x8-v1, MiniGrid-DoorKey-6x6-v0 or another. An
+    own one is module:Id-v0, where the module registers it and is found on PYTHONPATH."""
     map: str | None = None
     """Layout of TwoRoomsSwitch: paper, small, locks, warehouse, mansion, or a file with a map."""
     held_out: float = 0.0
@@ -80,7 +81,8 @@ class MasteryConfig(AgentConfig):
         """
         Train, or go on, measure, and write ``config.json``, ``checkpoints/``, ``progress.csv``, ``mastery.csv``,
         ``goals.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (not for tables), ``report.html`` with
-        ``report-data/``, TensorBoard events; in TwoRoomsSwitch ``reaching.gif`` and, of ManyGoalsDQN, ``demo.html``.
+        ``report-data/``, TensorBoard events; ``reaching.gif`` where the world renders; in TwoRoomsSwitch, of ManyGoalsDQN,
+        ``demo.html``.
         """
         self.check_counts("total_steps", "n_envs", "eval_freq", "eval_steps", "threads")
         self.check_counts("final_episodes", "most_goals", "curve_goals")
@@ -214,8 +216,34 @@ def _conclude(
                 demo.write(folder)
             except SettingError as error:
                 print(f"no demo.html: {error}")
+    else:
+        _film(config, evaluated, results["greedy"], folder / "reaching.gif")
     study.write([folder], folder / "report.html", f"Mastery of {evaluated.world.name}")
     _say(summary)
+
+
+def _film(
+    config: MasteryConfig, evaluated: EvaluatedAgent, result: MasteryResult, path: Path
+) -> None:
+    """A film in another world than TwoRoomsSwitch; what goes wrong in its ``render`` costs the film alone."""
+    world = evaluated.world
+    options: dict[str, Any] = {}
+    if evaluated.numbered:
+        options["observe"] = lambda seen: world.tables.states_of(np.asarray(seen)[None])[0]
+    goals = _measured_goals(config, evaluated)
+    try:
+        film.reaching_anywhere(
+            evaluated.model,
+            world,
+            result,
+            goals,
+            path,
+            config.seed,
+            config.eval_epsilon,
+            **options,
+        )
+    except Exception as error:  # it is somebody else's code that draws
+        print(f"no {path.name}: {error}")
 
 
 class ByPlan:
@@ -239,19 +267,24 @@ class ByPlan:
         return np.where(actions < 0, any_action, actions), None
 
 
+def _measured_goals(config: MasteryConfig, evaluated: EvaluatedAgent) -> NDArray[Any]:
+    """The goals that are measured, as the model observes them."""
+    if evaluated.tables is not None:
+        return evaluated.tables.observations[evaluated.states]
+    known: NDArray[Any] = evaluated.model.goal_buffer.observations
+    rows = np.random.default_rng(0).permutation(len(known))[: min(MOST_KNOWN, config.most_goals)]
+    return known[np.sort(rows)]
+
+
 def _measure(config: MasteryConfig, evaluated: EvaluatedAgent) -> dict[str, MasteryResult]:
     """Mastery after training, from other starts than before."""
     model, tables = evaluated.model, evaluated.tables
     env: VectorEnv[Any, Any, Any]
+    goals, ceiling = _measured_goals(config, evaluated), None
     if tables is None:
-        known = model.goal_buffer.observations
-        rows = np.random.default_rng(0).permutation(len(known))[
-            : min(MOST_KNOWN, config.most_goals)
-        ]
-        goals, ceiling = known[np.sort(rows)], None
         env = SyncVectorEnv([evaluated.world.make] * min(len(goals), 64))
     else:
-        goals, ceiling = tables.observations[evaluated.states], tables.ceiling(config.eval_steps)
+        ceiling = tables.ceiling(config.eval_steps)
         env = TabularVectorEnv(tables, len(goals))
     episodes = config.final_episodes or (2 if len(goals) > 2_000 else 10)
     task: dict[str, Any] = {"env": env, "goals": goals, "max_steps": config.eval_steps}

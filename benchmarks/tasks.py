@@ -44,7 +44,8 @@ class TasksConfig(RunConfig):
     """Learn the task of a world from nothing, and measure its policy on the way."""
 
     env_id: Annotated[str, tyro.conf.arg(name="world")] = "MiniGrid-DoorKey-8x8-v0"
-    """The world: the id of a Gymnasium environment. Those of MiniGrid have one layout, all of which is seen."""
+    """The world: the id of a Gymnasium environment. Those of MiniGrid have one layout, all of which is seen. An own one is
+    module:Id-v0, where the module registers it and is found on PYTHONPATH."""
     task: str | None = None
     """Of a TwoRoomsSwitch world, one of those of told-tasks, such as "agent above, door shut"."""
     agent: Agent = "many_goals"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,13 @@ TILE = 4
 """Pixels a side of a cell in MiniGrid's pictures for A2C, as of a cell of pixel control."""
 
 
+OWN_WORLD = (
+    "An own world is given as module:Id-v0, where the module registers Id-v0. Run from the folder of this project, with the "
+    "folder of your module on the path: PYTHONPATH=/your/folder python -m benchmarks mastery --world module:Id-v0"
+)
+"""How to name a world that no package registers, for messages."""
+
+
 class SettingError(ValueError):
     """There is no such world, or an agent cannot learn in it with these settings."""
 
@@ -57,23 +65,36 @@ def layout_of(name: str, setting: str = "map") -> Layout:
     return Layout.read(name)
 
 
+def _made(name: str, **options: Any) -> gym.Env[Any, Any]:
+    """``gymnasium.make``; where it finds nothing, the error says how an own world is given."""
+    try:
+        return gym.make(name, **options)
+    except (gym.error.UnregisteredEnv, ModuleNotFoundError) as error:
+        raise gym.error.Error(f"{error} {OWN_WORLD}") from error
+
+
 @dataclass(frozen=True)
 class World:
     """A world without goals. Those of MiniGrid have one layout, and are seen as :class:`WholeGrid` shows them."""
 
     id: str
-    """Of a Gymnasium environment."""
+    """Of a Gymnasium environment; of one that a module registers, ``module:Id-v0``."""
     map: str | None = None
     """Layout of a TwoRoomsSwitch world, see :func:`layout_of`; None: its own."""
 
     @property
     def is_two_rooms(self) -> bool:
-        return self.id.startswith("TwoRoomsSwitch")
+        return self._bare_id.startswith("TwoRoomsSwitch")
+
+    @property
+    def _bare_id(self) -> str:
+        """The id without the module that registers it."""
+        return self.id.rpartition(":")[2]
 
     @property
     def name(self) -> str:
         """For folders."""
-        return self.id.replace("/", "-").removesuffix("-v0") + (
+        return re.sub("[/:]", "-", self.id).removesuffix("-v0") + (
             "" if self.map is None else f"-{Path(self.map).stem}"
         )
 
@@ -91,7 +112,7 @@ class World:
         """An environment, by ``gymnasium.make`` with these options; an error if agents cannot learn goals in it."""
         env: gym.Env[Any, Any]
         with building(f"a world with goals to learn of {self.id!r}"):
-            if self.id.startswith(("MiniGrid-", "BabyAI-")):
+            if self._bare_id.startswith(("MiniGrid-", "BabyAI-")):
                 import minigrid  # noqa: F401 - registers its worlds
 
                 # WholeGrid does without the agent's partial view, which takes half of a step.
@@ -101,7 +122,7 @@ class World:
                     )
                 )
             else:
-                env = gym.make(self.id, **self._options, **options)
+                env = _made(self.id, **self._options, **options)
             check_goal_space(env.observation_space)
         if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
             raise SettingError(

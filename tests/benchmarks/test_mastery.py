@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from PIL import Image
 
 from benchmarks.agents.arguments import read_arguments
 from benchmarks.agents.hindsight import HindsightDQN
@@ -192,7 +193,7 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
     goals = rows_of(folder / "goals.csv")
     if agent == "table":
         assert {row["updates"] for row in goals} == {summary["steps"]}
-    assert (folder / "reaching.gif").exists() == (world == SMALL.id)
+    assert (folder / "reaching.gif").exists()  # both worlds render
     assert (folder / "demo.html").exists() == (world == SMALL.id and agent in ("default", "paper"))
 
 
@@ -495,3 +496,85 @@ def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path, 
         dataclasses.replace(on, total_steps=800).run()
         again = dataclasses.replace(on, total_steps=800, resume=None, output=tmp_path).run()
         assert (half / "goals.csv").read_text() == (again / "goals.csv").read_text() != before
+
+
+OWN_WORLD = """
+import gymnasium as gym
+import numpy as np
+
+
+class Own(gym.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    observation_space = gym.spaces.MultiDiscrete([4, 4])
+    action_space = gym.spaces.Discrete(4)
+
+    def __init__(self, render_mode=None, broken=False):
+        self.render_mode = render_mode
+        self.broken = broken
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.np_random.integers(4, size=2)
+        return self.place.copy(), {}
+
+    def step(self, action):
+        axis, up = divmod(int(action), 2)
+        self.place[axis] = np.clip(self.place[axis] + 2 * up - 1, 0, 3)
+        return self.place.copy(), 0.0, False, False, {}
+
+    def render(self):
+        if self.broken:
+            raise RuntimeError("no paint")
+        picture = np.full((40, 40, 3), 200, np.uint8)
+        row, column = 10 * self.place
+        picture[row : row + 10, column : column + 10] = (200, 0, 0)
+        return picture
+
+
+gym.register("Own-v0", Own, disable_env_checker=True)
+gym.register("Broken-v0", Own, kwargs={"broken": True}, disable_env_checker=True)
+"""
+
+
+@pytest.fixture
+def own_world(tmp_path, monkeypatch):
+    """A module somewhere else, which registers two worlds; its name."""
+    name = f"own_world_{tmp_path.name}"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / f"{name}.py").write_text(OWN_WORLD)
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    return name
+
+
+def test_an_own_world_is_named_by_its_module_and_has_a_film(own_world, tmp_path):
+    sizes = ("--total-steps", "300", "--final-episodes", "1", "--agent-kwargs", json.dumps(TINY))
+    options = (*sizes, "--no-progress-bar", "--output", str(tmp_path / "runs"))
+    printed("mastery", "--world", f"{own_world}:Own-v0", *options)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert ":" not in folder.name  # which Windows does not allow
+    with Image.open(folder / "reaching.gif") as film:
+        assert film.n_frames > 6
+        assert film.size == (2 * 40 + 3 * 4, 40 + 2 * 4)
+    assert "image/gif" in (folder / "report.html").read_text()
+
+
+def test_a_world_that_fails_to_render_costs_the_film_alone(own_world, tmp_path):
+    sizes = ("--total-steps", "300", "--final-episodes", "1", "--agent-kwargs", json.dumps(TINY))
+    options = (*sizes, "--no-progress-bar", "--output", str(tmp_path / "runs"))
+    said = printed("mastery", "--world", f"{own_world}:Broken-v0", *options)
+    assert "no reaching.gif: no paint" in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "report.html").is_file()
+
+
+@pytest.mark.parametrize("world", ["Unknown-v0", "no_such_module:Own-v0", "FrozenLake-v99"])
+def test_an_unknown_world_is_an_error_that_says_how_to_name_an_own_one(world):
+    said = command("mastery", "--world", world).stderr
+    assert f"a world with goals to learn of '{world}' cannot be built" in said
+    assert "An own world is given as module:Id-v0" in said
+    assert "PYTHONPATH=/your/folder python -m benchmarks mastery --world module:Id-v0" in said
+
+
+def test_a_world_may_be_named_with_the_module_that_registers_it():
+    world = World("gym_twoRooms:TwoRoomsSwitchSmall-v0")
+    assert (world.is_two_rooms, world.name) == (True, "gym_twoRooms-TwoRoomsSwitchSmall")
