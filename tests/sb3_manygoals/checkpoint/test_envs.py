@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from gym_twoRooms import TwoRoomsSwitchVectorEnv
 from sb3_manygoals.checkpoint import copy_tree
-from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
+from sb3_manygoals.checkpoint.envs import StatefulEnv, get_env_state, set_env_state
 from tests.sb3_manygoals.checkpoint.kinds import ENVIRONMENTS, MODES, Driver, corridor
 from tests.sb3_manygoals.checkpoint.trees import assert_same
 from tests.sb3_manygoals.goals.test_wrappers import wrapped
@@ -137,3 +139,13 @@ def test_what_cannot_be_saved_of_infos_is_left_out_with_a_warning(vector):
     set_env_state(again, state)
     assert "cell" in again.reset_infos[0]
     assert "odd" not in again.reset_infos[0]
+
+
+def test_make_vec_env_puts_stateful_envs_outermost():
+    """As the guide says: by its ``wrapper_class``, which is around the Monitor."""
+    made = {"vec_env_cls": SubprocVecEnv, "vec_env_kwargs": {"start_method": "fork"}}
+    env = make_vec_env(Corridor, 2, wrapper_class=StatefulEnv, **made)
+    env.reset()
+    state = get_env_state(env)
+    set_env_state(env, state)
+    env.close()

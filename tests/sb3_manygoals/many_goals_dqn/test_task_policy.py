@@ -349,3 +349,12 @@ def test_planned_actions_for_rewards_of_outcomes_are_as_good_as_the_best_of_all_
     np.testing.assert_array_equal(planned < 0, best <= 1e-12)
     if (planned >= 0).all():
         np.testing.assert_allclose(values(told), best, rtol=1e-6, atol=1e-8)
+
+
+def test_an_end_without_reward_is_avoided_only_where_steps_cost_little():
+    """It saves the cost of all further steps, and is sought where these cost more than the reward is worth."""
+    free, dear = (taught(Paid({8: 1.0}, ENDS, cost), 1_500) for cost in (0.0, -0.5))
+    for model, near_the_end in ((free, 8), (dear, 0)):
+        policy = model.task_policy()
+        assert ends_at(policy, Paid({8: 1.0}, ENDS), 1) == near_the_end
+        assert ends_at(policy, Paid({8: 1.0}, ENDS), 7) == 8
