@@ -118,6 +118,13 @@ class TablePolicy(BasePolicy):
         self.table = AllGoalsTable(int(states.n), n_actions)
         self.register_buffer("q", th.from_numpy(self.table.values))  # the same memory
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> TablePolicy:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        copied.q = th.from_numpy(copied.table.values)  # again the same memory
+        return copied
+
     def _predict(self, observation: Any, deterministic: bool = False) -> th.Tensor:
         return th.from_numpy(
             self.table.greedy(
@@ -231,8 +238,7 @@ class TabularAllGoals(GoalAlgorithm):
 
     @property
     def _tracker(self) -> GoalTracker:
-        assert self.env is not None, "the model has no environment"
-        return goal_trackers(self.env)[0]
+        return goal_trackers(self._require_env())[0]
 
     def _store_transition(
         self,
@@ -265,6 +271,7 @@ class TabularAllGoals(GoalAlgorithm):
 
     def dump_logs(self) -> None:
         """Write log data."""
+        self._require_env()
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
         self.logger.record("goals/known", len(self._tracker.goal_buffer))
         super().dump_logs()

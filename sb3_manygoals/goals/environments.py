@@ -1,5 +1,6 @@
 """Goal wrappers in an environment: found, or put around it; and what all learners have that need one."""
 
+import copy
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
@@ -13,7 +14,11 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_wra
 
 from sb3_manygoals.checks import check_action_space, check_number
 from sb3_manygoals.goals.tracker import GoalTracker
-from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
+from sb3_manygoals.goals.wrapper import (
+    GoalBufferWrapper,
+    VecGoalBufferWrapper,
+    copy_vec_env,
+)
 from sb3_manygoals.random_streams import Stream, generator
 
 SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalAlgorithm")
@@ -31,14 +36,33 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         super().set_random_seed(seed)
         self.rng = generator(seed, self.stream)
 
+    def __deepcopy__(self: SelfGoalAlgorithm, memo: dict[int, Any]) -> SelfGoalAlgorithm:
+        """A learner with environments and goals of its own; ``learn`` gives it a log of its own."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        if self.env is not None:
+            copy_vec_env(self.env, memo)
+        if hasattr(self, "_logger"):
+            memo[id(self._logger)] = self._logger  # files that are open cannot be copied
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
+
+    def _require_env(self) -> VecEnv:
+        """The environment. A ValueError if there is none, as in a model that was loaded without."""
+        if self.env is None:
+            raise ValueError(
+                "the model has no environment: give it one, load(path, env) or set_env(env)"
+            )
+        return self.env
+
     @property
     def _moves(self) -> int:
-        assert self.env is not None, "a model without an environment cannot learn"
-        return sum(tracker.n_moves for tracker in goal_trackers(self.env))
+        return sum(tracker.n_moves for tracker in goal_trackers(self._require_env()))
 
     def _setup_learn(
         self, total_timesteps: float, *args: Any, **kwargs: Any
     ) -> tuple[int, BaseCallback]:
+        self._require_env()
         total = int(check_number("total_timesteps", total_timesteps, "[1, inf)"))
         if self._n_moves not in (
             None,

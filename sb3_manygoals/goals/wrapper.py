@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from sb3_manygoals import guards
@@ -332,6 +332,9 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             return [answer for _ in self._get_indices(indices)]
         return self.venv.env_method(method_name, *method_args, indices=indices, **method_kwargs)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> VecEnv:
+        return copy_vec_env(self, memo)
+
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: the goal episodes, and what comes with the last and the next reset; neither environments nor goal buffer"""
         infos = [plain_part(info) for info in self.reset_infos]
@@ -348,6 +351,38 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         observations = self.goal_buffer.check(np.array(venv_obs), "observations")
         guards.check_finite(observations, what, self.goal_tracker)
         return observations
+
+
+def copy_vec_env(env: VecEnv, memo: dict[int, Any]) -> VecEnv:
+    """
+    A deep copy. SB3's VecEnvWrappers have none: they keep members of their class in an attribute,
+    which ``copy`` cannot take, and look for attributes before they have any.
+
+    :param env: a VecEnv, wrapped or not
+    :param memo: of ``__deepcopy__``, what was copied so far
+    :return: the copy
+    :raises TypeError: if its environments cannot be copied, as those in other processes
+    """
+    if id(env) in memo:
+        return memo[id(env)]  # type: ignore[no-any-return]
+    if not isinstance(env, VecEnvWrapper):
+        try:
+            if isinstance(env, SubprocVecEnv):
+                raise TypeError("they are in other processes")
+            return copy.deepcopy(env, memo)
+        except Exception as error:
+            advice = "save the model, and load it with environments that are made anew"
+            raise TypeError(
+                f"the environments of {env} cannot be copied: {error}; {advice}"
+            ) from error
+    inner = copy_vec_env(env.venv, memo)
+    copied = type(env).__new__(type(env))
+    memo[id(env)] = copied
+    vars(copied).update({"venv": inner, "class_attributes": env.class_attributes})
+    for name, value in vars(env).items():
+        if name not in ("venv", "class_attributes"):
+            vars(copied)[name] = copy.deepcopy(value, memo)
+    return copied
 
 
 def _random_action(space: spaces.Space[Any], info: dict[str, Any]) -> Any:

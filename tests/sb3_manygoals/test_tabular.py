@@ -231,3 +231,21 @@ def test_predict_is_greedy_for_each_pair_of_state_and_goal():
 def test_bad_input_is_refused(settings, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make_model(**settings).learn(0)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: model.learn(100),
+        TabularAllGoals.dump_logs,
+        TabularAllGoals.get_checkpoint_state,
+    ],
+    ids=["learn", "log", "get state"],
+)
+def test_a_table_without_an_environment_acts_and_says_what_else_needs_one(tmp_path, ask):
+    make_model().learn(60).save(tmp_path / "table")
+    alone = TabularAllGoals.load(tmp_path / "table")
+    obs = {"observation": np.int64(1), "desired_goal": np.int64(3)}
+    assert alone.predict(obs)[0] in (0, 1, 2)
+    with pytest.raises(ValueError, match=r"has no environment: give it one, load\(path, env\) or"):
+        ask(alone)

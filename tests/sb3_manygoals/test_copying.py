@@ -1,0 +1,137 @@
+"""Deep copies of learners and of what they consist of: complete, and independent."""
+
+import copy
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor
+
+from sb3_manygoals import (
+    GoalBuffer,
+    GoalBufferWrapper,
+    GymnasiumVecEnv,
+    ManyGoalsDQN,
+    TabularAllGoals,
+    TDTargets,
+    VecGoalBufferWrapper,
+)
+from sb3_manygoals.checkpoint.learner import get_generators, set_generators
+from sb3_manygoals.goals import LearningProgressSelector
+from tests.sb3_manygoals.checkpoint.resuming import same
+from tests.sb3_manygoals.many_goals_dqn.memories import kept
+from tests.sb3_manygoals.many_goals_dqn.models import make_model, parameters
+from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
+
+
+def native(n_envs=3):
+    world = gym.make_vec(
+        "gym_twoRooms:TwoRoomsSwitchSmall-v0", num_envs=n_envs, autoreset_mode="Disabled"
+    )
+    return GymnasiumVecEnv(world)
+
+
+def synchronous():
+    return GymnasiumVecEnv(gym.vector.SyncVectorEnv([Corridor] * 3, autoreset_mode="Disabled"))
+
+
+def monitored_outside():
+    return VecMonitor(VecGoalBufferWrapper(DummyVecEnv([Corridor] * 3)))
+
+
+MODELS = {
+    "one environment": make_model,
+    "a DummyVecEnv": lambda: make_model(make_vec_env(Corridor, 3)),
+    "a native vector environment": lambda: make_model(native(), "CnnPolicy"),
+    "a SyncVectorEnv": lambda: make_model(synchronous()),
+    "a VecMonitor within": lambda: make_model(VecMonitor(DummyVecEnv([Corridor] * 3))),
+    "a VecMonitor outside": lambda: make_model(monitored_outside()),
+    "a target network": lambda: make_model(make_vec_env(Corridor, 3), target_class=TDTargets),
+    "goals in the replay memory": lambda: make_model(goals_in_replay=True),
+    "a selector that learns": lambda: make_model(
+        goal_wrapper_kwargs={"selector": LearningProgressSelector()}
+    ),
+    "a log": lambda: make_model(verbose=1),
+    "a table": lambda: TabularAllGoals("TablePolicy", make_vec_env(NumberedCorridor, 3), seed=0),
+}
+
+
+def steps_on(model, generators):
+    set_generators(generators)
+    model.learn(60, reset_num_timesteps=False)
+    return model.get_checkpoint_state()
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_copy_of_a_model_learns_on_as_the_model_does(make):
+    model = make().learn(60)
+    copied = copy.deepcopy(model)
+    generators = get_generators(model)
+    same(steps_on(model, generators), steps_on(copied, generators))
+
+
+@pytest.mark.parametrize("name", ["one environment", "a DummyVecEnv"])
+def test_a_copy_of_a_model_shares_nothing_with_it(name):
+    model = MODELS[name]().learn(60)
+    copied = copy.deepcopy(model)
+    weights, memory = parameters(model).clone(), [rows.copy() for rows in kept(model.replay_buffer)]
+    for tracker in copied._trackers:
+        assert tracker.goal_buffer is copied.goal_buffer
+    assert copied.targets.learner.goal_buffer is copied.goal_buffer
+    assert copied.replay_buffer.states is copied.goal_buffer.table
+    copied.learn(60, reset_num_timesteps=False)
+    assert th.equal(parameters(model), weights)
+    np.testing.assert_array_equal(kept(model.replay_buffer), memory)
+    assert copied.replay_buffer.size() > model.replay_buffer.size()
+    assert not th.equal(parameters(copied), weights)
+
+
+def test_a_model_that_has_not_learned_or_has_no_environment_is_copied(tmp_path):
+    model = make_model(make_vec_env(Corridor, 2))
+    copy.deepcopy(model).learn(40)
+    assert model.num_timesteps == 0
+    model.save(tmp_path / "model")
+    alone = copy.deepcopy(ManyGoalsDQN.load(tmp_path / "model"))
+    assert alone.env is None
+    assert th.equal(parameters(alone), parameters(model))
+
+
+def test_a_copy_of_a_vector_of_goal_environments_goes_its_own_way():
+    env = VecGoalBufferWrapper(VecMonitor(DummyVecEnv([Corridor] * 2)))
+    env.reset()
+    copied = copy.deepcopy(env)
+    assert type(copied) is VecGoalBufferWrapper
+    assert copied.goal_buffer is not env.goal_buffer
+    stay, right = np.full(2, 2), np.full(2, 1)
+    for _ in range(3):
+        seen = env.step(stay)[0]["observation"]
+        np.testing.assert_array_equal(copied.step(stay)[0]["observation"], seen)
+    before = len(env.goal_buffer)
+    for _ in range(10):
+        copied.step(right)
+    assert len(env.goal_buffer) == before < len(copied.goal_buffer)
+
+
+def test_a_goal_wrapper_a_goal_buffer_and_a_selector_are_copied():
+    env = GoalBufferWrapper(Corridor(), selector=LearningProgressSelector())
+    env.reset(seed=0)
+    copied = copy.deepcopy(env)
+    copied.goal_buffer.add(np.eye(6, dtype=np.uint8))
+    assert (len(env.goal_buffer), len(copied.goal_buffer)) == (1, 6)
+    assert copied.goal_tracker.goal_buffer is copied.goal_buffer
+    assert copied.goal_tracker.selector is not env.goal_tracker.selector
+    goals = GoalBuffer(Corridor().observation_space, held_out=np.eye(6, dtype=np.uint8)[:1])
+    goals.add(np.eye(6, dtype=np.uint8))
+    again = copy.deepcopy(goals)
+    np.testing.assert_array_equal(again.observations, goals.observations)
+    np.testing.assert_array_equal(again.ids(goals.observations), np.arange(5))
+
+
+def test_environments_in_other_processes_cannot_be_copied_and_what_to_do_is_said():
+    model = make_model(SubprocVecEnv([Corridor, Corridor]))
+    with pytest.raises(TypeError, match="cannot be copied: they are in other processes; save the"):
+        copy.deepcopy(model)
+    model.learn(40)  # it is as it was
+    model.env.close()
