@@ -10,7 +10,14 @@ from sb3_manygoals.auxiliary import (
 from sb3_manygoals.checkpoint.callback import ExactCheckpointCallback
 from sb3_manygoals.evaluation import MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
-from sb3_manygoals.many_goals_dqn import LARGE, PAPER, ManyGoalsDQN, PlannedTargets, TDTargets
+from sb3_manygoals.many_goals_dqn import (
+    LARGE,
+    PAPER,
+    ManyGoalsDQN,
+    PlannedTargets,
+    TDTargets,
+    large_world,
+)
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 from sb3_manygoals.tabular import TabularAllGoals
 from sb3_manygoals.vec_env import GymnasiumVecEnv
@@ -39,5 +46,6 @@ __all__ = [
     "TabularAllGoals",
     "VecGoalBufferWrapper",
     "evaluate_mastery",
+    "large_world",
     "transfer_trunk",
 ]

@@ -7,7 +7,6 @@ import os
 import warnings
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from gymnasium import spaces
@@ -22,6 +21,7 @@ GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBi
 """The observation spaces whose elements can be goals: each is one NumPy array of fixed shape and dtype."""
 
 _CAPACITY = 100_000  # goals, where nothing else is said and the memory is there
+_SAVED = ("capacity", "observations", "numbers", "held_out", "n_added", "n_recurred", "labels")
 _INDEX_SIZE = 184  # bytes of a hash, three numbers and their places in a dict, just after it has grown; and of labels
 
 
@@ -261,13 +261,19 @@ class GoalBuffer:
         :return: the buffer that :meth:`save` wrote to a file, with its capacity or the one given, if that is greater. A
             ValueError if it is no such file, or its observations do not fit the space
         """
+        target = Path(path) if Path(path).is_file() else _npz(path)
         try:
-            with _npz(path).open("rb") as file:
+            with target.open("rb") as file:
                 state = dict(np.load(file, allow_pickle=False))
-            buffer = cls(observation_space, max(int(state["capacity"]), capacity))
-            buffer.set_checkpoint_state({**state, **buffer._kind()})
-        except (KeyError, EOFError, BadZipFile) as error:
+            missing = [name for name in _SAVED if name not in state]
+            if missing:
+                raise KeyError(*missing)
+        except OSError:
+            raise
+        except Exception as error:  # a file of something else may raise anything
             raise ValueError(f"{path} is no whole file of a goal buffer: {error!r}") from error
+        buffer = cls(observation_space, max(int(state["capacity"]), capacity))
+        buffer.set_checkpoint_state({**state, **buffer._kind()})
         buffer.n_added = buffer.n_recurred = 0  # whoever loads has met nothing
         return buffer
 

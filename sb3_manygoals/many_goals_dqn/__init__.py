@@ -1,6 +1,11 @@
 """ManyGoalsDQN: deep Q-learning of a universal value function, every transition teaching many goals."""
 
-from sb3_manygoals.many_goals_dqn.many_goals_dqn import LARGE, PAPER, ManyGoalsDQN
+from sb3_manygoals.many_goals_dqn.many_goals_dqn import (
+    LARGE,
+    PAPER,
+    ManyGoalsDQN,
+    large_world,
+)
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
@@ -21,4 +26,5 @@ __all__ = [
     "TDTargets",
     "Targets",
     "TaskPolicy",
+    "large_world",
 ]

@@ -6,16 +6,20 @@ import copy
 import io
 import os
 import pathlib
+import pickle
+import tempfile
 import warnings
+from collections import deque
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.type_aliases import GymEnv, TrainFreq
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
+from stable_baselines3.common.save_util import open_path
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TrainFreq
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from stable_baselines3.dqn import DQN
 
@@ -31,6 +35,7 @@ from sb3_manygoals.goals.environments import (
 )
 from sb3_manygoals.goals.wrapper import goal_observation_space
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
+from sb3_manygoals.many_goals_dqn.progress import PlanProgressBarCallback
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals, replay_goals
 from sb3_manygoals.many_goals_dqn.targets import Learner, PlannedTargets, Targets, TDTargets
@@ -38,6 +43,8 @@ from sb3_manygoals.many_goals_dqn.task_policy import Reward, TaskPolicy, make_ta
 from sb3_manygoals.memory import check_memory, share_of_memory
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.vec_env import current_reset_infos
+
+SelfGoalDQN = TypeVar("SelfGoalDQN", bound="GoalDQN")
 
 _NOT_SAVED = [
     "batch_norm_stats",
@@ -47,6 +54,7 @@ _NOT_SAVED = [
     "targets",
 ]
 _NOT_SAVED += ["_loss", "_n_moves", "_selectors", "_trackers", "_reviewed"]
+_NOT_SAVED += ["_log_interval", "_n_logged", "_episodes", "_wandering"]
 _IN_CHECKPOINTS = (
     "goal_updates",
     "rng",
@@ -54,9 +62,17 @@ _IN_CHECKPOINTS = (
     "_loss",
     "_last_action_masks",
     "_exploring",
+    "_wandering",
+    "_episodes",
+    "_n_logged",
     "_reviewed",
 )
 _SHARE_OF_MEMORY = 0.9  # of what is available, for whole observations beside all else
+_FILES = {
+    "model": "model.zip",
+    "replay_buffer": "replay_buffer.pkl",
+    "goal_buffer": "goal_buffer.npz",
+}
 # Shares of observations that were met before: below the first, planned targets are given up; from the second on, learning
 # begins with them; from the third on, bootstrapped ones are given up. In between they stay, so that they do not alternate.
 _GIVE_UP, _BEGIN, _GO_OVER = 0.05, 0.1, 0.2
@@ -85,6 +101,8 @@ class GoalDQN(GoalAlgorithm, DQN):
     _last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
     _last_target_class: type[Targets] | None = None  # a loaded model goes on with it
     _selectors: Sequence[GoalSelector] = ()
+    _log_interval: int | None = None  # of this call of learn()
+    _n_logged: int = 0  # updates at the last row of the log
 
     def _setup_model(self) -> None:
         replay_class, goals_in_replay = self.replay_buffer_class, self.goals_in_replay
@@ -127,6 +145,9 @@ class GoalDQN(GoalAlgorithm, DQN):
         self._exploring = np.ones(
             self.n_envs, dtype=np.bool_
         )  # whose goal episodes explore, for targets that act
+        self._wandering = np.ones(self.n_envs, dtype=np.bool_)  # whose ones had random steps
+        # whether each of the last goal episodes was to explore, and whether it reached its goal
+        self._episodes: deque[tuple[bool, bool]] = deque(maxlen=self._stats_window_size)
         super()._setup_model()
         if self.env is not None:
             self._adopt_goals(self.env)
@@ -142,6 +163,7 @@ class GoalDQN(GoalAlgorithm, DQN):
 
     def _make_targets(self, target_class: type[Targets]) -> None:
         self.targets: Targets = target_class(self._learner, **(self.target_kwargs or {}))
+        self.policy.target_follows = not target_class.uses_target_network
         self._last_target_class = target_class
 
     @property
@@ -181,9 +203,7 @@ class GoalDQN(GoalAlgorithm, DQN):
             self._make_targets(PlannedTargets if plan else TDTargets)
             if self._n_updates == 0:
                 self.policy.shift_values(self.targets.initial_value - before)
-            self.policy.q_net_target.load_state_dict(
-                self.policy.q_net.state_dict()
-            )  # plans do not update it
+            self.policy.copy_to_target()  # plans do not update it
         if plan != planned or steps == 0:
             how = (
                 "planned in the replay memory (PlannedTargets)"
@@ -291,8 +311,11 @@ class GoalDQN(GoalAlgorithm, DQN):
         )
         self.goal_reward, self.step_reward = trackers[0].goal_reward, trackers[0].step_reward
         now = getattr(self, "targets", None)
+        kind = self._first_target_class if now is None else type(now)
+        if not issubclass(kind, PlannedTargets) and self.replay_buffer.states is not None:
+            self.replay_buffer.forget_states()  # of a memory that was loaded
         if now is None or now.learner != self._learner:
-            self._make_targets(self._first_target_class if now is None else type(now))
+            self._make_targets(kind)
 
     @staticmethod
     def _pursue(env: GymEnv, settings: dict[str, Any], goals_in_replay: bool) -> GymEnv:
@@ -308,11 +331,7 @@ class GoalDQN(GoalAlgorithm, DQN):
         :raises ValueError: if it comes with another goal buffer that is not empty
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
         """
-        known, space, rules = (
-            self.goal_buffer,
-            self.observation_space["observation"],
-            self.goal_rules,
-        )
+        known, rules = self.goal_buffer, self.goal_rules
         given = is_goal_wrapped(env) or "goal_buffer" in self.goal_wrapper_kwargs
         if not is_goal_wrapped(env):
             settings = copy.deepcopy(self.goal_wrapper_kwargs)
@@ -336,8 +355,7 @@ class GoalDQN(GoalAlgorithm, DQN):
         if (
             known is None and rules is not None and not told and not self.goals_in_replay
         ):  # it was loaded
-            capacity = max(rules["capacity"], theirs.capacity if given else 0)
-            self.goal_buffer = GoalBuffer(space, **{**rules, "capacity": capacity})
+            self.goal_buffer = self._empty_goals(theirs.capacity if given else 0)
         if self.goal_buffer is not None and theirs is not self.goal_buffer and told:
             own = "env has a goal buffer of its own, with goals or held-out observations"
             advice = "give env's goal wrapper goal_buffer=model.goal_buffer"
@@ -347,9 +365,32 @@ class GoalDQN(GoalAlgorithm, DQN):
         self._adopt_goals(env)
         self._fit_memory(env)
 
+    def _empty_goals(self, capacity: int = 0) -> GoalBuffer:
+        """A goal buffer as the model was saved with, of this capacity if it is larger."""
+        space = self.observation_space["observation"]
+        if self.goals_in_replay:
+            return ReplayGoals(space)
+        if self.goal_rules is None:
+            return GoalBuffer(space)
+        least = {"capacity": max(self.goal_rules["capacity"], capacity)}
+        return GoalBuffer(space, **self.goal_rules | least)
+
+    def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
+        """As SB3's, with a progress bar that tells of plans."""
+        if not progress_bar:
+            return super()._init_callback(callback)
+        given = callback if isinstance(callback, list) else [callback]
+        callbacks = [
+            one if isinstance(one, BaseCallback) else ConvertCallback(one) for one in given
+        ]
+        return super()._init_callback([*callbacks, PlanProgressBarCallback()])
+
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         before = self._last_obs
+        successes = self.ep_success_buffer
         prepared = super()._setup_learn(*args, **kwargs)
+        if self.ep_success_buffer is not successes:  # SB3 counts anew
+            self._episodes.clear()
         rollout = cast("TrainFreq", self.train_freq).frequency * self.n_envs
         first = (
             self.learning_starts
@@ -358,10 +399,10 @@ class GoalDQN(GoalAlgorithm, DQN):
         )
         if self._n_updates == 0 and self._total_timesteps <= first:
             what = f"learning_starts={self.learning_starts} random steps, in rollouts of {rollout}, come before an update"
-            warnings.warn(
-                f"{what}, and training ends after {self._total_timesteps}: nothing is learned",
-                stacklevel=5,
-            )
+            end = f"training ends after {self._total_timesteps}: nothing is learned"
+            if isinstance(self.targets, PlannedTargets):
+                end += " by the network. task_policy() plans in what was met"
+            warnings.warn(f"{what}, and {end}", stacklevel=5)
         if self._n_updates and self.replay_buffer.size() == 0:
             warnings.warn(
                 "the model was trained, its replay memory is empty: load_replay_buffer or it unlearns",
@@ -379,6 +420,7 @@ class GoalDQN(GoalAlgorithm, DQN):
         *_, dones, infos = args
         self._n_moves = self._moves
         if dones.any():
+            self._count_episodes(dones, infos)
             self._exploring[dones] = self.rng.random(int(dones.sum())) < self.exploration_rate
         if self.action_masks:
             assert self.env is not None
@@ -386,26 +428,23 @@ class GoalDQN(GoalAlgorithm, DQN):
                 self.env, int(self.action_space.n), infos, dones
             )
 
+    def _count_episodes(self, dones: NDArray[np.bool_], infos: list[dict[str, Any]]) -> None:
+        """Note of goal episodes that have ended whether they were to explore, and their success."""
+        explored = self._exploring | self._wandering
+        for row in np.flatnonzero(dones).tolist():
+            self._episodes.append((bool(explored[row]), bool(infos[row]["is_success"])))
+        self._wandering[dones] = False
+
     @property
     def _moves(self) -> int:
+        self._require_env()
         return sum(tracker.n_moves for tracker in self._trackers)
-
-    def get_parameters(self) -> dict[str, dict[str, Any]]:
-        found = super().get_parameters()
-        if isinstance(
-            getattr(self, "targets", None), PlannedTargets
-        ):  # plans do not update it, whoever loads may bootstrap
-            found["policy"].update(
-                {
-                    f"q_net_target.{name}": value
-                    for name, value in self.policy.q_net.state_dict().items()
-                }
-            )
-        return found
 
     def save_goal_buffer(self, path: str | os.PathLike[str]) -> None:
         """:param path: of an ``.npz`` file for the known goals, which ``save`` leaves out, as it does the replay memory"""
-        assert self.goal_buffer is not None, "no goals yet: the model has no environment"
+        if self.goal_buffer is None:
+            self._require_env()
+        assert self.goal_buffer is not None
         self.goal_buffer.save(path)
 
     def load_goal_buffer(self, path: str | os.PathLike[str]) -> None:
@@ -429,35 +468,119 @@ class GoalDQN(GoalAlgorithm, DQN):
         self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True
     ) -> None:
         """
-        Replace the transitions by those written by ``save_replay_buffer``; their next observations become known goals. A
-        ValueError if the model that wrote them had another ``n_envs``, ``action_masks`` or observation space;
-        ``truncate_last_traj`` is not used.
+        Replace the transitions by those written by ``save_replay_buffer``; their next observations become known goals.
+
+        :param path: of the file, or an open one
+        :param truncate_last_traj: not used, as transitions do not depend on others
+        :raises ValueError: if something else is in the file, such as a replay memory of SB3's own, or the model that wrote it
+            had another ``n_envs``, ``action_masks``, action space or observation space. Then nothing has changed
         """
-        before = self.replay_buffer
-        super().load_replay_buffer(path, truncate_last_traj)
-        new, space = self.replay_buffer, self.observation_space["observation"]
+        new = self._read_replay_buffer(path)
         found = {
             "n_envs": new.n_envs,
             "action_masks": new.next_action_masks is not None,
             "space": new.observation_space,
+            "actions": new.action_space,
         }
-        if found != (
-            own := {"n_envs": self.n_envs, "action_masks": self.action_masks, "space": space}
-        ):
-            self.replay_buffer = before
+        own = {
+            "n_envs": self.n_envs,
+            "action_masks": self.action_masks,
+            "space": self.observation_space["observation"],
+            "actions": self.action_space,
+        }
+        if found != own:
             raise ValueError(
                 f"the replay memory was saved by a model with {found}, this one has {own}"
             )
-        assert self.goal_buffer is not None, (
-            "no goals yet: give the model its environment first, load(path, env)"
-        )
+        if self.env is not None and not isinstance(self.targets, PlannedTargets):
+            new.forget_states()
+        new.device = self.device
+        self.replay_buffer = new
+        if self.goal_buffer is None:
+            self.goal_buffer = self._empty_goals()
         if isinstance(self.goal_buffer, ReplayGoals):
-            self.goal_buffer.replay_buffer = self.replay_buffer
-        self.replay_buffer.identify(self.goal_buffer)
+            self.goal_buffer.replay_buffer = new
+        new.identify(self.goal_buffer)
         if self.env is not None:
-            if not isinstance(self.targets, PlannedTargets):
-                self.replay_buffer.forget_states()
             self._adopt_goals(self.env)
+
+    def _read_replay_buffer(
+        self, path: str | pathlib.Path | io.BufferedIOBase
+    ) -> ManyGoalsReplayBuffer:
+        """What ``save_replay_buffer`` wrote. A ValueError if it is something else."""
+        advice = "give one that save_replay_buffer of a ManyGoalsDQN wrote"
+        file = open_path(path, "r", self.verbose, "pkl")
+        try:
+            found = pickle.load(file)
+        except Exception as error:  # what is no pickle may raise anything
+            raise ValueError(
+                f"{path} is no file of a replay memory ({error!r}): {advice}"
+            ) from error
+        finally:
+            if isinstance(path, (str, pathlib.Path)):
+                file.close()
+        if not isinstance(found, ManyGoalsReplayBuffer):
+            kind = type(found)
+            raise ValueError(
+                f"{path} must have a ManyGoalsReplayBuffer, got {kind.__module__}.{kind.__qualname__}: {advice}"
+            )
+        return found
+
+    def save_all(self, folder: str | os.PathLike[str]) -> None:
+        """
+        Save what a model needs to learn on: the model itself, its replay memory, and the goals with their rewards, unless
+        these are in the replay memory. :meth:`load_all` reads them; so do ``load``, ``load_replay_buffer`` and
+        ``load_goal_buffer``, one by one. A file that is already there is replaced once all new ones are whole.
+
+        Environments are not saved: their episodes begin anew. To go on exactly where training was, use
+        :class:`~sb3_manygoals.ExactCheckpointCallback`.
+
+        :param folder: for ``model.zip``, ``replay_buffer.pkl`` and ``goal_buffer.npz``; it is made if there is none
+        :raises ValueError: if there are no goals, as the model was loaded without an environment
+        :raises OSError: if a file cannot be written
+        """
+        folder = pathlib.Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name:
+            staging = pathlib.Path(name)
+            if not self.goals_in_replay:
+                self.save_goal_buffer(staging / _FILES["goal_buffer"])
+            self.save_replay_buffer(staging / _FILES["replay_buffer"])
+            self.save(staging / _FILES["model"])
+            for path in staging.iterdir():
+                path.replace(folder / path.name)
+
+    @classmethod
+    def load_all(
+        cls: type[SelfGoalDQN],
+        folder: str | os.PathLike[str],
+        env: GymEnv | None = None,
+        **kwargs: Any,
+    ) -> SelfGoalDQN:
+        """
+        Load what :meth:`save_all` saved. ``learn(steps, reset_num_timesteps=False)`` goes on.
+
+        :param folder: with ``model.zip``, ``replay_buffer.pkl`` and ``goal_buffer.npz``
+        :param env: to learn on in, as many environments as the model was saved with; None to plan and act only
+        :param kwargs: further arguments of ``load``
+        :return: the model, with its transitions and goals
+        :raises FileNotFoundError: if a file is missing; it names all that are
+        :raises ValueError: if a file is of something else, or ``env`` has another number of environments
+        """
+        paths = {part: pathlib.Path(folder, name) for part, name in _FILES.items()}
+        missing = {part: path.name for part, path in paths.items() if not path.is_file()}
+        model = None
+        if missing.keys() <= {"goal_buffer"}:
+            model = cls.load(paths["model"], env, **kwargs)
+        if model is None or (missing and not model.goals_in_replay):
+            raise FileNotFoundError(
+                f"{folder} must have {', '.join(_FILES.values())}, as save_all writes them; "
+                f"missing: {', '.join(missing.values())}"
+            )
+        if not model.goals_in_replay:
+            model.load_goal_buffer(paths["goal_buffer"])
+        model.load_replay_buffer(paths["replay_buffer"])
+        return model
 
     def task_policy(
         self,
@@ -489,19 +612,15 @@ class GoalDQN(GoalAlgorithm, DQN):
                 "the goals of this model are in its replay memory, and are forgotten: their rewards are not known"
             )
         if self.goal_buffer is None:
-            raise ValueError(
-                "no reward is known: the model has no goals. Call set_env and load_goal_buffer"
-            )
+            raise ValueError("no reward is known: the model has no goals. Call load_goal_buffer")
         net = self.q_net if self.policy.q_net_ema is None else self.policy.q_net_ema
         values = self.gamma, self.goal_reward, self.step_reward
-        targets = getattr(self, "targets", None)
+        targets = getattr(self, "targets", None)  # there are none without an environment
+        kind = self._first_target_class if targets is None else type(targets)
+        sweeps = getattr(targets, "sweeps", (self.target_kwargs or {}).get("sweeps"))
         memory = None
-        if (
-            planned is not False
-            and isinstance(targets, PlannedTargets)
-            and self.replay_buffer.n_tried
-        ):
-            memory = self.replay_buffer, targets.sweeps == 0
+        if planned is not False and issubclass(kind, PlannedTargets) and self.replay_buffer.n_tried:
+            memory = self.replay_buffer, sweeps == 0
         if planned and memory is None:
             raise ValueError(
                 "planned=True needs PlannedTargets and transitions in the replay memory, see load_replay_buffer"
@@ -512,7 +631,8 @@ class GoalDQN(GoalAlgorithm, DQN):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree of all but environments and global generators; arrays are its own, so write it at once"""
-        assert self.goal_buffer is not None, "no goals yet: the model has no environment"
+        self._require_env()
+        assert self.goal_buffer is not None
         return {
             "algorithm": get_algorithm_state(self),
             "replay_buffer": self.replay_buffer.get_checkpoint_state(),
@@ -526,7 +646,8 @@ class GoalDQN(GoalAlgorithm, DQN):
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """A CheckpointError if the state is of a model that was built in another way; this one may then be partly changed."""
-        assert self.goal_buffer is not None, "the model has no environment: call set_env first"
+        self._require_env()
+        assert self.goal_buffer is not None
         set_algorithm_state(self, state["algorithm"])
         saved, now = state["targets"]["class"], type(self.targets).__name__
         self._n_moves = None

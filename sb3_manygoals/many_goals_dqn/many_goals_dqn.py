@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from fractions import Fraction
 from typing import Any, ClassVar, TypeVar
@@ -32,7 +33,9 @@ from sb3_manygoals.random_streams import Stream
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
+_MILLION = 1_000_000
 _MOST_TO_FIT = 2**26  # elements of observations by which inputs are standardized
+_UPDATES_AN_EPISODE = 5  # that count as much as a goal episode, of which log_interval is a number
 _LONGEST_RHYTHM = 64  # vector steps between updates, if updates_per_step allows
 
 PAPER: dict[str, Any] = {
@@ -67,23 +70,40 @@ update of 32 transitions x 16 goals every step, RMSProp, gamma 0.99, epsilon fro
 not give step size, target network, T and normalization; for these see ``docs/design.md``.
 """
 
-LARGE: dict[str, Any] = {
-    "buffer_size": 33_000_000,
-    "learning_starts": 30_000_000,
-    "batch_size": 256,
-    "goal_batch_size": 16,
-    "target_class": PlannedTargets,
-    "target_kwargs": {
-        "sweeps": 0,
-        "max_plan_bytes": 6_500_000_000,
-        "fresh_goals": 0.3,
-        "near_floor": 0.1,
-        "best_weight": 1e4,
-    },
-}
+
+def large_world(steps: float, max_plan_bytes: float = 6_500_000_000) -> dict[str, Any]:
+    """
+    Settings for a world of more than some ten thousand observations, with a fast vector environment:
+    ``ManyGoalsDQN("CnnPolicy", env, **large_world(7e6)).learn(7e6)``. Most steps are random; the updates that follow learn
+    plans without chance.
+
+    :param steps: of ``learn``, all environments together; 150 for each observation are enough
+    :param max_plan_bytes: memory for the plan, see :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`
+    :return: arguments of :class:`ManyGoalsDQN`, in a dictionary of its own: random steps for the first 93% of training, and a
+        replay memory for all of it
+    :raises ValueError: if a number is not whole and positive
+    """
+    steps = check_count("steps", steps, floats=True)
+    return {
+        "buffer_size": math.ceil(steps / _MILLION) * _MILLION,
+        "learning_starts": steps * 40 // 43,
+        "batch_size": 256,
+        "goal_batch_size": 16,
+        "target_class": PlannedTargets,
+        "target_kwargs": {
+            "sweeps": 0,
+            "max_plan_bytes": check_count("max_plan_bytes", max_plan_bytes, floats=True),
+            "fresh_goals": 0.3,
+            "near_floor": 0.1,
+            "best_weight": 1e4,
+        },
+    }
+
+
+LARGE: dict[str, Any] = large_world(32_250_000)
 """
-Settings for a world of 190,800 observations and ``learn(32_250_000)``: some 150 random steps an observation, then an update
-for 25 steps, by plans without chance, in 10 GB. In other worlds set ``learning_starts`` and ``buffer_size``: see the guide.
+:func:`large_world` for a world of 190,800 observations and ``learn(32_250_000)``: some 150 random steps an observation, then
+an update for 25 steps, in 10 GB.
 """
 
 
@@ -94,7 +114,7 @@ class ManyGoalsDQN(GoalDQN):
     Paper: "Many-Goals Reinforcement Learning" (Veeriah, Oh, Singh 2018), https://arxiv.org/abs/1806.09605. Goals are the
     observations met so far. The defaults master worlds of some thousand observations; other settings are
     :data:`~sb3_manygoals.many_goals_dqn.many_goals_dqn.PAPER` and, for larger worlds,
-    :data:`~sb3_manygoals.many_goals_dqn.many_goals_dqn.LARGE`. Where nothing else is said, it is SB3's ``DQN``.
+    :func:`~sb3_manygoals.large_world`. Where nothing else is said, it is SB3's ``DQN``.
 
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of :class:`ManyGoalsPolicy`
     :param env: an environment, its id, or a VecEnv; either without goals, and then it is wrapped, or already wrapped in
@@ -246,6 +266,7 @@ class ManyGoalsDQN(GoalDQN):
 
     def train(self, gradient_steps: int, batch_size: int = 128) -> None:
         """As SB3's. A loss that is not finite is a FloatingPointError; the networks are as before this update."""
+        self._require_env()
         self.policy.set_training_mode(True)
         learning = max(1.0 - self.learning_starts / max(self._total_timesteps, 1), 1e-9)
         progress = min(self._current_progress_remaining / learning, 1.0)
@@ -257,9 +278,17 @@ class ManyGoalsDQN(GoalDQN):
         if self._n_updates == 0:
             self._warn_of_goals_that_look_alike()
         self._review_targets()
-        self.targets.before_updates(self.num_timesteps, 1.0 - self._current_progress_remaining)
+        done = 1.0 - self._current_progress_remaining
+        planning = isinstance(self.targets, PlannedTargets) and self.targets.is_plan_due(done)
+        if planning:
+            self.logger.info(f"planning for {len(self.targets.learner.goal_buffer):,} goals")
+        self.targets.before_updates(self.num_timesteps, done)
         for _ in range(gradient_steps):
             self._update(batch_size)
+        if self._log_interval is not None:
+            many = self._n_updates - self._n_logged >= _UPDATES_AN_EPISODE * self._log_interval
+            if planning or many:
+                self.dump_logs()
 
     def _some_goals(self) -> th.Tensor:
         """Known goals, evenly chosen where there are too many for one batch, shape (n, *observation_space.shape)."""
@@ -307,6 +336,7 @@ class ManyGoalsDQN(GoalDQN):
         assert isinstance(self._last_obs, dict)
         masks = self._last_action_masks
         if self.num_timesteps < learning_starts:
+            self._wandering[:] = True
             # unmasked, the numbers that the space would draw one by one
             drawn = self.action_space.np_random.integers(self.action_space.n, size=n_envs)
             actions: NDArray[Any] = drawn if masks is None else random_allowed(masks, self.rng)
@@ -379,7 +409,17 @@ class ManyGoalsDQN(GoalDQN):
 
     def dump_logs(self) -> None:
         """Write the log; only here the loss is copied from the device."""
+        self._require_env()
+        self._n_logged = self._n_updates
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
+        if isinstance(self.targets, PlannedTargets) and self._episodes:
+            explored = [one for one, _ in self._episodes]
+            pursued = [success for one, success in self._episodes if not one]
+            self.logger.record("rollout/exploring", float(np.mean(explored)))
+            if pursued:
+                self.logger.record("rollout/success_rate_exploiting", float(np.mean(pursued)))
+        for name, value in self.targets.describe().items():
+            self.logger.record(name, value)
         self.logger.record("goals/known", len(self.targets.learner.goal_buffer))
         if self._n_updates > 0:
             self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
@@ -398,13 +438,23 @@ class ManyGoalsDQN(GoalDQN):
         progress_bar: bool = False,
     ) -> SelfManyGoalsDQN:
         """
-        As SB3's; ``total_timesteps`` may be a float such as ``3e6``; ``log_interval`` counts goal episodes, which are short.
+        As SB3's, with goal episodes for episodes.
 
-        :raises ValueError: if ``total_timesteps`` is below 1, or an environment gives what is not finite or not of its space
+        :param total_timesteps: environment steps, at least 1; may be a float such as ``3e6``
+        :param callback: one or a list of SB3's callbacks, or a function of local and global variables
+        :param log_interval: goal episodes from one row of the log to the next, or five times as many updates, if they come
+            first; one more follows each plan. None: no log
+        :param tb_log_name: name of the run for TensorBoard
+        :param reset_num_timesteps: False to go on counting steps from the last training
+        :param progress_bar: whether to show a progress bar, which says what the plan knows; needs tqdm and rich
+        :return: the model
+        :raises ValueError: if ``total_timesteps`` is below 1, the model has no environment, or one gives what is not finite or
+            not of its space
         :raises RuntimeError: if a worker of a SubprocVecEnv has died
         :raises FloatingPointError: if a loss is not finite, see :func:`~sb3_manygoals.guards.check_loss`
         """
         total: Any = total_timesteps  # which _setup_learn makes an integer
+        self._log_interval = log_interval
         try:
             super().learn(
                 total, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
@@ -422,6 +472,10 @@ class ManyGoalsDQN(GoalDQN):
             ):  # and not of a callback's environments
                 fault.num_timesteps = self.num_timesteps
             raise
+        finally:
+            self._log_interval = None
+            if self.policy.target_follows:
+                self.policy.copy_to_target()
         self._warn_of_goals_that_look_alike()
         return self
 

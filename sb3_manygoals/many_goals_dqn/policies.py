@@ -56,6 +56,8 @@ class ManyGoalsPolicy(BasePolicy):
 
     action_space: spaces.Discrete
     ema_updates: th.Tensor
+    target_follows: bool
+    """Whether nothing trains the target network: it then takes the weights of the trained one where they are read."""
 
     def __init__(
         self,
@@ -99,6 +101,8 @@ class ManyGoalsPolicy(BasePolicy):
             ortho_init,
         )
         self.standardize, self.head, self.channels_last = standardize, head, channels_last
+        self.target_follows = False
+        self.register_state_dict_pre_hook(_follow)  # type: ignore[no-untyped-call]
         self.ema_decay = check_number("ema_decay", ema_decay, "[0, 1)")
         self.q_net = self.make_q_net()
         self.q_net_target = self._untrained_copy()
@@ -133,6 +137,10 @@ class ManyGoalsPolicy(BasePolicy):
         network = self.make_q_net()
         network.load_state_dict(self.q_net.state_dict())
         return network.requires_grad_(False).eval()
+
+    def copy_to_target(self) -> None:
+        """Give the target network the weights of the trained one."""
+        self.q_net_target.load_state_dict(self.q_net.state_dict())
 
     @th.no_grad()
     def update_ema(self) -> None:
@@ -226,6 +234,12 @@ class ManyGoalsPolicy(BasePolicy):
             **ours,
             "lr_schedule": self._dummy_schedule,
         }
+
+
+def _follow(policy: ManyGoalsPolicy, *_: Any) -> None:
+    """Let the target network follow before it is read with the others."""
+    if policy.target_follows:
+        policy.copy_to_target()
 
 
 MlpPolicy = ManyGoalsPolicy

@@ -6,7 +6,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch as th
@@ -34,6 +34,7 @@ _PLAN_BYTES = 2**30  # for the plan, where nothing else is said
 _LAST_PLAN = 0.7  # share of training after which nothing is planned again
 _PARTS = ("plan", "routes", "exploration")  # of PlannedTargets, with states of their own
 _FEW_WAYS = 0.5  # share of known ways below which the last plan is worth a warning
+_ROWS = 1_000  # states in which known ways are counted together
 _OWN = 0.5  # share of the weight for states on the way to a goal with this goal
 _TEMPERATURE = 0.5  # of the loss of the best actions, in steps
 # actions count as best if their value is lower than the best by at most these shares of what a step costs
@@ -82,6 +83,8 @@ class Targets(ABC):
 
     initial_value: float
     """The value to which all pairs are initialized."""
+    uses_target_network: ClassVar[bool] = True
+    """Whether it reads and updates ``policy.q_net_target``; if not, that follows the trained network."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -118,6 +121,10 @@ class Targets(ABC):
         :return: actions, shape (n,); None to act epsilon-greedily by the network
         """
         return None
+
+    def describe(self) -> dict[str, float]:
+        """:return: numbers for the log, by their names there"""
+        return {}
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree; its arrays may be in use, so write it before training goes on"""
@@ -240,8 +247,10 @@ class PlannedTargets(Targets):
         them, and ``fresh_goals`` are exchanged for each update
     :param near_decay: of :func:`~sb3_manygoals.losses.near_weights`, as ``near_floor``; 1.0 for equal weights
     :param best_weight: weight of :func:`~sb3_manygoals.losses.best_action_loss`, relative to the squared error of values
-    :raises ValueError: if an argument is out of its range
+    :raises ValueError: if an argument is out of its range, or ``gamma`` is 0
     """
+
+    uses_target_network = False
 
     def __init__(
         self,
@@ -262,7 +271,8 @@ class PlannedTargets(Targets):
         self.best_weight = check_number("best_weight", best_weight, "[0, inf)")
         if near_decay < 1.0 and learner.gamma == 0.0:
             raise ValueError(
-                f"near_decay must be 1 if gamma is 0, as values do not tell distances then, got {near_decay!r}"
+                "gamma must be greater than 0 where values are planned, got 0: they would not tell "
+                "how far a goal is, only whether one step reaches it. target_class=TDTargets takes 0"
             )
         self.initial_value = (
             learner.goal_reward
@@ -284,38 +294,42 @@ class PlannedTargets(Targets):
         self._due = 0.0  # goals to be exchanged
         self.exploration = CountBonus(int(learner.policy.action_space.n))
         self.planned_at: int | None = None  # transitions that the last plan was made of
+        self.known_ways = 0.0
+        """The share of pairs of observation and goal between which the last plan knew a way."""
         self._round: int | None = None
         if learner.replay_buffer.states is not learner.goal_buffer.table:
             learner.replay_buffer.keep_states(learner.goal_buffer.table)
 
+    def _round_of(self, progress: float) -> int:
+        """Which plan training should go by, counted from the last one, 0."""
+        rounds = math.log(max(progress, 1e-12) / _LAST_PLAN) / math.log(self.growth)
+        return min(0, math.floor(rounds))
+
+    def is_plan_due(self, progress: float) -> bool:
+        """:return: whether the next updates begin with a plan, at this share of training done"""
+        at = self.planned_at
+        met = self.learner.replay_buffer.n_tried  # not steps: a loaded model may have no memory
+        again = at is not None and met >= max(self.growth, 1.01 / _LAST_PLAN) * max(at, 1)
+        return again or self._round_of(progress) != self._round
+
     def before_updates(self, num_timesteps: int, progress: float) -> None:
         """Plan, when it is due; for the last time at 70% of training, so that the network has time to learn the plan."""
-        round_ = min(
-            0, math.floor(math.log(max(progress, 1e-12) / _LAST_PLAN) / math.log(self.growth))
-        )
-        at, met = (
-            self.planned_at,
-            self.learner.replay_buffer.n_tried,
-        )  # not steps: a loaded model may begin without a memory
-        again = at is not None and met >= max(self.growth, 1.01 / _LAST_PLAN) * max(at, 1)
-        if round_ != self._round or again:
-            self._round = round_
+        if self.is_plan_due(progress):
+            met = self.learner.replay_buffer.n_tried
+            self._round = round_ = self._round_of(progress)
             fitted = not self.plan.is_draw
             settle = len(self.plan.values) == 0
             self.plan.refresh(self.learner.replay_buffer, self.learner.goal_buffer, settle)
             if fitted and self.plan.is_draw and self.sweeps:
                 what = f"{len(self.plan.goal_ids)} of {len(self.learner.goal_buffer)} goals fit into max_plan_bytes"
                 warnings.warn(
-                    f"{what}, so plans are of draws of goals; the settings LARGE are for such worlds",
+                    f"{what}, so plans are of draws of goals; the settings LARGE are for such worlds, see large_world(steps)",
                     stacklevel=2,
                 )
             self.planned_at = met
-            if (
-                self.plan.is_draw
-                and round_ == 0
-                and (known := float((self.plan.best >= 0).mean())) < _FEW_WAYS
-            ):
-                what = f"the last plan knows a way for {known:.0%} of pairs of observation and goal"
+            self.known_ways = _share_known(self.plan.best)
+            if self.plan.is_draw and round_ == 0 and self.known_ways < _FEW_WAYS:
+                what = f"the last plan knows a way for {self.known_ways:.0%} of pairs of observation and goal"
                 warnings.warn(
                     f"{what}: more random steps first, learning_starts, would teach more",
                     stacklevel=2,
@@ -417,11 +431,31 @@ class PlannedTargets(Targets):
     def after_step(self, num_timesteps: int, n_envs: int) -> None:
         self.exploration.refresh(self.learner.replay_buffer)
 
+    def describe(self) -> dict[str, float]:
+        """:return: how many goals are planned, and the share of ways that the last plan knew"""
+        if self.planned_at is None:
+            return {}
+        return {"plan/goals": len(self.plan.goal_ids), "plan/known_ways": self.known_ways}
+
     def get_checkpoint_state(self) -> dict[str, Any]:
         parts = {name: getattr(self, name).get_checkpoint_state() for name in _PARTS}
-        return {"planned_at": self.planned_at, "round": self._round, "due": self._due, **parts}
+        return {
+            "planned_at": self.planned_at,
+            "known_ways": self.known_ways,
+            "round": self._round,
+            "due": self._due,
+            **parts,
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         self.planned_at, self._round, self._due = state["planned_at"], state["round"], state["due"]
+        self.known_ways = state.get("known_ways", 0.0)  # earlier versions did not save it
         for name in _PARTS:
             getattr(self, name).set_checkpoint_state(state[name])
+
+
+def _share_known(best: NDArray[np.signedinteger[Any]]) -> float:
+    """The share of best actions that are known, counted in parts, as there may be a billion."""
+    parts = range(0, len(best), _ROWS)
+    known = sum(int(np.count_nonzero(best[row : row + _ROWS] >= 0)) for row in parts)
+    return known / max(best.size, 1)

@@ -1,3 +1,4 @@
+import math
 import re
 
 import gymnasium as gym
@@ -31,6 +32,11 @@ def test_a_run_in_which_nothing_is_learned_is_said():
     ) as said:
         make_model().learn(20)
     assert said[0].filename == __file__
+    assert str(said[0].message).endswith(
+        "nothing is learned by the network. task_policy() plans in what was met"
+    )
+    with pytest.warns(UserWarning, match="ends after 20: nothing is learned$"):
+        make_model(target_class=TDTargets).learn(20)  # which plans nothing
     late = make_model(
         make_vec_env(Corridor, 4),
         updates_per_step=0.1,
@@ -155,7 +161,12 @@ def in_replay(env=None, **kwargs):
         (
             lambda: make_model(target_class=PlannedTargets, gamma=0.0),
             ValueError,
-            "near_decay must be 1 if gamma is 0",
+            "gamma must be greater than 0 where values are planned, got 0",
+        ),
+        (
+            lambda: make_model(gamma=0),
+            ValueError,
+            "gamma must be greater than 0 where values are planned, got 0",
         ),
         (
             in_replay(target_class=PlannedTargets),
@@ -215,3 +226,8 @@ def in_replay(env=None, **kwargs):
 def test_what_cannot_be_learned_from_or_asked_for_is_refused(make, error, message):
     with pytest.raises(error, match=re.escape(message)):
         make()
+
+
+def test_a_gamma_of_0_is_learned_where_values_are_bootstrapped():
+    model = make_model(gamma=0, target_class=TDTargets).learn(60)
+    assert math.isfinite(model._loss.item())

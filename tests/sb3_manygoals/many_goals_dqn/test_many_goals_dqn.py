@@ -15,8 +15,14 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, evaluate_mastery
-from sb3_manygoals.many_goals_dqn import LARGE, PAPER, TDTargets
+from sb3_manygoals import (
+    GoalBuffer,
+    GoalBufferWrapper,
+    ManyGoalsDQN,
+    evaluate_mastery,
+    large_world,
+)
+from sb3_manygoals.many_goals_dqn import LARGE, PAPER, PlannedTargets, TDTargets
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
 from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters, reloaded
@@ -150,6 +156,31 @@ def test_the_settings_for_large_worlds_follow_ways_to_goals_after_random_steps(m
     assert used[526::25] == pytest.approx(
         [0.75e-3, 0.5e-3, 0.25e-3]
     )  # of the updates after steps 525, 550 and 575
+
+
+def test_settings_for_a_large_world_fit_the_length_of_a_run():
+    assert large_world(32_250_000) == LARGE
+    targets = {"sweeps": 0, "max_plan_bytes": 6_500_000_000, "fresh_goals": 0.3}
+    targets |= {"near_floor": 0.1, "best_weight": 1e4}
+    assert {
+        "buffer_size": 33_000_000,
+        "learning_starts": 30_000_000,
+        "batch_size": 256,
+        "goal_batch_size": 16,
+        "target_class": PlannedTargets,
+        "target_kwargs": targets,
+    } == LARGE
+    short = large_world(2e6, max_plan_bytes=1e9)
+    assert short["buffer_size"] == 2_000_000
+    assert short["learning_starts"] == pytest.approx(0.93 * 2e6, rel=1e-3)
+    assert short["target_kwargs"]["max_plan_bytes"] == 10**9
+    short["target_kwargs"]["sweeps"] = 7
+    assert large_world(2e6)["target_kwargs"]["sweeps"] == 0  # a dictionary of its own
+    model = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **large_world(1_000, 10_000))
+    model.learn(1_000)
+    assert model._n_updates == 3  # after steps 950, 975 and 1,000
+    with pytest.raises(ValueError, match="steps must be a whole number, at least 1, got 0"):
+        large_world(0)
 
 
 def test_the_recipe_builds_the_papers_agent():

@@ -37,6 +37,18 @@ def treasure():
     return taught(Paid({8: 1.0}, ENDS), 1_500)
 
 
+def test_a_plan_can_be_used_where_random_steps_are_all_there_is():
+    model = make_model(Paid({8: 1.0}, ENDS), learning_starts=400)
+    with pytest.warns(
+        UserWarning, match=r"nothing is learned by the network. task_policy\(\) plans"
+    ):
+        model.learn(400)
+    assert model._n_updates == 0
+    assert all(
+        ends_at(model.task_policy(), Paid({8: 1.0}, ENDS), cell) == 8 for cell in range(1, 8)
+    )
+
+
 def ends_at(policy, world, start):
     seen, _ = world.reset(options={"cell": start})
     for _ in range(20):
