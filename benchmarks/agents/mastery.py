@@ -17,13 +17,13 @@ from benchmarks.recording import RunConfig
 from benchmarks.tables import Tables
 from benchmarks.worlds import World, building
 from sb3_manygoals import (
-    LARGE,
     PAPER,
     GoalBuffer,
     GymnasiumVecEnv,
     ManyGoalsDQN,
     TabularAllGoals,
     TDTargets,
+    large_world,
 )
 from sb3_manygoals.goals import GoalSelector, LearningProgressSelector, UniformSelector
 
@@ -103,11 +103,10 @@ def make(
             return hindsight.make(
                 world.make_many(n_envs, config.seed), pursuit, config.seed, device, given
             ), False
-        large = LARGE | {"learning_starts": int(0.93 * config.total_steps)}
         own: dict[str, Any] = {
             "td": {"target_class": TDTargets},
             "paper": PAPER,
-            "large": large,
+            "large": large_world(config.total_steps),
         }.get(config.agent, {})
         if config.agent == "paper" and not world.is_seen:  # without pictures, no convolutions
             convolutions = ("features_extractor_class", "net_arch")

@@ -19,13 +19,13 @@ from benchmarks.mastery import MasteryConfig, choose_held_out
 from benchmarks.worlds import SettingError, World
 from gym_twoRooms.layout import NAMED_LAYOUTS
 from sb3_manygoals import (
-    LARGE,
     PAPER,
     ManyGoalsDQN,
     PlannedTargets,
     TabularAllGoals,
     TDTargets,
     evaluation,
+    large_world,
 )
 from tests import ROOT
 from tests.benchmarks.command_line import command, printed, rows_of
@@ -264,12 +264,11 @@ def build(**options):
 
 
 def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
-    large = LARGE | {"learning_starts": 1_116}  # of 1,200 steps
     for agent, own in (
         ("default", {}),
         ("td", {"target_class": TDTargets}),
         ("paper", PAPER),
-        ("large", large),
+        ("large", large_world(1_200)),
     ):
         model, plain = build(agent=agent, n_envs=1), ManyGoalsDQN("CnnPolicy", SMALL.make(), **own)
         for name in (
