@@ -1,5 +1,6 @@
 """Networks: observations to features, and universal value functions on top of them."""
 
+import copy
 import platform
 from collections.abc import Sequence
 from functools import partial
@@ -99,7 +100,8 @@ class Preprocess(nn.Module):
             standardize,
             False,
         )
-        self.space = observation_space
+        # a copy, as SB3's extractors draw samples of the space they are given
+        self.space = copy.deepcopy(observation_space)
         if isinstance(observation_space, spaces.Box) and is_image_space(observation_space):
             self.channels_last = (
                 channels_are_last(observation_space) if channels_last is None else channels_last
@@ -111,7 +113,8 @@ class Preprocess(nn.Module):
                 )
                 self.space = spaces.Box(low, high, dtype=np.uint8)
         if standardize:
-            shape = self._scaled(th.as_tensor(np.array(observation_space.sample()))[None]).shape[1:]
+            some = np.zeros(observation_space.shape or (), observation_space.dtype)
+            shape = self._scaled(th.as_tensor(some)[None]).shape[1:]
             self.register_buffer("mean", th.zeros(shape))
             self.register_buffer("scale", th.ones(shape))
             if self._is_wide:
