@@ -72,6 +72,11 @@ class MasteryConfig(AgentConfig):
     """Goals that are measured at most, drawn at random."""
     curve_goals: int = 1_000
     """The same while it trains: measuring all of a large world takes as long as some ten thousand steps."""
+    scenarios: int | None = None
+    """
+    Worlds that accept only few seeds are measured with those from 0 to one less than this; by
+    default with any.
+    """
 
     @property
     def world(self) -> World:
@@ -85,7 +90,7 @@ class MasteryConfig(AgentConfig):
         ``demo.html``.
         """
         self.check_counts("total_steps", "n_envs", "eval_freq", "eval_steps", "threads")
-        self.check_counts("final_episodes", "most_goals", "curve_goals")
+        self.check_counts("final_episodes", "most_goals", "curve_goals", "scenarios")
         if not 0.0 <= self.eval_epsilon <= 1.0:
             raise SettingError(f"eval_epsilon must be in [0, 1], got {self.eval_epsilon}")
         th.set_num_threads(self.threads)
@@ -188,7 +193,7 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
     recording.train(
         config, evaluated.model, config.total_steps, folder, [callback], extras, log_interval=200
     )
-    if hasattr(evaluated.model, "goal_buffer"):
+    if hasattr(evaluated.model, "goal_buffer") and not evaluated.numbered:
         evaluated.model.goal_buffer.save(folder / "goals.npz")
     return callback.training_seconds
 
@@ -283,12 +288,14 @@ def _measure(config: MasteryConfig, evaluated: EvaluatedAgent) -> dict[str, Mast
     goals, ceiling = _measured_goals(config, evaluated), None
     if tables is None:
         env = SyncVectorEnv([evaluated.world.make] * min(len(goals), 64))
+        seeds = None if config.scenarios is None else range(config.scenarios)
     else:
         ceiling = tables.ceiling(config.eval_steps)
         env = TabularVectorEnv(tables, len(goals))
+        seeds = None
     episodes = config.final_episodes or (2 if len(goals) > 2_000 else 10)
     task: dict[str, Any] = {"env": env, "goals": goals, "max_steps": config.eval_steps}
-    task |= {"episodes_per_goal": episodes, "seed": config.seed + 1_000}
+    task |= {"episodes_per_goal": episodes, "seed": config.seed + 1_000, "env_seeds": seeds}
     results = {"greedy": evaluate_mastery(model, ceiling=ceiling, **task)}
     results["epsilon"] = evaluate_mastery(model, epsilon=config.eval_epsilon, **task)
     if isinstance(getattr(model, "targets", None), PlannedTargets):

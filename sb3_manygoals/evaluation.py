@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,7 +17,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from sb3_manygoals import guards
 from sb3_manygoals.action_masks import random_allowed
 from sb3_manygoals.checks import check_count, check_number
-from sb3_manygoals.goals.buffer import check_goal_space, identical
+from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space, check_inside, identical
+from sb3_manygoals.goals.environments import refuse_evaluation, worlds_of
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.terminal_watch import TerminalWatch
 
@@ -80,6 +82,8 @@ def evaluate_mastery(
     seed: int = 0,
     action_masks: bool = False,
     ceiling: Ceiling | None = None,
+    env_seeds: Sequence[int] | None = None,
+    warn: bool = True,
 ) -> MasteryResult:
     """
     Let the model try every goal from a random start: does it get there within ``max_steps`` (the paper: 200)?
@@ -96,16 +100,25 @@ def evaluate_mastery(
     :param action_masks: whether all actions obey ``infos["action_mask"]`` of ``env``, which the model's ``predict`` gets
     :param ceiling: how likely the best policy reaches each goal from its start, for instance
         ``gym_twoRooms.oracle.mastery_ceiling(mdp, max_steps)``; None where it is not known
+    :param env_seeds: the seeds that the environments accept, at least one, for example
+        ``range(10)`` where there are ten scenarios. Each round draws them in a new order, again and
+        again until each sub-environment has one. None: any numbers below 2**32
+    :param warn: whether to warn of goals that the model never met, if it has a ``goal_buffer``;
+        held-out ones need not be met
     :return: rate, interval, and the outcome of each episode
     :raises TypeError: if ``env`` is no vector environment, or its observations cannot be goals
     :raises ValueError: if goals, env, a reward, a number or what ``ceiling`` gives do not fit, or there are no masks to act
         under
     """
-    goals, n_actions = _check(env, goals)
+    known = _known_goals(model)
+    goals, n_actions = _check(env, goals, known)
+    if warn:
+        _warn_of_unmet(known, goals)
     check_count("max_steps", max_steps)
     check_count("episodes_per_goal", episodes_per_goal)
     check_count("seed", seed, least=0)
     check_number("epsilon", epsilon, "[0, 1]")
+    check_seeds(env_seeds)
     watch = TerminalWatch()
     n_envs, episode_goals = env.num_envs, np.repeat(np.arange(len(goals)), episodes_per_goal)
     steps: NDArray[np.int64] = np.full(len(episode_goals), -1, dtype=np.int64)
@@ -117,9 +130,8 @@ def evaluate_mastery(
         rows = slice(first, min(first + n_envs, len(episode_goals)))
         n = rows.stop - first
         pursued = goals[episode_goals[rows]]
-        # hashed, so that neither rounds nor evaluations with neighbouring seeds share worlds
         observations, infos = env.reset(
-            seed=int(np.random.SeedSequence((seed, round_)).generate_state(1)[0])
+            seed=_seeds(seed, round_, env_seeds, n_envs)  # type: ignore[arg-type]  # or a list
         )
         if ceiling is not None:
             starts[rows] = observations[:n]
@@ -165,6 +177,49 @@ def evaluate_mastery(
     return _result(steps, best.reshape(steps.shape), seed)
 
 
+def _seeds(seed: int, round_: int, env_seeds: Sequence[int] | None, n_envs: int) -> int | list[int]:
+    """
+    Those of the worlds of a round: one to count up from, or one for each, drawn from those given.
+    """
+    if env_seeds is None:
+        # hashed, so that neither rounds nor evaluations with neighbouring seeds share worlds
+        return int(np.random.SeedSequence((seed, round_)).generate_state(1)[0])
+    rng = np.random.default_rng((seed, round_, Stream.WORLDS))
+    n_seeds = len(env_seeds)
+    whole = [rng.permutation(n_seeds) for _ in range(n_envs // n_seeds)]
+    order = np.concatenate([*whole, rng.choice(n_seeds, n_envs % n_seeds, replace=False)])
+    return [int(env_seeds[place]) for place in order.tolist()]
+
+
+def check_seeds(env_seeds: Sequence[int] | None) -> None:
+    """
+    Raise a ValueError unless they are None or one or more whole numbers, none of them negative.
+    """
+    if env_seeds is None:
+        return
+    if isinstance(env_seeds, (str, bytes)) or not hasattr(env_seeds, "__len__"):
+        raise ValueError(f"env_seeds must be a sequence of seeds or None, got {env_seeds!r}")
+    if len(env_seeds) == 0:
+        raise ValueError("env_seeds must have at least one seed, got none")
+    for one in env_seeds if not isinstance(env_seeds, range) else (min(env_seeds), max(env_seeds)):
+        check_count("each of env_seeds", one, least=0)
+
+
+def _known_goals(model: Any) -> GoalBuffer | None:
+    """Those that a model has met, if it says so and can say which."""
+    known = getattr(model, "goal_buffer", None)
+    return known if isinstance(known, GoalBuffer) and len(known) > 0 else None
+
+
+def _warn_of_unmet(known: GoalBuffer | None, goals: NDArray[Any], stacklevel: int = 3) -> None:
+    """Say which of the goals measured the model has never met, and is not to meet."""
+    if known is None or (known.shape, known.dtype) != (goals.shape[1:], goals.dtype):
+        return
+    text = known.describe_unknown(goals)
+    if text is not None:
+        warnings.warn(text, stacklevel=stacklevel)
+
+
 def _step(
     env: VectorEnv[Any, Any, Any], actions: NDArray[np.int64], watch: TerminalWatch
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_], dict[str, Any]]:
@@ -207,7 +262,9 @@ def _result(
     return MasteryResult(rate, (float(low), float(high)), reached, steps, ceiling, seed)
 
 
-def _check(env: VectorEnv[Any, Any, Any], goals: NDArray[Any]) -> tuple[NDArray[Any], int]:
+def _check(
+    env: VectorEnv[Any, Any, Any], goals: NDArray[Any], known: GoalBuffer | None = None
+) -> tuple[NDArray[Any], int]:
     """The goals as an array, and the number of actions."""
     if not isinstance(env, VectorEnv):
         raise TypeError(
@@ -224,6 +281,10 @@ def _check(env: VectorEnv[Any, Any, Any], goals: NDArray[Any]) -> tuple[NDArray[
     ):
         expected = f"{space.dtype} of shape (n, *{space.shape}) with n > 0"
         raise ValueError(f"goals must be {expected}, got {goals.dtype} of {goals.shape}")
+    if known is not None and known.observation_space == space:
+        known.check_goals(goals, "goals")
+    else:
+        check_inside(space, goals, "goals")
     if (
         not isinstance(env.single_action_space, spaces.Discrete)
         or env.single_action_space.start != 0
@@ -244,10 +305,16 @@ class MasteryCallback(BaseCallback):
     ``mastery/epsilon``. A model that learns under action masks is measured under them.
 
     :param env: as for :func:`evaluate_mastery`, like ``goals``, ``max_steps``, ``epsilon`` and ``seed``, the same each time
+        It must not be the one that the model learns in
     :param eval_freq: environment steps between measurements; one more is taken before training and one after
     :param on_measure: called with each measurement, or None
     :param verbose: 1 to print each measurement
-    :raises ValueError: if ``eval_freq`` is not positive
+    :param env_seeds: as for :func:`evaluate_mastery`
+    :raises TypeError: as :func:`evaluate_mastery`
+    :raises ValueError: if ``eval_freq`` is not positive, another argument does not fit, or training
+        begins in ``env``
+
+    Goals that the model has not met by the end of training are warned of.
     """
 
     def __init__(
@@ -260,9 +327,12 @@ class MasteryCallback(BaseCallback):
         on_measure: Callable[[MasteryPoint], None] | None = None,
         seed: int = 0,
         verbose: int = 0,
+        env_seeds: Sequence[int] | None = None,
     ) -> None:
         super().__init__(verbose)
         self.env, self.goals, self.eval_freq = env, goals, check_count("eval_freq", eval_freq)
+        self.env_seeds = env_seeds
+        check_seeds(env_seeds)
         self.max_steps, self.epsilon, self.on_measure, self.seed = (
             max_steps,
             epsilon,
@@ -287,6 +357,11 @@ class MasteryCallback(BaseCallback):
     def _seconds_so_far(self) -> float:
         return self.training_seconds + max(time.perf_counter() - self._resumed, 0.0)
 
+    def _init_callback(self) -> None:
+        _check(self.env, self.goals, _known_goals(self.model))
+        if worlds_of(self.env) & worlds_of(self.training_env):
+            refuse_evaluation(self)
+
     def _on_training_start(self) -> None:
         if self.locals["reset_num_timesteps"] and not self._goes_on:
             self.training_seconds = 0.0
@@ -304,6 +379,7 @@ class MasteryCallback(BaseCallback):
         if self._last_step < self.num_timesteps:
             self._measure()
         self.training_seconds, self._resumed = self._seconds_so_far(), np.inf
+        _warn_of_unmet(_known_goals(self.model), np.asarray(self.goals))
 
     def _measure(self) -> None:
         self.training_seconds = self._seconds_so_far()
@@ -311,6 +387,8 @@ class MasteryCallback(BaseCallback):
         settings: dict[str, Any] = {
             "seed": self.seed,
             "action_masks": getattr(self.model, "action_masks", False),
+            "env_seeds": self.env_seeds,
+            "warn": False,  # goals may still be met
         }
         rounds = (self.model, self.env, self.goals, self.max_steps)
         results = (

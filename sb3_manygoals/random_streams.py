@@ -22,6 +22,8 @@ class Stream(IntEnum):
     """Goals of a plan that cannot have all of them."""
     REWARD_PREDICTOR = 6
     """Batches of the RewardPredictor."""
+    WORLDS = 7
+    """Seeds of the worlds of ``evaluate_mastery``, where they accept only some."""
 
 
 def generator(seed: int | None, stream: Stream) -> np.random.Generator:

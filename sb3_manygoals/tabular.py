@@ -229,6 +229,11 @@ class TabularAllGoals(GoalAlgorithm):
         return self.policy.table
 
     @property
+    def goal_buffer(self) -> GoalBuffer | None:
+        """The known goals; None while the model has no environment."""
+        return None if self.env is None else self._tracker.goal_buffer
+
+    @property
     def exploration_rate(self) -> float:
         """The probability of a random action now."""
         progress = min(1.0, self.num_timesteps / self.exploration_steps)
@@ -267,7 +272,8 @@ class TabularAllGoals(GoalAlgorithm):
             *rewards,
             terminated,
         )
-        self._last_obs, self._n_moves = new_obs, self._moves
+        self._last_obs = new_obs
+        self._note_transition()
 
     def dump_logs(self) -> None:
         """Write log data."""
@@ -294,15 +300,16 @@ class TabularAllGoals(GoalAlgorithm):
             raise ValueError(
                 f'observation must be a dict with "observation" and "desired_goal", got {observation!r}'
             )
-        actions = self.table.greedy(
-            np.asarray(observation["observation"]), np.asarray(observation["desired_goal"])
-        )
+        desired = np.asarray(observation["desired_goal"])
+        actions = self.table.greedy(np.asarray(observation["observation"]), desired)
+        if observation is not self._last_obs:  # not in training
+            self._warn_of_unknown_goal(desired)
         if not deterministic:
             explore = self.rng.random(actions.shape) < self.exploration_rate
             actions = np.where(
                 explore, self.rng.integers(self.table.n_actions, size=actions.shape), actions
             )
-        return actions, state
+        return actions[()], state
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """:return: a plain tree, most of which is the table itself: to be written before training goes on"""

@@ -32,6 +32,7 @@ from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy, Task
 from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.checks import check_count, check_number, check_rewards
 from sb3_manygoals.goals.buffer import identical
+from sb3_manygoals.goals.environments import check_evaluators
 from sb3_manygoals.guards import check_loss
 from sb3_manygoals.terminal_watch import TerminalWatch
 
@@ -228,6 +229,7 @@ class AuxiliaryCallback(BaseCallback):
         if self.parent is not None:
             inside = f"{type(self).__name__} is inside of {type(self.parent).__name__}, and does not see every step"
             raise ValueError(f"{inside}: give it to learn() itself or in a list of callbacks")
+        check_evaluators(self.locals["callback"], self.training_env, notices=False)
         assert self.episodes is not None
         if self.episodes.recorder is self:
             before, after = self._last_step

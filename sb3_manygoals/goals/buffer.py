@@ -22,6 +22,9 @@ GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBi
 
 _CAPACITY = 100_000  # goals, where nothing else is said and the memory is there
 _SAVED = ("capacity", "observations", "numbers", "held_out", "n_added", "n_recurred", "labels")
+_MOST_LOOK = 2**26  # numbers of known goals among which the nearest is looked for
+_LOOK_AT_ONCE = 2**20
+_MOST_SHOWN = 16  # numbers of an observation that a message shows
 _INDEX_SIZE = 184  # bytes of a hash, three numbers and their places in a dict, just after it has grown; and of labels
 
 
@@ -59,6 +62,7 @@ class GoalBuffer:
         if capacity is None:
             size_of_one = math.prod(self.shape) * self.dtype.itemsize + _INDEX_SIZE
             capacity = max(min(_CAPACITY, share_of_memory(0.5) // size_of_one), 1)
+        self._is_discrete = not isinstance(observation_space, spaces.Box)
         self.capacity = check_count("capacity", capacity, of="goals")
         self.n_added, self.n_recurred = 0, 0
         self._n, self._warned = 0, False
@@ -68,11 +72,9 @@ class GoalBuffer:
             "choose a smaller capacity",
         )
         self.labels: NDArray[np.float64] = np.zeros((self.capacity + 1, 3))
-        self._hold_out(
-            np.zeros((0, *self.shape), self.dtype)
-            if held_out is None
-            else self.check(held_out, "held_out")
-        )
+        self._hold_out(np.zeros((0, *self.shape), self.dtype))
+        if held_out is not None:
+            self._hold_out(self.check_goals(held_out, "held_out"))
 
     def _hold_out(self, observations: NDArray[Any]) -> None:
         """Only of an empty buffer."""
@@ -123,12 +125,14 @@ class GoalBuffer:
         """
         Take in the observations that are new, not held out, and for which there is room.
 
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space; else a ValueError
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space; else a
+            ValueError, as if a number is out of the range of a Discrete, MultiDiscrete or
+            MultiBinary space. Bounds of a Box are not checked
         :return: the id of each, shape ``(n,)`` int64; ``UNKNOWN`` for the held out and those there was no room for
         """
         observations = self.check(observations, "observations")
         n_before, n_met = len(self), len(self.table)
-        numbers = self.table.add(observations)
+        numbers = self._take_in(observations)
         ids = self._goal_ids[numbers]
         unknown = ids == UNKNOWN
         if unknown.any() and n_before < self.capacity:
@@ -159,6 +163,24 @@ class GoalBuffer:
                 stacklevel=2,
             )
         return ids
+
+    def _take_in(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """
+        The numbers of observations in the table. What is new must be in range, or no network could
+        make a one-hot vector of it.
+        """
+        if not self._is_discrete:
+            return self.table.add(observations)
+        numbers = self.table.ids(observations)
+        new = np.flatnonzero(numbers == UNKNOWN)
+        if len(new) == 0:
+            return numbers
+        try:
+            check_inside(self.observation_space, observations[new], "observations")
+        except OutsideSpaceError as error:
+            error.row = int(new[error.row])
+            raise
+        return self.table.add(observations)
 
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """As :meth:`add`, without storing any; ``UNKNOWN`` where an observation is not a goal of this buffer."""
@@ -229,6 +251,92 @@ class GoalBuffer:
                 f"{name} must be {self.dtype} of shape {expected}, got {array.dtype} of {array.shape}"
             )
         return array
+
+    def check_goals(self, goals: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
+        """
+        As :meth:`check`, for goals that a user gives. An OutsideSpaceError, a ValueError, if one is
+        outside of the space.
+
+        What an environment has shown may lie outside of its Box, and can be a goal nevertheless.
+        """
+        array = self.check(goals, name, axes)
+        rows = array.reshape(-1, *self.shape)
+        known = self.have_met(rows) if isinstance(self.observation_space, spaces.Box) else None
+        check_inside(self.observation_space, rows, name, known, numbered=axes != 0)
+        return array
+
+    def have_met(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
+        """
+        Whether each of these was met, held-out ones included, shape ``(n,)``. A ValueError if they
+        do not fit the space.
+        """
+        observations = self.check(observations, "observations")
+        return np.not_equal(self.table.ids(observations), UNKNOWN)
+
+    def nearest(self, observation: NDArray[Any]) -> int | None:
+        """
+        The known goal whose numbers differ least from those of an observation, by the sum of
+        absolute differences.
+
+        :param observation: shape ``observation_space.shape``, the dtype of the space
+        :return: its id. None if no goal is known, numbers are only names, as those of a Discrete
+            space, or there are too many to look
+        """
+        goals = self.observations
+        if isinstance(self.observation_space, spaces.Discrete) or not 0 < goals.size <= _MOST_LOOK:
+            return None
+        wanted = np.asarray(observation, np.float64).reshape(-1)
+        rows = max(1, _LOOK_AT_ONCE // max(wanted.size, 1))
+        distances = [
+            np.abs(goals[row : row + rows].reshape(-1, wanted.size) - wanted).sum(axis=1)
+            for row in range(0, len(goals), rows)
+        ]
+        return int(np.concatenate(distances).argmin())
+
+    def describe_nearest(self, observation: NDArray[Any]) -> str:
+        """What can be said of :meth:`nearest`, for a message; empty if nothing can."""
+        number = self.nearest(observation)
+        if number is None:
+            return ""
+        found = self[number]
+        differ = int((found != observation).sum())
+        text = f", the nearest known goal has the id {number}"
+        if found.size <= _MOST_SHOWN:
+            text += f" and is {found.tolist()}"
+        if differ == 0:
+            return f"{text} (its numbers are equal, its bytes are not, as those of -0.0 and 0.0)"
+        return f"{text} ({differ} of {found.size} numbers differ)"
+
+    def describe_unknown(self, desired: NDArray[Any]) -> str | None:
+        """
+        For a warning: which goals are neither known nor held out.
+
+        :param desired: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :return: None if each is one of these
+        """
+        unknown = self.ids(desired) == UNKNOWN
+        if unknown.any():
+            unknown &= ~self.is_held_out(desired)
+        if not unknown.any():
+            return None
+        first = desired[unknown][0]
+        text = f"{int(unknown.sum())} of {len(desired)} goals are not known to the model"
+        text += ": it cannot be expected to reach what it never met"
+        return f"{text}. Of the first, {_shown(first)}{self.describe_nearest(first)}"
+
+    def describe_unmet(self) -> str | None:
+        """
+        For a warning: how many of the held-out observations were never met.
+
+        :return: None if all were met, or there was no room to keep them
+        """
+        held_out = self._held_out.observations
+        unmet = held_out[~self.have_met(held_out)]
+        if len(unmet) == 0 or len(self.table) == self.table.capacity:
+            return None
+        text = f"{len(unmet)} of {len(held_out)} held-out observations were never met"
+        text += f", the first is {_shown(unmet[0])}{self.describe_nearest(unmet[0])}"
+        return f"{text}; do they equal observations byte for byte, after any rounding and casting?"
 
     @property
     def rules(self) -> dict[str, Any]:
@@ -320,6 +428,93 @@ class GoalBuffer:
         self.labels[np.r_[: len(self), -1]] = state["labels"]
 
 
+class OutsideSpaceError(ValueError):
+    """
+    An observation is outside of its space.
+
+    :param message: says which and why
+    :param row: its place in the batch
+    """
+
+    def __init__(self, message: str, row: int = 0) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+def check_inside(
+    space: spaces.Space[Any],
+    observations: NDArray[Any],
+    name: str,
+    exempt: NDArray[np.bool_] | None = None,
+    numbered: bool = True,
+) -> None:
+    """
+    Refuse observations outside of their space.
+
+    :param space: Box, Discrete, MultiDiscrete or MultiBinary
+    :param observations: shape ``(n, *space.shape)``, the dtype of the space
+    :param name: what they are, for the message
+    :param exempt: observations that may be anything, shape ``(n,)`` bool, or None
+    :param numbered: whether the message says which of the n it is
+    :raises OutsideSpaceError: if a number is out of its range. Floats may miss the bounds of a Box
+        by a hundredth of their distance, as environments do that round
+    """
+    low: Any
+    high: Any
+    slack: Any = 0
+    if isinstance(space, spaces.Box):
+        low, high = space.low, space.high
+        if space.dtype is not None and space.dtype.kind == "f":
+            with np.errstate(over="ignore", invalid="ignore"):
+                width = np.subtract(high, low, dtype=np.float64)
+            slack = np.where(np.isfinite(width), 0.01 * width, 0.0)
+    elif isinstance(space, spaces.MultiDiscrete):
+        low, high = 0, space.nvec - 1
+    else:
+        low, high = 0, int(space.n) - 1 if isinstance(space, spaces.Discrete) else 1
+    inside = (observations >= low - slack) & (observations <= high + slack)  # NaN is not
+    if inside.all():
+        return
+    wrong = ~inside.reshape(len(observations), -1).all(axis=1)
+    if exempt is not None:
+        wrong &= ~exempt
+    if not wrong.any():
+        return
+    row = int(wrong.argmax())
+    place = tuple(np.argwhere(~inside[row])[0].tolist())
+    least, most = (np.broadcast_to(bound, inside[row].shape)[place] for bound in (low, high))
+    which = f"{name}[{row}]" if numbered else name
+    at = f" at {place}" if place else ""
+    wrong_one = f"{observations[row][place]}{at} is not in [{least}, {most}]"
+    got = f"{which} is {_shown(observations[row])}: {wrong_one}"
+    raise OutsideSpaceError(f"{name} must be of the observation space, {got}", row)
+
+
+def check_one_hot(space: spaces.Space[Any], values: NDArray[Any], name: str) -> None:
+    """
+    Refuse a number of which no one-hot vector can be made. A Box is not looked at, nor is an array
+    that does not fit.
+
+    :param space: Box, Discrete, MultiDiscrete or MultiBinary
+    :param values: observations, shape ``(*batch, *space.shape)``
+    :param name: what they are, for the message
+    :raises OutsideSpaceError: if one is out of its range
+    """
+    if isinstance(space, spaces.Box) or values.dtype.kind not in "iub":
+        return
+    shape = space.shape or ()
+    before = values.ndim - len(shape)
+    if before in (0, 1) and values.shape[before:] == shape:
+        check_inside(space, values.reshape(-1, *shape), name, numbered=before == 1)
+
+
+def _shown(observation: NDArray[Any]) -> str:
+    """A small observation, or what kind of array a large one is."""
+    if observation.size <= _MOST_SHOWN:
+        return str(observation.tolist())
+    return f"an array of {observation.dtype} of shape {observation.shape}"
+
+
 def _npz(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
@@ -342,10 +537,44 @@ def check_goal_space(observation_space: spaces.Space[Any]) -> tuple[tuple[int, .
         reason = "expected a MultiDiscrete of one axis"
     if reason is not None:
         raise TypeError(
-            f"observation_space cannot be treated as a space of goals: {reason}, got {observation_space}. Wrap the "
-            "environment so that its observation is one such array (gymnasium.wrappers.FlattenObservation, for example)."
+            f"observation_space cannot be treated as a space of goals: {reason}, got "
+            f"{observation_space}. Wrap each environment so that its observation is one such "
+            f"array: {_how_to_wrap(observation_space)}"
         )
     return observation_space.shape or (), np.dtype(observation_space.dtype)
+
+
+def _how_to_wrap(space: spaces.Space[Any]) -> str:
+    """The wrappers of Gymnasium, as code, that make one array of observations."""
+    wrappers, flat = "gymnasium.wrappers", "gymnasium.wrappers.FlattenObservation"
+    if not isinstance(space, spaces.Dict):
+        if _flattens(space):
+            return f"{flat}(env)"
+        return f"{wrappers}.TransformObservation, with a function and a space of your own"
+    ways = []
+    single = [key for key, part in space.items() if isinstance(part, GOAL_SPACES)]
+    if single:
+        key = "image" if "image" in single else single[0]
+        take = f"lambda seen: seen[{key!r}], env.observation_space[{key!r}]"
+        ways.append(f"one of its parts, {wrappers}.TransformObservation(env, {take})")
+    if {"image", "mission"} <= set(space):
+        ways.append("in MiniGrid the picture, minigrid.wrappers.ImgObsWrapper(env)")
+    flattenable = [key for key, part in space.items() if _flattens(part)]
+    if len(flattenable) == len(space):
+        ways.append(f"all of it, {flat}(env)")
+    elif len(flattenable) > 1:
+        ways.append(f"several parts, {flat}({wrappers}.FilterObservation(env, {flattenable}))")
+    if not ways:
+        return f"{wrappers}.TransformObservation, with a function and a space of your own"
+    return "; or ".join(ways)
+
+
+def _flattens(space: spaces.Space[Any]) -> bool:
+    """Whether FlattenObservation can make an array of it. Spaces of other packages may not say."""
+    try:
+        return bool(space.is_np_flattenable)
+    except NotImplementedError:
+        return False
 
 
 def identical(left: NDArray[Any], right: NDArray[Any], dims: int) -> NDArray[np.bool_]:

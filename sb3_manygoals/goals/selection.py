@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch as th
@@ -46,6 +47,27 @@ class GoalSelector(ABC):
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         vars(self).clear()
         set_attributes(self, copy.deepcopy(state))
+
+
+_TAKEN: WeakValueDictionary[int, GoalSelector] = WeakValueDictionary()
+
+
+def taken(selector: GoalSelector) -> GoalSelector:
+    """
+    The selector for a model that begins to use it: what it learns is of the goals and losses of one
+    model.
+
+    :param selector: as a user gave it
+    :return: the same the first time; later a copy that has forgotten all, and the first model keeps
+        its own
+    """
+    if _TAKEN.get(id(selector)) is not selector:
+        _TAKEN[id(selector)] = selector
+        return selector
+    own = copy.deepcopy(selector)
+    own.forget()
+    _TAKEN[id(own)] = own
+    return own
 
 
 class UniformSelector(GoalSelector):

@@ -1,6 +1,7 @@
 """Goal-pursuing episodes of several environments at once: the core of both goal wrappers."""
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from sb3_manygoals import guards
 from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.checks import check_count, check_rewards
-from sb3_manygoals.goals.buffer import GoalBuffer, identical
+from sb3_manygoals.goals.buffer import GoalBuffer, OutsideSpaceError, identical
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 from sb3_manygoals.goals.table import UNKNOWN
 from sb3_manygoals.random_streams import Stream, generator
@@ -93,6 +94,7 @@ class GoalTracker:
         self.world_steps: NDArray[np.int64] = np.zeros(
             n_envs, dtype=np.int64
         )  # since the world was reset
+        self._warned = False  # of a goal that is not known
         self.n_moves = 0  # steps and starts so far, for a learner to see whether it missed some
 
     def seed(self, seed: int | None) -> None:
@@ -107,17 +109,48 @@ class GoalTracker:
         self.desired_ids = goal_buffer.ids(self.desired_goals)
 
     def ids_of(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """The goals' ids, shape ``(n,)``; in training, what was not met before becomes a goal."""
-        return (
-            self.goal_buffer.add(observations)
-            if self.training
-            else self.goal_buffer.ids(observations)
-        )
+        """
+        The goals' ids, shape ``(n,)``; in training, what was not met before becomes a goal.
+
+        An EnvironmentFault, a ValueError, if a number is out of the range of its space.
+        """
+        if not self.training:
+            return self.goal_buffer.ids(observations)
+        try:
+            return self.goal_buffer.add(observations)
+        except OutsideSpaceError as error:
+            what = str(error).partition(", ")[2]
+            space = self.goal_buffer.observation_space
+            raise guards.EnvironmentFault(
+                f"an observation outside of its space, {space}: {what}", id(self), error.row
+            ) from error
 
     def take_goal(self, options: dict[str, Any]) -> NDArray[Any] | None:
-        """Take ``"goal"`` out of the options of a reset. A ValueError if it is no observation."""
+        """
+        Take ``"goal"`` out of the options of a reset. A ValueError if it is no observation of the
+        space.
+        """
         goal = options.pop("goal", None)
-        return None if goal is None else self.goal_buffer.check(goal, "options['goal']", axes=0)
+        if goal is None:
+            return None
+        return self.goal_buffer.check_goals(goal, "options['goal']", axes=0)
+
+    def warn_of_unknown(self, goal: NDArray[Any]) -> None:
+        """
+        Say once that a goal set from outside was never met, unless it is held out or nothing is
+        known at all.
+        """
+        if (
+            self._warned
+            or len(self.goal_buffer) == 0
+            or self.goal_buffer.is_held_out(goal[None])[0]
+        ):
+            return
+        self._warned = True
+        n_known = len(self.goal_buffer)
+        what = f"the goal that was set is not known, it is none of {n_known} that were met"
+        near = self.goal_buffer.describe_nearest(goal)
+        warnings.warn(f"{what}: a model cannot be expected to reach it{near}", stacklevel=4)
 
     def reset(
         self,
@@ -129,6 +162,7 @@ class GoalTracker:
         Begin an episode in every environment. ``move`` makes a random step everywhere and returns the observations, while all
         that was met is held out (Algorithm 1, line 2). Returns the current observations; a ValueError if no goal is found.
         """
+        n_known = len(self.goal_buffer)
         ids = self.ids_of(observations)
         n_moves = 0
         while self.training and len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
@@ -141,6 +175,8 @@ class GoalTracker:
             n_moves += 1
         for row, goal in enumerate(goals):
             self.start(np.array([row]), ids[row : row + 1], goal)
+            if goal is not None and n_known and self.desired_ids[row] == UNKNOWN:
+                self.warn_of_unknown(goal)
         return observations
 
     def start(

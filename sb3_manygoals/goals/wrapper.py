@@ -81,6 +81,7 @@ class GoalBufferWrapper(
         self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = (
             None  # where a world stands that is not to be reset
         )
+        self._discrete_actions = isinstance(env.action_space, spaces.Discrete)
         self._monitored = is_wrapped(env, Monitor)  # so that SB3 waits for the returns of episodes
 
     @property
@@ -126,6 +127,8 @@ class GoalBufferWrapper(
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
         """As the environment's, with the reward and the ends of the goal episode."""
         tracker = self.goal_tracker
+        if self._discrete_actions and isinstance(action, np.ndarray) and action.ndim == 0:
+            action = action.item()  # of a prediction; environments use actions as keys
         check_chosen(action, self.action_space)
         with guards.stepping(tracker):
             world_obs, env_reward, *env_ends, world_info = self.env.step(action)
@@ -235,6 +238,15 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return self.venv.seed(seed)
 
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
+        """
+        As SB3's.
+
+        :param options: of the next reset, one dict or one for each environment; "goal" is the goal
+            of its next episode
+        :raises ValueError: if a goal is no observation of the space; the options are then as before
+        """
+        for option in [options] if isinstance(options, dict) else options or []:
+            self.goal_tracker.take_goal(dict(option))
         VecEnv.set_options(self, options)
 
     def reset(self) -> GoalObs:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TrainFreq
-from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
+from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn import DQN
 
 from sb3_manygoals.action_masks import next_action_masks, read_action_masks
@@ -33,7 +33,8 @@ from sb3_manygoals.goals.environments import (
     is_goal_wrapped,
     pursue_goals,
 )
-from sb3_manygoals.goals.wrapper import goal_observation_space
+from sb3_manygoals.goals.selection import taken
+from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.progress import PlanProgressBarCallback
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -53,7 +54,7 @@ _NOT_SAVED = [
     "goal_updates",
     "targets",
 ]
-_NOT_SAVED += ["_loss", "_n_moves", "_selectors", "_trackers", "_reviewed"]
+_NOT_SAVED += ["_loss", "_selectors", "_trackers", "_reviewed"]
 _NOT_SAVED += ["_log_interval", "_n_logged", "_episodes", "_wandering"]
 _IN_CHECKPOINTS = (
     "goal_updates",
@@ -283,18 +284,7 @@ class GoalDQN(GoalAlgorithm, DQN):
 
     def _adopt_goals(self, env: VecEnv) -> None:
         """Take over goal buffer and rewards from the goal wrappers of the environment."""
-        if unwrap_vec_normalize(env) is not None:
-            raise ValueError(
-                "VecNormalize is not supported: a goal is one exact observation, and normalization drifts"
-            )
         trackers = goal_trackers(env)
-        goal_space = trackers[0].goal_buffer.observation_space
-        if env.observation_space != goal_observation_space(goal_space):
-            differ = f"goals are of {goal_space}, the environment shows {env.observation_space}"
-            advice = "Put such wrappers below the goal wrapper"
-            raise ValueError(
-                f"a wrapper around the goal wrapper changes observations: {differ}. {advice}"
-            )
         if self.goals_in_replay:
             self.goal_buffer = replay_goals(trackers, self.goal_buffer, self.replay_buffer)
         elif self.goal_buffer is None:
@@ -302,6 +292,7 @@ class GoalDQN(GoalAlgorithm, DQN):
         self.goal_rules = self.goal_buffer.rules
         if len(self.goal_updates) != self.goal_buffer.capacity:
             self.goal_updates = np.zeros(self.goal_buffer.capacity, dtype=np.int64)
+        self._take_selectors(trackers)
         for tracker in trackers:
             tracker.adopt(self.goal_buffer)  # to which the ids in the replay memory refer
         self._n_moves = None
@@ -316,6 +307,17 @@ class GoalDQN(GoalAlgorithm, DQN):
             self.replay_buffer.forget_states()  # of a memory that was loaded
         if now is None or now.learner != self._learner:
             self._make_targets(kind)
+
+    def _take_selectors(self, trackers: list[GoalTracker]) -> None:
+        """
+        Give trackers a copy that knows nothing of a selector in which another model has a part.
+        """
+        ours = {id(each): each for each in self._selectors}
+        for tracker in trackers:
+            given = tracker.selector
+            if id(given) not in ours:
+                ours[id(given)] = taken(given)
+            tracker.selector = ours[id(given)]
 
     @staticmethod
     def _pursue(env: GymEnv, settings: dict[str, Any], goals_in_replay: bool) -> GymEnv:
@@ -415,10 +417,19 @@ class GoalDQN(GoalAlgorithm, DQN):
             )
         return prepared
 
+    def _go_on_from_what_is_shown(self) -> None:
+        before = self._last_obs
+        super()._go_on_from_what_is_shown()
+        if self.action_masks and self._last_obs is not before:
+            assert self.env is not None
+            self._last_action_masks = read_action_masks(
+                current_reset_infos(self.env), int(self.action_space.n)
+            )
+
     def _store_transition(self, *args: Any) -> None:
         super()._store_transition(*args)
         *_, dones, infos = args
-        self._n_moves = self._moves
+        self._note_transition()
         if dones.any():
             self._count_episodes(dones, infos)
             self._exploring[dones] = self.rng.random(int(dones.sum())) < self.exploration_rate

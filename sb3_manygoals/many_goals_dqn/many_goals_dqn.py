@@ -23,6 +23,8 @@ from torch import nn
 from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
 from sb3_manygoals.checks import check_count, check_number
+from sb3_manygoals.goals import GoalSelector
+from sb3_manygoals.goals.buffer import check_one_hot
 from sb3_manygoals.many_goals_dqn.goal_dqn import GoalDQN
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -208,8 +210,6 @@ class ManyGoalsDQN(GoalDQN):
                     "goals_in_replay: the goals are in the replay memory, goal_buffer must not be given"
                 )
             env = self._pursue(env, goal_wrapper_kwargs or {}, goals_in_replay)
-            if (selector := (goal_wrapper_kwargs or {}).get("selector")) is not None:
-                selector.forget()  # what another learner told it
         super().__init__(
             policy,  # type: ignore[arg-type]
             env,  # type: ignore[arg-type]
@@ -243,6 +243,8 @@ class ManyGoalsDQN(GoalDQN):
             if name != "goal_buffer"
         }
         self.goal_wrapper_kwargs = copy.deepcopy(settings)
+        if isinstance(saved := self.goal_wrapper_kwargs.get("selector"), GoalSelector):
+            saved.forget()
         self.goals_in_replay, self.action_masks = goals_in_replay, action_masks
         self.goal_updates = np.zeros(0, dtype=np.int64)
         self.exploration_rate = exploration_initial_eps
@@ -333,6 +335,7 @@ class ManyGoalsDQN(GoalDQN):
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[NDArray[Any], NDArray[Any]]:
+        self._go_on_from_what_is_shown()
         assert isinstance(self._last_obs, dict)
         masks = self._last_action_masks
         if self.num_timesteps < learning_starts:
@@ -364,8 +367,15 @@ class ManyGoalsDQN(GoalDQN):
         :param observation: dict with "observation" and "desired_goal", one of each or a batch
         :param deterministic: True for greedy actions, False for random ones with probability ``exploration_rate``
         :param action_masks: actions allowed, shape (A,) or (n, A), None for all, as in sb3-contrib
-        :return: actions, int64, of shape () or (n,), and ``state``, which is not used, as ``episode_start``
-        :raises ValueError: if ``observation`` is not such a dict, or masks do not fit it or allow no action
+        :return: actions, int64, of shape (n,), a NumPy integer for one observation, and ``state``,
+            which is not used, as
+            ``episode_start``
+        :raises ValueError: if ``observation`` is not such a dict, a number is out of the range of
+            its Discrete, MultiDiscrete
+            or MultiBinary space, or masks do not fit it or allow no action
+
+        Where it is asked for one action, not for a batch, a goal that was never met is warned of
+        once.
         """
         if (
             not isinstance(observation, dict)
@@ -382,6 +392,10 @@ class ManyGoalsDQN(GoalDQN):
             raise ValueError(
                 f"observation and desired_goal must have one shape, got {shapes[0]} and {shapes[1]}"
             )
+        for key, values in goal_obs.items():
+            check_one_hot(self.observation_space[key], values, key)
+        if observation is not self._last_obs:  # not in training
+            self._warn_of_unknown_goal(goal_obs["desired_goal"])
         tensors, vectorized = self.policy.obs_to_tensor(goal_obs)
         assert isinstance(tensors, dict)
         n = len(tensors["observation"])
@@ -405,7 +419,7 @@ class ManyGoalsDQN(GoalDQN):
             if masks is not None:
                 q = q.masked_fill(~th.as_tensor(masks, device=self.device), -th.inf)
             actions = np.where(explore, actions, q.argmax(dim=1).cpu().numpy())
-        return actions if vectorized else actions.squeeze(axis=0), state
+        return actions if vectorized else actions[0], state
 
     def dump_logs(self) -> None:
         """Write the log; only here the loss is copied from the device."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.goals import GoalBuffer, UniformSelector
+from sb3_manygoals.goals.buffer import check_inside
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 
@@ -74,6 +75,10 @@ class ReplayGoals(GoalBuffer):
 
     def add(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """The ids of observations, which are goals once they are in the replay memory."""
+        if self._is_discrete:
+            check_inside(
+                self.observation_space, self.check(observations, "observations"), "observations"
+            )
         ids = self.ids(observations)
         if self._filled is None:
             self._first.update(zip(ids.tolist(), np.array(observations), strict=True))
@@ -82,6 +87,12 @@ class ReplayGoals(GoalBuffer):
         else:
             self._first.clear()
         return ids
+
+    def have_met(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether each of these is in the replay memory now, shape ``(n,)``."""
+        if len(self) == 0:
+            return np.zeros(len(observations), np.bool_)
+        return np.isin(self.ids(observations), self._ids_by_row)
 
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """The ids of observations, whether they are goals now or not."""

@@ -19,6 +19,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.checks import check_number
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
+from sb3_manygoals.goals.buffer import check_one_hot
 from sb3_manygoals.goals.table import ObservationTable
 from sb3_manygoals.many_goals_dqn.planning import ReplayModel
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -115,13 +116,15 @@ class TaskPolicy(BasePolicy):
         """
         :param observation: one of the environment without goals, or a batch
         :param action_masks: actions allowed, shape (A,) or (n, A), None for all, as in sb3-contrib
-        :return: greedy actions, int64, of shape () or (n,), and ``state``, which is not used
+        :return: greedy actions, int64, of shape (n,), a NumPy integer for one observation, and
+            ``state``, which is not used
         :raises ValueError: if the observation is not of this space, or masks do not fit it or allow no action
         """
         if isinstance(observation, dict):
             raise ValueError(
                 f"observation must be an array, one of {self.observation_space}, got a dict"
             )
+        check_one_hot(self.observation_space, np.asarray(observation), "observation")
         tensor, vectorized = self.obs_to_tensor(observation)
         assert isinstance(tensor, th.Tensor)
         masks = None
@@ -138,7 +141,7 @@ class TaskPolicy(BasePolicy):
             if masks is not None:
                 told &= allowed[np.arange(len(ids)), planned[ids]]
             actions[told] = planned[ids[told]]
-        return actions if vectorized else actions.squeeze(axis=0), state
+        return actions if vectorized else actions[0], state
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         names = (

@@ -291,3 +291,61 @@ def test_a_subset_is_resampled_by_the_seed_of_the_evaluation():
         expected = means.confidence_interval
         intervals.append(result.subset(np.arange(40)).interval)
         assert intervals[-1] == (expected.low, expected.high)
+
+
+class Scenarios(Corridor):
+    """A corridor whose seeds are the numbers of its starts, and no others."""
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None and seed not in (3, 4, 5):
+            raise ValueError(f"there is no scenario {seed}")
+        observation, info = super().reset(seed=seed, options={"cell": seed or 0})
+        self.starts = [*getattr(self, "starts", []), seed]
+        return observation, info
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("env_seeds", [range(3, 6), [3, 4, 5], np.array([3, 4, 5])])
+def test_environments_of_few_scenarios_are_given_the_seeds_that_they_accept(mode, env_seeds):
+    worlds = SyncVectorEnv([Scenarios] * 4, autoreset_mode=mode)
+    with pytest.raises(ValueError, match="there is no scenario"):
+        evaluate_mastery(Pilgrim(), worlds, CELLS)
+    found = [
+        evaluate_mastery(
+            Pilgrim(), worlds, CELLS, 1, episodes_per_goal=10, seed=seed, env_seeds=env_seeds
+        )
+        for seed in (0, 0, 1)
+    ]
+    np.testing.assert_array_equal(found[0].steps, found[1].steps)
+    assert (found[0].steps != found[2].steps).any()
+    seen = [seed for one in worlds.envs for seed in one.starts if seed is not None]
+    counts = np.bincount(seen)[3:]
+    assert counts.min() > 0.7 * counts.max()
+
+
+def test_the_callback_gives_them_too():
+    worlds = SyncVectorEnv([Scenarios] * 4)
+    model = ManyGoalsDQN("MlpPolicy", Corridor(), policy_kwargs={"net_arch": [8]}, seed=0)
+    points = []
+    measured = MasteryCallback(
+        worlds, CELLS, 1_000, 3, on_measure=points.append, env_seeds=range(3, 6)
+    )
+    model.learn(20, measured)
+    assert len(points) == 2
+
+
+@pytest.mark.parametrize(
+    ("env_seeds", "message"),
+    [
+        ([], "env_seeds must have at least one seed, got none"),
+        (10, "env_seeds must be a sequence of seeds or None, got 10"),
+        ("10", "env_seeds must be a sequence of seeds or None, got '10'"),
+        ([3, -1], "each of env_seeds must be a whole number, at least 0, got -1"),
+        ([0.5], "each of env_seeds must be a whole number, at least 0, got 0.5"),
+    ],
+)
+def test_what_are_no_seeds_is_refused(env_seeds, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate_mastery(Pilgrim(), corridors(2), CELLS, env_seeds=env_seeds)
+    with pytest.raises(ValueError, match=message):
+        MasteryCallback(corridors(2), CELLS, 10, env_seeds=env_seeds)

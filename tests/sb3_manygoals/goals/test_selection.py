@@ -1,12 +1,22 @@
 """Rules that choose behaviour goals."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch as th
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sb3_manygoals.goals import UNKNOWN, GoalBuffer, LearningProgressSelector, UniformSelector
+from sb3_manygoals.goals import (
+    UNKNOWN,
+    GoalBuffer,
+    GoalBufferWrapper,
+    LearningProgressSelector,
+    UniformSelector,
+)
+from sb3_manygoals.goals.environments import goal_trackers
+from sb3_manygoals.many_goals_dqn import PlannedTargets
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, reloaded
 from tests.sb3_manygoals.worlds import Corridor
@@ -102,17 +112,63 @@ def test_the_learner_tells_of_the_losses_it_descends_and_of_other_goals():
         assert not losses.requires_grad
     (episodes,) = model.env.get_attr("goal_tracker")
     episodes.adopt(episodes.goal_buffer)
-    assert (spy.forgot, episodes.starts.n > 0) == (1, True)  # at the beginning
+    assert (spy.forgot, episodes.starts.n > 0) == (0, True)
     episodes.adopt(GoalBuffer(episodes.goal_buffer.observation_space))
-    assert (spy.forgot, episodes.starts.n) == (2, 0)
+    assert (spy.forgot, episodes.starts.n) == (1, 0)
 
 
 def test_a_rule_that_another_learner_used_begins_anew():
     selector = LearningProgressSelector()
     make_model(goal_wrapper_kwargs={"selector": selector}).learn(200)
-    assert np.ptp(selector.probabilities(6)) > 0
-    make_model(goal_wrapper_kwargs={"selector": selector})
-    np.testing.assert_allclose(selector.probabilities(6), 1 / 6)
+    learned = selector.probabilities(6).copy()
+    assert np.ptp(learned) > 0
+    second = make_model(goal_wrapper_kwargs={"selector": selector})
+    ((own,),) = [{tracker.selector for tracker in goal_trackers(second.get_env())}]
+    assert own is not selector
+    np.testing.assert_allclose(own.probabilities(6), 1 / 6)
+    np.testing.assert_array_equal(selector.probabilities(6), learned)
+
+
+@pytest.mark.parametrize("how", ["given to the model", "in its own goal wrapper", "by set_env"])
+def test_a_model_does_not_change_what_another_one_has_learned_about_goals(how):
+    selector = LearningProgressSelector()
+    first = make_model(goal_wrapper_kwargs={"selector": selector}).learn(60)
+    learned = selector.probabilities(6).copy()
+    if how == "given to the model":
+        second = make_model(goal_wrapper_kwargs={"selector": selector})
+    elif how == "by set_env":
+        second = make_model().learn(30)
+        second.set_env(GoalBufferWrapper(Corridor(), selector=selector))
+    else:
+        second = make_model(GoalBufferWrapper(Corridor(), selector=selector))
+    np.testing.assert_array_equal(selector.probabilities(6), learned)
+    second.learn(60)
+    np.testing.assert_array_equal(selector.probabilities(6), learned)
+    first.learn(30, reset_num_timesteps=False)
+    assert (selector.probabilities(6) != learned).any()
+
+
+def test_arguments_and_spaces_stay_as_they_were_given():
+    world = Corridor()
+    arguments = {
+        "policy_kwargs": {"net_arch": [8], "embedding_dim": 8, "optimizer_kwargs": {"eps": 1e-5}},
+        "goal_wrapper_kwargs": {"max_episode_steps": 9},
+        "replay_buffer_kwargs": {},
+        "target_kwargs": {"sweeps": 3},
+    }
+    before = copy.deepcopy(arguments)
+    for space in (world.observation_space, world.action_space):
+        space.seed(5)
+    drawn = [
+        copy.deepcopy(space.np_random.bit_generator.state)
+        for space in (world.observation_space, world.action_space)
+    ]
+    make_model(world, target_class=PlannedTargets, seed=None, **arguments)
+    assert arguments == before
+    assert drawn == [
+        space.np_random.bit_generator.state
+        for space in (world.observation_space, world.action_space)
+    ]
 
 
 def test_a_saved_model_brings_a_fresh_rule(tmp_path):

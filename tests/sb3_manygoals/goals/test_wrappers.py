@@ -9,6 +9,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
+from sb3_manygoals import ManyGoalsDQN, TabularAllGoals
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, GoalSelector, VecGoalBufferWrapper
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of
 from tests.sb3_manygoals.many_goals_dqn.models import CELLS
@@ -373,3 +374,39 @@ def test_bad_goals_are_refused_and_a_tracker_stays_as_it_was():
     tracker.goal_buffer = GoalBuffer(env.env.observation_space)
     with pytest.raises(ValueError, match="the goal buffer is empty"):
         tracker.start(np.array([0]), np.array([1]))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_prediction_is_an_action_of_an_environment_that_looks_it_up(deterministic):
+    env = GoalBufferWrapper(gym.make("FrozenLake-v1"))
+    learner = DQN("MultiInputPolicy", env, learning_starts=5, device="cpu").learn(20)
+    model = ManyGoalsDQN("MlpPolicy", env, learning_starts=5, device="cpu").learn(20)
+    for one in (learner, model):
+        seen, _ = env.reset(seed=0)
+        action, _ = one.predict(seen, deterministic=deterministic)
+        env.step(action)
+        env.reset()
+        env.step(np.array(action))
+
+
+def test_what_our_models_predict_is_an_action_of_the_bare_environment_too():
+    lake, taxi = gym.make("FrozenLake-v1", is_slippery=False), gym.make("Taxi-v4")
+    model = ManyGoalsDQN("MlpPolicy", lake, learning_starts=5, seed=0, device="cpu").learn(60)
+    table = TabularAllGoals("TablePolicy", gym.make("Taxi-v4"), seed=0).learn(20)
+    task = model.task_policy(lambda seen: seen == 1)
+    seen, _ = lake.reset(seed=0)
+    query = {"observation": seen, "achieved_goal": seen, "desired_goal": 1}
+    place, _ = taxi.reset(seed=0)
+    there = {"observation": place, "achieved_goal": place, "desired_goal": place}
+    for deterministic in (False, True):
+        actions = [
+            model.predict(query, deterministic=deterministic)[0],
+            task.predict(seen, deterministic=deterministic)[0],
+            table.predict(there, deterministic=deterministic)[0],
+        ]
+        assert all(action.shape == () for action in actions)
+        assert len({hash(action) for action in actions}) > 0
+        for action in actions[:2]:
+            lake.reset(seed=0)
+            lake.step(action)
+        taxi.step(actions[2])

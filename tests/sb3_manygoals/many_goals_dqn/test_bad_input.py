@@ -18,12 +18,29 @@ from tests.sb3_manygoals.worlds import Corridor
 SPACE = Corridor().observation_space
 HELD_OUT = GoalBufferWrapper(Corridor(), GoalBuffer(SPACE, held_out=CELLS[:1]))
 VECTOR = VecGoalBufferWrapper(make_vec_env(Corridor, 1))
+PICTURES = VecGoalBufferWrapper(make_vec_env(lambda: Corridor(4, image=True), 1))
 SHIFTED = gym.wrappers.TransformAction(Corridor(), lambda a: a - 1, spaces.Discrete(3, start=1))
 PROGRESS, PAIR = (
     {"selector": LearningProgressSelector()},
     {"observation": CELLS[:3], "desired_goal": CELLS[:1]},
 )
 COUNT, SHARE, POSITIVE = "a whole number, at least 1", "a number in [0, 1]", "a number in (0, inf)"
+
+
+class Shown(gym.Env):
+    """Shows anything that is of a space."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, observation_space):
+        self.observation_space = observation_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
 
 
 def test_a_run_in_which_nothing_is_learned_is_said():
@@ -209,7 +226,31 @@ def in_replay(env=None, **kwargs):
         (
             lambda: make_model(VecNormalize(VECTOR, norm_obs_keys=["observation"])),
             ValueError,
-            "VecNormalize is not supported",
+            "VecNormalize is not supported: a goal is one exact observation",
+        ),
+        (
+            lambda: make_model(VecNormalize(VECTOR, norm_obs=False)),
+            ValueError,
+            "must not drift. Leave it out",
+        ),
+        (
+            lambda: make_model(
+                VecGoalBufferWrapper(VecNormalize(make_vec_env(Corridor, 1), norm_obs=False))
+            ),
+            ValueError,
+            "must not drift. Leave it out",
+        ),
+        (
+            lambda: make_model(
+                gym.wrappers.FrameStackObservation(GoalBufferWrapper(Corridor()), 2)
+            ),
+            ValueError,
+            "a wrapper around the goal wrapper changes observations, FrameStackObservation",
+        ),
+        (
+            lambda: make_model(VecFrameStack(PICTURES, 5), "CnnPolicy"),
+            ValueError,
+            "a wrapper around the goal wrapper changes observations, VecFrameStack",
         ),
         (
             lambda: make_model().predict(CELLS[0]),
@@ -231,3 +272,35 @@ def test_what_cannot_be_learned_from_or_asked_for_is_refused(make, error, messag
 def test_a_gamma_of_0_is_learned_where_values_are_bootstrapped():
     model = make_model(gamma=0, target_class=TDTargets).learn(60)
     assert math.isfinite(model._loss.item())
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        lambda: gym.make("MiniGrid-Empty-5x5-v0"),
+        lambda: gym.make("Blackjack-v1"),
+        lambda: Shown(spaces.Dict({"a": spaces.Box(0, 1, (2,)), "b": spaces.Discrete(3)})),
+        lambda: Shown(spaces.Dict({"a": spaces.Discrete(3), "text": spaces.Text(5)})),
+        lambda: Shown(
+            spaces.Dict(
+                {"a": spaces.Box(0, 1, (2,)), "b": spaces.MultiBinary(2), "c": spaces.Text(5)}
+            )
+        ),
+        lambda: Shown(spaces.Discrete(3, start=1)),
+        lambda: Shown(spaces.MultiDiscrete([[3, 3], [2, 2]])),
+    ],
+)
+def test_the_wrappers_that_an_error_names_make_goals_of_observations(world):
+    pytest.importorskip("minigrid")
+    with pytest.raises(TypeError, match="cannot be treated as a space of goals") as caught:
+        make_model(world())
+    ways = str(caught.value).partition("is one such array: ")[2].split("; or ")
+    assert ways
+    for way in ways:
+        code = way[way.index("gymnasium" if "gymnasium" in way else "minigrid") :]
+        exec(f"import {code.partition('.')[0]}.wrappers")
+        made = eval(
+            code, {"gymnasium": gym, "minigrid": __import__("minigrid.wrappers"), "env": world()}
+        )
+        model = make_model(made, "MlpPolicy", learning_starts=5)
+        model.learn(10)

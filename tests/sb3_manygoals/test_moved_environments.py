@@ -1,0 +1,205 @@
+"""Callbacks that move the environments in which a model learns."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from stable_baselines3 import A2C
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CallbackList,
+    EvalCallback,
+    EveryNTimesteps,
+)
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from sb3_manygoals import (
+    AuxiliaryActorCriticPolicy,
+    GoalBuffer,
+    GoalBufferWrapper,
+    GymnasiumVecEnv,
+    ManyGoalsCallback,
+    MasteryCallback,
+    TabularAllGoals,
+    VecGoalBufferWrapper,
+)
+from tests.sb3_manygoals.many_goals_dqn.memories import kept
+from tests.sb3_manygoals.many_goals_dqn.models import make_model, td_model
+from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
+
+LENGTH = 30
+
+
+def world():
+    return NumberedCorridor(LENGTH)
+
+
+class Evaluates(BaseCallback):
+    """Evaluates a model in its own environments, wherever a callback may."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+
+    def evaluate(self, where):
+        if where == self.where:
+            evaluate_policy(self.model, self.model.get_env(), 1, warn=False)
+
+    def _on_training_start(self):
+        self.evaluate("training start")
+
+    def _on_rollout_start(self):
+        self.evaluate("rollout start")
+
+    def _on_step(self):
+        if self.n_calls % 7 == 0:
+            self.evaluate("step")
+        return True
+
+    def _on_rollout_end(self):
+        self.evaluate("rollout end")
+
+
+class Resets(BaseCallback):
+    """Resets the environments of the training."""
+
+    def _on_step(self):
+        if self.n_calls % 7 == 0:
+            self.training_env.reset()
+        return True
+
+
+def around_each():
+    buffer = GoalBuffer(world().observation_space)
+    return DummyVecEnv([lambda: GoalBufferWrapper(world(), buffer)] * 2)
+
+
+def native():
+    worlds = gym.vector.SyncVectorEnv(
+        [world] * 2, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP
+    )
+    return GymnasiumVecEnv(worlds)
+
+
+KINDS = {
+    "one": world,
+    "wrapped": lambda: GoalBufferWrapper(world()),
+    "around each": around_each,
+    "vector": lambda: VecGoalBufferWrapper(make_vec_env(world, 2)),
+    "native": native,
+}
+
+
+def check(rows):
+    """Each row has a cell, an action and the cell it led to."""
+    there = np.clip(rows[:, 0] + np.array([-1, 1, 0])[rows[:, 1]], 0, LENGTH - 1)
+    np.testing.assert_array_equal(rows[:, 2], there)
+
+
+def evaluates(model):
+    return EvalCallback(model.get_env(), n_eval_episodes=1, eval_freq=7, warn=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        *((kind, evaluates) for kind in KINDS),
+        ("wrapped", lambda _: Resets()),
+        *(
+            ("vector", lambda _, where=where: Evaluates(where))
+            for where in ("training start", "rollout start", "step", "rollout end")
+        ),
+    ],
+)
+def test_no_transition_is_made_up_where_a_callback_moves_the_world_during_training(kind, make):
+    model = make_model(KINDS[kind](), updates_per_step=0.1)
+    with pytest.warns(UserWarning, match="a callback has moved the environments") as said:
+        model.learn(150, make(model))
+    assert len([one for one in said if "has moved" in str(one.message)]) == 1
+    rows, _ = model.replay_buffer.outcomes()
+    cells = model.replay_buffer.states.observations
+    check(np.column_stack([cells[rows[:, 0]], rows[:, 1], cells[rows[:, 2]]]))
+    assert model.num_timesteps >= 150
+
+
+@pytest.mark.filterwarnings("ignore:a callback has moved the environments")
+def test_nor_with_a_target_network():
+    model = td_model(GoalBufferWrapper(world()), updates_per_step=0.1)
+    model.learn(150, [Evaluates("step"), Resets()])
+    observations, next_observations = (array.reshape(-1) for array in kept(model.replay_buffer))
+    actions = model.replay_buffer.actions[: model.replay_buffer.size()].reshape(-1)
+    check(np.column_stack([observations, actions, next_observations]))
+
+
+@pytest.mark.filterwarnings("ignore:a callback has moved the environments")
+@pytest.mark.parametrize("where", ["step", "rollout start"])
+def test_nor_is_a_table_updated_by_one(where, monkeypatch):
+    model = TabularAllGoals("TablePolicy", world(), seed=0)
+    seen = []
+    monkeypatch.setattr(model.table, "update", lambda *columns: seen.append(columns[:3]))
+    model.learn(100, Evaluates(where))
+    check(np.array(seen)[:, :, 0])
+
+
+class Masked(NumberedCorridor):
+    """Never allows to stay, nor to go where there is no cell."""
+
+    def mask(self):
+        return np.array([self.cell > 0, self.cell < self.length - 1, False])
+
+    def reset(self, **kwargs):
+        observation, info = super().reset(**kwargs)
+        return observation, info | {"action_mask": self.mask()}
+
+    def step(self, action):
+        assert self.mask()[int(action)]
+        observation, *outcome, info = super().step(action)
+        return observation, *outcome, info | {"action_mask": self.mask()}
+
+
+@pytest.mark.filterwarnings("ignore:a callback has moved the environments")
+def test_masks_are_those_of_what_is_shown_now():
+    model = make_model(Masked(3), action_masks=True)
+    model.learn(150, Resets())
+
+
+def test_an_environment_of_its_own_is_no_reason_to_warn():
+    model = make_model(make_vec_env(world, 1))
+    other = VecGoalBufferWrapper(make_vec_env(world, 2), model.goal_buffer, training=False)
+    resets = []
+    reset = model.env.reset
+    model.env.reset = lambda: resets.append(model.num_timesteps) or reset()
+    model.learn(60, EvalCallback(other, eval_freq=20, n_eval_episodes=1))
+    assert resets == [0]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [lambda one: one, lambda one: CallbackList([one]), lambda one: EveryNTimesteps(9, one)],
+)
+def test_an_evaluation_in_the_same_world_that_cannot_be_noticed_is_refused(around):
+    shared = world()
+    model = make_model(shared)
+    beneath = EvalCallback(GoalBufferWrapper(shared, model.goal_buffer), warn=False)
+    with pytest.raises(ValueError, match="EvalCallback evaluates in the environment"):
+        model.learn(50, around(beneath))
+
+
+@pytest.mark.parametrize("model_of", [make_model, lambda env: A2C("MlpPolicy", env)])
+def test_mastery_is_not_measured_in_the_world_of_training(model_of):
+    shared = Corridor()
+    worlds = gym.vector.SyncVectorEnv([lambda: shared])
+    measured = MasteryCallback(worlds, np.eye(6, dtype=np.uint8), 10)
+    with pytest.raises(ValueError, match="MasteryCallback evaluates in the environment"):
+        model_of(shared).learn(50, measured)
+
+
+def test_episodes_of_auxiliary_tasks_are_not_mixed_with_those_of_an_evaluation():
+    env = make_vec_env(lambda: gym.wrappers.TimeLimit(Corridor(), 20), 1)
+    agent = A2C(AuxiliaryActorCriticPolicy, env)
+    evaluates = EvalCallback(env, eval_freq=10, n_eval_episodes=1)
+    with pytest.raises(ValueError, match="EvalCallback evaluates in the environment"):
+        agent.learn(60, [ManyGoalsCallback(), evaluates])
+    others = make_vec_env(lambda: gym.wrappers.TimeLimit(Corridor(), 20), 1)
+    agent.learn(60, [ManyGoalsCallback(), EvalCallback(others, eval_freq=10, n_eval_episodes=1)])
