@@ -104,8 +104,8 @@ def large_world(steps: float, max_plan_bytes: float = 6_500_000_000) -> dict[str
 
 LARGE: dict[str, Any] = large_world(32_250_000)
 """
-:func:`large_world` for a world of 190,800 observations and ``learn(32_250_000)``: some 150 random steps an observation, then
-an update for 25 steps, in 10 GB.
+:func:`~sb3_manygoals.large_world` for a world of 190,800 observations and ``learn(32_250_000)``: some 150 random steps an
+observation, then an update for 25 steps, in 10 GB.
 """
 
 

@@ -304,9 +304,9 @@ def test_what_cannot_be_saved_is_refused(build, tmp_path):
     assert model.num_timesteps == 0
 
 
-def test_where_nothing_can_be_written_training_stops(tmp_path):
+def test_where_no_folder_can_be_made_training_does_not_begin(tmp_path):
     (tmp_path / "file").write_text("no folder")
     model = build("one environment")
     with pytest.raises(OSError, match="file"):
         model.learn(100, ExactCheckpointCallback(tmp_path / "file", every_steps=30))
-    assert model.num_timesteps == 30
+    assert model.num_timesteps == 0
