@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    VecEnv,
+    VecFrameStack,
+    VecTransposeImage,
+    is_vecenv_wrapped,
+    unwrap_vec_wrapper,
+)
 
 _ENOUGH = 20  # ends after which it is clear what an environment does
 _PATIENCE = 100  # steps after these in which it may still be seen to write into what it handed out
@@ -65,7 +72,7 @@ class TerminalWatch:
         rows = [row for row in np.flatnonzero(dones).tolist() if not infos[row].get("life_lost")]
         if not isinstance(base, DummyVecEnv):
             lasts = [infos[row].get("terminal_observation") for row in rows]
-            self._look(rows, lasts, observations)
+            self._look(rows, *_newest_frames(venv, lasts, observations))
             return
         shown: Any = base.buf_obs  # by key, None where an observation is one array
         if None in shown:
@@ -163,6 +170,30 @@ class TerminalWatch:
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """:param state: of :meth:`get_checkpoint_state`"""
         self.done = state["done"]
+
+
+def _newest_frames(
+    venv: VecEnv, lasts: Sequence[Any], observations: NDArray[Any]
+) -> tuple[Sequence[Any], NDArray[Any]]:
+    """
+    Terminal observations and those of now without the older frames of a VecFrameStack, which differ in any case: at a reset
+    they become blank.
+    """
+    stack = unwrap_vec_wrapper(venv, VecFrameStack)
+    if not isinstance(stack, VecFrameStack) or not isinstance(observations, np.ndarray):
+        return lasts, observations
+    stacked: Any = stack.stacked_obs
+    axis = stacked.stack_dimension  # of a batch: 1 or -1
+    if is_vecenv_wrapped(venv, VecTransposeImage):
+        axis = 1
+    if observations.shape[axis] % stacked.n_stack:  # a wrapper around it has changed them
+        return lasts, observations
+    of_one = axis if axis < 0 else axis - 1
+    newest = [
+        np.split(last, stacked.n_stack, of_one)[-1] if isinstance(last, np.ndarray) else last
+        for last in lasts
+    ]
+    return newest, np.split(observations, stacked.n_stack, axis)[-1]
 
 
 def _same(seen: Any, shown: NDArray[Any]) -> bool:

@@ -126,7 +126,8 @@ class AuxiliaryCallback(BaseCallback):
         self._saved_optimizer: dict[str, Any] | None = None
         self._weights_before: th.Tensor | None = None  # the shared ones, before A2C's step
         self._terminal_watch = TerminalWatch()
-        self._n_waiting = 0  # A2C's updates of this training before the first auxiliary one
+        self._n_waiting = 0  # A2C's updates without an auxiliary one, all trainings together
+        self._warned = False  # that nothing is learned
         self._saved_episodes: dict[str, Any] | None = None
         self._last_step: tuple[Any, Any] = (
             None,
@@ -244,7 +245,6 @@ class AuxiliaryCallback(BaseCallback):
                 venv.env_is_wrapped(Monitor)
             )
         self._start_time = self.model.start_time
-        self._n_waiting = 0
         self._remove_hooks()  # an exception may have ended the last training
         self._weights_before = None
         optimizer = self.policy.optimizer
@@ -289,7 +289,7 @@ class AuxiliaryCallback(BaseCallback):
         if self.model.start_time != self._start_time:  # an exception ended this training
             return
         self._n_waiting += 1
-        if self._n_waiting == _PATIENCE:
+        if self._n_waiting >= _PATIENCE:
             self._warn_of_nothing()
 
     def _is_measured(self) -> bool:
@@ -398,7 +398,7 @@ class AuxiliaryCallback(BaseCallback):
         assert self.episodes is not None
         assert isinstance(self.model, A2C)
         n_steps = self._n_waiting * self.model.n_steps * self.model.n_envs
-        if self._n_waiting < _PATIENCE and n_steps >= _A_TRIAL and len(self.episodes) == 0:
+        if n_steps >= _A_TRIAL and len(self.episodes) == 0:
             self._warn_of_nothing()
 
     def _remove_hooks(self) -> None:
@@ -406,7 +406,10 @@ class AuxiliaryCallback(BaseCallback):
             hook.remove()  # which does nothing the second time
 
     def _warn_of_nothing(self) -> None:
-        """Say that the task has not learned, and what helps."""
+        """Say once that the task has not learned, and what helps."""
+        if self._warned:
+            return
+        self._warned = True
         assert self.episodes is not None
         assert isinstance(self.model, A2C)
         n_steps = self._n_waiting * self.model.n_steps

@@ -37,6 +37,17 @@ from sb3_manygoals.random_streams import Stream, generator
 SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalAlgorithm")
 
 
+_OF_TRAINING = (
+    "_n_moves",
+    "_n_moves_of_step",
+    "_marks",
+    "_marks_of_step",
+    "_has_callbacks",
+    "_warned",
+)
+"""Attributes that are not saved with a model."""
+
+
 class GoalAlgorithm(OffPolicyAlgorithm):
     """A learner with a random generator of its own, whose ``set_env`` puts a goal wrapper around an environment without."""
 
@@ -44,6 +55,9 @@ class GoalAlgorithm(OffPolicyAlgorithm):
     rng: np.random.Generator
     _n_moves: int | None = None  # of the environments, after the last transition
     _n_moves_of_step: int | None = None  # just after the last step, before any callback
+    _marks: tuple[Any, ...] | None = None  # of the worlds, after the last training
+    _marks_of_step: tuple[Any, ...] | None = None  # after the last step, where callbacks follow
+    _has_callbacks: bool = False  # of the user, in this training
     _warned: frozenset[str] = frozenset()  # what was warned of, once for each model
 
     def set_random_seed(self, seed: int | None = None) -> None:
@@ -79,12 +93,12 @@ class GoalAlgorithm(OffPolicyAlgorithm):
     ) -> tuple[int, BaseCallback]:
         self._require_env()
         total = int(check_number("total_timesteps", total_timesteps, "[1, inf)"))
-        if self._n_moves not in (
-            None,
-            self._moves,
-        ):  # an evaluation, or an exception within a rollout
+        moved = self._n_moves not in (None, self._moves)  # or an exception ended a rollout
+        if moved or self._marks not in (None, marks_of(self._require_env())):
             self._last_obs = None  # so that SB3 resets
+        self._marks = None
         prepared = super()._setup_learn(total, *args, **kwargs)
+        self._marks_of_step = marks_of(self._require_env()) if self._has_callbacks else None
         self._n_moves = self._moves
         self._n_moves_of_step = self._n_moves
         return prepared
@@ -96,6 +110,7 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         """
         assert self.env is not None
         given: list[Any] = callback if isinstance(callback, list) else [callback]
+        self._has_callbacks = any(one is not None for one in given)
         convert = ConvertCallback  # as SB3 does with functions and None
         each = [one if isinstance(one, BaseCallback) else convert(one) for one in given]
         prepared = super()._init_callback([_Watch(self), *each], progress_bar)
@@ -111,9 +126,10 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         Begin new episodes if a callback has moved the environments, so that no transition is made
         up.
         """
-        if self._n_moves in (None, self._moves):
-            return
         assert self.env is not None
+        still = self._n_moves in (None, self._moves)
+        if still and (self._marks_of_step is None or self._marks_of_step == marks_of(self.env)):
+            return
         what = "a callback has moved the environments that the model learns in"
         who = "as EvalCallback and evaluate_policy do"
         advice = "all their episodes begin anew. Give it an environment of its own"
@@ -121,6 +137,7 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         self._last_obs = self.env.reset()  # type: ignore[assignment]  # as SB3 does
         self._n_moves = self._moves
         self._n_moves_of_step = self._n_moves
+        self._marks_of_step = None
 
     def _note_transition(self) -> None:
         """To be called where a transition was learned from or stored."""
@@ -146,7 +163,7 @@ class GoalAlgorithm(OffPolicyAlgorithm):
             self._warn_once("unknown", found)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_n_moves", "_n_moves_of_step", "_warned"]
+        return [*super()._excluded_save_params(), *_OF_TRAINING]
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -188,13 +205,42 @@ class _Watch(BaseCallback):
 
     def _on_step(self) -> bool:
         self.learner._n_moves_of_step = self.learner._moves
+        if self.learner._has_callbacks:
+            self.learner._marks_of_step = marks_of(self.training_env)
         return True
 
     def _on_training_end(self) -> None:
+        self.learner._marks = marks_of(self.training_env)
         goals = getattr(self.learner, "goal_buffer", None)
         unmet = goals.describe_unmet() if goals is not None and goals.has_held_out else None
         if unmet is not None:
             self.learner._warn_once(unmet, unmet)
+
+
+def marks_of(env: VecEnv) -> tuple[Any, ...]:
+    """
+    What tells whether worlds have moved without their goal wrappers, as where somebody evaluates in the environment that a
+    model was given: counts of steps, and the states of their random generators.
+
+    :param env: of a learner; in other processes, and in native vector environments, nothing is seen
+    :return: marks that are equal if no world has moved
+    """
+    inner = getattr(env.unwrapped, "vector_env", env)
+    base = inner.unwrapped
+    if not isinstance(base, (DummyVecEnv, SyncVectorEnv)):
+        return ()
+    marks: list[Any] = []
+    for layer in base.envs:
+        while isinstance(layer, gym.Wrapper):
+            if isinstance(layer, gym.wrappers.TimeLimit):
+                marks.append(layer._elapsed_steps)
+            elif isinstance(layer, Monitor):
+                marks.append(layer.total_steps)
+            layer = layer.env
+        random = getattr(layer, "_np_random", None)
+        if isinstance(random, np.random.Generator):
+            marks.append(str(random.bit_generator.state))
+    return tuple(marks)
 
 
 def worlds_of(env: Any) -> set[int]:

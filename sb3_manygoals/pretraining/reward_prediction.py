@@ -8,12 +8,14 @@ import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.type_aliases import (
     GymEnv,
+    MaybeCallback,
     PyTorchObs,
     RolloutReturn,
     Schedule,
@@ -26,6 +28,7 @@ from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, reward_prediction_los
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checks import check_action_space, check_count
 from sb3_manygoals.frames import frame_bytes
+from sb3_manygoals.goals.environments import check_evaluators
 from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
 from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer
@@ -184,6 +187,13 @@ class RewardPredictor(OffPolicyAlgorithm):
         if self.env is not None and is_vecenv_wrapped(self.env, VecTransposeImage):
             self.policy_kwargs = {"channels_last": False, **self.policy_kwargs}
         super()._setup_model()
+
+    def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
+        """As SB3's. An EvalCallback that moves the environments of training is a ValueError."""
+        assert self.env is not None
+        prepared = super()._init_callback(callback, progress_bar)
+        check_evaluators(prepared, self.env, notices=False)
+        return prepared
 
     def set_random_seed(self, seed: int | None = None) -> None:
         super().set_random_seed(seed)

@@ -21,6 +21,7 @@ from sb3_manygoals import (
     GymnasiumVecEnv,
     ManyGoalsCallback,
     MasteryCallback,
+    RewardPredictor,
     TabularAllGoals,
     VecGoalBufferWrapper,
 )
@@ -203,3 +204,64 @@ def test_episodes_of_auxiliary_tasks_are_not_mixed_with_those_of_an_evaluation()
         agent.learn(60, [ManyGoalsCallback(), evaluates])
     others = make_vec_env(lambda: gym.wrappers.TimeLimit(Corridor(), 20), 1)
     agent.learn(60, [ManyGoalsCallback(), EvalCallback(others, eval_freq=10, n_eval_episodes=1)])
+
+
+def limited():
+    """Whose time limit tells that it has moved; resets draw no numbers."""
+    return gym.wrappers.TimeLimit(NumberedCorridor(LENGTH, start=0), 1_000)
+
+
+def drawn():
+    """Whose random generator tells it, as it starts anywhere."""
+    return NumberedCorridor(LENGTH)
+
+
+class Walks(BaseCallback):
+    """Walks in a world that the goal wrapper of the learner is around, without the learner's knowing."""
+
+    def __init__(self, world):
+        super().__init__()
+        self.world = world
+
+    def _on_step(self):
+        if self.n_calls % 7 == 0:
+            self.world.reset()
+            for _ in range(3):
+                self.world.step(1)
+        return True
+
+
+@pytest.mark.parametrize("make", [limited, drawn])
+@pytest.mark.parametrize("table", [False, True])
+def test_nor_where_somebody_moves_the_world_beneath_the_goal_wrapper(make, table):
+    bare = make()
+    model = TabularAllGoals("TablePolicy", bare) if table else make_model(bare, seed=0)
+    with pytest.warns(UserWarning, match="a callback has moved the environments"):
+        model.learn(100, Walks(bare))
+    # between trainings too
+    bare.reset()
+    bare.step(1)
+    model.learn(50, reset_num_timesteps=False)
+    if not table:
+        here, there = kept(model.replay_buffer)
+        rows = np.column_stack([here.ravel(), model.replay_buffer.actions[:150].ravel()])
+        check(np.column_stack([rows, there.ravel()]).astype(np.int64))
+
+
+def test_callbacks_that_move_nothing_are_no_reason_to_begin_anew():
+    class Looks(BaseCallback):
+        def _on_step(self):
+            return True
+
+    models = [make_model(limited(), learning_starts=10, seed=1) for _ in range(2)]
+    models[0].learn(100)
+    models[1].learn(100, Looks())
+    for left, right in zip(*(kept(model.replay_buffer) for model in models), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_a_predictor_of_rewards_is_not_evaluated_in_its_own_environments():
+    env = make_vec_env(lambda: Corridor(LENGTH), 2)
+    model = RewardPredictor("MlpPolicy", env, learning_starts=10)
+    with pytest.raises(ValueError, match="EvalCallback evaluates in the environment"):
+        model.learn(50, EvalCallback(env, n_eval_episodes=1, eval_freq=7, warn=False))

@@ -10,7 +10,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecFrameStack,
+    VecMonitor,
+    VecTransposeImage,
+)
 
 from sb3_manygoals import (
     AuxiliaryActorCriticPolicy,
@@ -23,6 +29,7 @@ from sb3_manygoals import (
 )
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.pretraining import RewardPredictor
+from sb3_manygoals.terminal_watch import TerminalWatch
 from tests.sb3_manygoals.checkpoint import trees
 from tests.sb3_manygoals.worlds import Always
 
@@ -205,3 +212,38 @@ def test_checkpoints_of_a_vector_environment_are_as_before():
     for _ in range(20):
         left, right = (venv.step(np.zeros(2, int)) for venv in venvs)
         trees.assert_same(left, right)
+
+
+class Pictures(Reusing):
+    """The same as pictures with three channels, the last axis."""
+
+    def __init__(self, copies=False):
+        super().__init__(copies=copies)
+        self.observation_space = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+        self.state = np.zeros((40, 40, 3), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        seen, info = super().reset(seed=seed)
+        self.state[:] = self.state[0]
+        return seen, info
+
+
+@pytest.mark.parametrize(
+    ("world", "transposed"), [(Reusing, False), (Pictures, False), (Pictures, True)]
+)
+@pytest.mark.parametrize("copies", [False, True])
+def test_lost_observations_are_seen_below_a_stack_of_frames(world, transposed, copies):
+    venv = VecFrameStack(SubprocVecEnv([lambda: world(copies=copies)] * 2, "fork"), 2)
+    if transposed:
+        venv = VecTransposeImage(venv)
+    watch = TerminalWatch()
+    venv.seed(0)
+    observations = venv.reset()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(60):
+            observations, _, dones, infos = venv.step(np.zeros(2, np.int64))
+            watch.look(venv, observations, dones, infos)
+    venv.close()
+    lost = [str(one.message) for one in said if "one array again and again" in str(one.message)]
+    assert len(lost) == (0 if copies else 1)
