@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from numpy.typing import NDArray
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -70,6 +71,15 @@ def channels_are_last(image_space: spaces.Box) -> bool:
     raise ValueError(
         f"images of shape {image_space.shape} do not tell which axis holds the channels: give {told}"
     )
+
+
+def count_distinct(rows: NDArray[Any]) -> int:
+    """
+    :param rows: shape (n, ...)
+    :return: how many of them differ in their bytes
+    """
+    flat = np.ascontiguousarray(rows.reshape(len(rows), -1))
+    return len(np.unique(flat.view(f"V{flat.itemsize * flat.shape[1]}")))
 
 
 class Preprocess(nn.Module):
@@ -155,9 +165,8 @@ class Preprocess(nn.Module):
         :param observations: shape (B, *observation_space.shape)
         :return: how many of them differ in the numbers that the network gets
         """
-        prepared = self(observations).flatten(start_dim=1) + 0.0  # -0.0 is no other number than 0.0
-        rows = np.ascontiguousarray(prepared.cpu().numpy())
-        return len(np.unique(rows.view(f"V{rows.itemsize * rows.shape[1]}")))
+        prepared = self(observations) + 0.0  # -0.0 is no other number than 0.0
+        return count_distinct(prepared.cpu().numpy())
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         """From shape (B, *observation_space.shape) to float32, shape (B, *space.shape); discrete values one-hot."""

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import socket
+import threading
 import warnings
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -87,13 +88,16 @@ def _write(root: Path, tree: Any, step: int, keep: int | None) -> Path:
 
 class Lock:
     """
-    The right to write to a folder of checkpoints, for one process at a time. This process may take it again and again; the
-    system takes it from a process that ends, however it does. Use it as a context manager, or by its methods.
+    The right to write to a folder of checkpoints, for one process and one thread of it at a time. This thread may take it
+    again and again; the system takes it from a process that ends, however it does. A process that was forked does not have
+    it. Use it as a context manager, or by its methods.
 
     :param root: the folder of the checkpoints, made if it is missing
     """
 
     _held: ClassVar[dict[str, tuple[FileLock, int]]] = {}
+    _owners: ClassVar[dict[str, tuple[int, int]]] = {}  # process and thread
+    _inherited: ClassVar[list[FileLock | None]] = []  # of the process that this one was forked from
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
@@ -107,6 +111,7 @@ class Lock:
         :raises OSError: if the folder cannot be made or written to
         """
         _make_folder(self.root)
+        self._forget_what_others_hold()
         lock, times = self._held.get(self._key, (None, 0))
         if lock is None:
             lock = FileLock(self.root / _LOCK, timeout=0, thread_local=False)
@@ -127,6 +132,26 @@ class Lock:
                 with contextlib.suppress(OSError):  # on a full disk the lock counts all the same
                     (self.root / _HOLDER).write_text(json.dumps(me), encoding="utf-8")
         self._held[self._key] = lock, times + 1
+        self._owners[self._key] = os.getpid(), threading.get_ident()
+
+    def _forget_what_others_hold(self) -> None:
+        """
+        A process that was forked has a copy of what its parent held, and no right to it. Another thread that lives is
+        refused; what a thread has left is taken over.
+
+        :raises CheckpointError: if another thread writes here
+        """
+        process, thread = self._owners.get(self._key, (os.getpid(), threading.get_ident()))
+        if process != os.getpid():
+            inherited, _ = self._held.pop(self._key, (None, 0))
+            self._inherited.append(inherited)  # to release it would take it from the parent
+            del self._owners[self._key]
+            return
+        lives = any(one.ident == thread for one in threading.enumerate())
+        if self._key in self._held and thread != threading.get_ident() and lives:
+            raise CheckpointError(
+                f"{self.root}: another thread of this process writes its checkpoints here. Give each run a folder of its own"
+            )
 
     def release(self) -> None:
         """Give it back as often as it was taken; nothing happens where it was not."""

@@ -500,7 +500,7 @@ def check_one_hot(space: spaces.Space[Any], values: NDArray[Any], name: str) -> 
     :param name: what they are, for the message
     :raises OutsideSpaceError: if one is out of its range
     """
-    if isinstance(space, spaces.Box) or values.dtype.kind not in "iub":
+    if isinstance(space, spaces.Box) or values.dtype.kind not in "iubf":
         return
     shape = space.shape or ()
     before = values.ndim - len(shape)

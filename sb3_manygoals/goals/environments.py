@@ -156,9 +156,9 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         goals = getattr(self, "goal_buffer", None)
         if "unknown" in self._warned or goals is None or len(goals) == 0:
             return
-        if desired.dtype != goals.dtype or desired.shape != goals.shape:
+        if desired.shape != goals.shape or desired.dtype.kind not in "iubf":
             return
-        found = goals.describe_unknown(desired[None])
+        found = goals.describe_unknown(desired[None].astype(goals.dtype))
         if found is not None:
             self._warn_once("unknown", found)
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import gymnasium as gym
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
@@ -24,13 +25,13 @@ from sb3_manygoals import guards
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
 from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals import GoalSelector
-from sb3_manygoals.goals.buffer import check_one_hot
+from sb3_manygoals.goals.buffer import check_inside, check_one_hot
 from sb3_manygoals.many_goals_dqn.goal_dqn import GoalDQN
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.targets import PlannedTargets, Targets, TDTargets
 from sb3_manygoals.memory import keep_freed_memory
-from sb3_manygoals.networks import PaddedCNN
+from sb3_manygoals.networks import PaddedCNN, count_distinct
 from sb3_manygoals.random_streams import Stream
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
@@ -305,12 +306,15 @@ class ManyGoalsDQN(GoalDQN):
         if self._warned_of_alike or not self.policy.may_confuse_observations:
             return
         goals = self._some_goals()
-        n_alike = len(goals) - self.policy.count_distinct(goals)
+        n_goals = count_distinct(
+            goals.cpu().numpy()
+        )  # those in a replay memory come again and again
+        n_alike = n_goals - self.policy.count_distinct(goals)
         if n_alike > 0:
             self._warned_of_alike = True
             dtype = self.targets.learner.goal_buffer.dtype
             warnings.warn(
-                f"{n_alike} of {len(goals)} known goals look to the network like another one: it computes in float32, "
+                f"{n_alike} of {n_goals} known goals look to the network like another one: it computes in float32, "
                 f"observations are {dtype}. Subtract a constant from them in a wrapper, or choose a larger unit",
                 stacklevel=3,
             )
@@ -367,12 +371,10 @@ class ManyGoalsDQN(GoalDQN):
         :param observation: dict with "observation" and "desired_goal", one of each or a batch
         :param deterministic: True for greedy actions, False for random ones with probability ``exploration_rate``
         :param action_masks: actions allowed, shape (A,) or (n, A), None for all, as in sb3-contrib
-        :return: actions, int64, of shape (n,), a NumPy integer for one observation, and ``state``,
-            which is not used, as
+        :return: actions, int64, of shape (n,), a NumPy integer for one observation, and ``state``, which is not used, as
             ``episode_start``
-        :raises ValueError: if ``observation`` is not such a dict, a number is out of the range of
-            its Discrete, MultiDiscrete
-            or MultiBinary space, or masks do not fit it or allow no action
+        :raises ValueError: if ``observation`` is not such a dict, a number is out of the range of its Discrete,
+            MultiDiscrete or MultiBinary space, a single goal is outside of its Box, or masks do not fit it or allow no action
 
         Where it is asked for one action, not for a batch, a goal that was never met is warned of
         once.
@@ -395,6 +397,7 @@ class ManyGoalsDQN(GoalDQN):
         for key, values in goal_obs.items():
             check_one_hot(self.observation_space[key], values, key)
         if observation is not self._last_obs:  # not in training
+            self._check_desired_goal(goal_obs["desired_goal"])
             self._warn_of_unknown_goal(goal_obs["desired_goal"])
         tensors, vectorized = self.policy.obs_to_tensor(goal_obs)
         assert isinstance(tensors, dict)
@@ -420,6 +423,19 @@ class ManyGoalsDQN(GoalDQN):
                 q = q.masked_fill(~th.as_tensor(masks, device=self.device), -th.inf)
             actions = np.where(explore, actions, q.argmax(dim=1).cpu().numpy())
         return actions if vectorized else actions[0], state
+
+    def _check_desired_goal(self, desired: NDArray[Any]) -> None:
+        """Refuse a single goal outside of its Box, unless it was met; a batch would cost too much to look at."""
+        space = self.observation_space["desired_goal"]
+        one = desired[0] if desired.shape == (1, *(space.shape or ())) else desired
+        fits = one.shape == space.shape and one.dtype.kind in "iubf"
+        if not isinstance(space, spaces.Box) or not fits:
+            return
+        goals = self.goal_buffer
+        met = None
+        if goals is not None and not self.goals_in_replay:
+            met = goals.have_met(one[None].astype(goals.dtype))
+        check_inside(space, one[None], "desired_goal", met, numbered=False)
 
     def dump_logs(self) -> None:
         """Write the log; only here the loss is copied from the device."""

@@ -3,10 +3,12 @@
 import hashlib
 import os
 import sys
+import threading
 from subprocess import PIPE, Popen
 
 import numpy as np
 import pytest
+from filelock import FileLock, Timeout
 
 from sb3_manygoals.checkpoint import (
     CheckpointError,
@@ -129,6 +131,7 @@ def test_writing_takes_no_memory_and_reading_the_checkpoint_once(tmp_path, monke
 
 HOLDER = """
 import sys
+import threading
 from sb3_manygoals.checkpoint.folder import Lock
 Lock(sys.argv[1]).acquire()
 print("ready", flush=True)
@@ -174,3 +177,43 @@ def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(folder.FileLock, "acquire", refuse)
     with pytest.warns(UserWarning, match="this file system knows no locks"):
         write_checkpoint(tmp_path, 1, step=1)
+
+
+def test_another_thread_is_refused_while_the_first_one_lives(tmp_path):
+    taken, go_on, refused = threading.Event(), threading.Event(), []
+
+    def holds():
+        with Lock(tmp_path):
+            taken.set()
+            go_on.wait(10)
+
+    first = threading.Thread(target=holds)
+    first.start()
+    taken.wait(10)
+    try:
+        with pytest.raises(CheckpointError, match="another thread of this process"):
+            Lock(tmp_path).acquire()
+    finally:
+        go_on.set()
+        first.join()
+    with Lock(tmp_path):
+        refused.append(False)
+    assert refused == [False]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork processes")
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_forked_process_does_not_have_what_its_parent_holds(tmp_path):
+    with Lock(tmp_path):
+        child = os.fork()
+        if child == 0:
+            try:
+                Lock(tmp_path).acquire()
+            except CheckpointError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        # and the child has not taken it away
+        probe = FileLock(tmp_path / ".lock", timeout=0, is_singleton=False)
+        with pytest.raises(Timeout):
+            probe.acquire()

@@ -19,6 +19,7 @@ from sb3_manygoals import (
     VecGoalBufferWrapper,
     evaluate_mastery,
 )
+from sb3_manygoals.many_goals_dqn import TDTargets
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, td_model
 from tests.sb3_manygoals.worlds import NumberedCorridor
 
@@ -315,3 +316,47 @@ def test_a_saved_model_warns_again(tmp_path):
     loaded.load_goal_buffer(tmp_path / "goals")
     with pytest.warns(UserWarning, match="not known"):
         loaded.predict(query([4, 4]))
+
+
+def in_a_box():
+    space = gym.spaces.Box(0, 4, (2,), np.float32)
+
+    class Places(gym.Env):
+        observation_space = space
+        action_space = gym.spaces.Discrete(4)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.place = self.np_random.integers(5, size=2)
+            return self.place.astype(np.float32), {}
+
+        def step(self, action):
+            move = ((0, 1), (1, 0), (0, -1), (-1, 0))[int(action)]
+            self.place = np.clip(self.place + move, 0, 4)
+            return self.place.astype(np.float32), 0.0, False, False, {}
+
+    return Places()
+
+
+def test_a_single_goal_is_looked_at_whatever_holds_its_numbers():
+    model = make_model(in_a_box()).learn(200)
+    here = np.zeros(2, np.float32)
+    for desired in ([9.0, -3.0], np.array([9.0, -3.0]), np.array([[9, -3]])):
+        seen = here[None] if np.ndim(desired) == 2 else here
+        with pytest.raises(ValueError, match="desired_goal must be of the observation space"):
+            model.predict({"observation": seen, "desired_goal": desired})
+    with pytest.warns(UserWarning, match="goals are not known to the model"):
+        model.predict({"observation": here, "desired_goal": [2.5, 2.5]})
+
+
+def test_numbers_of_states_are_looked_at_also_where_they_are_floats():
+    model = make_model(NumberedCorridor(6)).learn(200)
+    with pytest.raises(ValueError, match="desired_goal must be of the observation space"):
+        model.predict({"observation": np.array(0), "desired_goal": np.array(9.0)})
+
+
+def test_goals_that_are_often_in_a_replay_memory_do_not_look_alike():
+    """A goal is there as often as it was met, and is one goal."""
+    make_model(in_a_box(), target_class=TDTargets, target_kwargs={}, goals_in_replay=True).learn(
+        200
+    )
