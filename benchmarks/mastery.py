@@ -74,13 +74,13 @@ class MasteryConfig(AgentConfig):
     """The same while it trains: measuring all of a large world takes as long as some ten thousand steps."""
     scenarios: int | None = None
     """
-    Worlds that accept only few seeds are measured with those from 0 to one less than this; by
-    default with any.
+    Of a world that accepts few seeds: it is trained and measured with those from 0 to one less than this; by default with
+    any.
     """
 
     @property
     def world(self) -> World:
-        return World(self.env_id, self.map)
+        return World(self.env_id, self.map, scenarios=self.scenarios)
 
     def run(self) -> Path:
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,31 @@ def _made(name: str, **options: Any) -> gym.Env[Any, Any]:
         raise gym.error.Error(f"{error} {OWN_WORLD}") from error
 
 
+class FewSeeds(gym.Wrapper[Any, Any, Any, Any]):
+    """
+    A world that accepts few seeds, for those who give it any.
+
+    :param env: the world
+    :param n: the number of its scenarios, of seeds from 0 to n - 1
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], n: int) -> None:
+        super().__init__(env)
+        self.n = n
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """
+        As the world's.
+
+        :param seed: any whole number, or None
+        :param options: for the world
+        :return: its first observation, and info
+        """
+        return self.env.reset(seed=None if seed is None else seed % self.n, options=options)
+
+
 @dataclass(frozen=True)
 class World:
     """A world without goals. Those of MiniGrid have one layout, and are seen as :class:`WholeGrid` shows them."""
@@ -81,6 +106,8 @@ class World:
     """Of a Gymnasium environment; of one that a module registers, ``module:Id-v0``."""
     map: str | None = None
     """Layout of a TwoRoomsSwitch world, see :func:`layout_of`; None: its own."""
+    scenarios: int | None = field(default=None, kw_only=True)
+    """Of a world that accepts the seeds below this number only; others are taken modulo it."""
 
     @property
     def is_two_rooms(self) -> bool:
@@ -123,6 +150,8 @@ class World:
                 )
             else:
                 env = _made(self.id, **self._options, **options)
+            if self.scenarios is not None:
+                env = FewSeeds(env, self.scenarios)
             check_goal_space(env.observation_space)
         if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
             raise SettingError(

@@ -197,7 +197,7 @@ def check_seeds(env_seeds: Sequence[int] | None) -> None:
     """
     if env_seeds is None:
         return
-    if isinstance(env_seeds, (str, bytes)) or not hasattr(env_seeds, "__len__"):
+    if not isinstance(env_seeds, (Sequence, np.ndarray)) or isinstance(env_seeds, (str, bytes)):
         raise ValueError(f"env_seeds must be a sequence of seeds or None, got {env_seeds!r}")
     if len(env_seeds) == 0:
         raise ValueError("env_seeds must have at least one seed, got none")

@@ -13,6 +13,8 @@ from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import PartialView, SettingError, WholeGrid, World, minigrid, two_rooms
 from gym_twoRooms.layout import NAMED_LAYOUTS, LayoutError
 from gym_twoRooms.oracle import mastery_ceiling
+from sb3_manygoals import ManyGoalsDQN
+from tests.sb3_manygoals.worlds import NumberedCorridor
 
 SMALL, LAKE, CLIFF = (
     World("TwoRoomsSwitchSmall-v0"),
@@ -306,3 +308,20 @@ def test_minigrid_is_seen_as_its_own_wrappers_show_it(make, wrapper, side):
             np.testing.assert_array_equal(steps[0][0], steps[1][0])
             steps = [env.step(action) for env in envs]
         assert all(truncated for *_, truncated, _ in steps)
+
+
+class TenScenarios(NumberedCorridor):
+    """Refuses every seed but those of its scenarios."""
+
+    def reset(self, *, seed=None, options=None):
+        assert seed is None or 0 <= seed < 10, f"seed {seed}: ten scenarios only"
+        return super().reset(seed=seed, options=options)
+
+
+def test_a_world_of_few_scenarios_is_trained_in_with_any_number_of_environments():
+    gym.register("TenScenarios-v0", TenScenarios)
+    world = World("TenScenarios-v0", scenarios=10)
+    model = ManyGoalsDQN("MlpPolicy", world.make_many(4, seed=8), seed=20, learning_starts=5)
+    model.learn(40)
+    with pytest.raises(AssertionError, match="ten scenarios only"):
+        World("TenScenarios-v0").make().reset(seed=11)

@@ -338,6 +338,7 @@ def test_the_callback_gives_them_too():
     ("env_seeds", "message"),
     [
         ([], "env_seeds must have at least one seed, got none"),
+        ({1, 2}, r"env_seeds must be a sequence of seeds or None, got \{1, 2\}"),
         (10, "env_seeds must be a sequence of seeds or None, got 10"),
         ("10", "env_seeds must be a sequence of seeds or None, got '10'"),
         ([3, -1], "each of env_seeds must be a whole number, at least 0, got -1"),
