@@ -80,3 +80,21 @@ def check_game(value: str, games: Iterable[str]) -> str:
             f"there is no game {value!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
         )
     return known[wanted]
+
+
+def one_action(action: Any, space: spaces.Discrete) -> int:
+    """
+    An action as a number, whatever holds it.
+
+    :param action: a number, or an array, a list or a tensor of one
+    :param space: of actions
+    :return: the number
+    :raises ValueError: if there are several, or it is none of the space
+    """
+    array = np.asarray(action)
+    if array.size != 1 or array.dtype.kind not in "iub":
+        raise ValueError(f"action must be one whole number, one of {space}, got {action!r}")
+    value = int(array.reshape(-1)[0])
+    if not space.start <= value < space.start + space.n:
+        raise ValueError(f"action must be one of {space}, got {value}")
+    return value

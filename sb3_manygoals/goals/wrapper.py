@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
@@ -16,7 +17,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 
 from sb3_manygoals import guards
 from sb3_manygoals.checkpoint.tree import plain_part
-from sb3_manygoals.checks import check_chosen
+from sb3_manygoals.checks import check_chosen, one_action
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
 from sb3_manygoals.goals.selection import GoalSelector
 from sb3_manygoals.goals.tracker import GoalTracker
@@ -81,7 +82,6 @@ class GoalBufferWrapper(
         self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = (
             None  # where a world stands that is not to be reset
         )
-        self._discrete_actions = isinstance(env.action_space, spaces.Discrete)
         self._monitored = is_wrapped(env, Monitor)  # so that SB3 waits for the returns of episodes
 
     @property
@@ -127,9 +127,9 @@ class GoalBufferWrapper(
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
         """As the environment's, with the reward and the ends of the goal episode."""
         tracker = self.goal_tracker
-        if self._discrete_actions and isinstance(action, np.ndarray) and action.ndim == 0:
-            action = action.item()  # of a prediction; environments use actions as keys
-        check_chosen(action, self.action_space)
+        if isinstance(self.action_space, spaces.Discrete):
+            check_chosen(action, self.action_space)
+            action = one_action(action, self.action_space)  # environments use actions as keys
         with guards.stepping(tracker):
             world_obs, env_reward, *env_ends, world_info = self.env.step(action)
         observation = tracker.own(
@@ -379,7 +379,10 @@ def copy_vec_env(env: VecEnv, memo: dict[int, Any]) -> VecEnv:
         return memo[id(env)]  # type: ignore[no-any-return]
     if not isinstance(env, VecEnvWrapper):
         try:
-            if isinstance(env, SubprocVecEnv):
+            vector_env = getattr(env, "vector_env", None)
+            if isinstance(env, SubprocVecEnv) or isinstance(
+                getattr(vector_env, "unwrapped", None), AsyncVectorEnv
+            ):  # copies of pipes would close those of the original when they are thrown away
                 raise TypeError("they are in other processes")
             return copy.deepcopy(env, memo)
         except Exception as error:

@@ -54,7 +54,7 @@ _NOT_SAVED = [
     "goal_updates",
     "targets",
 ]
-_NOT_SAVED += ["_loss", "_selectors", "_trackers", "_reviewed"]
+_NOT_SAVED += ["_loss", "_selectors", "_rules", "_trackers", "_reviewed"]
 _NOT_SAVED += ["_log_interval", "_n_logged", "_episodes", "_wandering"]
 _IN_CHECKPOINTS = (
     "goal_updates",
@@ -102,6 +102,7 @@ class GoalDQN(GoalAlgorithm, DQN):
     _last_action_masks: NDArray[np.bool_] | None = None  # of _last_obs
     _last_target_class: type[Targets] | None = None  # a loaded model goes on with it
     _selectors: Sequence[GoalSelector] = ()
+    _rules: Sequence[GoalSelector] = ()  # one for each goal tracker
     _log_interval: int | None = None  # of this call of learn()
     _n_logged: int = 0  # updates at the last row of the log
 
@@ -318,6 +319,7 @@ class GoalDQN(GoalAlgorithm, DQN):
             if id(given) not in ours:
                 ours[id(given)] = taken(given)
             tracker.selector = ours[id(given)]
+        self._rules = [tracker.selector for tracker in trackers]
 
     @staticmethod
     def _pursue(env: GymEnv, settings: dict[str, Any], goals_in_replay: bool) -> GymEnv:
@@ -389,6 +391,9 @@ class GoalDQN(GoalAlgorithm, DQN):
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         before = self._last_obs
+        if self.env is not None:  # another model may have been built in this environment
+            for tracker, rule in zip(self._trackers, self._rules, strict=True):
+                tracker.selector = rule
         successes = self.ep_success_buffer
         prepared = super()._setup_learn(*args, **kwargs)
         if self.ep_success_buffer is not successes:  # SB3 counts anew

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pathlib
 from typing import Any, ClassVar
 
 import torch as th
@@ -12,6 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.save_util import load_from_pkl
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.type_aliases import (
     GymEnv,
@@ -29,6 +32,7 @@ from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_
 from sb3_manygoals.checks import check_action_space, check_count
 from sb3_manygoals.frames import frame_bytes
 from sb3_manygoals.goals.environments import check_evaluators
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 from sb3_manygoals.memory import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
 from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer
@@ -194,6 +198,30 @@ class RewardPredictor(OffPolicyAlgorithm):
         prepared = super()._init_callback(callback, progress_bar)
         check_evaluators(prepared, self.env, notices=False)
         return prepared
+
+    def load_replay_buffer(
+        self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True
+    ) -> None:
+        """
+        Replace the transitions by those that ``save_replay_buffer`` of a RewardPredictor wrote.
+
+        :param path: of the file, or an open one
+        :param truncate_last_traj: not used, as transitions do not depend on others
+        :raises ValueError: if something else is in the file, or a memory for other environments. Then nothing has changed
+        """
+        found = load_from_pkl(path, self.verbose)
+        if not isinstance(found, FrameReplayBuffer) or isinstance(found, ManyGoalsReplayBuffer):
+            kind = type(found)
+            raise ValueError(
+                f"{path} must have a FrameReplayBuffer, as save_replay_buffer of a RewardPredictor writes it, "
+                f"got {kind.__module__}.{kind.__qualname__}"
+            )
+        theirs = found.observation_space, found.action_space, found.n_envs
+        own = self.observation_space, self.action_space, self.n_envs
+        if theirs != own:
+            raise ValueError(f"the replay memory is of {theirs}, this model has {own}")
+        found.device = self.device
+        self.replay_buffer = found
 
     def set_random_seed(self, seed: int | None = None) -> None:
         super().set_random_seed(seed)

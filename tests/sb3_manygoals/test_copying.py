@@ -1,6 +1,7 @@
 """Deep copies of learners and of what they consist of: complete, and independent."""
 
 import copy
+import gc
 
 import gymnasium as gym
 import numpy as np
@@ -135,3 +136,15 @@ def test_environments_in_other_processes_cannot_be_copied_and_what_to_do_is_said
         copy.deepcopy(model)
     model.learn(40)  # it is as it was
     model.env.close()
+
+
+def test_a_copy_that_is_refused_leaves_environments_in_other_processes_as_they_are():
+    worlds = gym.vector.AsyncVectorEnv(
+        [Corridor] * 2, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP
+    )
+    model = make_model(GymnasiumVecEnv(worlds)).learn(40)
+    with pytest.raises(TypeError, match="they are in other processes"):
+        copy.deepcopy(model)
+    gc.collect()
+    model.learn(20, reset_num_timesteps=False)
+    model.get_env().close()

@@ -176,3 +176,11 @@ def test_a_saved_model_brings_a_fresh_rule(tmp_path):
     (episodes,) = reloaded(model, tmp_path, Corridor()).env.get_attr("goal_tracker")
     assert np.ptp(model._selectors[0].probabilities(6)) > 0
     np.testing.assert_allclose(episodes.selector.probabilities(6), 1 / 6)
+
+
+def test_a_model_keeps_its_rule_where_another_one_is_built_in_its_environment():
+    env = GoalBufferWrapper(Corridor(), selector=LearningProgressSelector())
+    first = make_model(env).learn(100)
+    make_model(env, seed=1)
+    first.learn(100, reset_num_timesteps=False)
+    assert np.isfinite(env.goal_tracker.selector.progress(6)).any()

@@ -1,6 +1,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch as th
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from stable_baselines3 import A2C, DQN
@@ -410,3 +411,13 @@ def test_what_our_models_predict_is_an_action_of_the_bare_environment_too():
             lake.reset(seed=0)
             lake.step(action)
         taxi.step(actions[2])
+
+
+def test_one_action_is_taken_whatever_holds_it_and_others_are_named():
+    env = GoalBufferWrapper(gym.make("FrozenLake-v1"))
+    for action in (1, np.int64(1), np.array(1), np.array([1]), [1], th.tensor(1)):
+        env.reset(seed=0)
+        env.step(action)
+    for action in (np.array([1, 2]), 1.5, "left", 9, -1, None):
+        with pytest.raises(ValueError, match="action must be one"):
+            env.step(action)

@@ -2,11 +2,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
+from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.guards import EnvironmentFault
 from sb3_manygoals.pretraining import RewardPredictor
 from tests.sb3_manygoals.auxiliary.story import stories
@@ -146,3 +148,24 @@ def test_it_is_saved_and_loaded(tmp_path):
 def test_bad_input_is_refused(env, kwargs, error, message):
     with pytest.raises(error, match=message):
         make(env(), **kwargs)
+
+
+def test_a_memory_of_something_else_is_refused_and_changes_nothing(tmp_path):
+    model = RewardPredictor("MlpPolicy", Corridor(), learning_starts=10).learn(20)
+    model.save_replay_buffer(tmp_path / "own")
+    goals = ManyGoalsDQN("MlpPolicy", Corridor(), learning_starts=10).learn(20)
+    goals.save_replay_buffer(tmp_path / "goals")
+    learner = DQN("MlpPolicy", Corridor(), learning_starts=10).learn(20)
+    learner.save_replay_buffer(tmp_path / "sb3")
+    longer = RewardPredictor("MlpPolicy", Corridor(8), learning_starts=10).learn(20)
+    longer.save_replay_buffer(tmp_path / "longer")
+    before = model.replay_buffer
+    for name in ("goals", "sb3"):
+        with pytest.raises(ValueError, match="must have a FrameReplayBuffer"):
+            model.load_replay_buffer(tmp_path / name)
+    with pytest.raises(ValueError, match="the replay memory is of"):
+        model.load_replay_buffer(tmp_path / "longer")
+    assert model.replay_buffer is before
+    model.load_replay_buffer(tmp_path / "own")
+    assert model.replay_buffer.size() == 20
+    model.learn(20, reset_num_timesteps=False)
