@@ -28,7 +28,7 @@ from sb3_manygoals import (
 )
 from sb3_manygoals.evaluation import MasteryPoint
 from sb3_manygoals.goals import UNKNOWN
-from sb3_manygoals.goals.environments import goal_trackers
+from sb3_manygoals.goals.wrapping import goal_trackers
 
 MOST_KNOWN = 1_000
 """Goals that are measured at most in a world without tables, whose steps take time."""

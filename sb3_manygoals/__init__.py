@@ -11,7 +11,7 @@ from sb3_manygoals.checkpoint.callback import ExactCheckpointCallback
 from sb3_manygoals.evaluation import MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.many_goals_dqn import (
-    LARGE,
+    LARGE_WORLD,
     PAPER,
     ManyGoalsDQN,
     PlannedTargets,
@@ -25,7 +25,7 @@ from sb3_manygoals.vec_env import GymnasiumVecEnv
 __version__ = "0.1.0"
 
 __all__ = [
-    "LARGE",
+    "LARGE_WORLD",
     "PAPER",
     "AuxiliaryActorCriticPolicy",
     "EpisodeBuffer",

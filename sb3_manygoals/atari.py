@@ -31,8 +31,8 @@ import numpy as np
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_manygoals.checks import check_count, check_game
-from sb3_manygoals.memory import keep_freed_memory
+from sb3_manygoals.memory_limits import keep_freed_memory
+from sb3_manygoals.validation import check_count, check_game
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
 try:

@@ -14,13 +14,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_manygoals import guards
+from sb3_manygoals import errors
 from sb3_manygoals.action_masks import random_allowed
-from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space, check_inside, identical
-from sb3_manygoals.goals.environments import refuse_evaluation, worlds_of
+from sb3_manygoals.goals.wrapping import refuse_evaluation, worlds_of
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.terminal_watch import TerminalWatch
+from sb3_manygoals.validation import check_count, check_number
 
 
 class GoalReacher(Protocol):
@@ -224,7 +224,7 @@ def _step(
     env: VectorEnv[Any, Any, Any], actions: NDArray[np.int64], watch: TerminalWatch
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_], dict[str, Any]]:
     """:return: observations to act on, those that the step led to, which episodes have ended, and infos"""
-    with guards.stepping(env):
+    with errors.stepping(env):
         observations, _, terminated, truncated, infos = env.step(actions)
     watch.look_at_vector(env, observations, terminated | truncated, infos)
     last, ended, mode = observations, terminated | truncated, env.metadata["autoreset_mode"]

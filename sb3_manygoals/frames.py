@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_manygoals.checkpoint.tree import check_same
-from sb3_manygoals.checks import check_count
+from sb3_manygoals.validation import check_count
 
 try:
     import lz4.block as lz4_block

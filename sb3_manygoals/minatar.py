@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from torch import nn
 
 from sb3_manygoals.checkpoint.tree import check_same
-from sb3_manygoals.checks import check_count, check_game, check_number
+from sb3_manygoals.validation import check_count, check_game, check_number
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
 try:

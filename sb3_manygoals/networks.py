@@ -17,7 +17,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 from torch.nn import functional
 
-from sb3_manygoals.checks import check_count
+from sb3_manygoals.validation import check_count
 
 MASTERY_LAYERS = ((16, 2, 2), (32, 2, 2))
 """Convolutions (channels, kernel, stride) for the paper's 10x10 gridworld (its appendix)."""

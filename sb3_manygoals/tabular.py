@@ -14,17 +14,17 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
-from sb3_manygoals.checks import check_action_space, check_count, check_number
 from sb3_manygoals.goals import GoalBuffer
-from sb3_manygoals.goals.environments import (
+from sb3_manygoals.goals.tracker import GoalTracker
+from sb3_manygoals.goals.wrapping import (
     GoalAlgorithm,
     goal_trackers,
     is_goal_wrapped,
-    pursue_goals,
+    wrap_goal_env,
 )
-from sb3_manygoals.goals.tracker import GoalTracker
-from sb3_manygoals.memory import check_memory
+from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.random_streams import Stream
+from sb3_manygoals.validation import check_action_space, check_count, check_number
 
 
 class AllGoalsTable:
@@ -335,7 +335,7 @@ def _check_numbers(n: int, **numbers: NDArray[Any]) -> None:
 def _with_room_for_all(env: GymEnv, settings: dict[str, Any]) -> GymEnv:
     """Pursue goals, any state of ``env`` if not said otherwise."""
     if is_goal_wrapped(env):
-        return pursue_goals(env, settings)
+        return wrap_goal_env(env, settings)
     if not isinstance(env.observation_space, spaces.Discrete) or env.observation_space.start != 0:
         raise TypeError(
             f"a table needs a Discrete observation space that starts at 0, got {env.observation_space}"
@@ -345,4 +345,4 @@ def _with_room_for_all(env: GymEnv, settings: dict[str, Any]) -> GymEnv:
             **settings,
             "goal_buffer": GoalBuffer(env.observation_space, int(env.observation_space.n)),
         }
-    return pursue_goals(env, settings)
+    return wrap_goal_env(env, settings)

@@ -13,7 +13,7 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_manygoals import guards
+from sb3_manygoals import errors
 from sb3_manygoals.terminal_watch import TerminalWatch
 
 
@@ -98,9 +98,9 @@ class GymnasiumVecEnv(VecEnv):
         :return: observations (N, ...), rewards (N,) float32, dones (N,) bool, N infos
         :raises EnvironmentFault: (a ValueError) if a reward is not one number; None counts as 0 where it comes as such
         """
-        with guards.stepping(self):
+        with errors.stepping(self):
             obs, rewards, terminated, truncated, vector_infos = self.vector_env.step(self._actions)
-        rewards = guards.own_rewards(rewards, self.num_envs, self).astype(np.float32)
+        rewards = errors.own_rewards(rewards, self.num_envs, self).astype(np.float32)
         dones = np.logical_or(terminated, truncated)
         ended = np.flatnonzero(dones)
         vector_infos = {

@@ -20,8 +20,8 @@ from torch import nn
 from sb3_manygoals import GoalBuffer, VecGoalBufferWrapper
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
-from sb3_manygoals.goals.environments import as_goal_vec_env, goal_trackers
 from sb3_manygoals.goals.selection import UniformSelector
+from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, Preprocess
 

@@ -15,10 +15,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.checkpoint.tree import check_same
-from sb3_manygoals.checks import check_count
+from sb3_manygoals.errors import check_finite, own_observation, own_rewards
 from sb3_manygoals.frames import Frames, FrameStore
 from sb3_manygoals.goals.buffer import check_goal_space
-from sb3_manygoals.guards import check_finite, own_observation, own_rewards
+from sb3_manygoals.validation import check_count
 
 HISTORY = 3
 """Observations from which a reward is predicted (Jaderberg et al. 2017)."""

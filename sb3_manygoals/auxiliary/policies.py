@@ -16,9 +16,9 @@ from torch import nn
 
 from sb3_manygoals.auxiliary.episode_buffer import HISTORY
 from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, check_cells
-from sb3_manygoals.checks import check_action_space
 from sb3_manygoals.goals.buffer import check_goal_space
 from sb3_manygoals.networks import CNN_FROM, Linear, PaddedCNN, UniversalQNetwork
+from sb3_manygoals.validation import check_action_space
 
 Task = Literal["many_goals", "pixel_control", "reward_prediction"]
 

@@ -25,7 +25,7 @@ from sb3_manygoals.checkpoint.learner import (
     set_generators,
 )
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree
-from sb3_manygoals.checks import check_count, check_number
+from sb3_manygoals.validation import check_count, check_number
 
 _LOG = ("name_to_value", "name_to_count", "name_to_excluded")  # what a logger has not written yet
 

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from stable_baselines3.common.utils import get_system_info
 
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, load_tree, save_tree
-from sb3_manygoals.checks import check_count
+from sb3_manygoals.validation import check_count
 
 FORMAT = "sb3-manygoals checkpoint 6"
 

@@ -13,9 +13,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
-from sb3_manygoals.checks import check_count
 from sb3_manygoals.goals.table import UNKNOWN, ObservationTable
-from sb3_manygoals.memory import check_memory, share_of_memory
+from sb3_manygoals.memory_limits import check_memory, share_of_memory
+from sb3_manygoals.validation import check_count
 
 GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """The observation spaces whose elements can be goals: each is one NumPy array of fixed shape and dtype."""

@@ -12,9 +12,9 @@ import torch as th
 from numpy.typing import NDArray
 
 from sb3_manygoals.checkpoint.tree import attributes, set_attributes
-from sb3_manygoals.checks import check_count
 from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.table import UNKNOWN
+from sb3_manygoals.validation import check_count
 
 
 class GoalSelector(ABC):

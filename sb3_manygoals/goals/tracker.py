@@ -9,13 +9,13 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from sb3_manygoals import guards
+from sb3_manygoals import errors
 from sb3_manygoals.checkpoint.tree import check_same
-from sb3_manygoals.checks import check_count, check_rewards
 from sb3_manygoals.goals.buffer import GoalBuffer, OutsideSpaceError, identical
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 from sb3_manygoals.goals.table import UNKNOWN
 from sb3_manygoals.random_streams import Stream, generator
+from sb3_manygoals.validation import check_count, check_rewards
 
 ResetWorlds = bool | Literal["auto"]
 
@@ -121,7 +121,7 @@ class GoalTracker:
         except OutsideSpaceError as error:
             what = str(error).partition(", ")[2]
             space = self.goal_buffer.observation_space
-            raise guards.EnvironmentFault(
+            raise errors.EnvironmentFault(
                 f"an observation outside of its space, {space}: {what}", id(self), error.row
             ) from error
 
@@ -219,8 +219,8 @@ class GoalTracker:
         which worlds are to be reset though only their goal episodes have ended, each of shape ``(n_envs,)``. A ValueError if
         an environment's reward is not one number, or not finite; None counts as 0.
         """
-        env_rewards = guards.own_rewards(env_rewards, self.n_envs, self)
-        guards.check_finite(env_rewards, "a reward", self)
+        env_rewards = errors.own_rewards(env_rewards, self.n_envs, self)
+        errors.check_finite(env_rewards, "a reward", self)
         self.steps += 1
         self.world_steps += 1
         self.n_moves += 1
@@ -266,7 +266,7 @@ class GoalTracker:
         return np.where(reached, self.goal_reward, self.step_reward), terminated, truncated, resets
 
     def own(self, observation: Any, what: str, row: int = 0) -> NDArray[Any]:
-        return guards.own_observation(
+        return errors.own_observation(
             observation, self.goal_buffer.shape, self.goal_buffer.dtype, what, self, row
         )
 

@@ -15,13 +15,13 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
-from sb3_manygoals import guards
+from sb3_manygoals import errors
 from sb3_manygoals.checkpoint.tree import plain_part
-from sb3_manygoals.checks import check_chosen, one_action
 from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
 from sb3_manygoals.goals.selection import GoalSelector
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.terminal_watch import TerminalWatch
+from sb3_manygoals.validation import check_chosen, one_action
 from sb3_manygoals.vec_env import can_reset_single_envs, current_reset_infos
 
 GoalObs = dict[str, NDArray[Any]]
@@ -108,7 +108,7 @@ class GoalBufferWrapper(
 
             def move() -> NDArray[Any]:
                 nonlocal info
-                with guards.stepping(tracker):
+                with errors.stepping(tracker):
                     world_obs, _, terminated, truncated, info = self.env.step(
                         _random_action(self.action_space, info)
                     )
@@ -130,7 +130,7 @@ class GoalBufferWrapper(
         if isinstance(self.action_space, spaces.Discrete):
             check_chosen(action, self.action_space)
             action = one_action(action, self.action_space)  # environments use actions as keys
-        with guards.stepping(tracker):
+        with errors.stepping(tracker):
             world_obs, env_reward, *env_ends, world_info = self.env.step(action)
         observation = tracker.own(
             world_obs, "a terminal observation" if any(env_ends) else "an observation"
@@ -254,14 +254,14 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         options = [dict(option) for option in self._options]
         goals = [tracker.take_goal(option) for option in options]
         self.venv.set_options(options)
-        with guards.workers(self.venv):
+        with errors.workers(self.venv):
             observations = self._checked(self.venv.reset(), "a first observation")
         self.reset_infos = list(current_reset_infos(self.venv))
         self._options = [{} for _ in range(self.num_envs)]
 
         def move() -> NDArray[Any]:
             actions = [_random_action(self.action_space, info) for info in self.reset_infos]
-            with guards.stepping(tracker):
+            with errors.stepping(tracker):
                 venv_obs, _, dones, infos = self.venv.step(np.array(actions))
             starts = current_reset_infos(self.venv)
             self.reset_infos = [
@@ -275,13 +275,13 @@ class VecGoalBufferWrapper(VecEnvWrapper):
 
     def step_async(self, actions: NDArray[Any]) -> None:
         check_chosen(actions, self.action_space)
-        with guards.workers(self.venv):
+        with errors.workers(self.venv):
             self.venv.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         tracker = self.goal_tracker
-        with guards.workers(self.venv, answering=True):
-            with guards.stepping(tracker):
+        with errors.workers(self.venv, answering=True):
+            with errors.stepping(tracker):
                 venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
             observations = self._checked(venv_obs, "an observation")
         self._terminal_watch.look(self.venv, observations, env_dones, infos)
@@ -319,7 +319,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         if resets.any():
             # all at once: a vector environment then looks once at its states
             rows = np.flatnonzero(resets).tolist()
-            with guards.workers(self.venv):
+            with errors.workers(self.venv):
                 restarted = self.venv.env_method("reset", indices=rows)
             for row, (first, self.reset_infos[row]) in zip(rows, restarted, strict=True):
                 observations[row] = tracker.own(first, "a first observation", row)
@@ -361,7 +361,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
 
     def _checked(self, venv_obs: Any, what: str) -> NDArray[Any]:
         observations = self.goal_buffer.check(np.array(venv_obs), "observations")
-        guards.check_finite(observations, what, self.goal_tracker)
+        errors.check_finite(observations, what, self.goal_tracker)
         return observations
 
 

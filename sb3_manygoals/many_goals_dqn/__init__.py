@@ -1,7 +1,7 @@
 """ManyGoalsDQN: deep Q-learning of a universal value function, every transition teaching many goals."""
 
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import (
-    LARGE,
+    LARGE_WORLD,
     PAPER,
     ManyGoalsDQN,
     large_world,
@@ -13,7 +13,7 @@ from sb3_manygoals.many_goals_dqn.targets import PlannedTargets, Targets, TDTarg
 from sb3_manygoals.many_goals_dqn.task_policy import TaskPolicy
 
 __all__ = [
-    "LARGE",
+    "LARGE_WORLD",
     "PAPER",
     "CnnPolicy",
     "ManyGoalsDQN",

@@ -27,21 +27,21 @@ from sb3_manygoals.action_masks import next_action_masks, read_action_masks
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import GoalBuffer, GoalSelector
-from sb3_manygoals.goals.environments import (
+from sb3_manygoals.goals.selection import taken
+from sb3_manygoals.goals.tracker import GoalTracker
+from sb3_manygoals.goals.wrapping import (
     GoalAlgorithm,
     goal_trackers,
     is_goal_wrapped,
-    pursue_goals,
+    wrap_goal_env,
 )
-from sb3_manygoals.goals.selection import taken
-from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.progress import PlanProgressBarCallback
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals, replay_goals
 from sb3_manygoals.many_goals_dqn.targets import Learner, PlannedTargets, Targets, TDTargets
 from sb3_manygoals.many_goals_dqn.task_policy import Reward, TaskPolicy, make_task_policy
-from sb3_manygoals.memory import check_memory, share_of_memory
+from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.vec_env import current_reset_infos
 
@@ -326,7 +326,7 @@ class GoalDQN(GoalAlgorithm, DQN):
         """With a goal wrapper around it, if it has none."""
         if goals_in_replay and not is_goal_wrapped(env):
             settings = {**settings, "goal_buffer": ReplayGoals(env.observation_space)}
-        return pursue_goals(env, settings)
+        return wrap_goal_env(env, settings)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """

@@ -21,18 +21,18 @@ from stable_baselines3.common.utils import LinearSchedule, update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
-from sb3_manygoals import guards
+from sb3_manygoals import errors
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
-from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals import GoalSelector
 from sb3_manygoals.goals.buffer import check_inside, check_one_hot
 from sb3_manygoals.many_goals_dqn.goal_dqn import GoalDQN
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.targets import PlannedTargets, Targets, TDTargets
-from sb3_manygoals.memory import keep_freed_memory
+from sb3_manygoals.memory_limits import keep_freed_memory
 from sb3_manygoals.networks import PaddedCNN, count_distinct
 from sb3_manygoals.random_streams import Stream
+from sb3_manygoals.validation import check_count, check_number
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
@@ -103,7 +103,7 @@ def large_world(steps: float, max_plan_bytes: float = 6_500_000_000) -> dict[str
     }
 
 
-LARGE: dict[str, Any] = large_world(32_250_000)
+LARGE_WORLD: dict[str, Any] = large_world(32_250_000)
 """
 :func:`~sb3_manygoals.large_world` for a world of 190,800 observations and ``learn(32_250_000)``: some 150 random steps an
 observation, then an update for 25 steps, in 10 GB.
@@ -323,7 +323,7 @@ class ManyGoalsDQN(GoalDQN):
         draw = self.targets.draw(batch_size, self.goal_batch_size, self.rng)
         losses = self.targets.losses(draw)
         loss = losses.mean()
-        guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
+        errors.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
         self.policy.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.policy.optimizer.step()
@@ -481,7 +481,7 @@ class ManyGoalsDQN(GoalDQN):
         :raises ValueError: if ``total_timesteps`` is below 1, the model has no environment, or one gives what is not finite or
             not of its space
         :raises RuntimeError: if a worker of a SubprocVecEnv has died
-        :raises FloatingPointError: if a loss is not finite, see :func:`~sb3_manygoals.guards.check_loss`
+        :raises FloatingPointError: if a loss is not finite, see :func:`~sb3_manygoals.errors.check_loss`
         """
         total: Any = total_timesteps  # which _setup_learn makes an integer
         self._log_interval = log_interval
@@ -489,7 +489,7 @@ class ManyGoalsDQN(GoalDQN):
             super().learn(
                 total, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
             )
-        except guards.Fault as fault:
+        except errors.Fault as fault:
             assert self.env is not None
             sources = [id(tracker) for tracker in self._trackers]
             if fault.source in sources:

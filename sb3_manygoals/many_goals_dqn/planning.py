@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import breadth_first_order
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
-from sb3_manygoals.memory import check_memory
+from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.random_streams import Stream, generator
 
 _BLOCK = (

@@ -14,7 +14,6 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, Flatten
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from sb3_manygoals.checks import check_action_space, check_number
 from sb3_manygoals.networks import (
     CNN_FROM,
     DistanceQNetwork,
@@ -24,6 +23,7 @@ from sb3_manygoals.networks import (
     check_image_space,
     make_trunk,
 )
+from sb3_manygoals.validation import check_action_space, check_number
 
 _HEADS: dict[str, type[UniversalQNetwork]] = {
     "bilinear": UniversalQNetwork,

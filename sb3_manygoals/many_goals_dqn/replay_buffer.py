@@ -18,7 +18,7 @@ from sb3_manygoals.action_masks import read_action_masks
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.frames import FrameArray
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer, ObservationTable
-from sb3_manygoals.memory import readable, share_of_memory
+from sb3_manygoals.memory_limits import readable, share_of_memory
 
 _WHOLE = ("observations", "next_observations")
 _ARRAYS = ("actions", "dones", "next_ids", "behavior_goal_ids", "next_action_masks")

@@ -13,7 +13,6 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 
-from sb3_manygoals.checks import check_count, check_number
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.losses import (
     best_action_loss,
@@ -26,7 +25,8 @@ from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.routes import Routes
-from sb3_manygoals.memory import share_of_memory
+from sb3_manygoals.memory_limits import share_of_memory
+from sb3_manygoals.validation import check_count, check_number
 
 GoalSampling = Literal["uniform", "batch", "behavior"]
 
@@ -323,7 +323,8 @@ class PlannedTargets(Targets):
             if fitted and self.plan.is_draw and self.sweeps:
                 what = f"{len(self.plan.goal_ids)} of {len(self.learner.goal_buffer)} goals fit into max_plan_bytes"
                 warnings.warn(
-                    f"{what}, so plans are of draws of goals; the settings LARGE are for such worlds, see large_world(steps)",
+                    f"{what}, so plans are of draws of goals; the settings LARGE_WORLD are for such "
+                    "worlds, see large_world(steps)",
                     stacklevel=2,
                 )
             self.planned_at = met

@@ -17,13 +17,13 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_manygoals.action_masks import check_action_masks
-from sb3_manygoals.checks import check_number
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.buffer import check_one_hot
 from sb3_manygoals.goals.table import ObservationTable
 from sb3_manygoals.many_goals_dqn.planning import ReplayModel
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.networks import UniversalQNetwork
+from sb3_manygoals.validation import check_number
 
 Reward = Callable[[NDArray[Any]], ArrayLike] | ArrayLike
 

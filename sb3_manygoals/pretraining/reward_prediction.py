@@ -26,18 +26,18 @@ from stable_baselines3.common.type_aliases import (
 from stable_baselines3.common.vec_env import VecTransposeImage, is_vecenv_wrapped
 from torch import nn
 
-from sb3_manygoals import guards
+from sb3_manygoals import errors
 from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, reward_prediction_losses
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
-from sb3_manygoals.checks import check_action_space, check_count
 from sb3_manygoals.frames import frame_bytes
-from sb3_manygoals.goals.environments import check_evaluators
+from sb3_manygoals.goals.wrapping import check_evaluators
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
-from sb3_manygoals.memory import check_memory
+from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
 from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer
 from sb3_manygoals.random_streams import Stream, generator
 from sb3_manygoals.terminal_watch import TerminalWatch
+from sb3_manygoals.validation import check_action_space, check_count
 
 
 class RewardPredictionPolicy(BasePolicy):
@@ -235,7 +235,7 @@ class RewardPredictor(OffPolicyAlgorithm):
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> RolloutReturn:
         """As SB3's. :raises EnvironmentFault: (a ValueError) if a reward is not one finite number"""
-        with guards.stepping(self.env):
+        with errors.stepping(self.env):
             return super().collect_rollouts(*args, **kwargs)
 
     def _store_transition(
@@ -248,8 +248,8 @@ class RewardPredictor(OffPolicyAlgorithm):
         infos: list[dict[str, Any]],
     ) -> None:
         """Refuse what is no reward, the sign of which would be taken for zero."""
-        reward = guards.own_rewards(reward, self.n_envs, self.env)
-        guards.check_finite(reward, "a reward", self.env)
+        reward = errors.own_rewards(reward, self.n_envs, self.env)
+        errors.check_finite(reward, "a reward", self.env)
         assert self.env is not None
         assert not isinstance(new_obs, dict)
         self._terminal_watch.look(self.env, new_obs, dones, infos)
@@ -264,7 +264,7 @@ class RewardPredictor(OffPolicyAlgorithm):
             loss = reward_prediction_losses(
                 self.policy(batch.observations), batch.rewards[:, 0]
             ).mean()
-            guards.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
+            errors.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
             self.policy.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.policy.optimizer.step()

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, evaluate_mastery, memory
+from sb3_manygoals import (
+    GoalBuffer,
+    GoalBufferWrapper,
+    GymnasiumVecEnv,
+    evaluate_mastery,
+    memory_limits,
+)
 from sb3_manygoals.tabular import AllGoalsTable, TablePolicy, TabularAllGoals
 from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor, numbered_from_one
 
@@ -76,7 +82,7 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
     for n_states, n_actions in ((0, 2), (2, 0), (2.0, 2), (True, 2)):
         with pytest.raises(ValueError, match="must be a whole number, at least 1"):
             AllGoalsTable(n_states, n_actions)
-    monkeypatch.setattr(memory, "available_memory", lambda: 1000)
+    monkeypatch.setattr(memory_limits, "available_memory", lambda: 1000)
     with pytest.raises(
         MemoryError, match=r"a table of 10 states, 3 actions and 10 goals would take 1\.2 KiB"
     ):

@@ -18,7 +18,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_manygoals import GymnasiumVecEnv, VecGoalBufferWrapper
-from sb3_manygoals.guards import EnvironmentFault
+from sb3_manygoals.errors import EnvironmentFault
 from sb3_manygoals.vec_env import can_reset_single_envs
 from tests.sb3_manygoals.checkpoint import trees
 from tests.sb3_manygoals.checkpoint.kinds import SMALL, cartpole, corridor

@@ -15,7 +15,7 @@ from sb3_manygoals.goals import (
     LearningProgressSelector,
     UniformSelector,
 )
-from sb3_manygoals.goals.environments import goal_trackers
+from sb3_manygoals.goals.wrapping import goal_trackers
 from sb3_manygoals.many_goals_dqn import PlannedTargets
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, reloaded

@@ -22,7 +22,7 @@ from sb3_manygoals import (
     evaluate_mastery,
     large_world,
 )
-from sb3_manygoals.many_goals_dqn import LARGE, PAPER, PlannedTargets, TDTargets
+from sb3_manygoals.many_goals_dqn import LARGE_WORLD, PAPER, PlannedTargets, TDTargets
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
 from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters, reloaded
@@ -147,9 +147,12 @@ def test_updates_are_as_many_as_asked_for(updates_per_step, n_envs):
 def test_the_settings_for_large_worlds_follow_ways_to_goals_after_random_steps(max_plan_bytes):
     few = {
         "learning_starts": 500,
-        "target_kwargs": {**LARGE["target_kwargs"], "max_plan_bytes": max_plan_bytes},
+        "target_kwargs": {**LARGE_WORLD["target_kwargs"], "max_plan_bytes": max_plan_bytes},
     }
-    model, used = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **{**LARGE, **few}), []
+    model, used = (
+        ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **{**LARGE_WORLD, **few}),
+        [],
+    )
     model.learn(600, lambda *_: used.append(model.policy.optimizer.param_groups[0]["lr"]) or True)
     assert model.targets.routes.states.size
     assert (model.targets.plan.is_draw, model._n_updates) == (max_plan_bytes == 100, 4)
@@ -159,7 +162,7 @@ def test_the_settings_for_large_worlds_follow_ways_to_goals_after_random_steps(m
 
 
 def test_settings_for_a_large_world_fit_the_length_of_a_run():
-    assert large_world(32_250_000) == LARGE
+    assert large_world(32_250_000) == LARGE_WORLD
     targets = {"sweeps": 0, "max_plan_bytes": 6_500_000_000, "fresh_goals": 0.3}
     targets |= {"near_floor": 0.1, "best_weight": 1e4}
     assert {
@@ -169,7 +172,7 @@ def test_settings_for_a_large_world_fit_the_length_of_a_run():
         "goal_batch_size": 16,
         "target_class": PlannedTargets,
         "target_kwargs": targets,
-    } == LARGE
+    } == LARGE_WORLD
     short = large_world(2e6, max_plan_bytes=1e9)
     assert short["buffer_size"] == 2_000_000
     assert short["learning_starts"] == pytest.approx(0.93 * 2e6, rel=1e-3)

@@ -125,7 +125,8 @@ def test_where_not_all_goals_fit_updates_teach_those_of_a_draw_some_of_which_are
 
 def test_a_draw_that_knows_few_ways_at_last_is_a_warning():
     few = pytest.warns(
-        UserWarning, match=r"8 of 25 goals fit into max_plan_bytes, .* LARGE are for such worlds"
+        UserWarning,
+        match=r"8 of 25 goals fit into max_plan_bytes, .* LARGE_WORLD are for such worlds",
     )
     with (
         few,

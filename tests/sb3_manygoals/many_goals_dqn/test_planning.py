@@ -322,7 +322,7 @@ def test_more_states_or_pairs_than_there_is_room_for(monkeypatch):
     plan, more = ReplayPlan(GAMMA, GOAL_REWARD, STEP_REWARD, 5), goals_of([1, 3, 5])
     plan.refresh(buffer, goals_of([1, 3]))
     np.testing.assert_allclose(plan.values, [[GOAL_REWARD, NEVER], [NEVER, NEVER]])
-    monkeypatch.setattr("sb3_manygoals.memory.available_memory", lambda: 10)
+    monkeypatch.setattr("sb3_manygoals.memory_limits.available_memory", lambda: 10)
     with pytest.raises(
         MemoryError, match=r"planning would take .* fewer max_plan_bytes in target_kwargs"
     ):

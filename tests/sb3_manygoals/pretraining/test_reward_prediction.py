@@ -9,7 +9,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
 from sb3_manygoals import ManyGoalsDQN
-from sb3_manygoals.guards import EnvironmentFault
+from sb3_manygoals.errors import EnvironmentFault
 from sb3_manygoals.pretraining import RewardPredictor
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.worlds import Corridor, numbered_from_one

@@ -11,11 +11,11 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, memory
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, memory_limits
 from sb3_manygoals.goals import ObservationTable
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, add, kept
-from tests.sb3_manygoals.test_guards import make_model
+from tests.sb3_manygoals.test_errors import make_model
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -84,7 +84,7 @@ class Rooms(gym.Env):
 
 def pictured(world, monkeypatch, available=8 * GIB, **kwargs):
     """A learner of pictures on a machine with so much memory."""
-    monkeypatch.setattr(memory, "available_memory", lambda: available)
+    monkeypatch.setattr(memory_limits, "available_memory", lambda: available)
     settings = {"learning_starts": 50, "batch_size": 4, "goal_batch_size": 4, "seed": 0}
     settings["policy_kwargs"] = {"net_arch": [8], "embedding_dim": 8}
     return ManyGoalsDQN("CnnPolicy", world, **{**settings, **kwargs})
@@ -116,13 +116,13 @@ def test_pictures_that_do_not_recur_get_the_memory_that_fits(monkeypatch):
 
 
 def test_a_capacity_that_is_not_given_is_what_fits(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "available_memory", lambda: 8 * GIB)
+    monkeypatch.setattr(memory_limits, "available_memory", lambda: 8 * GIB)
     space = spaces.Box(0, 255, (400, 600, 3), np.uint8)
     goals = GoalBuffer(space)
     assert goals.capacity == 4 * GIB // (400 * 600 * 3 + 184)
     state = GoalBuffer(spaces.Discrete(100)).get_checkpoint_state()
     # a checkpoint of it goes on where more or less memory is available
-    monkeypatch.setattr(memory, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(memory_limits, "available_memory", lambda: 2**20)
     restored = GoalBuffer(spaces.Discrete(100))
     assert restored.capacity < 100_000
     restored.set_checkpoint_state(state)
@@ -181,7 +181,7 @@ def test_the_memory_of_a_plan_is_looked_at_when_the_model_is_built(monkeypatch):
 
 def test_a_model_that_only_predicts_loads_on_a_small_machine(tmp_path, monkeypatch):
     make_model(Corridor()).save(tmp_path / "model")
-    monkeypatch.setattr(memory, "available_memory", lambda: 1_000)
+    monkeypatch.setattr(memory_limits, "available_memory", lambda: 1_000)
     model = ManyGoalsDQN.load(tmp_path / "model")
     with pytest.raises(MemoryError, match=r"1000 B are available"):
         model.set_env(Corridor())
@@ -228,4 +228,4 @@ def test_limits_of_control_groups(own, files, left, tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     host = 10**6
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": host}))
-    assert memory.available_memory(tmp_path) == (host if left is None else left)
+    assert memory_limits.available_memory(tmp_path) == (host if left is None else left)

@@ -24,7 +24,6 @@ from stable_baselines3.common.vec_env import (
     unwrap_vec_wrapper,
 )
 
-from sb3_manygoals.checks import check_action_space, check_number
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapper import (
     GoalBufferWrapper,
@@ -33,6 +32,7 @@ from sb3_manygoals.goals.wrapper import (
     goal_observation_space,
 )
 from sb3_manygoals.random_streams import Stream, generator
+from sb3_manygoals.validation import check_action_space, check_number
 
 SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalAlgorithm")
 
@@ -332,7 +332,7 @@ def is_goal_wrapped(env: GymEnv) -> bool:
     return is_wrapped(env, GoalBufferWrapper)
 
 
-def pursue_goals(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None = None) -> GymEnv:
+def wrap_goal_env(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None = None) -> GymEnv:
     """
     :param env: an environment or VecEnv, with a goal wrapper or without
     :param goal_wrapper_kwargs: arguments of the wrapper that is put around it
@@ -360,7 +360,7 @@ def as_goal_vec_env(env: GymEnv, monitor_wrapper: bool = True) -> VecEnv:
     As SB3's ``_wrap_env``, with goals and without VecTransposeImage, as networks put the channels first. ``monitor_wrapper``:
     whether to put a Monitor around a single environment whose goal episodes none monitors.
     """
-    env = pursue_goals(env)
+    env = wrap_goal_env(env)
     if isinstance(env, VecEnv):
         check_around(env)
         return env

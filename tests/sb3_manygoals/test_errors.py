@@ -21,8 +21,8 @@ from sb3_manygoals import (
     GymnasiumVecEnv,
     ManyGoalsDQN,
     VecGoalBufferWrapper,
+    errors,
     evaluate_mastery,
-    guards,
 )
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from tests import ROOT
@@ -161,7 +161,7 @@ def goals_around_monitors(*worlds):
 def test_a_reward_that_is_not_one_number_is_named(wrap, reward):
     model = make_model(wrap(Hostile(), Hostile(at=20, reward=reward)))
     message = "^environment 1 gave a reward .*one number is needed.*, after num_timesteps=38$"
-    with pytest.raises(guards.EnvironmentFault, match=message):
+    with pytest.raises(errors.EnvironmentFault, match=message):
         model.learn(1_000)
     assert model.replay_buffer.size() == 19
 
@@ -186,7 +186,7 @@ def test_a_reward_of_none_counts_as_0():
     assert [env.step(0)[4]["env_reward"] for _ in range(2)] == [1.0, 0.0]
     nothing = Hostile(at=2, reward=None)
     model = make_model(vector(Hostile(), nothing))  # SB3's DummyVecEnv makes NaN of it
-    with pytest.raises(guards.EnvironmentFault, match="environment 1 gave a reward that is not"):
+    with pytest.raises(errors.EnvironmentFault, match="environment 1 gave a reward that is not"):
         model.learn(100)
 
 
@@ -201,7 +201,7 @@ def test_the_rewards_of_workers(rewards):
         told = {0: "environment 0 gave a reward of", 1: "environment 1 gave a reward of"}
         joined = "an environment gave rewards of array"
         message = joined if rewards[1] == "two" else told[rewards.index(rewards[1])]
-        with pytest.raises(guards.EnvironmentFault, match=message):
+        with pytest.raises(errors.EnvironmentFault, match=message):
             venv.step(np.zeros(2, int))
     venv.close()
 
@@ -210,7 +210,7 @@ def test_the_rewards_of_workers(rewards):
 def test_mastery_names_a_reward_that_is_not_one_number(mode):
     worlds = [lambda: Hostile(at=3), lambda: Hostile(at=3, reward=[1.0])]
     goals = np.full((2, 3), 50, np.float32)
-    with pytest.raises(guards.EnvironmentFault, match=r"environment 1 gave a reward .*one number"):
+    with pytest.raises(errors.EnvironmentFault, match=r"environment 1 gave a reward .*one number"):
         evaluate_mastery(Always(0), SyncVectorEnv(worlds, autoreset_mode=mode), goals)
 
 
@@ -256,7 +256,7 @@ def test_a_fault_in_a_callbacks_environment_is_not_given_the_step():
 
 def test_faults_can_be_pickled():
     with pytest.raises(ValueError, match="environment 3") as caught:
-        guards.check_finite(np.array([np.inf]), "a reward", None, first=3)
+        errors.check_finite(np.array([np.inf]), "a reward", None, first=3)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
@@ -313,20 +313,20 @@ def test_the_check_of_a_device_names_the_update():
     class OnDevice(th.Tensor):
         is_cuda = True
 
-    guards.check_loss(th.zeros(()).as_subclass(OnDevice), th.nn.Linear(1, 1), 2, 6)
+    errors.check_loss(th.zeros(()).as_subclass(OnDevice), th.nn.Linear(1, 1), 2, 6)
     with pytest.raises(
         RuntimeError, match="the loss of update 3, after num_timesteps=6 is not finite"
     ):
-        guards.check_loss(th.full((), np.nan).as_subclass(OnDevice), th.nn.Linear(1, 1), 3, 6)
+        errors.check_loss(th.full((), np.nan).as_subclass(OnDevice), th.nn.Linear(1, 1), 3, 6)
 
 
 @pytest.mark.skipif(not th.cuda.is_available(), reason="needs a CUDA device")
 def test_a_cuda_device_stops_itself():
     code = (
-        "import torch as th; from sb3_manygoals import guards\n"
+        "import torch as th; from sb3_manygoals import errors\n"
         "net = th.nn.Linear(1, 1).cuda(); bad = th.full((), float('nan'), device='cuda')\n"
         "th.cuda.set_sync_debug_mode('error')\n"
-        "guards.check_loss(th.zeros((), device='cuda'), net, 1, 5); guards.check_loss(bad, net, 2, 6)\n"
+        "errors.check_loss(th.zeros((), device='cuda'), net, 1, 5); errors.check_loss(bad, net, 2, 6)\n"
         "th.cuda.set_sync_debug_mode('default'); print(bad.item())\n"
     )
     done = subprocess.run(
