@@ -1,9 +1,9 @@
-"""Goals are observations: a buffer that knows them, rules that choose among them, wrappers that pursue them."""
+"""Goals are states: a buffer that knows them, rules that choose them, wrappers that pursue them."""
 
 from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.selection import GoalSelector, LearningProgressSelector, UniformSelector
-from sb3_manygoals.goals.table import UNKNOWN, ObservationTable
 from sb3_manygoals.goals.wrapper import GoalBufferWrapper, VecGoalBufferWrapper
+from sb3_manygoals.world.states import UNKNOWN
 
 __all__ = [
     "UNKNOWN",
@@ -11,7 +11,6 @@ __all__ = [
     "GoalBufferWrapper",
     "GoalSelector",
     "LearningProgressSelector",
-    "ObservationTable",
     "UniformSelector",
     "VecGoalBufferWrapper",
 ]

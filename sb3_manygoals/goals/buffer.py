@@ -1,4 +1,4 @@
-"""The set of goals an agent knows: every distinct observation it has met."""
+"""The set of goals an agent knows: every distinct observation that it has met."""
 
 from __future__ import annotations
 
@@ -13,41 +13,46 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
-from sb3_manygoals.goals.table import UNKNOWN, ObservationTable
+from sb3_manygoals.goals.spaces import (
+    OutsideSpaceError,
+    check_goal_space,
+    check_inside,
+    shown,
+)
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.validation import check_count
+from sb3_manygoals.world import UNKNOWN, ExactStates
 
-GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-"""The observation spaces whose elements can be goals: each is one NumPy array of fixed shape and dtype."""
-
-_CAPACITY = 100_000  # goals, where nothing else is said and the memory is there
-_SAVED = ("capacity", "observations", "numbers", "held_out", "n_added", "n_recurred", "labels")
-_MOST_LOOK = 2**26  # numbers of known goals among which the nearest is looked for
-_LOOK_AT_ONCE = 2**20
-_MOST_SHOWN = 16  # numbers of an observation that a message shows
-_INDEX_SIZE = 184  # bytes of a hash, three numbers and their places in a dict, just after it has grown; and of labels
+# The capacity of a goal buffer by default, where there is the memory for it.
+_DEFAULT_CAPACITY = 100_000
+# Bytes of a state's hash and ids, their places in a dict that has just grown, and its counts.
+_INDEX_SIZE = 184
+# The nearest goal is searched for among goals with at most so many numbers, so many at a time.
+_MOST_NUMBERS_TO_SEARCH = 2**26
+_NUMBERS_AT_A_TIME = 2**20
+_FILE_FORMAT = 2
+_IN_FILE = ("format", "capacity", "states", "state_ids", "held_out")
 
 
 class GoalBuffer:
     """
-    The goals among the observations of a table, each with a stable integer id.
+    The states that may be goals, each with a stable integer id.
 
-    Two observations are the same goal when they are identical byte for byte (section 3 of Veeriah et al. 2018).
-    An id is the row of the goal in :attr:`observations` and never changes, so "is this the goal?" is an integer comparison.
-    Once ``capacity`` goals are in, new observations have the id ``UNKNOWN`` (-1), as have held-out ones; a warning says so
-    once. :attr:`table` has the held-out ones that were met too.
+    Two observations are the same goal if they are one state: if they are equal byte for byte
+    (section 3 of Veeriah et al. 2018). The id of a goal is its row in :attr:`observations` and
+    never changes, so "is this the goal?" is a comparison of integers. Held-out observations have
+    the id ``UNKNOWN`` (-1). Once the buffer is full, new observations have it too, and a warning
+    says so once.
 
-    :param observation_space: of the observations: Box, Discrete, MultiDiscrete or MultiBinary; else a TypeError
-    :param capacity: the greatest number of goals; memory is touched only as goals come in. None: 100,000, or as many as half
-        of the available memory holds, if that is less
-    :param held_out: observations of shape ``(n, *observation_space.shape)`` that must never become goals, or None
-    :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit the space
+    :param observation_space: space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
+    :param capacity: greatest number of goals. Memory is used only as goals come in. None: 100,000,
+        or as many as half of the available memory holds, if that is less
+    :param held_out: observations that must never become goals, shape
+        ``(n, *observation_space.shape)``, or None
+    :raises TypeError: if the observations cannot be goals
+    :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit
+        the space
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
-
-    ``n_added`` counts observations given to :meth:`add`, and ``n_recurred`` those that were met before, held-out ones too;
-    neither those that there was no room for. ``labels``, shape ``(capacity + 1, 3)``, has the number of arrivals at each goal,
-    the sum of the environment's rewards on arriving, and the number of arrivals at which it ended; the last row is for all
-    observations that are no goals.
     """
 
     def __init__(
@@ -58,52 +63,61 @@ class GoalBuffer:
     ) -> None:
         self.shape, self.dtype = check_goal_space(observation_space)
         self.observation_space = observation_space
-        self._chosen_capacity = capacity is None
+        self._capacity_was_given = capacity is not None
         if capacity is None:
-            size_of_one = math.prod(self.shape) * self.dtype.itemsize + _INDEX_SIZE
-            capacity = max(min(_CAPACITY, share_of_memory(0.5) // size_of_one), 1)
-        self._is_discrete = not isinstance(observation_space, spaces.Box)
+            capacity = max(min(_DEFAULT_CAPACITY, share_of_memory(0.5) // self._size_of_goal), 1)
         self.capacity = check_count("capacity", capacity, of="goals")
-        self.n_added, self.n_recurred = 0, 0
-        self._n, self._warned = 0, False
+        self._is_discrete = not isinstance(observation_space, spaces.Box)
+        self._warned_that_full = False
         check_memory(
             f"a goal buffer of capacity {self.capacity}",
-            self.memory_to_come,
+            {"goals": self.capacity * self._size_of_goal},
             "choose a smaller capacity",
         )
-        self.labels: NDArray[np.float64] = np.zeros((self.capacity + 1, 3))
-        self._hold_out(np.zeros((0, *self.shape), self.dtype))
+        self._held_out = ExactStates(observation_space, 1)
+        self.states = ExactStates(observation_space, self.capacity)
+        """The states that were met, held-out ones too."""
         if held_out is not None:
-            self._hold_out(self.check_goals(held_out, "held_out"))
+            held_out = self.check_goals(held_out, "held_out")
+            self._held_out = ExactStates(observation_space, len(held_out) + 1)
+            self._held_out.add(held_out)
+            self.states = ExactStates(observation_space, self.capacity + len(self._held_out))
+        self._forget_goals()
 
-    def _hold_out(self, observations: NDArray[Any]) -> None:
-        """Only of an empty buffer."""
-        self._held_out = ObservationTable(self.observation_space, len(observations) + 1)
-        self._held_out.add(observations)
-        self.table = ObservationTable(self.observation_space, self.capacity + len(self._held_out))
-        # of each observation in the table, and the last of the unknown one; and the numbers of the goals in the table
-        self._goal_ids = np.full(self.table.capacity + 1, UNKNOWN)
-        self._numbers = np.empty(self.capacity, dtype=np.int64)
+    @property
+    def _size_of_goal(self) -> int:
+        """Bytes of a goal and of what finds it again."""
+        return math.prod(self.shape) * self.dtype.itemsize + _INDEX_SIZE
+
+    def _forget_goals(self) -> None:
+        """Make arrays in which no state is a goal."""
+        self._n_goals = 0
+        # The goal that each state is. The last entry is that of UNKNOWN, -1.
+        self._goal_of_state = np.full(self.states.capacity + 1, UNKNOWN)
+        self._state_of_goal = np.empty(self.capacity, dtype=np.int64)
 
     def __len__(self) -> int:
-        return self._n
+        return self._n_goals
 
     def __getitem__(self, ids: NDArray[np.integer[Any]] | int | slice) -> NDArray[Any]:
-        """The observations of goals, shape ``(*ids.shape, *observation_space.shape)``. An IndexError if there is none."""
+        """
+        Return the observations of goals.
+
+        :param ids: ids of goals, of any shape
+        :return: shape ``(*ids.shape, *observation_space.shape)``
+        :raises IndexError: if there is no such goal
+        """
         if not isinstance(ids, slice) and np.any(np.asarray(ids) < 0):
             raise IndexError(
-                f"there is no goal with the id {int(np.min(ids))}: that is the id of an unknown observation"
+                f"there is no goal with the id {int(np.min(ids))}: that is the id of an unknown "
+                "observation"
             )
-        return self.table[self._numbers[: len(self)][ids]]
+        return self.states[self.state_ids[ids]]
 
     @property
     def memory_to_come(self) -> dict[str, int]:
-        """Bytes that it will take besides what it has taken, once it is full."""
-        room = self.capacity - self._n
-        return {
-            "goals": room * math.prod(self.shape) * self.dtype.itemsize,
-            "index of goals": room * _INDEX_SIZE,
-        }
+        """Bytes that the buffer will use when it is full, besides those that it uses now."""
+        return {"goals": (self.capacity - self._n_goals) * self._size_of_goal}
 
     @property
     def has_held_out(self) -> bool:
@@ -111,110 +125,141 @@ class GoalBuffer:
         return len(self._held_out) > 0
 
     @property
+    def state_ids(self) -> NDArray[np.int64]:
+        """The state that each goal is, in the order of the goals' ids, shape ``(len(self),)``."""
+        return self._state_of_goal[: self._n_goals]
+
+    @property
     def observations(self) -> NDArray[Any]:
-        """All goals in order of their ids, a read-only view of shape ``(len(self), *observation_space.shape)``."""
-        numbers = self._numbers[
-            : len(self)
-        ]  # in another order where observations became goals later than others
-        alike = len(self) == len(self.table) and (numbers == np.arange(len(self))).all()
-        view = self.table.observations if alike else self.table[numbers]
-        view.flags.writeable = False
-        return view
+        """
+        All goals in the order of their ids, as a read-only array of shape
+        ``(len(self), *observation_space.shape)``.
+        """
+        in_order = np.array_equal(self.state_ids, np.arange(len(self.states)))
+        # States are in another order where some of them became goals later than others.
+        found = self.states.observations if in_order else self.states[self.state_ids]
+        found.flags.writeable = False
+        return found
 
     def add(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
-        Take in the observations that are new, not held out, and for which there is room.
+        Make goals of the observations that are new and not held out, while there is room.
 
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space; else a
-            ValueError, as if a number is out of the range of a Discrete, MultiDiscrete or
-            MultiBinary space. Bounds of a Box are not checked
-        :return: the id of each, shape ``(n,)`` int64; ``UNKNOWN`` for the held out and those there was no room for
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space. Bounds
+            of a Box are not checked
+        :return: the id of each, shape ``(n,)``. ``UNKNOWN`` for held-out observations, and for
+            those for which there was no room
+        :raises ValueError: if the observations do not fit the space, or a number is out of the
+            range of a Discrete, MultiDiscrete or MultiBinary space
         """
         observations = self.check(observations, "observations")
-        n_before, n_met = len(self), len(self.table)
-        numbers = self._take_in(observations)
-        ids = self._goal_ids[numbers]
-        unknown = ids == UNKNOWN
-        if unknown.any() and n_before < self.capacity:
-            fresh = np.unique(
-                numbers[unknown & (numbers != UNKNOWN)]
-            )  # some may be in the table, and no goals yet
-            if self.has_held_out:
-                fresh = fresh[~self.is_held_out(self.table[fresh])]
-            fresh = fresh[: self.capacity - n_before]
-            self._n += len(fresh)
-            self._goal_ids[fresh] = np.arange(n_before, self._n)
-            self._numbers[n_before : self._n] = fresh
-            ids = self._goal_ids[numbers]
-            unknown = ids == UNKNOWN
-        n_with_room = int(np.count_nonzero(numbers != UNKNOWN))
-        self.n_added += n_with_room
-        self.n_recurred += n_with_room - (len(self.table) - n_met)
-        if (
-            len(self) == self.capacity
-            and not self._warned
-            and not self.is_held_out(observations[unknown]).all()
-        ):
-            self._warned = True
-            limit = f"{self.capacity} goals are known, no more are kept: observations met from now on are none"
-            warnings.warn(
-                f"{limit}. To keep more, raise capacity, of the goal buffer.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        return ids
+        self._check_new(observations)
+        state_ids = self.states.add(observations)
+        return self._become_goals(state_ids, observations)
 
-    def _take_in(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+    def observe(self, observations: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
-        The numbers of observations in the table. What is new must be in range, or no network could
-        make a one-hot vector of it.
+        Do as :meth:`add` for observations that environments show. They are looked up once, and
+        count for the share of observations that recur, see :meth:`ExactStates.observe
+        <sb3_manygoals.world.ExactStates.observe>`.
+
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :return: the ids of their states and of their goals, both of shape ``(n,)``
+        :raises ValueError: if the observations do not fit the space, or a number is out of the
+            range of a Discrete, MultiDiscrete or MultiBinary space
         """
+        observations = self.check(observations, "observations")
+        self._check_new(observations)
+        state_ids = self.states.observe(observations)
+        return state_ids, self._become_goals(state_ids, observations)
+
+    def _check_new(self, observations: NDArray[Any]) -> None:
+        """Refuse new observations out of range, of which no network can make one-hot vectors."""
         if not self._is_discrete:
-            return self.table.add(observations)
-        numbers = self.table.ids(observations)
-        new = np.flatnonzero(numbers == UNKNOWN)
+            return
+        new = np.flatnonzero(self.states.ids(observations) == UNKNOWN)
         if len(new) == 0:
-            return numbers
+            return
         try:
             check_inside(self.observation_space, observations[new], "observations")
         except OutsideSpaceError as error:
             error.row = int(new[error.row])
             raise
-        return self.table.add(observations)
+
+    def _become_goals(
+        self, state_ids: NDArray[np.int64], observations: NDArray[Any]
+    ) -> NDArray[np.int64]:
+        """Return the goals that states are. Those that are no goals yet become goals if they may."""
+        goal_ids = self.goals_of_states(state_ids)
+        is_no_goal = goal_ids == UNKNOWN
+        if not is_no_goal.any():
+            return goal_ids
+        if self._n_goals < self.capacity:
+            new = np.unique(state_ids[is_no_goal & (state_ids != UNKNOWN)])
+            if self.has_held_out:
+                new = new[~self.is_held_out(self.states[new])]
+            new = new[: self.capacity - self._n_goals]
+            n_before = self._n_goals
+            self._n_goals += len(new)
+            self._goal_of_state[new] = np.arange(n_before, self._n_goals)
+            self._state_of_goal[n_before : self._n_goals] = new
+            goal_ids = self.goals_of_states(state_ids)
+            is_no_goal = goal_ids == UNKNOWN
+        if self._n_goals == self.capacity and not self._warned_that_full:
+            self._warn_if_no_room(observations[is_no_goal])
+        return goal_ids
+
+    def _warn_if_no_room(self, observations: NDArray[Any]) -> None:
+        """Warn if one of these observations is no goal only because the buffer is full."""
+        if self.is_held_out(observations).all():
+            return
+        self._warned_that_full = True
+        warnings.warn(
+            f"the goal buffer is full with {self.capacity} goals: new observations will not become "
+            "goals. To keep more, raise capacity, of the goal buffer",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """As :meth:`add`, without storing any; ``UNKNOWN`` where an observation is not a goal of this buffer."""
-        return self._goal_ids[self.table.ids(self.check(observations, "observations"))]
-
-    def record(
-        self, ids: NDArray[np.int64], rewards: NDArray[Any], ended: NDArray[np.bool_]
-    ) -> None:
         """
-        Count arrivals.
+        Find the goals that observations are, without making goals of any.
 
-        :param ids: of the observations, ``UNKNOWN`` for those that are no goals, shape ``(n,)``
-        :param rewards: the environment's on arriving there, and ``ended``, whether that ended its episode; both ``(n,)``
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :return: their ids, shape ``(n,)``. ``UNKNOWN`` for those that are no goal of this buffer
+        :raises ValueError: if the observations do not fit the space
         """
-        np.add.at(self.labels[:, 0], ids, 1.0)
-        if rewards.any():  # most steps have neither a reward nor an end
-            np.add.at(self.labels[:, 1], ids, rewards)
-        if ended.any():
-            np.add.at(self.labels[:, 2], ids, ended)
+        return self.look_up(observations)[1]
 
-    @property
-    def rewards(self) -> NDArray[np.float64]:
-        """The mean reward on arriving at each goal, NaN where no arrival was recorded, shape ``(len(self),)``."""
-        arrivals, sums, _ = self.labels[: len(self)].T
-        means: NDArray[np.float64] = np.divide(
-            sums, arrivals, out=np.full(len(self), np.nan), where=arrivals > 0
-        )
-        return means
+    def look_up(self, observations: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """
+        Do as :meth:`observe` without taking in what is new.
+
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :return: the ids of their states and of their goals, both of shape ``(n,)``
+        :raises ValueError: if the observations do not fit the space
+        """
+        state_ids = self.states.ids(self.check(observations, "observations"))
+        return state_ids, self.goals_of_states(state_ids)
+
+    def goals_of_states(self, state_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """
+        Return the goals that states are.
+
+        :param state_ids: ids of states, of any shape
+        :return: ids of goals, of the same shape. ``UNKNOWN`` for states that are no goals
+        """
+        goal_ids: NDArray[np.int64] = self._goal_of_state[state_ids]
+        return goal_ids
 
     def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """
         Draw goals uniformly, with replacement.
 
-        :return: ids, shape ``(n,)`` int64; a ValueError if the buffer is empty or ``n`` is not positive
+        :param n: how many
+        :param rng: random generator
+        :return: ids of goals, shape ``(n,)``
+        :raises ValueError: if the buffer is empty or ``n`` is not positive
         """
         if len(self) == 0:
             raise ValueError("cannot sample from an empty goal buffer: add observations first")
@@ -223,96 +268,132 @@ class GoalBuffer:
     def sample_others(
         self, current_ids: NDArray[np.int64], rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """As :meth:`sample_ids`, one for each environment. The current one is drawn only if no other goal can be."""
-        avoid = (current_ids != UNKNOWN) & (len(self) > 1)
-        ids: NDArray[np.int64] = rng.integers(len(self) - avoid, size=len(current_ids))
-        ids += avoid & (
-            ids >= current_ids
-        )  # a draw from one goal fewer, moved up past the current one
+        """
+        Draw a goal for each environment, uniformly among those that it does not show.
+
+        :param current_ids: the goal that each environment shows, ``UNKNOWN`` for none, shape
+            ``(n,)``. It is drawn only if there is no other goal
+        :param rng: random generator
+        :return: ids of goals, shape ``(n,)``
+        """
+        avoids = (current_ids != UNKNOWN) & (len(self) > 1)
+        ids: NDArray[np.int64] = rng.integers(len(self) - avoids, size=len(current_ids))
+        # The draw is from one goal fewer. It is moved up from the current goal on.
+        ids += avoids & (ids >= current_ids)
         return ids
 
     def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
-        """Whether each observation of a batch may never become a goal, shape ``(n,)``."""
-        return np.not_equal(self._held_out.ids(self.check(observations, "observations")), UNKNOWN)
+        """
+        Return whether observations may never become goals.
+
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :return: shape ``(n,)``
+        :raises ValueError: if the observations do not fit the space
+        """
+        observations = self.check(observations, "observations")
+        return np.not_equal(self._held_out.ids(observations), UNKNOWN)
 
     def check(self, observations: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
-        """The observations as an array. A ValueError if they do not fit the space, with ``axes`` more axes (None: any)."""
+        """
+        Raise an error if observations do not fit the space.
+
+        :param observations: shape ``(*batch, *observation_space.shape)``
+        :param name: name of the argument, for the message
+        :param axes: number of axes in ``batch``. None: any
+        :return: the observations as an array
+        :raises ValueError: if shape or dtype are not those of the space
+        """
         array = np.asarray(observations)
-        before = max(array.ndim - len(self.shape), 0)
-        if (
-            array.shape[before:] != self.shape
-            or axes not in (None, before)
-            or array.dtype != self.dtype
-        ):
-            expected = {0: self.shape, 1: f"(n, *{self.shape})", None: f"(*batch, *{self.shape})"}[
-                axes
-            ]
+        n_before = max(array.ndim - len(self.shape), 0)
+        fits = array.shape[n_before:] == self.shape and array.dtype == self.dtype
+        if not fits or axes not in (None, n_before):
+            dims = ", ".join(map(str, self.shape))
+            batch = {0: "", 1: "n", None: "*batch"}[axes]
+            expected = f"({', '.join(filter(None, [batch, dims]))})"
             raise ValueError(
-                f"{name} must be {self.dtype} of shape {expected}, got {array.dtype} of {array.shape}"
+                f"{name} must be {self.dtype} of shape {expected}, got {array.dtype} of "
+                f"{array.shape}"
             )
         return array
 
     def check_goals(self, goals: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
         """
-        As :meth:`check`, for goals that a user gives. An OutsideSpaceError, a ValueError, if one is
-        outside of the space.
+        Raise an error if goals that a user gives are outside of the space. An observation outside
+        of its Box that was met can be a goal nevertheless.
 
-        What an environment has shown may lie outside of its Box, and can be a goal nevertheless.
+        :param goals: shape ``(*batch, *observation_space.shape)``
+        :param name: name of the argument, for the message
+        :param axes: number of axes in ``batch``. None: any
+        :return: the goals as an array
+        :raises ValueError: if shape or dtype are not those of the space
+        :raises OutsideSpaceError: if a goal is outside of the space, which is a ValueError too
         """
         array = self.check(goals, name, axes)
         rows = array.reshape(-1, *self.shape)
-        known = self.have_met(rows) if isinstance(self.observation_space, spaces.Box) else None
-        check_inside(self.observation_space, rows, name, known, numbered=axes != 0)
+        met = None
+        if isinstance(self.observation_space, spaces.Box):
+            met = self.have_met(rows)
+        check_inside(self.observation_space, rows, name, met, numbered=axes != 0)
         return array
 
     def have_met(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
         """
-        Whether each of these was met, held-out ones included, shape ``(n,)``. A ValueError if they
-        do not fit the space.
+        Return whether observations were met, held-out ones included.
+
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :return: shape ``(n,)``
+        :raises ValueError: if the observations do not fit the space
         """
         observations = self.check(observations, "observations")
-        return np.not_equal(self.table.ids(observations), UNKNOWN)
+        return np.not_equal(self.states.ids(observations), UNKNOWN)
 
     def nearest(self, observation: NDArray[Any]) -> int | None:
         """
-        The known goal whose numbers differ least from those of an observation, by the sum of
-        absolute differences.
+        Find the known goal that differs least from an observation, by the sum of the absolute
+        differences of their numbers.
 
         :param observation: shape ``observation_space.shape``, the dtype of the space
-        :return: its id. None if no goal is known, numbers are only names, as those of a Discrete
-            space, or there are too many to look
+        :return: its id. None if no goal is known, if numbers are only names, as in a Discrete
+            space, or if there are too many goals to search
         """
         goals = self.observations
-        if isinstance(self.observation_space, spaces.Discrete) or not 0 < goals.size <= _MOST_LOOK:
+        if isinstance(self.observation_space, spaces.Discrete):
+            return None
+        if not 0 < goals.size <= _MOST_NUMBERS_TO_SEARCH:
             return None
         wanted = np.asarray(observation, np.float64).reshape(-1)
-        rows = max(1, _LOOK_AT_ONCE // max(wanted.size, 1))
+        n_rows = max(1, _NUMBERS_AT_A_TIME // max(wanted.size, 1))
         distances = [
-            np.abs(goals[row : row + rows].reshape(-1, wanted.size) - wanted).sum(axis=1)
-            for row in range(0, len(goals), rows)
+            np.abs(goals[row : row + n_rows].reshape(-1, wanted.size) - wanted).sum(axis=1)
+            for row in range(0, len(goals), n_rows)
         ]
         return int(np.concatenate(distances).argmin())
 
     def describe_nearest(self, observation: NDArray[Any]) -> str:
-        """What can be said of :meth:`nearest`, for a message; empty if nothing can."""
-        number = self.nearest(observation)
-        if number is None:
+        """
+        Say which known goal is nearest to an observation, for the end of a message.
+
+        :param observation: shape ``observation_space.shape``, the dtype of the space
+        :return: a clause that begins with a comma. Empty if there is nothing to say
+        """
+        goal_id = self.nearest(observation)
+        if goal_id is None:
             return ""
-        found = self[number]
-        differ = int((found != observation).sum())
-        text = f", the nearest known goal has the id {number}"
-        if found.size <= _MOST_SHOWN:
-            text += f" and is {found.tolist()}"
-        if differ == 0:
+        found = self[goal_id]
+        n_different = int((found != observation).sum())
+        text = f", the nearest known goal has the id {goal_id}"
+        if shown(found) == str(found.tolist()):
+            text += f" and is {shown(found)}"
+        if n_different == 0:
             return f"{text} (its numbers are equal, its bytes are not, as those of -0.0 and 0.0)"
-        return f"{text} ({differ} of {found.size} numbers differ)"
+        return f"{text} ({n_different} of {found.size} numbers differ)"
 
     def describe_unknown(self, desired: NDArray[Any]) -> str | None:
         """
-        For a warning: which goals are neither known nor held out.
+        Say which goals are neither known nor held out, for a warning.
 
         :param desired: shape ``(n, *observation_space.shape)``, the dtype of the space
-        :return: None if each is one of these
+        :return: a sentence. None if each is known or held out
         """
         unknown = self.ids(desired) == UNKNOWN
         if unknown.any():
@@ -320,273 +401,219 @@ class GoalBuffer:
         if not unknown.any():
             return None
         first = desired[unknown][0]
-        text = f"{int(unknown.sum())} of {len(desired)} goals are not known to the model"
-        text += ": it cannot be expected to reach what it never met"
-        return f"{text}. Of the first, {_shown(first)}{self.describe_nearest(first)}"
+        return (
+            f"{int(unknown.sum())} of {len(desired)} goals are not known to the model: it cannot "
+            "be expected to reach what it never met. "
+            f"The first is {shown(first)}{self.describe_nearest(first)}"
+        )
 
     def describe_unmet(self) -> str | None:
         """
-        For a warning: how many of the held-out observations were never met.
+        Say how many of the held-out observations were never met, for a warning.
 
-        :return: None if all were met, or there was no room to keep them
+        :return: a sentence. None if all were met, or if there was no room to keep them
         """
         held_out = self._held_out.observations
         unmet = held_out[~self.have_met(held_out)]
-        if len(unmet) == 0 or len(self.table) == self.table.capacity:
+        if len(unmet) == 0 or len(self.states) == self.states.capacity:
             return None
-        text = f"{len(unmet)} of {len(held_out)} held-out observations were never met"
-        text += f", the first is {_shown(unmet[0])}{self.describe_nearest(unmet[0])}"
-        return f"{text}; do they equal observations byte for byte, after any rounding and casting?"
+        return (
+            f"{len(unmet)} of {len(held_out)} held-out observations were never met, the first is "
+            f"{shown(unmet[0])}{self.describe_nearest(unmet[0])}; do they equal observations byte "
+            "for byte, after any rounding and casting?"
+        )
 
     @property
-    def rules(self) -> dict[str, Any]:
-        """Capacity and held-out observations."""
+    def config(self) -> dict[str, Any]:
+        """The arguments ``capacity`` and ``held_out`` of a buffer like this one."""
         return {"capacity": self.capacity, "held_out": self._held_out.observations.copy()}
 
     def check_held_out(self, observations: NDArray[Any]) -> None:
-        """A ValueError if some of these, shape ``(n, *observation_space.shape)``, are not held out here."""
-        missing = int((self._held_out.ids(observations) == UNKNOWN).sum())
-        if missing:
-            what = f"{missing} of {len(observations)} observations that the model held out are not in env's goal buffer"
-            raise ValueError(f"{what}: give it held_out=model.goal_rules['held_out']")
+        """
+        Raise an error if observations are not held out here.
+
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :raises ValueError: if one of them may become a goal
+        """
+        n_missing = int((self._held_out.ids(observations) == UNKNOWN).sum())
+        if n_missing:
+            raise ValueError(
+                f"{n_missing} of {len(observations)} observations that the model held out are not "
+                "held out in env's goal buffer: give it held_out=model.goal_config['held_out']"
+            )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """
-        Write goals, their labels and held-out observations to an ``.npz`` file (no pickle), whose ending may be left out. A
-        file already there is replaced only once the new one is whole.
+        Write the goals, all other states, and held-out observations to a file without pickle. A
+        file that is already there is replaced once the new one is whole.
+
+        :param path: of an ``.npz`` file. The ending may be left out
+        :raises OSError: if the file cannot be written
         """
-        target = _npz(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staged = target.with_name(target.name + ".tmp.npz")
-        np.savez_compressed(staged, **self.get_checkpoint_state())
-        staged.replace(target)
+        state = self.get_checkpoint_state()
+        arrays = {
+            "format": _FILE_FORMAT,
+            "capacity": self.capacity,
+            "states": state["states"]["observations"],
+            "state_ids": state["state_ids"],
+            "held_out": state["held_out"],
+        }
+        write_npz(path, arrays)
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], observation_space: spaces.Space[Any], capacity: int = 1
     ) -> GoalBuffer:
         """
-        :return: the buffer that :meth:`save` wrote to a file, with its capacity or the one given, if that is greater. A
-            ValueError if it is no such file, or its observations do not fit the space
+        Read a goal buffer that :meth:`save` wrote.
+
+        :param path: of the file. The ending ``.npz`` may be left out
+        :param observation_space: space of the observations
+        :param capacity: capacity of the buffer, if it is greater than that of the file
+        :return: a new goal buffer
+        :raises OSError: if the file cannot be read
+        :raises ValueError: if it is no such file, an earlier version wrote it, or its observations
+            do not fit the space
         """
-        target = Path(path) if Path(path).is_file() else _npz(path)
-        try:
-            with target.open("rb") as file:
-                state = dict(np.load(file, allow_pickle=False))
-            missing = [name for name in _SAVED if name not in state]
-            if missing:
-                raise KeyError(*missing)
-        except OSError:
-            raise
-        except Exception as error:  # a file of something else may raise anything
-            raise ValueError(f"{path} is no whole file of a goal buffer: {error!r}") from error
-        buffer = cls(observation_space, max(int(state["capacity"]), capacity))
-        buffer.set_checkpoint_state({**state, **buffer._kind()})
-        buffer.n_added = buffer.n_recurred = 0  # whoever loads has met nothing
+        arrays = read_npz(path, _IN_FILE, "a goal buffer")
+        capacity = max(int(arrays["capacity"]), capacity)
+        buffer = cls(observation_space, capacity)
+        states = buffer.check(arrays["states"], "the states of the file")
+        buffer.restore(states, arrays["state_ids"], arrays["held_out"], capacity)
         return buffer
 
+    def restore(
+        self,
+        states: NDArray[Any],
+        state_ids: NDArray[np.int64],
+        held_out: NDArray[Any],
+        capacity: int,
+    ) -> None:
+        """
+        Replace states, goals and held-out observations, in place.
+
+        :param states: distinct observations, shape ``(n, *observation_space.shape)``
+        :param state_ids: which of them are goals, in the order of the goals' ids
+        :param held_out: observations that must never become goals, shape
+            ``(m, *observation_space.shape)``
+        :param capacity: greatest number of goals
+        :raises ValueError: if the states are not distinct, or something does not fit
+        """
+        observed = {
+            "capacity": capacity + len(held_out),
+            "observations": states,
+            "n_added": 0,
+            "n_recurred": 0,
+        }
+        self._restore(observed, state_ids, held_out, capacity)
+
+    def _restore(
+        self,
+        states: dict[str, Any],
+        state_ids: NDArray[np.int64],
+        held_out: NDArray[Any],
+        capacity: int,
+    ) -> None:
+        """Replace states, goals and held-out observations, in place."""
+        self.check(states["observations"], "the states")
+        self.check(held_out, "what is held out")
+        if len(state_ids) > capacity:
+            raise CheckpointError(f"there are {len(state_ids)} goals, of at most {capacity}")
+        try:
+            self.states.set_checkpoint_state(states)
+        except ValueError as error:
+            raise CheckpointError(str(error)) from error
+        self.capacity = capacity
+        self._held_out = ExactStates(self.observation_space, len(held_out) + 1)
+        self._held_out.add(held_out)
+        self._forget_goals()
+        self._n_goals = len(state_ids)
+        self._state_of_goal[: self._n_goals] = state_ids
+        self._goal_of_state[state_ids] = np.arange(self._n_goals)
+
     def _kind(self) -> dict[str, Any]:
-        """What a state must share with the buffer that takes it over. A capacity that was not given may differ."""
-        kind = {"shape": self.shape, "dtype": self.dtype.str}
-        return kind if self._chosen_capacity else {**kind, "capacity": self.capacity}
+        """Return what a state must share with the buffer that takes it over."""
+        kind: dict[str, Any] = {"shape": self.shape, "dtype": self.dtype.str}
+        if self._capacity_was_given:
+            kind["capacity"] = self.capacity
+        return kind
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: all but the observation space as plain data, copied"""
+        """
+        Return states, goals and held-out observations.
+
+        :return: a dictionary of plain data and copies of arrays
+        """
         return {
             **self._kind(),
             "capacity": self.capacity,
-            "observations": self.table.observations.copy(),
-            "numbers": self._numbers[: len(self)].copy(),
+            "states": self.states.get_checkpoint_state(),
+            "state_ids": self.state_ids.copy(),
             "held_out": self._held_out.observations.copy(),
-            "n_added": self.n_added,
-            "n_recurred": self.n_recurred,
-            "labels": self.labels[np.r_[: len(self), -1]],
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """Take over the goals with their ids, in place. A CheckpointError if the state is of another kind of buffer."""
+        """
+        Replace states, goals and held-out observations, in place.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        :raises CheckpointError: if it is of another kind of goal buffer, or damaged
+        """
         check_same("a goal buffer", state, self._kind())
-        met, numbers = self.check(state["observations"], "the goals of the state"), state["numbers"]
-        held_out = self.check(state["held_out"], "what is held out in the state")
-        if self.capacity != state["capacity"]:
-            self.capacity = int(state["capacity"])
-            self.labels = np.zeros((self.capacity + 1, 3))
-        table = ObservationTable(self.observation_space, self.capacity + len(held_out))
-        table.add(met)
-        if len(table) != len(met) or len(numbers) > self.capacity:
-            raise CheckpointError(
-                f"the state has {len(met)} goals, {len(table)} of them distinct, of at most {self.capacity}"
-            )
-        known = self.table
-        self._hold_out(held_out)
-        vars(known).update(vars(table))  # in place, for those that use it
-        self.table, self._n = known, len(numbers)
-        self._numbers[: len(numbers)] = numbers
-        self._goal_ids[numbers] = np.arange(len(numbers))
-        self.n_added, self.n_recurred = state["n_added"], state["n_recurred"]
-        self.labels[:] = 0.0
-        self.labels[np.r_[: len(self), -1]] = state["labels"]
+        self._restore(
+            state["states"], state["state_ids"], state["held_out"], int(state["capacity"])
+        )
 
 
-class OutsideSpaceError(ValueError):
+def write_npz(path: str | os.PathLike[str], arrays: dict[str, Any]) -> None:
     """
-    An observation is outside of its space.
+    Write arrays to a compressed file. One that is already there is replaced once this one is whole.
 
-    :param message: says which and why
-    :param row: its place in the batch
+    :param path: of the file. The ending ``.npz`` may be left out
+    :param arrays: by their names
+    :raises OSError: if the file cannot be written
     """
+    target = _with_ending(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staged = target.with_name(target.name + ".tmp.npz")
+    np.savez_compressed(staged, **arrays)
+    staged.replace(target)
 
-    def __init__(self, message: str, row: int = 0) -> None:
-        super().__init__(message)
-        self.row = row
 
-
-def check_inside(
-    space: spaces.Space[Any],
-    observations: NDArray[Any],
-    name: str,
-    exempt: NDArray[np.bool_] | None = None,
-    numbered: bool = True,
-) -> None:
+def read_npz(
+    path: str | os.PathLike[str], names: tuple[str, ...], what: str
+) -> dict[str, NDArray[Any]]:
     """
-    Refuse observations outside of their space.
+    Read arrays that :func:`write_npz` wrote.
 
-    :param space: Box, Discrete, MultiDiscrete or MultiBinary
-    :param observations: shape ``(n, *space.shape)``, the dtype of the space
-    :param name: what they are, for the message
-    :param exempt: observations that may be anything, shape ``(n,)`` bool, or None
-    :param numbered: whether the message says which of the n it is
-    :raises OutsideSpaceError: if a number is out of its range. Floats may miss the bounds of a Box
-        by a hundredth of their distance, as environments do that round
+    :param path: of the file. The ending ``.npz`` may be left out
+    :param names: of the arrays that it must have
+    :param what: what the file is of, for the message
+    :return: all arrays by their names
+    :raises OSError: if the file cannot be read
+    :raises ValueError: if it is not such a file, or an earlier version wrote it
     """
-    low: Any
-    high: Any
-    slack: Any = 0
-    if isinstance(space, spaces.Box):
-        low, high = space.low, space.high
-        if space.dtype is not None and space.dtype.kind == "f":
-            with np.errstate(over="ignore", invalid="ignore"):
-                width = np.subtract(high, low, dtype=np.float64)
-            slack = np.where(np.isfinite(width), 0.01 * width, 0.0)
-    elif isinstance(space, spaces.MultiDiscrete):
-        low, high = 0, space.nvec - 1
-    else:
-        low, high = 0, int(space.n) - 1 if isinstance(space, spaces.Discrete) else 1
-    inside = (observations >= low - slack) & (observations <= high + slack)  # NaN is not
-    if inside.all():
-        return
-    wrong = ~inside.reshape(len(observations), -1).all(axis=1)
-    if exempt is not None:
-        wrong &= ~exempt
-    if not wrong.any():
-        return
-    row = int(wrong.argmax())
-    place = tuple(np.argwhere(~inside[row])[0].tolist())
-    least, most = (np.broadcast_to(bound, inside[row].shape)[place] for bound in (low, high))
-    which = f"{name}[{row}]" if numbered else name
-    at = f" at {place}" if place else ""
-    wrong_one = f"{observations[row][place]}{at} is not in [{least}, {most}]"
-    got = f"{which} is {_shown(observations[row])}: {wrong_one}"
-    raise OutsideSpaceError(f"{name} must be of the observation space, {got}", row)
+    target = Path(path) if Path(path).is_file() else _with_ending(path)
+    try:
+        with target.open("rb") as file:
+            arrays = dict(np.load(file, allow_pickle=False))
+    except OSError:
+        raise
+    except Exception as error:
+        # A file of something else may raise anything.
+        raise ValueError(f"{path} is no whole file of {what}: {error!r}") from error
+    if "labels" in arrays and "format" not in arrays:
+        raise ValueError(
+            f"{path} is a goal buffer that an earlier version wrote, which this version cannot "
+            "read: train anew, or load it with the version that wrote it"
+        )
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise ValueError(f"{path} is no whole file of {what}: {', '.join(missing)} missing")
+    return arrays
 
 
-def check_one_hot(space: spaces.Space[Any], values: NDArray[Any], name: str) -> None:
-    """
-    Refuse a number of which no one-hot vector can be made. A Box is not looked at, nor is an array
-    that does not fit.
-
-    :param space: Box, Discrete, MultiDiscrete or MultiBinary
-    :param values: observations, shape ``(*batch, *space.shape)``
-    :param name: what they are, for the message
-    :raises OutsideSpaceError: if one is out of its range
-    """
-    if isinstance(space, spaces.Box) or values.dtype.kind not in "iubf":
-        return
-    shape = space.shape or ()
-    before = values.ndim - len(shape)
-    if before in (0, 1) and values.shape[before:] == shape:
-        check_inside(space, values.reshape(-1, *shape), name, numbered=before == 1)
-
-
-def _shown(observation: NDArray[Any]) -> str:
-    """A small observation, or what kind of array a large one is."""
-    if observation.size <= _MOST_SHOWN:
-        return str(observation.tolist())
-    return f"an array of {observation.dtype} of shape {observation.shape}"
-
-
-def _npz(path: str | os.PathLike[str]) -> Path:
+def _with_ending(path: str | os.PathLike[str]) -> Path:
+    """Return the path with the ending of NumPy's files."""
     path = Path(path)
     return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
-
-
-def check_goal_space(observation_space: spaces.Space[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of observations. A TypeError if they cannot be goals: they must be single arrays of fixed shape."""
-    reason = None
-    if not isinstance(observation_space, GOAL_SPACES):
-        reason = f"expected one of {', '.join(space.__name__ for space in GOAL_SPACES)}"
-    elif isinstance(observation_space, spaces.Box) and (
-        observation_space.shape == () or 0 in observation_space.shape
-    ):
-        reason = "expected an array with elements"
-    elif isinstance(observation_space, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(
-        observation_space.start != 0
-    ):
-        reason = "expected values that start at 0"
-    elif isinstance(observation_space, spaces.MultiDiscrete) and len(observation_space.shape) > 1:
-        reason = "expected a MultiDiscrete of one axis"
-    if reason is not None:
-        raise TypeError(
-            f"observation_space cannot be treated as a space of goals: {reason}, got "
-            f"{observation_space}. Wrap each environment so that its observation is one such "
-            f"array: {_how_to_wrap(observation_space)}"
-        )
-    return observation_space.shape or (), np.dtype(observation_space.dtype)
-
-
-def _how_to_wrap(space: spaces.Space[Any]) -> str:
-    """The wrappers of Gymnasium, as code, that make one array of observations."""
-    wrappers, flat = "gymnasium.wrappers", "gymnasium.wrappers.FlattenObservation"
-    if not isinstance(space, spaces.Dict):
-        if _flattens(space):
-            return f"{flat}(env)"
-        return f"{wrappers}.TransformObservation, with a function and a space of your own"
-    ways = []
-    single = [key for key, part in space.items() if isinstance(part, GOAL_SPACES)]
-    if single:
-        key = "image" if "image" in single else single[0]
-        take = f"lambda seen: seen[{key!r}], env.observation_space[{key!r}]"
-        ways.append(f"one of its parts, {wrappers}.TransformObservation(env, {take})")
-    if {"image", "mission"} <= set(space):
-        ways.append("in MiniGrid the picture, minigrid.wrappers.ImgObsWrapper(env)")
-    flattenable = [key for key, part in space.items() if _flattens(part)]
-    if len(flattenable) == len(space):
-        ways.append(f"all of it, {flat}(env)")
-    elif len(flattenable) > 1:
-        ways.append(f"several parts, {flat}({wrappers}.FilterObservation(env, {flattenable}))")
-    if not ways:
-        return f"{wrappers}.TransformObservation, with a function and a space of your own"
-    return "; or ".join(ways)
-
-
-def _flattens(space: spaces.Space[Any]) -> bool:
-    """Whether FlattenObservation can make an array of it. Spaces of other packages may not say."""
-    try:
-        return bool(space.is_np_flattenable)
-    except NotImplementedError:
-        return False
-
-
-def identical(left: NDArray[Any], right: NDArray[Any], dims: int) -> NDArray[np.bool_]:
-    """
-    Compare observations byte for byte, not by value: -0.0 and 0.0 are two goals to the buffer, and must be two everywhere.
-
-    :param left: shape ``(*batch, *shape)``; ``right`` has the same shape and dtype
-    :param dims: number of axes in ``shape``
-    :return: shape ``batch``
-    """
-    batch, size = left.shape[: left.ndim - dims], math.prod(left.shape[left.ndim - dims :])
-    ours, theirs = (
-        np.ascontiguousarray(array).reshape(*batch, size).view(np.uint8) for array in (left, right)
-    )
-    return np.asarray((ours == theirs).all(axis=-1))

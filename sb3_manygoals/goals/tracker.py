@@ -1,9 +1,11 @@
 """Goal-pursuing episodes of several environments at once: the core of both goal wrappers."""
 
+from __future__ import annotations
+
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -11,47 +13,112 @@ from numpy.typing import NDArray
 
 from sb3_manygoals import errors
 from sb3_manygoals.checkpoint.tree import check_same
-from sb3_manygoals.goals.buffer import GoalBuffer, OutsideSpaceError, identical
+from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
-from sb3_manygoals.goals.table import UNKNOWN
+from sb3_manygoals.goals.spaces import OutsideSpaceError, identical
 from sb3_manygoals.random_streams import Stream, generator
 from sb3_manygoals.validation import check_count, check_rewards
+from sb3_manygoals.world.states import UNKNOWN
 
 ResetWorlds = bool | Literal["auto"]
 
-_BROAD = 0.1  # starts are broad if they are at least this share of the known observations, all equally likely,
-_NOT_ONE = 1.5  # and more than this: resets to a single start would keep an agent in a corridor from going on
-_RETURN_AFTER = (
-    20  # goal episodes of full length after which a world is reset although its starts are narrow
-)
-_MAX_WANDERING = 1_000  # random steps after which a world is given up that shows no observation that may be a goal
+# Starts are broad if there are at least this share as many as known observations ...
+_BROAD_SHARE = 0.1
+# ... and more than this number. If a world has a single start, resets would keep an agent in a
+# corridor from going on.
+_MORE_THAN_ONE = 1.5
+# With narrow starts, a world is reset after so many goal episodes of full length.
+_EPISODES_TO_RESET = 20
+# A world that shows no observation that may be a goal is given up after so many random steps.
+_MOST_RANDOM_STEPS = 1_000
 
 
 class Starts:
-    """Counts first observations, to tell broad starts from a few, to which resets only take an agent back."""
+    """
+    Counts the first observations of episodes, to tell broad starts from narrow ones. Resets to a
+    few starts only take an agent back to where it has been.
+    """
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
-        self.n, self.equal_pairs = 0, 0
+        """How often each goal was a start, by its id."""
+        self.n_starts = 0
+        """The number of starts."""
+        self.n_equal_pairs = 0
+        """The number of pairs of starts that were equal."""
 
     def observe(self, ids: NDArray[np.int64]) -> None:
-        """Count starts. Those with ``UNKNOWN`` count as all different."""
-        self.n += len(ids)
-        for number in ids[ids != UNKNOWN].tolist():
-            before = self.counts.get(number, 0)
-            self.equal_pairs += before
-            self.counts[number] = before + 1
+        """
+        Count starts.
+
+        :param ids: the goals that they are, shape ``(n,)``. Those with ``UNKNOWN`` count as all
+            different
+        """
+        self.n_starts += len(ids)
+        for goal_id in ids[ids != UNKNOWN].tolist():
+            n_before = self.counts.get(goal_id, 0)
+            self.n_equal_pairs += n_before
+            self.counts[goal_id] = n_before + 1
 
     def are_broad(self, n_known: int) -> bool:
-        """Whether there are at least a tenth as many starts as known observations, and more than one."""
-        # of starts drawn evenly from m, one pair in m is equal
-        return self.n * (self.n - 1) / 2 >= max(_BROAD * n_known, _NOT_ONE) * self.equal_pairs
+        """
+        Return whether there are at least a tenth as many starts as known observations, and more
+        than one.
+
+        :param n_known: number of known observations
+        """
+        # Among starts drawn evenly from m, one pair in m is equal.
+        n_pairs = self.n_starts * (self.n_starts - 1) / 2
+        return n_pairs >= max(_BROAD_SHARE * n_known, _MORE_THAN_ONE) * self.n_equal_pairs
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """Return a copy of the counts."""
+        return copy.deepcopy(vars(self))
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Replace the counts.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        """
+        self.counts = dict(state["counts"])
+        self.n_starts = state["n_starts"]
+        self.n_equal_pairs = state["n_equal_pairs"]
+
+
+class GoalStep(NamedTuple):
+    """What a step of n environments is to their goal episodes, as arrays of shape ``(n,)``."""
+
+    rewards: NDArray[np.float64]
+    """The rewards of the goal episodes."""
+    terminated: NDArray[np.bool_]
+    """Whether they reached their goals, or their environments terminated."""
+    truncated: NDArray[np.bool_]
+    """Whether they took too many steps, or their environments were truncated."""
+    resets: NDArray[np.bool_]
+    """Which environments are to be reset though only their goal episodes have ended."""
 
 
 class GoalTracker:
     """
-    The core of both goal wrappers: the goal of each of ``n_envs`` environments, and the rewards and ends of its episode, as in
-    Algorithm 1 of Veeriah et al. 2018. Arguments are as of :class:`~sb3_manygoals.GoalBufferWrapper`.
+    The core of both goal wrappers: the goal of each of ``n_envs`` environments, and the rewards and
+    ends of its episodes, as in Algorithm 1 of Veeriah et al. 2018.
+
+    :param observation_space: space of the environments' observations
+    :param n_envs: number of environments
+    :param goal_buffer: the known goals. None: a new one
+    :param selector_class: rule that chooses goals, a subclass of
+        :class:`~sb3_manygoals.goals.GoalSelector`. None: uniform
+    :param selector_kwargs: arguments of the selector's constructor
+    :param max_episode_steps: steps after which a goal episode is truncated, the paper's T
+    :param goal_reward: reward of a step that reaches the goal
+    :param step_reward: reward of every other step
+    :param reset_worlds: whether the end of a goal episode resets the environment. "auto": if its
+        starts are broad, and else only after 20 ``max_episode_steps``
+    :param training: whether observations become goals. False to evaluate
+    :raises TypeError: if the observations cannot be goals, ``goal_buffer`` is no GoalBuffer, or
+        ``selector_class`` no class of selectors
+    :raises ValueError: if ``goal_buffer`` is for another space, or another argument is out of range
     """
 
     def __init__(
@@ -59,7 +126,8 @@ class GoalTracker:
         observation_space: spaces.Space[Any],
         n_envs: int,
         goal_buffer: GoalBuffer | None = None,
-        selector: GoalSelector | None = None,
+        selector_class: type[GoalSelector] | None = None,
+        selector_kwargs: dict[str, Any] | None = None,
         max_episode_steps: int = 50,
         goal_reward: float = 0.0,
         step_reward: float = -0.1,
@@ -68,56 +136,91 @@ class GoalTracker:
     ) -> None:
         if reset_worlds not in (True, False, "auto"):
             raise ValueError(f'reset_worlds must be True, False or "auto", got {reset_worlds!r}')
+        if goal_buffer is not None and not isinstance(goal_buffer, GoalBuffer):
+            raise TypeError(f"goal_buffer must be a GoalBuffer or None, got {goal_buffer!r}")
         self.goal_reward, self.step_reward = check_rewards(goal_reward, step_reward)
-        for name, value, kind in (
-            ("goal_buffer", goal_buffer, GoalBuffer),
-            ("selector", selector, GoalSelector),
-        ):
-            if value is not None and not isinstance(value, kind):
-                raise TypeError(f"{name} must be a {kind.__name__} or None, got {value!r}")
-        self.goal_buffer = GoalBuffer(observation_space) if goal_buffer is None else goal_buffer
-        known = self.goal_buffer.observation_space
-        if known != observation_space:
+        self._goal_buffer = GoalBuffer(observation_space) if goal_buffer is None else goal_buffer
+        known_space = self._goal_buffer.observation_space
+        if known_space != observation_space:
             raise ValueError(
-                f"goal_buffer is for observations of {known}, the environment has {observation_space}"
+                f"goal_buffer is for observations of {known_space}, the environment has "
+                f"{observation_space}"
             )
-        self.n_envs, self.reset_worlds, self.training = n_envs, reset_worlds, training
-        self.selector = UniformSelector() if selector is None else selector
+        self.n_envs = n_envs
+        self.reset_worlds = reset_worlds
+        self.training = training
+        self.selector_class = UniformSelector if selector_class is None else selector_class
+        self.selector_kwargs = dict(selector_kwargs or {})
+        self.selector = self.make_selector()
+        """The rule that chooses goals. A learner shares one between its environments."""
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
         self.starts = Starts()
         self.rng = np.random.default_rng()
-        self.desired_goals: NDArray[Any] = np.zeros(
-            (n_envs, *self.goal_buffer.shape), dtype=self.goal_buffer.dtype
-        )
+        goals_shape = (n_envs, *self._goal_buffer.shape)
+        self.desired_goals: NDArray[Any] = np.zeros(goals_shape, dtype=self._goal_buffer.dtype)
+        """The goal of each environment, shape ``(n_envs, *observation_space.shape)``."""
         self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
+        """The ids of these goals, shape ``(n_envs,)``."""
+        self.state_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
+        """The state that each environment shows now, shape ``(n_envs,)``."""
         self.steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
-        self.world_steps: NDArray[np.int64] = np.zeros(
-            n_envs, dtype=np.int64
-        )  # since the world was reset
-        self._warned = False  # of a goal that is not known
-        self.n_moves = 0  # steps and starts so far, for a learner to see whether it missed some
+        """Steps of each goal episode so far, shape ``(n_envs,)``."""
+        self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
+        """Steps since each environment was reset, shape ``(n_envs,)``."""
+        self.n_moves = 0
+        """Steps and starts so far, by which a learner sees whether it missed some."""
+        self._warned_of_unknown_goal = False
 
-    def seed(self, seed: int | None) -> None:
-        self.rng = generator(seed, Stream.GOALS)
+    def make_selector(self) -> GoalSelector:
+        """
+        Return a new selector of ``selector_class``, made with ``selector_kwargs``.
 
-    def adopt(self, goal_buffer: GoalBuffer) -> None:
-        """Use this goal buffer, for the same observation space, from now on."""
-        if goal_buffer is not self.goal_buffer:
+        :raises TypeError: if ``selector_class`` is not a subclass of GoalSelector, or does not take
+            these arguments
+        """
+        kind = self.selector_class
+        if not (isinstance(kind, type) and issubclass(kind, GoalSelector)):
+            raise TypeError(f"selector_class must be a subclass of GoalSelector, got {kind!r}")
+        return kind(**copy.deepcopy(self.selector_kwargs))
+
+    @property
+    def goal_buffer(self) -> GoalBuffer:
+        """
+        The known goals. Setting another goal buffer, for the same observation space, forgets what
+        was learned about single goals, and the starts.
+        """
+        return self._goal_buffer
+
+    @goal_buffer.setter
+    def goal_buffer(self, goal_buffer: GoalBuffer) -> None:
+        if goal_buffer is not self._goal_buffer:
             self.selector.forget()
             self.starts = Starts()
-        self.goal_buffer = goal_buffer
+            self.state_ids = np.full(self.n_envs, UNKNOWN, dtype=np.int64)
+        self._goal_buffer = goal_buffer
         self.desired_ids = goal_buffer.ids(self.desired_goals)
 
-    def ids_of(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+    def seed(self, seed: int | None) -> None:
         """
-        The goals' ids, shape ``(n,)``; in training, what was not met before becomes a goal.
+        Seed the choice of goals.
 
-        An EnvironmentFault, a ValueError, if a number is out of the range of its space.
+        :param seed: None for another choice in every run
+        """
+        self.rng = generator(seed, Stream.GOALS)
+
+    def look_up(self, observations: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """
+        Find states and goals. In training, observations that were not met before become goals.
+
+        :param observations: what n environments show, shape ``(n, *observation_space.shape)``
+        :return: the ids of their states and of their goals, both of shape ``(n,)``
+        :raises EnvironmentFault: if a number is out of the range of its space, which is a
+            ValueError
         """
         if not self.training:
-            return self.goal_buffer.ids(observations)
+            return self.goal_buffer.look_up(observations)
         try:
-            return self.goal_buffer.add(observations)
+            return self.goal_buffer.observe(observations)
         except OutsideSpaceError as error:
             what = str(error).partition(", ")[2]
             space = self.goal_buffer.observation_space
@@ -127,8 +230,11 @@ class GoalTracker:
 
     def take_goal(self, options: dict[str, Any]) -> NDArray[Any] | None:
         """
-        Take ``"goal"`` out of the options of a reset. A ValueError if it is no observation of the
-        space.
+        Take ``"goal"`` out of the options of a reset.
+
+        :param options: of a reset, from which the entry is removed
+        :return: the goal, or None if there is none
+        :raises ValueError: if it is no observation of the space
         """
         goal = options.pop("goal", None)
         if goal is None:
@@ -137,20 +243,22 @@ class GoalTracker:
 
     def warn_of_unknown(self, goal: NDArray[Any]) -> None:
         """
-        Say once that a goal set from outside was never met, unless it is held out or nothing is
+        Warn once that a goal set from outside was never met, unless it is held out or nothing is
         known at all.
+
+        :param goal: shape ``observation_space.shape``
         """
-        if (
-            self._warned
-            or len(self.goal_buffer) == 0
-            or self.goal_buffer.is_held_out(goal[None])[0]
-        ):
+        if self._warned_of_unknown_goal or len(self.goal_buffer) == 0:
             return
-        self._warned = True
-        n_known = len(self.goal_buffer)
-        what = f"the goal that was set is not known, it is none of {n_known} that were met"
-        near = self.goal_buffer.describe_nearest(goal)
-        warnings.warn(f"{what}: a model cannot be expected to reach it{near}", stacklevel=4)
+        if self.goal_buffer.is_held_out(goal[None])[0]:
+            return
+        self._warned_of_unknown_goal = True
+        warnings.warn(
+            f"the goal that was set is not known, it is none of {len(self.goal_buffer)} that were "
+            "met: a model cannot be expected to reach it"
+            f"{self.goal_buffer.describe_nearest(goal)}",
+            stacklevel=4,
+        )
 
     def reset(
         self,
@@ -159,22 +267,31 @@ class GoalTracker:
         move: Callable[[], NDArray[Any]],
     ) -> NDArray[Any]:
         """
-        Begin an episode in every environment. ``move`` makes a random step everywhere and returns the observations, while all
-        that was met is held out (Algorithm 1, line 2). Returns the current observations; a ValueError if no goal is found.
+        Begin an episode in every environment. While all that was met is held out, random steps look
+        for a first goal (line 2 of Algorithm 1).
+
+        :param observations: what the environments show after their resets, shape
+            ``(n_envs, *observation_space.shape)``
+        :param goals: the goal of each episode, None to choose one
+        :param move: makes a random step in every environment and returns their observations
+        :return: what the environments show now
+        :raises ValueError: if no goal is found
         """
         n_known = len(self.goal_buffer)
-        ids = self.ids_of(observations)
+        state_ids, goal_ids = self.look_up(observations)
         n_moves = 0
         while self.training and len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
-            if n_moves == _MAX_WANDERING:
+            if n_moves == _MOST_RANDOM_STEPS:
                 raise ValueError(
-                    f"the goal buffer is still empty after {n_moves} random steps: all they met is held out"
+                    f"the goal buffer is still empty after {n_moves} random steps: all they met is "
+                    "held out"
                 )
             observations = move()
-            ids = self.ids_of(observations)
+            state_ids, goal_ids = self.look_up(observations)
             n_moves += 1
+        self.state_ids = state_ids
         for row, goal in enumerate(goals):
-            self.start(np.array([row]), ids[row : row + 1], goal)
+            self.start(np.array([row]), goal_ids[row : row + 1], goal)
             if goal is not None and n_known and self.desired_ids[row] == UNKNOWN:
                 self.warn_of_unknown(goal)
         return observations
@@ -184,11 +301,18 @@ class GoalTracker:
         rows: NDArray[np.integer[Any]],
         current_ids: NDArray[np.int64],
         goal: NDArray[Any] | None = None,
-        anew: NDArray[np.bool_] | bool = True,
+        world_was_reset: NDArray[np.bool_] | bool = True,
     ) -> None:
         """
-        Begin an episode in some environments, which show ``current_ids``; ``anew`` says whether their worlds were reset. The
-        goal may be unknown or held out; a ValueError, and nothing has changed, if it is no observation, or none is known.
+        Begin an episode in some environments.
+
+        :param rows: which environments, shape ``(n,)``
+        :param current_ids: the goals that they show now, shape ``(n,)``
+        :param goal: their goal, which may be unknown or held out, shape
+            ``observation_space.shape``. None to choose goals
+        :param world_was_reset: whether the environments were reset, a bool or of shape ``(n,)``
+        :raises ValueError: if the goal is no observation, or none is known. Then nothing has
+            changed
         """
         if goal is not None:
             ids = self.goal_buffer.ids(self.goal_buffer.check(goal, "goal", axes=0)[None])
@@ -199,11 +323,36 @@ class GoalTracker:
             raise ValueError(
                 "the goal buffer is empty: no observation that may be a goal has been met yet"
             )
-        self.desired_goals[rows], self.desired_ids[rows], self.steps[rows] = goal, ids, 0
-        begun = np.broadcast_to(anew, len(rows))
-        self.starts.observe(current_ids[begun])
-        self.world_steps[rows[begun]] = 0
+        self.desired_goals[rows] = goal
+        self.desired_ids[rows] = ids
+        self.steps[rows] = 0
+        was_reset = np.broadcast_to(world_was_reset, len(rows))
+        self.starts.observe(current_ids[was_reset])
+        self.world_steps[rows[was_reset]] = 0
         self.n_moves += 1
+
+    def restart(
+        self,
+        rows: NDArray[np.integer[Any]],
+        observations: NDArray[Any],
+        goal_ids: NDArray[np.int64],
+        world_was_reset: NDArray[np.bool_],
+    ) -> None:
+        """
+        Begin the next episode in environments whose episode has ended.
+
+        :param rows: which environments, shape ``(n,)``
+        :param observations: what all environments show now, shape
+            ``(n_envs, *observation_space.shape)``
+        :param goal_ids: the goals that these environments showed at the end, shape ``(n,)``
+        :param world_was_reset: which of all environments were reset, shape ``(n_envs,)``
+        """
+        was_reset = world_was_reset[rows]
+        current_ids = goal_ids.copy()
+        if was_reset.any():
+            anew = rows[was_reset]
+            self.state_ids[anew], current_ids[was_reset] = self.look_up(observations[anew])
+        self.start(rows, current_ids, world_was_reset=was_reset)
 
     def step(
         self,
@@ -212,60 +361,86 @@ class GoalTracker:
         env_terminated: NDArray[np.bool_],
         env_truncated: NDArray[np.bool_],
         infos: Sequence[dict[str, Any]],
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+    ) -> GoalStep:
         """
-        Take in one step of every environment, with where it led, terminal observations included, which become known goals.
-        Ids and outcome are written into ``infos``. Returns rewards and ends (terminated, truncated) of the goal episodes, and
-        which worlds are to be reset though only their goal episodes have ended, each of shape ``(n_envs,)``. A ValueError if
-        an environment's reward is not one number, or not finite; None counts as 0.
+        Take in one step of every environment. What it met becomes a goal, terminal observations
+        too. The infos are told of it.
+
+        :param observations: where the step led, shape ``(n_envs, *observation_space.shape)``
+        :param env_rewards: the environments' rewards, shape ``(n_envs,)``. None counts as 0
+        :param env_terminated: whether each environment terminated, shape ``(n_envs,)``
+        :param env_truncated: whether each environment was truncated, shape ``(n_envs,)``
+        :param infos: a dictionary of each environment, to which keys are added
+        :return: what the step is to the goal episodes
+        :raises EnvironmentFault: if a reward is not one finite number, or an observation is out of
+            range, which is a ValueError
         """
         env_rewards = errors.own_rewards(env_rewards, self.n_envs, self)
         errors.check_finite(env_rewards, "a reward", self)
         self.steps += 1
         self.world_steps += 1
         self.n_moves += 1
-        ids = self.ids_of(observations)
-        if self.training:
-            self.goal_buffer.record(ids, env_rewards, env_terminated)
-        reached = ids == self.desired_ids
-        # held-out observations have no id, nor do goals set by hand before they were met
-        nameless = (ids == UNKNOWN) | (self.desired_ids == UNKNOWN)
-        if nameless.any():
-            desired = self.desired_goals[nameless]
-            reached[nameless] = identical(
-                observations[nameless], desired, len(self.goal_buffer.shape)
-            )
+        previous_state_ids = self.state_ids
+        self.state_ids, achieved_ids = self.look_up(observations)
+        reached = self._reached(observations, achieved_ids)
         terminated = reached | env_terminated
         truncated = (self.steps >= self.max_episode_steps) | env_truncated
-        columns = (
-            env_rewards,
-            env_terminated,
-            env_truncated,
-            reached,
-            self.steps,
-            ids,
-            self.desired_ids,
+        columns = {
+            "env_reward": env_rewards,
+            "env_terminated": env_terminated,
+            "env_truncated": env_truncated,
+            "is_success": reached,
+            "goal_steps": self.steps,
+            "achieved_goal_id": achieved_ids,
+            "desired_goal_id": self.desired_ids,
+            "state_id": previous_state_ids,
+            "next_state_id": self.state_ids,
+        }
+        # With thousands of environments these loops are most of a step.
+        for key, column in columns.items():
+            for info, value in zip(infos, column.tolist(), strict=True):
+                info[key] = value
+        env_ended = env_terminated | env_truncated
+        return GoalStep(
+            rewards=np.where(reached, self.goal_reward, self.step_reward),
+            terminated=terminated,
+            truncated=truncated,
+            resets=self._worlds_to_reset((terminated | truncated) & ~env_ended),
         )
-        lists = (column.tolist() for column in columns)
-        # one by one: with thousands of environments this is most of a step, and update() takes twice as long
-        for info, reward, over, cut, success, n_steps, achieved, desired in zip(
-            infos, *lists, strict=True
-        ):
-            info["env_reward"], info["env_terminated"], info["env_truncated"] = reward, over, cut
-            info["is_success"], info["goal_steps"] = success, n_steps
-            info["achieved_goal_id"], info["desired_goal_id"] = achieved, desired
-        resets = (
-            (terminated | truncated) & ~(env_terminated | env_truncated) & bool(self.reset_worlds)
-        )
-        if (
-            self.reset_worlds == "auto"
-            and resets.any()
-            and not self.starts.are_broad(len(self.goal_buffer))
-        ):
-            resets &= self.world_steps >= _RETURN_AFTER * self.max_episode_steps
-        return np.where(reached, self.goal_reward, self.step_reward), terminated, truncated, resets
+
+    def _reached(
+        self, observations: NDArray[Any], achieved_ids: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Return which environments show their goals, shape ``(n_envs,)``."""
+        reached: NDArray[np.bool_] = achieved_ids == self.desired_ids
+        # Held-out observations have no id, nor do goals that were set by hand before they were met.
+        without_id = (achieved_ids == UNKNOWN) | (self.desired_ids == UNKNOWN)
+        if without_id.any():
+            reached[without_id] = identical(
+                observations[without_id],
+                self.desired_goals[without_id],
+                len(self.goal_buffer.shape),
+            )
+        return reached
+
+    def _worlds_to_reset(self, only_goal_ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which environments are to be reset, of those in which a goal episode ended."""
+        resets = only_goal_ended & bool(self.reset_worlds)
+        if self.reset_worlds == "auto" and resets.any():
+            if not self.starts.are_broad(len(self.goal_buffer)):
+                resets &= self.world_steps >= _EPISODES_TO_RESET * self.max_episode_steps
+        return resets
 
     def own(self, observation: Any, what: str, row: int = 0) -> NDArray[Any]:
+        """
+        Return an observation as an array of the goals' shape and dtype.
+
+        :param observation: what an environment showed
+        :param what: what it is, for the message
+        :param row: which environment showed it
+        :raises EnvironmentFault: if its shape or kind of dtype are others, or it is not finite,
+            which is a ValueError
+        """
         return errors.own_observation(
             observation, self.goal_buffer.shape, self.goal_buffer.dtype, what, self, row
         )
@@ -273,46 +448,59 @@ class GoalTracker:
     def compute_reward(
         self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any
     ) -> Any:
+        """
+        Return the reward of a step that leads to ``achieved_goal``, as GoalEnv has it.
+
+        :param achieved_goal: shape ``(*batch, *observation_space.shape)``
+        :param desired_goal: the same shape
+        :param info: not used
+        :return: a float for one goal, else float32 of shape ``batch``
+        :raises ValueError: if the goals do not fit the space, or have different shapes
+        """
         achieved = self.goal_buffer.check(achieved_goal, "achieved_goal", axes=None)
         desired = self.goal_buffer.check(desired_goal, "desired_goal", axes=None)
         if achieved.shape != desired.shape:
             raise ValueError(
-                f"achieved_goal and desired_goal must have one shape, got {achieved.shape} and {desired.shape}"
+                "achieved_goal and desired_goal must have one shape, got "
+                f"{achieved.shape} and {desired.shape}"
             )
-        reward = np.where(
-            identical(achieved, desired, len(self.goal_buffer.shape)),
-            self.goal_reward,
-            self.step_reward,
-        )
+        reached = identical(achieved, desired, len(self.goal_buffer.shape))
+        reward = np.where(reached, self.goal_reward, self.step_reward)
         return float(reward) if reward.ndim == 0 else reward.astype(np.float32)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: a copy of everything but the goal buffer"""
+        """Return a copy of the goal episodes, without the goal buffer."""
         return {
             "settings": self._settings(),
-            "arrays": {name: getattr(self, name).copy() for name in _ARRAYS},
-            "starts": copy.deepcopy(vars(self.starts)),
+            "arrays": {name: getattr(self, name).copy() for name in _ARRAYS_OF_EPISODES},
+            "starts": self.starts.get_checkpoint_state(),
             "rng": copy.deepcopy(self.rng),
             "selector": self.selector.get_checkpoint_state(),
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """Go on with these episodes. A CheckpointError if they have other settings. The goal buffer is restored by itself."""
+        """
+        Go on with goal episodes. The goal buffer is restored by itself.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        :raises CheckpointError: if it is of goal episodes with other settings
+        """
         check_same("goal episodes", state["settings"], self._settings())
-        for name in _ARRAYS:
+        for name in _ARRAYS_OF_EPISODES:
             setattr(self, name, state["arrays"][name].copy())
         self.rng = copy.deepcopy(state["rng"])
-        vars(self.starts).update(copy.deepcopy(state["starts"]))
+        self.starts.set_checkpoint_state(state["starts"])
         self.selector.set_checkpoint_state(state["selector"])
 
     def _settings(self) -> dict[str, Any]:
+        """Return what must be the same where goal episodes go on."""
         names = ("n_envs", "max_episode_steps", "goal_reward", "step_reward", "reset_worlds")
-        goals = {"shape": self.goal_buffer.shape, "dtype": self.goal_buffer.dtype.str}
         return {
             **{name: getattr(self, name) for name in names},
-            **goals,
-            "selector": type(self.selector).__qualname__,
+            "shape": self.goal_buffer.shape,
+            "dtype": self.goal_buffer.dtype.str,
+            "selector": self.selector_class.__qualname__,
         }
 
 
-_ARRAYS = ("desired_goals", "desired_ids", "steps", "world_steps")
+_ARRAYS_OF_EPISODES = ("desired_goals", "desired_ids", "state_ids", "steps", "world_steps")

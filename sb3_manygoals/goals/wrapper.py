@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -17,9 +17,10 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 
 from sb3_manygoals import errors
 from sb3_manygoals.checkpoint.tree import plain_part
-from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space
+from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.selection import GoalSelector
-from sb3_manygoals.goals.tracker import GoalTracker
+from sb3_manygoals.goals.spaces import check_goal_space
+from sb3_manygoals.goals.tracker import GoalTracker, ResetWorlds
 from sb3_manygoals.terminal_watch import TerminalWatch
 from sb3_manygoals.validation import check_chosen, one_action
 from sb3_manygoals.vec_env import can_reset_single_envs, current_reset_infos
@@ -28,61 +29,104 @@ GoalObs = dict[str, NDArray[Any]]
 
 
 def goal_observation_space(observation_space: spaces.Space[Any]) -> spaces.Dict:
-    """The GoalEnv space: a space three times. A TypeError if its elements cannot be goals."""
+    """
+    Return the space of goal observations, as Gymnasium-Robotics' GoalEnv has it.
+
+    :param observation_space: space of the environment's observations
+    :return: a Dict of this space three times: observation, achieved_goal and desired_goal
+    :raises TypeError: if the observations cannot be goals
+    """
     check_goal_space(observation_space)
     return spaces.Dict(
         {key: observation_space for key in ("observation", "achieved_goal", "desired_goal")}
     )
 
 
+class _GoingOn(NamedTuple):
+    """Where an environment stands that goes on with another goal, without a reset."""
+
+    observation: NDArray[Any]
+    info: dict[str, Any]
+    goal_id: int
+
+
 class GoalBufferWrapper(
     gym.Wrapper[GoalObs, Any, NDArray[Any], Any], gym.utils.RecordConstructorArgs
 ):
     """
-    Pursue goals drawn from the observations met so far.
+    Pursues goals drawn from the observations met so far.
 
-    The observation becomes ``{"observation", "achieved_goal", "desired_goal"}``, as Gymnasium-Robotics' GoalEnv has it. An
-    episode terminates when the goal is reached and is truncated after ``max_episode_steps``; the environment's own ends end it
-    too. ``reset(options={"goal": observation})`` sets the goal, other options go to the environment. ``info`` has the
-    environment's ``env_reward``, ``env_terminated`` and ``env_truncated``, besides ``is_success``, ``goal_steps``, and the ids
-    ``achieved_goal_id`` and ``desired_goal_id`` (-1: not in the buffer). Around a Monitor, ``episode`` (return, length) is of
-    the goal episode, and the Monitor's entry becomes ``env_episode``.
+    The observation becomes ``{"observation", "achieved_goal", "desired_goal"}``, as
+    Gymnasium-Robotics' GoalEnv has it. An episode terminates when the goal is reached, and is
+    truncated after ``max_episode_steps``. The environment's own ends end it too.
+    ``reset(options={"goal": observation})`` sets the goal. Other options go to the environment.
 
-    An end of the environment itself terminates too, after one ``step_reward``. ManyGoalsDQN counts it as a failure for ever;
-    to another learner, such as SB3's with HerReplayBuffer, it is the shortest way to stop paying.
+    ``info`` has these keys besides the environment's own:
 
-    ``reset`` raises a ValueError if the goal is no observation, or none can be found; ``step`` if the observation has not the
-    shape and kind of dtype of its space, it or the reward is not finite, the reward is not one number (None counts as 0), or
-    actions do not begin at 0 and the one chosen is none of them.
+    - ``env_reward``, ``env_terminated`` and ``env_truncated``: what the environment returned;
+    - ``is_success``: whether the goal was reached, and ``goal_steps``: steps of the episode so far;
+    - ``achieved_goal_id`` and ``desired_goal_id``: ids in the goal buffer, -1 for none;
+    - ``state_id`` and ``next_state_id``: the states before and after the step, -1 for unknown ones;
+    - ``episode``: return and length of the goal episode at its end, if there is a Monitor around
+      the environment, whose own entry becomes ``env_episode``.
+
+    If the environment terminates, the goal episode terminates too, after one ``step_reward``.
+    ManyGoalsDQN counts that as a failure for ever. To another learner, such as SB3's DQN with
+    HerReplayBuffer, it is the shortest way to stop paying.
+
+    ``reset`` raises a ValueError if the goal is no observation, or if none can be found. ``step``
+    raises one if the observation does not have the shape and kind of dtype of its space, if it or
+    the reward is not finite, if the reward is not one number (None counts as 0), and if there is no
+    such action.
 
     :param env: an environment whose observation is one array
-    :param goal_buffer: where goals are kept, to be shared between environments; a new one if None
-    :param selector: rule that chooses goals, uniform if None
-    :param settings: ``max_episode_steps`` (50), the paper's T; ``goal_reward`` (0.0) of the transition that reaches the goal,
-        ``step_reward`` (-0.1) of every other one; ``reset_worlds``, whether the end of a goal episode resets the world,
-        "auto": if its starts are broad, and else only after 20 ``max_episode_steps``. ``reset`` with a seed or options does;
-        ``training`` (True), False to evaluate: what is met does not become a goal, and its rewards are not recorded
-    :raises TypeError: if the observations cannot be goals, or ``selector`` is none
-    :raises ValueError: if ``goal_buffer`` is for another space, or a number makes no sense
+    :param goal_buffer: the known goals, which environments may share. None: a new goal buffer
+    :param selector_class: rule that chooses goals, a subclass of
+        :class:`~sb3_manygoals.goals.GoalSelector`. None:
+        :class:`~sb3_manygoals.goals.UniformSelector`
+    :param selector_kwargs: arguments of the selector's constructor
+    :param max_episode_steps: steps after which a goal episode is truncated, the paper's T
+    :param goal_reward: reward of a step that reaches the goal
+    :param step_reward: reward of every other step
+    :param reset_worlds: whether the end of a goal episode resets the environment. "auto": if its
+        starts are broad, and else only after 20 ``max_episode_steps``. A call of ``reset`` with a
+        seed or options always resets it
+    :param training: whether observations become goals. False to evaluate
+    :raises TypeError: if the observations cannot be goals, ``goal_buffer`` is no GoalBuffer, or
+        ``selector_class`` no class of selectors
+    :raises ValueError: if ``goal_buffer`` is for another space, or another argument is out of range
     """
 
     def __init__(
         self,
         env: gym.Env[Any, Any],
         goal_buffer: GoalBuffer | None = None,
-        selector: GoalSelector | None = None,
-        **settings: Any,
+        selector_class: type[GoalSelector] | None = None,
+        selector_kwargs: dict[str, Any] | None = None,
+        max_episode_steps: int = 50,
+        goal_reward: float = 0.0,
+        step_reward: float = -0.1,
+        reset_worlds: ResetWorlds = "auto",
+        training: bool = True,
     ) -> None:
-        gym.utils.RecordConstructorArgs.__init__(  # no deep copy: environments are meant to share the buffer
-            self, goal_buffer=goal_buffer, selector=selector, **settings, _disable_deepcopy=True
-        )
+        settings: dict[str, Any] = {
+            "goal_buffer": goal_buffer,
+            "selector_class": selector_class,
+            "selector_kwargs": selector_kwargs,
+            "max_episode_steps": max_episode_steps,
+            "goal_reward": goal_reward,
+            "step_reward": step_reward,
+            "reset_worlds": reset_worlds,
+            "training": training,
+        }
+        # No deep copy, because environments are meant to share the goal buffer.
+        gym.utils.RecordConstructorArgs.__init__(self, **settings, _disable_deepcopy=True)
         super().__init__(env)
         self.observation_space = goal_observation_space(env.observation_space)  # type: ignore[assignment]
-        self.goal_tracker = GoalTracker(env.observation_space, 1, goal_buffer, selector, **settings)
-        self._going_on: tuple[NDArray[Any], dict[str, Any]] | None = (
-            None  # where a world stands that is not to be reset
-        )
-        self._monitored = is_wrapped(env, Monitor)  # so that SB3 waits for the returns of episodes
+        self.goal_tracker = GoalTracker(env.observation_space, 1, **settings)
+        self._going_on: _GoingOn | None = None
+        # With a Monitor, SB3 waits for the returns of episodes.
+        self._is_monitored = is_wrapped(env, Monitor)
 
     @property
     def goal_buffer(self) -> GoalBuffer:
@@ -92,136 +136,194 @@ class GoalBufferWrapper(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[GoalObs, dict[str, Any]]:
-        """The seed is also of the action space, and of goals: among the same known ones. A world not to be reset goes on."""
-        tracker, going_on = self.goal_tracker, self._going_on
+        """
+        Begin a goal episode. The environment is reset as ``reset_worlds`` says, and always with a
+        seed or options.
+
+        :param seed: seed of the environment, of its action space, and of the choice of goals
+        :param options: ``"goal"`` sets the goal, an observation. Other options go to the
+            environment
+        :return: the first goal observation, and its info
+        :raises ValueError: if the goal is no observation, or none can be found
+        """
+        going_on = self._going_on
         self._going_on = None
         if going_on is not None and seed is None and not options:
-            observation, info = going_on
-            tracker.start(np.array([0]), self.goal_buffer.ids(observation[None]), anew=False)
+            observation, info, goal_id = going_on
+            self.goal_tracker.start(np.array([0]), np.array([goal_id]), world_was_reset=False)
         else:
-            options = dict(options or {})
-            goal = tracker.take_goal(options)
-            if seed is not None:
-                tracker.seed(seed)
-                self.action_space.seed(seed)
-            world_obs, info = self.env.reset(seed=seed, options=options or None)
+            observation, info = self._reset_world(seed, dict(options or {}))
+        info = {**info, "desired_goal_id": int(self.goal_tracker.desired_ids[0])}
+        return _goal_obs(observation, self.goal_tracker.desired_goals[0]), info
 
-            def move() -> NDArray[Any]:
-                nonlocal info
-                with errors.stepping(tracker):
-                    world_obs, _, terminated, truncated, info = self.env.step(
-                        _random_action(self.action_space, info)
-                    )
-                if terminated or truncated:
-                    world_obs, info = self.env.reset()
-                return tracker.own(world_obs, "an observation")[None]
+    def _reset_world(
+        self, seed: int | None, options: dict[str, Any]
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Reset the environment and begin a goal episode in it."""
+        tracker = self.goal_tracker
+        goal = tracker.take_goal(options)
+        if seed is not None:
+            tracker.seed(seed)
+            self.action_space.seed(seed)
+        world_obs, info = self.env.reset(seed=seed, options=options or None)
 
-            (observation,) = tracker.reset(
-                tracker.own(world_obs, "a first observation")[None], [goal], move
-            )
-        return _goal_obs(observation, tracker.desired_goals[0]), {
-            **info,
-            "desired_goal_id": int(tracker.desired_ids[0]),
-        }
+        def move() -> NDArray[Any]:
+            nonlocal info
+            with errors.stepping(tracker):
+                action = _random_action(self.action_space, info)
+                world_obs, _, terminated, truncated, info = self.env.step(action)
+            if terminated or truncated:
+                world_obs, info = self.env.reset()
+            return tracker.own(world_obs, "an observation")[None]
+
+        first = tracker.own(world_obs, "a first observation")
+        (observation,) = tracker.reset(first[None], [goal], move)
+        return observation, info
 
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
-        """As the environment's, with the reward and the ends of the goal episode."""
+        """
+        Make a step of the environment.
+
+        :param action: an action of the environment
+        :return: the goal observation, the reward of the goal episode, whether that has terminated,
+            whether it was truncated, and the info
+        :raises ValueError: if the environment returns what it must not, or there is no such action
+        """
         tracker = self.goal_tracker
         if isinstance(self.action_space, spaces.Discrete):
             check_chosen(action, self.action_space)
-            action = one_action(action, self.action_space)  # environments use actions as keys
+            # A number of Python, because environments use actions as keys.
+            action = one_action(action, self.action_space)
         with errors.stepping(tracker):
             world_obs, env_reward, *env_ends, world_info = self.env.step(action)
-        observation = tracker.own(
-            world_obs, "a terminal observation" if any(env_ends) else "an observation"
-        )
+        what = "a terminal observation" if any(env_ends) else "an observation"
+        observation = tracker.own(world_obs, what)
         info = dict(world_info)
         env_terminated, env_truncated = np.array(env_ends, np.bool_)
         outcome = tracker.step(
             observation[None], [env_reward], env_terminated[None], env_truncated[None], [info]
         )
-        terminated, truncated, resets = (bool(column[0]) for column in outcome[1:])
-        over = terminated or truncated
-        self._going_on = (
-            (observation.copy(), dict(world_info))
-            if over and not (any(env_ends) or resets)
-            else None
-        )
+        reward = float(outcome.rewards[0])
+        terminated = bool(outcome.terminated[0])
+        truncated = bool(outcome.truncated[0])
+        is_over = terminated or truncated
+        self._going_on = None
+        if is_over and not any(env_ends) and not outcome.resets[0]:
+            self._going_on = _GoingOn(
+                observation.copy(), dict(world_info), info["achieved_goal_id"]
+            )
         if "episode" in info:
             info["env_episode"] = info.pop("episode")
-        if over and self._monitored:
-            before = (info["goal_steps"] - 1) * tracker.step_reward
-            info["episode"] = {"r": before + float(outcome[0][0]), "l": info["goal_steps"]}
-        return (
-            _goal_obs(observation, tracker.desired_goals[0]),
-            float(outcome[0][0]),
-            terminated,
-            truncated,
-            info,
-        )
+        if is_over and self._is_monitored:
+            return_before = (info["goal_steps"] - 1) * tracker.step_reward
+            info["episode"] = {"r": return_before + reward, "l": info["goal_steps"]}
+        goal_obs = _goal_obs(observation, tracker.desired_goals[0])
+        return goal_obs, reward, terminated, truncated, info
 
     def compute_reward(
         self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any
     ) -> Any:
-        """The reward of a transition that led to ``achieved_goal``; float32 of shape ``(n,)`` for a batch."""
+        """
+        Return the reward of a step that leads to ``achieved_goal``, as GoalEnv has it.
+
+        :param achieved_goal: one goal or a batch, shape ``(*batch, *observation_space.shape)``
+        :param desired_goal: the same shape
+        :param info: not used
+        :return: a float for one goal, else float32 of shape ``batch``
+        :raises ValueError: if the goals do not fit the space, or have different shapes
+        """
         return self.goal_tracker.compute_reward(achieved_goal, desired_goal, info)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: the goal episode; neither the environment's state nor the goal buffer"""
-        going_on = (
-            None if self._going_on is None else (self._going_on[0], plain_part(self._going_on[1]))
-        )
-        return {
-            "goal_tracker": self.goal_tracker.get_checkpoint_state(),
-            "going_on": copy.deepcopy(going_on),
-        }
+        """Return the goal episode, without the environment's state and the goal buffer."""
+        going_on = None
+        if self._going_on is not None:
+            observation, info, goal_id = self._going_on
+            going_on = copy.deepcopy([observation, plain_part(info), goal_id])
+        return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), "going_on": going_on}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """Raises a CheckpointError if the state is of goal episodes of other settings."""
+        """
+        Go on with a goal episode.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        :raises CheckpointError: if it is of goal episodes with other settings
+        """
         self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
-        self._going_on = copy.deepcopy(state["going_on"])
+        going_on = state["going_on"]
+        self._going_on = None if going_on is None else _GoingOn(*copy.deepcopy(going_on))
 
 
 class VecGoalBufferWrapper(VecEnvWrapper):
     """
-    :class:`~sb3_manygoals.GoalBufferWrapper` for an SB3 VecEnv: all its environments share one goal buffer.
+    :class:`~sb3_manygoals.GoalBufferWrapper` for an SB3 VecEnv. All its environments share one goal
+    buffer and one selector.
 
-    What ``reset_worlds`` asks for is done exactly as a ``GoalBufferWrapper`` around each of them would. Where VecEnvs cannot
-    reset one environment, or have wrappers (frame stacking, say) that would not notice, "auto" is False. See
-    :func:`~sb3_manygoals.vec_env.can_reset_single_envs`.
+    Environments are reset exactly as a ``GoalBufferWrapper`` around each of them would do it. Where
+    a VecEnv cannot reset one environment, or has wrappers that would not notice (frame stacking,
+    say), "auto" means False. See :func:`~sb3_manygoals.vec_env.can_reset_single_envs`.
 
-    ``infos`` have the keys of ``GoalBufferWrapper``, and at the end of an episode ``terminal_observation``,
-    ``TimeLimit.truncated`` and ``episode`` (return, length) of the goal episode; a Monitor's entry becomes ``env_episode``.
-    ``set_options({"goal": observation})``, or one such dict for each environment, sets the goals of the next reset. A step
-    raises a RuntimeError if a worker of a SubprocVecEnv has died. A reward of None, of which SB3's DummyVecEnv makes NaN, is
-    refused as NaN there.
+    ``infos`` have the keys of ``GoalBufferWrapper``. At the end of an episode they have
+    ``terminal_observation``, ``TimeLimit.truncated`` and ``episode`` (return and length) of the
+    goal episode. A Monitor's entry becomes ``env_episode``. ``set_options({"goal": observation})``,
+    or a list of such a dict for each environment, sets the goals of the next reset.
 
-    :param venv: vectorized environment whose observation is one array
-    :param goal_buffer: as of ``GoalBufferWrapper``, like ``selector`` and ``settings``. Where worlds are reset, a Monitor
-        around one must allow early resets, as it does by default
-    :raises TypeError: if the observations cannot be goals
-    :raises ValueError: if ``reset_worlds`` is asked of a VecEnv that cannot, or another argument makes no sense
+    A step raises a RuntimeError if a worker of a SubprocVecEnv has died. SB3's DummyVecEnv turns a
+    reward of None into NaN, which is refused.
+
+    :param venv: vectorized environment whose observation is one array. Where environments are
+        reset, a Monitor around one must allow early resets, as it does by default
+    :param goal_buffer: the known goals. None: a new goal buffer
+    :param selector_class: rule that chooses goals, a subclass of
+        :class:`~sb3_manygoals.goals.GoalSelector`. None:
+        :class:`~sb3_manygoals.goals.UniformSelector`
+    :param selector_kwargs: arguments of the selector's constructor
+    :param max_episode_steps: steps after which a goal episode is truncated, the paper's T
+    :param goal_reward: reward of a step that reaches the goal
+    :param step_reward: reward of every other step
+    :param reset_worlds: whether the end of a goal episode resets the environment. "auto": if its
+        starts are broad, and else only after 20 ``max_episode_steps``
+    :param training: whether observations become goals. False to evaluate
+    :raises TypeError: if the observations cannot be goals, ``goal_buffer`` is no GoalBuffer, or
+        ``selector_class`` no class of selectors
+    :raises ValueError: if ``reset_worlds=True`` is asked of a VecEnv that cannot reset one
+        environment, ``goal_buffer`` is for another space, or another argument is out of range
     """
 
     def __init__(
         self,
         venv: VecEnv,
         goal_buffer: GoalBuffer | None = None,
-        selector: GoalSelector | None = None,
-        **settings: Any,
+        selector_class: type[GoalSelector] | None = None,
+        selector_kwargs: dict[str, Any] | None = None,
+        max_episode_steps: int = 50,
+        goal_reward: float = 0.0,
+        step_reward: float = -0.1,
+        reset_worlds: ResetWorlds = "auto",
+        training: bool = True,
     ) -> None:
         if not can_reset_single_envs(venv):
-            if settings.get("reset_worlds") is True:
+            if reset_worlds is True:
                 raise ValueError(
-                    f"reset_worlds=True needs a DummyVecEnv or SubprocVecEnv, got {type(venv).__name__}, in which single "
-                    "environments cannot be reset: pass reset_worlds=False, put VecGoalBufferWrapper innermost, or make the "
+                    "reset_worlds=True needs a DummyVecEnv or SubprocVecEnv, got "
+                    f"{type(venv).__name__}, in which single environments cannot be reset: pass "
+                    "reset_worlds=False, put VecGoalBufferWrapper innermost, or make the "
                     "environments of a GymnasiumVecEnv with AutoresetMode.DISABLED"
                 )
-            if settings.get("reset_worlds", "auto") == "auto":
-                settings["reset_worlds"] = False
+            if reset_worlds == "auto":
+                reset_worlds = False
         super().__init__(venv, observation_space=goal_observation_space(venv.observation_space))
         self.goal_tracker = GoalTracker(
-            venv.observation_space, venv.num_envs, goal_buffer, selector, **settings
+            venv.observation_space,
+            venv.num_envs,
+            goal_buffer=goal_buffer,
+            selector_class=selector_class,
+            selector_kwargs=selector_kwargs,
+            max_episode_steps=max_episode_steps,
+            goal_reward=goal_reward,
+            step_reward=step_reward,
+            reset_worlds=reset_worlds,
+            training=training,
         )
         self._returns = np.zeros(venv.num_envs)
         self._terminal_watch = TerminalWatch()
@@ -232,24 +334,35 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return self.goal_tracker.goal_buffer
 
     def seed(self, seed: int | None = None) -> Any:
-        """Also of the choice of goals."""
+        """
+        Seed the environments, their action space, and the choice of goals.
+
+        :param seed: None for other random numbers in every run
+        :return: what the environments return
+        """
         self.goal_tracker.seed(seed)
         self.action_space.seed(seed)
         return self.venv.seed(seed)
 
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
         """
-        As SB3's.
+        Set the options of the next reset.
 
-        :param options: of the next reset, one dict or one for each environment; "goal" is the goal
-            of its next episode
-        :raises ValueError: if a goal is no observation of the space; the options are then as before
+        :param options: one dict for all environments, or a list of one for each. ``"goal"`` is the
+            goal of the next episode. Other options go to the environments
+        :raises ValueError: if a goal is no observation of the space. The options are then as before
         """
         for option in [options] if isinstance(options, dict) else options or []:
             self.goal_tracker.take_goal(dict(option))
         VecEnv.set_options(self, options)
 
     def reset(self) -> GoalObs:
+        """
+        Reset all environments and begin their goal episodes.
+
+        :return: their first goal observations
+        :raises ValueError: if no goal can be found, or an environment shows what it must not
+        """
         tracker = self.goal_tracker
         options = [dict(option) for option in self._options]
         goals = [tracker.take_goal(option) for option in options]
@@ -274,62 +387,93 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return _goal_obs(observations, tracker.desired_goals)
 
     def step_async(self, actions: NDArray[Any]) -> None:
+        """
+        Begin a step in all environments.
+
+        :param actions: an action for each environment
+        :raises ValueError: if there is no such action
+        """
         check_chosen(actions, self.action_space)
         with errors.workers(self.venv):
             self.venv.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
+        """
+        End a step in all environments. Those whose episodes have ended begin new ones.
+
+        :return: goal observations, rewards, ends and infos
+        :raises ValueError: if an environment returns what it must not
+        :raises RuntimeError: if a worker of a SubprocVecEnv has died
+        """
         tracker = self.goal_tracker
         with errors.workers(self.venv, answering=True):
             with errors.stepping(tracker):
                 venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
             observations = self._checked(venv_obs, "an observation")
         self._terminal_watch.look(self.venv, observations, env_dones, infos)
-        final, env_truncated = observations, np.zeros(self.num_envs, dtype=np.bool_)
-        if env_dones.any():
-            final = observations.copy()
-            starts = current_reset_infos(self.venv)
-            for row in np.flatnonzero(env_dones).tolist():
-                final[row] = tracker.own(
-                    infos[row]["terminal_observation"], "a terminal observation", row
-                )
-                self.reset_infos[row] = starts[row]
-                # at a lost life of an Atari game the episode is only cut: play goes on, and every goal can still be reached
-                env_truncated[row] = bool(
-                    infos[row].get("TimeLimit.truncated") or infos[row].get("life_lost")
-                )
-        outcome = tracker.step(final, env_rewards, env_dones & ~env_truncated, env_truncated, infos)
-        goal_rewards, terminated, truncated, resets = outcome
-        rewards, dones, anew = (
-            goal_rewards.astype(np.float32),
-            terminated | truncated,
-            env_dones | resets,
+        arrived, env_truncated = self._arrivals(observations, env_dones, infos)
+        outcome = tracker.step(
+            arrived, env_rewards, env_dones & ~env_truncated, env_truncated, infos
         )
+        rewards = outcome.rewards.astype(np.float32)
         self._returns += rewards
+        dones = outcome.terminated | outcome.truncated
+        world_was_reset = env_dones | outcome.resets
         ended = np.flatnonzero(dones)
         for row in ended.tolist():
             info = infos[row]
-            if not anew[row]:
-                self.reset_infos[row] = dict(info)  # the next episode starts where this one ends
-            info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
-            info["terminal_observation"] = _goal_obs(final[row].copy(), tracker.desired_goals[row])
+            if not world_was_reset[row]:
+                # The next episode starts where this one ends.
+                self.reset_infos[row] = dict(info)
+            is_truncated = outcome.truncated[row] and not outcome.terminated[row]
+            info["TimeLimit.truncated"] = bool(is_truncated)
+            info["terminal_observation"] = _goal_obs(
+                arrived[row].copy(), tracker.desired_goals[row]
+            )
             if "episode" in info:
                 info["env_episode"] = info["episode"]
             info["episode"] = {"r": float(self._returns[row]), "l": info["goal_steps"]}
-        if resets.any():
-            # all at once: a vector environment then looks once at its states
-            rows = np.flatnonzero(resets).tolist()
-            with errors.workers(self.venv):
-                restarted = self.venv.env_method("reset", indices=rows)
-            for row, (first, self.reset_infos[row]) in zip(rows, restarted, strict=True):
-                observations[row] = tracker.own(first, "a first observation", row)
+        self._reset_worlds(outcome.resets, observations)
         if len(ended):
-            ids = np.array([infos[row]["achieved_goal_id"] for row in ended])
-            if anew.any():
-                ids[anew[ended]] = tracker.ids_of(observations[anew])
-            tracker.start(ended, ids, anew=anew[ended])
+            goal_ids = np.array([infos[row]["achieved_goal_id"] for row in ended])
+            tracker.restart(ended, observations, goal_ids, world_was_reset)
             self._returns[ended] = 0.0
         return _goal_obs(observations, tracker.desired_goals), rewards, dones, infos
+
+    def _arrivals(
+        self,
+        observations: NDArray[Any],
+        env_dones: NDArray[np.bool_],
+        infos: list[dict[str, Any]],
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return where the step led, and which environments were truncated by it."""
+        env_truncated = np.zeros(self.num_envs, dtype=np.bool_)
+        if not env_dones.any():
+            return observations, env_truncated
+        arrived = observations.copy()
+        starts = current_reset_infos(self.venv)
+        for row in np.flatnonzero(env_dones).tolist():
+            info = infos[row]
+            arrived[row] = self.goal_tracker.own(
+                info["terminal_observation"], "a terminal observation", row
+            )
+            self.reset_infos[row] = starts[row]
+            # A lost life of an Atari game only cuts the episode: play goes on, and every goal can
+            # still be reached.
+            env_truncated[row] = bool(info.get("TimeLimit.truncated") or info.get("life_lost"))
+        return arrived, env_truncated
+
+    def _reset_worlds(self, resets: NDArray[np.bool_], observations: NDArray[Any]) -> None:
+        """Reset some environments, and write their first observations among the others."""
+        rows = np.flatnonzero(resets).tolist()
+        if not rows:
+            return
+        # All at once, because a vector environment then looks once at its states.
+        with errors.workers(self.venv):
+            restarted = self.venv.env_method("reset", indices=rows)
+        for row, (first, info) in zip(rows, restarted, strict=True):
+            self.reset_infos[row] = info
+            observations[row] = self.goal_tracker.own(first, "a first observation", row)
 
     def env_method(
         self,
@@ -338,7 +482,16 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         indices: VecEnvIndices = None,
         **method_kwargs: Any,
     ) -> list[Any]:
-        """As SB3's. ``compute_reward``, which HerReplayBuffer calls, is answered here."""
+        """
+        Call a method of the environments. ``compute_reward``, which HerReplayBuffer calls, is
+        answered here.
+
+        :param method_name: name of the method
+        :param method_args: its positional arguments
+        :param indices: which environments. None: all
+        :param method_kwargs: its keyword arguments
+        :return: what each environment returned
+        """
         if method_name == "compute_reward":
             answer = self.goal_tracker.compute_reward(*method_args, **method_kwargs)
             return [answer for _ in self._get_indices(indices)]
@@ -348,18 +501,31 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return copy_vec_env(self, memo)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:return: the goal episodes, and what comes with the last and the next reset; neither environments nor goal buffer"""
-        infos = [plain_part(info) for info in self.reset_infos]
-        kept = {"returns": self._returns, "reset_infos": infos, "options": self._options}
-        return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), **copy.deepcopy(kept)}
+        """
+        Return the goal episodes, and what comes with the last and the next reset, without the
+        environments' states and the goal buffer.
+        """
+        return {
+            "goal_tracker": self.goal_tracker.get_checkpoint_state(),
+            "returns": self._returns.copy(),
+            "reset_infos": copy.deepcopy([plain_part(info) for info in self.reset_infos]),
+            "options": copy.deepcopy(self._options),
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """Raises a CheckpointError if the state is of goal episodes of other settings."""
+        """
+        Go on with goal episodes.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        :raises CheckpointError: if it is of goal episodes with other settings
+        """
         self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
-        kept = copy.deepcopy([state[name] for name in ("returns", "reset_infos", "options")])
-        self._returns, self.reset_infos, self._options = kept
+        self._returns = state["returns"].copy()
+        self.reset_infos = copy.deepcopy(state["reset_infos"])
+        self._options = copy.deepcopy(state["options"])
 
     def _checked(self, venv_obs: Any, what: str) -> NDArray[Any]:
+        """Return observations as an array, after a check of their shape, dtype and numbers."""
         observations = self.goal_buffer.check(np.array(venv_obs), "observations")
         errors.check_finite(observations, what, self.goal_tracker)
         return observations
@@ -367,48 +533,58 @@ class VecGoalBufferWrapper(VecEnvWrapper):
 
 def copy_vec_env(env: VecEnv, memo: dict[int, Any]) -> VecEnv:
     """
-    A deep copy. SB3's VecEnvWrappers have none: they keep members of their class in an attribute,
-    which ``copy`` cannot take, and look for attributes before they have any.
+    Return a deep copy of a VecEnv. SB3's VecEnvWrappers cannot be copied otherwise: they keep
+    members of their class in an attribute that ``copy`` cannot take, and look for attributes before
+    they have any.
 
     :param env: a VecEnv, wrapped or not
-    :param memo: of ``__deepcopy__``, what was copied so far
-    :return: the copy
+    :param memo: what was copied so far, as ``__deepcopy__`` has it
     :raises TypeError: if its environments cannot be copied, as those in other processes
     """
     if id(env) in memo:
         return memo[id(env)]  # type: ignore[no-any-return]
     if not isinstance(env, VecEnvWrapper):
-        try:
-            vector_env = getattr(env, "vector_env", None)
-            if isinstance(env, SubprocVecEnv) or isinstance(
-                getattr(vector_env, "unwrapped", None), AsyncVectorEnv
-            ):  # copies of pipes would close those of the original when they are thrown away
-                raise TypeError("they are in other processes")
-            return copy.deepcopy(env, memo)
-        except Exception as error:
-            advice = "save the model, and load it with environments that are made anew"
-            raise TypeError(
-                f"the environments of {env} cannot be copied: {error}; {advice}"
-            ) from error
+        return _copy_innermost(env, memo)
     inner = copy_vec_env(env.venv, memo)
     copied = type(env).__new__(type(env))
     memo[id(env)] = copied
-    vars(copied).update({"venv": inner, "class_attributes": env.class_attributes})
+    attributes = vars(copied)
+    attributes["venv"] = inner
+    attributes["class_attributes"] = env.class_attributes
     for name, value in vars(env).items():
         if name not in ("venv", "class_attributes"):
-            vars(copied)[name] = copy.deepcopy(value, memo)
+            attributes[name] = copy.deepcopy(value, memo)
     return copied
 
 
+def _copy_innermost(env: VecEnv, memo: dict[int, Any]) -> VecEnv:
+    """Return a deep copy of a VecEnv that is no wrapper."""
+    vector_env = getattr(getattr(env, "vector_env", None), "unwrapped", None)
+    try:
+        if isinstance(env, SubprocVecEnv) or isinstance(vector_env, AsyncVectorEnv):
+            # Copies of pipes would close those of the original when they are thrown away.
+            raise TypeError("they are in other processes")
+        return copy.deepcopy(env, memo)
+    except Exception as error:
+        raise TypeError(
+            f"the environments of {env} cannot be copied: {error}; save the model, and load it "
+            "with environments that are made anew"
+        ) from error
+
+
 def _random_action(space: spaces.Space[Any], info: dict[str, Any]) -> Any:
-    """One that the environment allows, if it says which it does."""
+    """Return a random action among those that the environment allows, if it says which."""
     mask = info.get("action_mask")
     return space.sample() if mask is None else space.sample(np.asarray(mask, dtype=np.int8))
 
 
-def _goal_obs(shown: NDArray[Any], desired: NDArray[Any]) -> GoalObs:
-    shown, desired = (
-        shown[()],
-        desired[()],
-    )  # of a Discrete space a number, not an array without axes
-    return {"observation": shown, "achieved_goal": shown.copy(), "desired_goal": desired.copy()}
+def _goal_obs(observation: NDArray[Any], desired: NDArray[Any]) -> GoalObs:
+    """Return a goal observation, with copies of the goals."""
+    # Of a Discrete space this gives a number, not an array without axes.
+    observation = observation[()]
+    desired = desired[()]
+    return {
+        "observation": observation,
+        "achieved_goal": observation.copy(),
+        "desired_goal": desired.copy(),
+    }

@@ -1,114 +1,157 @@
-"""Exploration by counts, where observations recur."""
+"""Exploration by visit counts, for worlds whose observations recur."""
+
+from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_manygoals.many_goals_dqn.planning import ReplayModel
-from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn.planning import TransitionModel
+from sb3_manygoals.world import WorldModel
 
 _DISCOUNT = 0.99
-_SWEEPS = 20
+_MOST_SWEEPS = 20
+# Value iteration stops once no value changes by more than this.
 _TOLERANCE = 0.01
-_SOLVE_EVERY = 100  # transitions between value iterations with the bonus, and one more for every 500 that were met
-_COUNT_EVERY = (
-    1_000  # transitions between two models of the replay memory, or 5% of those met if that is more
-)
+# Values are computed again after so many transitions, and one more for every 500 that were made.
+_SOLVE_EVERY = 100
+_MORE_EVERY = 500
+# Transition probabilities are computed again after so many transitions, or a twentieth of those
+# that were made, if that is more.
+_MODEL_EVERY = 1_000
+_MODEL_SHARE = 20
 
 
 class CountBonus:
     r"""
-    Value iteration in the model of the replay memory, with a bonus for (state, action) pairs that were rarely tried (MBIE-EB,
-    Strehl and Littman 2008),
+    Exploration by value iteration in a model of the world, with a bonus for (state, action) pairs
+    that were rarely tried (MBIE-EB, Strehl and Littman 2008),
 
     .. math:: Q(s, a) = \frac{1}{\sqrt{1 + n_{sa}}} + \gamma \sum_{s'} p_{sas'} \max_{a'} Q(s', a')
 
-    with the largest possible value, :math:`1 / (1 - \gamma)`, after an action that was never tried. The discount is 0.99.
-    Actions that no mask has allowed in a state are left out.
+    An action that was never tried has the largest possible value after it,
+    :math:`1 / (1 - \gamma)`. The discount is 0.99. Actions that no mask has allowed in a state are
+    left out.
+
+    :param n_actions: number of actions, A
     """
 
     def __init__(self, n_actions: int) -> None:
         self.n_actions = n_actions
         self.values: NDArray[np.float64] = np.zeros(0)
-        self.led: NDArray[np.float64] = np.zeros(
-            (0, n_actions)
-        )  # the second term of the equation, as last solved
-        self._model: ReplayModel | None = None
-        self._allowed: NDArray[np.bool_] = np.zeros(
-            (0, n_actions), np.bool_
-        )  # by any mask met in a state; none: no mask met
-        self._solved, self._modeled = 0, 0  # after so many transitions
+        """The value of each state as last solved, shape (S,)."""
+        self.next_values: NDArray[np.float64] = np.zeros((0, n_actions))
+        """The second term of the equation as last solved, shape (S, A)."""
+        self._model: TransitionModel | None = None
+        # The actions that any mask has allowed in a state. None of them if no mask was met there.
+        self._allowed: NDArray[np.bool_] = np.zeros((0, n_actions), np.bool_)
+        # How many transitions were made when values and model were computed last.
+        self._solved_at = 0
+        self._modeled_at = 0
 
-    def refresh(self, replay: ManyGoalsReplayBuffer) -> None:
-        """Solve again if it is due, as enough transitions were met."""
-        met = replay.n_tried
-        due = self._model is None or met - self._modeled >= max(_COUNT_EVERY, self._modeled // 20)
-        if due:
-            self._model, self._modeled = ReplayModel.of(replay), met
-        if due or met - self._solved >= max(_SOLVE_EVERY + self._solved // 500, 4 * replay.n_envs):
-            self._solve(replay)
-            self._solved = met
+    def refresh(self, world: WorldModel, n_envs: int) -> None:
+        """
+        Compute values again, if enough transitions were made since the last time.
 
-    def _solve(self, replay: ManyGoalsReplayBuffer) -> None:
-        assert self._model is not None
-        assert replay.states is not None
-        n, largest = len(replay.states), 1.0 / (1.0 - _DISCOUNT)
-        n_modeled, modeled = self._model.n_states, self._model.tried
-        bonus = 1.0 / np.sqrt(1.0 + replay.tried[:n])
-        allowed = self._allowed[:n]
-        bonus[: len(allowed)][~allowed & allowed.any(axis=1, keepdims=True)] = -np.inf
-        values = np.full(n, largest / 2)
+        :param world: as it is known now
+        :param n_envs: number of environments
+        """
+        n_made = world.n_counted
+        since_model = n_made - self._modeled_at
+        model_is_due = since_model >= max(_MODEL_EVERY, self._modeled_at // _MODEL_SHARE)
+        if self._model is None or model_is_due:
+            self._model = TransitionModel.of(world)
+            self._modeled_at = n_made
+            model_is_due = True
+        wait = max(_SOLVE_EVERY + self._solved_at // _MORE_EVERY, 4 * n_envs)
+        if model_is_due or n_made - self._solved_at >= wait:
+            self._solve(world)
+            self._solved_at = n_made
+
+    def _solve(self, world: WorldModel) -> None:
+        """Iterate the equation, from the values of the last time on."""
+        model = self._model
+        assert model is not None
+        n_states = len(world.identity)
+        largest = 1.0 / (1.0 - _DISCOUNT)
+        visit_counts = world.visit_counts[:n_states]
+        bonus = 1.0 / np.sqrt(1.0 + visit_counts)
+        allowed = self._allowed[:n_states]
+        is_masked = ~allowed & allowed.any(axis=1, keepdims=True)
+        bonus[: len(allowed)][is_masked] = -np.inf
+        values = np.full(n_states, largest / 2)
         values[: len(self.values)] = self.values
-        for _ in range(_SWEEPS):
-            led = np.where(
-                replay.tried[:n] > 0, values[:, None], largest
-            )  # tried since the model was made: as if it led back
-            led[:n_modeled][modeled] = (self._model.on @ values[:n_modeled]).reshape(modeled.shape)[
-                modeled
-            ]
-            led *= _DISCOUNT
-            better = (bonus + led).max(axis=1)
+        for _ in range(_MOST_SWEEPS):
+            # Actions that were tried since the model was made count as if they led back.
+            next_values = np.where(visit_counts > 0, values[:, None], largest)
+            means = (model.transitions @ values[: model.n_states]).reshape(model.tried.shape)
+            next_values[: model.n_states][model.tried] = means[model.tried]
+            next_values *= _DISCOUNT
+            better = (bonus + next_values).max(axis=1)
             change = np.abs(better - values).max(initial=0.0)
             values = better
             if change <= _TOLERANCE:
                 break
-        self.values, self.led = values, led
+        self.values = values
+        self.next_values = next_values
 
     def actions(
         self,
         states: NDArray[np.int64],
-        replay: ManyGoalsReplayBuffer,
+        world: WorldModel,
         rng: np.random.Generator,
         action_masks: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
-        """The most promising actions, shape (n,); random ones in unknown states. ``rng`` breaks ties."""
+        """
+        Return the most promising actions.
+
+        :param states: ids of states, -1 for unknown ones, in which actions are random, shape (n,)
+        :param world: as it is known now
+        :param rng: random generator, which breaks ties
+        :param action_masks: actions allowed, shape (n, A). None: all
+        :return: shape (n,)
+        """
         values = rng.random((len(states), self.n_actions)) * 1e-6
         known = states >= 0
-        values[known] += 1.0 / np.sqrt(1.0 + replay.tried[states[known]])
-        solved = known & (states < len(self.led))
-        values[solved] += self.led[states[solved]]
+        values[known] += 1.0 / np.sqrt(1.0 + world.visit_counts[states[known]])
+        solved = known & (states < len(self.next_values))
+        values[solved] += self.next_values[states[solved]]
         if action_masks is not None:
             values[~action_masks] = -np.inf
-            if len(self._allowed) < len(replay.tried):
-                self._allowed = np.zeros(replay.tried.shape, np.bool_)
-            np.logical_or.at(self._allowed, states[known], action_masks[known])
+            self._note_masks(states[known], action_masks[known], world)
         return np.asarray(values.argmax(axis=1))
 
+    def _note_masks(
+        self, states: NDArray[np.int64], action_masks: NDArray[np.bool_], world: WorldModel
+    ) -> None:
+        """Note which actions masks allow in states."""
+        if len(self._allowed) < len(world.visit_counts):
+            self._allowed = np.zeros(world.visit_counts.shape, np.bool_)
+        np.logical_or.at(self._allowed, states, action_masks)
+
     def get_checkpoint_state(self) -> dict[str, Any]:
-        model = None if self._model is None else self._model.get_checkpoint_state()
-        at = self._solved, self._modeled
+        """Return all values as plain data and arrays that are in use: write them at once."""
         return {
             "values": self.values,
-            "led": self.led,
-            "model": model,
-            "at": at,
+            "next_values": self.next_values,
+            "model": None if self._model is None else self._model.get_checkpoint_state(),
+            "solved_at": self._solved_at,
+            "modeled_at": self._modeled_at,
             "allowed": self._allowed,
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        self.values, self.led = state["values"], state["led"]
-        self._model = (
-            None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
-        )
-        (self._solved, self._modeled), self._allowed = state["at"], state["allowed"]
+        """
+        Replace all values.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        """
+        self.values = state["values"]
+        self.next_values = state["next_values"]
+        self._model = None
+        if state["model"] is not None:
+            self._model = TransitionModel.from_checkpoint_state(state["model"])
+        self._solved_at = state["solved_at"]
+        self._modeled_at = state["modeled_at"]
+        self._allowed = state["allowed"]

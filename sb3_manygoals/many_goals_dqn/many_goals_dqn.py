@@ -3,154 +3,148 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
+from collections import deque
 from fractions import Fraction
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import LinearSchedule, update_learning_rate
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TrainFreq
+from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
-from torch import nn
+from stable_baselines3.dqn import DQN
 
 from sb3_manygoals import errors
-from sb3_manygoals.action_masks import check_action_masks, random_allowed
-from sb3_manygoals.goals import GoalSelector
-from sb3_manygoals.goals.buffer import check_inside, check_one_hot
-from sb3_manygoals.many_goals_dqn.goal_dqn import GoalDQN
+from sb3_manygoals.action_masks import (
+    check_action_masks,
+    next_action_masks,
+    random_allowed,
+    read_action_masks,
+)
+from sb3_manygoals.goals import GoalBuffer, GoalSelector
+from sb3_manygoals.goals.algorithm import GoalAlgorithm
+from sb3_manygoals.goals.spaces import check_inside, check_one_hot
+from sb3_manygoals.goals.tracker import GoalTracker
+from sb3_manygoals.goals.wrapping import goal_trackers, is_goal_wrapped, wrap_goal_env
+from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs, shrink_replay_memory
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
+from sb3_manygoals.many_goals_dqn.progress import PlanProgressBarCallback
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
-from sb3_manygoals.many_goals_dqn.targets import PlannedTargets, Targets, TDTargets
-from sb3_manygoals.memory_limits import keep_freed_memory
-from sb3_manygoals.networks import PaddedCNN, count_distinct
+from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals, replay_goals
+from sb3_manygoals.many_goals_dqn.saving import SavingMixin
+from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice
+from sb3_manygoals.many_goals_dqn.targets import (
+    PlannedTargets,
+    TargetContext,
+    Targets,
+    TDTargets,
+)
+from sb3_manygoals.many_goals_dqn.task_policy import (
+    GoalValues,
+    Reward,
+    TaskPolicy,
+    make_task_policy,
+)
+from sb3_manygoals.networks import UniversalQNetwork, count_distinct
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.validation import check_count, check_number
+from sb3_manygoals.vec_env import current_reset_infos
+from sb3_manygoals.world import WorldModel
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
-_MILLION = 1_000_000
-_MOST_TO_FIT = 2**26  # elements of observations by which inputs are standardized
-_UPDATES_AN_EPISODE = 5  # that count as much as a goal episode, of which log_interval is a number
-_LONGEST_RHYTHM = 64  # vector steps between updates, if updates_per_step allows
-
-PAPER: dict[str, Any] = {
-    "learning_rate": 1e-4,
-    "buffer_size": 10_000,
-    "learning_starts": 10_000,
-    "batch_size": 32,
-    "goal_batch_size": 16,
-    "gamma": 0.99,
-    "updates_per_step": 1.0,
-    "target_class": TDTargets,
-    "target_kwargs": {"goal_sampling": "uniform", "update_interval": 250, "tau": 1.0},
-    "exploration_fraction": 1 / 3,
-    "exploration_initial_eps": 1.0,
-    "exploration_final_eps": 0.1,
-    "goal_wrapper_kwargs": {"max_episode_steps": 50, "reset_worlds": True},
-    "policy_kwargs": {
-        "features_extractor_class": PaddedCNN,
-        "net_arch": [],
-        "activation_fn": nn.ReLU,
-        "embedding_dim": 1024,
-        "head": "bilinear",
-        "standardize": True,
-        "ema_decay": 0.0,
-        "optimizer_class": RMSpropTFLike,
-        "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-12},
-    },
-}
-"""
-The settings of Veeriah et al. (2018), for ``ManyGoalsDQN("CnnPolicy", env, **PAPER).learn(3e6)``: replay memory of 10,000, an
-update of 32 transitions x 16 goals every step, RMSProp, gamma 0.99, epsilon from 1 to 0.1 over a million steps. The paper does
-not give step size, target network, T and normalization; for these see ``docs/design.md``.
-"""
+# The default learning rate, when learning starts and at the end of training.
+_DEFAULT_LEARNING_RATE = LinearSchedule(1e-3, 0.0, 1.0)
+_DEFAULT_UPDATES_PER_STEP = 0.04
+# If updates_per_step allows it, there are at most so many vector steps between two updates.
+_LONGEST_RHYTHM = 64
+# Inputs are standardized by at most so many goals, and so many numbers.
+_MOST_GOALS_TO_FIT = 10_000
+_MOST_NUMBERS_TO_FIT = 2**26
+# So many updates count as much as a goal episode, of which log_interval is a number.
+_UPDATES_PER_EPISODE = 5
 
 
-def large_world(steps: float, max_plan_bytes: float = 6_500_000_000) -> dict[str, Any]:
+class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     """
-    Settings for a world of more than some ten thousand observations, with a fast vector environment:
-    ``ManyGoalsDQN("CnnPolicy", env, **large_world(7e6)).learn(7e6)``. Most steps are random; the updates that follow learn
-    plans without chance.
+    Deep Q-learning of a universal value function Q(s, a, g), in which every transition teaches many
+    goals.
 
-    :param steps: of ``learn``, all environments together; 150 for each observation are enough
-    :param max_plan_bytes: memory for the plan, see :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`
-    :return: arguments of :class:`ManyGoalsDQN`, in a dictionary of its own: random steps for the first 93% of training, and a
-        replay memory for all of it
-    :raises ValueError: if a number is not whole and positive
-    """
-    steps = check_count("steps", steps, floats=True)
-    return {
-        "buffer_size": math.ceil(steps / _MILLION) * _MILLION,
-        "learning_starts": steps * 40 // 43,
-        "batch_size": 256,
-        "goal_batch_size": 16,
-        "target_class": PlannedTargets,
-        "target_kwargs": {
-            "sweeps": 0,
-            "max_plan_bytes": check_count("max_plan_bytes", max_plan_bytes, floats=True),
-            "fresh_goals": 0.3,
-            "near_floor": 0.1,
-            "best_weight": 1e4,
-        },
-    }
+    Paper: "Many-Goals Reinforcement Learning" (Veeriah, Oh, Singh 2018),
+    https://arxiv.org/abs/1806.09605. Goals are the observations met so far. The defaults master
+    worlds of some thousand observations. Other settings are
+    :data:`~sb3_manygoals.many_goals_dqn.settings.PAPER` and, for larger worlds,
+    :func:`~sb3_manygoals.large_world`.
 
-
-LARGE_WORLD: dict[str, Any] = large_world(32_250_000)
-"""
-:func:`~sb3_manygoals.large_world` for a world of 190,800 observations and ``learn(32_250_000)``: some 150 random steps an
-observation, then an update for 25 steps, in 10 GB.
-"""
-
-
-class ManyGoalsDQN(GoalDQN):
-    """
-    Deep Q-learning of a universal value function Q(s, a, g), in which every transition teaches many goals.
-
-    Paper: "Many-Goals Reinforcement Learning" (Veeriah, Oh, Singh 2018), https://arxiv.org/abs/1806.09605. Goals are the
-    observations met so far. The defaults master worlds of some thousand observations; other settings are
-    :data:`~sb3_manygoals.many_goals_dqn.many_goals_dqn.PAPER` and, for larger worlds,
-    :func:`~sb3_manygoals.large_world`. Where nothing else is said, it is SB3's ``DQN``.
-
-    :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of :class:`ManyGoalsPolicy`
-    :param env: an environment, its id, or a VecEnv; either without goals, and then it is wrapped, or already wrapped in
-        :class:`GoalBufferWrapper` or :class:`VecGoalBufferWrapper`. Actions must be discrete, observations single arrays
-    :param learning_rate: step size, or a function of the progress left, from 1 when learning starts to 0; default: 1e-3 to 0
-    :param buffer_size: transitions in the replay memory
+    :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of
+        :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsPolicy`
+    :param env: an environment, its id, or a VecEnv, with discrete actions and single arrays as
+        observations. One that has no goal wrapper is wrapped in a
+        :class:`~sb3_manygoals.GoalBufferWrapper` or :class:`~sb3_manygoals.VecGoalBufferWrapper`
+    :param learning_rate: step size, or a function of the share of training that is left, from 1 to
+        0, as in SB3. None: it falls linearly from 1e-3, when learning starts, to 0 at the end
+    :param buffer_size: number of transitions in the replay memory, of all environments together.
+        If ``target_class`` is ``PlannedTargets``, nothing reads transitions and none are stored
     :param learning_starts: environment steps, with random actions, before the first update
-    :param batch_size: states or transitions in an update, S
-    :param goal_batch_size: goals in an update, G
-    :param gamma: discount factor
-    :param updates_per_step: updates for each environment step, all environments together
-    :param target_class: :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`, values from planning in the replay memory;
-        :class:`~sb3_manygoals.many_goals_dqn.TDTargets`, the paper's target network; or another subclass of
-        :class:`~sb3_manygoals.many_goals_dqn.Targets`. None: planned while observations recur, else bootstrapped, as the log
-        and ``model.targets`` say
-    :param target_kwargs: arguments of the ``target_class``
-    :param exploration_fraction: share of training over which the exploration rate falls, linearly
-    :param exploration_initial_eps: initial exploration rate, ``exploration_final_eps`` the final one: the share of goal
-        episodes that explore with planned targets, the share of random actions with others
-    :param goal_wrapper_kwargs: arguments of the :class:`GoalBufferWrapper` put around an ``env`` without goals
-    :param goals_in_replay: whether the goals are the next observations in the replay memory, for worlds that show too many, as
-        games do; see :class:`~sb3_manygoals.many_goals_dqn.ReplayGoals`. It needs ``TDTargets`` and uniform choice of goals
-    :param replay_buffer_class: :class:`ManyGoalsReplayBuffer`, which None stands for, or a subclass, such as
-        :class:`~sb3_manygoals.pretraining.ManyGoalsFrameReplayBuffer`
+    :param batch_size: number of states or transitions in an update, S
+    :param tau: step of an update of the target network, in [0, 1]. 1.0, the default, copies the
+        weights. Only for targets that use a target network
+    :param gamma: discount factor, in [0, 1)
+    :param train_freq: update after so many steps, as in SB3: a number of steps of the VecEnv, or a
+        tuple such as ``(1, "episode")``. None: ``updates_per_step`` says it
+    :param gradient_steps: updates each time, as in SB3. -1: as many as steps were made. None:
+        ``updates_per_step`` says it
+    :param replay_buffer_class: :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsReplayBuffer`, which
+        None stands for, or a subclass, such as :class:`~sb3_manygoals.ManyGoalsFrameReplayBuffer`
     :param replay_buffer_kwargs: its further arguments
-    :param action_masks: whether to act, and to maximize over next actions, only among those that the environment allows in
-        ``info["action_mask"]`` at every reset and step; False: masks are ignored
-    :param stats_window_size: as of SB3's ``DQN``, like ``tensorboard_log``, ``verbose``, ``device`` and ``_init_setup_model``
+    :param optimize_memory_usage: must be False. The replay memory keeps states that recur once
+    :param n_steps: must be 1. Transitions teach many goals, which end at different steps
+    :param target_update_interval: environment steps between two updates of the target network, 250
+        by default. Only for targets that use a target network
+    :param exploration_fraction: share of training over which the exploration rate falls linearly
+    :param exploration_initial_eps: exploration rate at the beginning: the probability of a random
+        action in ``predict``, and during training with targets that do not act. Planned targets
+        act: for them see ``exploring_episodes`` of
+        :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`
+    :param exploration_final_eps: exploration rate at the end
+    :param max_grad_norm: greatest norm of the gradient. None: it is not clipped
+    :param goal_batch_size: number of goals in an update, G
+    :param updates_per_step: updates for each environment step, of all environments together, 0.04
+        by default. It takes the place of ``train_freq`` and ``gradient_steps``
+    :param target_class: :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`, values from planning
+        in a model of the world; :class:`~sb3_manygoals.many_goals_dqn.TDTargets`, the paper's
+        target network; or another subclass of :class:`~sb3_manygoals.many_goals_dqn.Targets`.
+        None: planned while observations recur, else bootstrapped, as the log and ``model.targets``
+        say
+    :param target_kwargs: arguments of the ``target_class``
+    :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` that has none
+    :param goals_in_replay: whether the goals are the next observations in the replay memory, for
+        worlds that show too many to keep, as games do; see
+        :class:`~sb3_manygoals.many_goals_dqn.ReplayGoals`. It needs ``TDTargets`` and uniform
+        choice of goals
+    :param action_masks: whether to act, and to maximize over next actions, only among those that
+        the environment allows in ``info["action_mask"]`` at every reset and step. If False, masks
+        are ignored
+    :param stats_window_size: number of episodes over which the log averages
+    :param tensorboard_log: folder of the log for TensorBoard. None: no such log
     :param policy_kwargs: further arguments of the policy
-    :param seed: of all random generators
-    :raises TypeError: if observations cannot be goals, actions are not discrete, or a class is of the wrong kind
+    :param verbose: 0 for no output, 1 for information, 2 for debugging
+    :param seed: seed of all random generators. None: other random numbers in every run
+    :param device: device of the networks. "auto": a GPU if there is one
+    :param _init_setup_model: whether to build the networks at once
+    :raises TypeError: if observations cannot be goals, actions are not discrete, or a class is of
+        the wrong kind
     :raises ValueError: if an argument is out of its range, or two do not fit together
-    :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is available
+    :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is
+        available
     """
 
     stream = Stream.MANY_GOALS_DQN
@@ -158,27 +152,49 @@ class ManyGoalsDQN(GoalDQN):
         "CnnPolicy": CnnPolicy,
         "MlpPolicy": MlpPolicy,
     }
+    observation_space: spaces.Dict
+    action_space: spaces.Discrete
+    policy: ManyGoalsPolicy  # type: ignore[assignment]
+    replay_buffer: ManyGoalsReplayBuffer
+    q_net: UniversalQNetwork  # type: ignore[assignment]
+    q_net_target: UniversalQNetwork | None  # type: ignore[assignment]
+    goal_buffer: GoalBuffer | None
+    """The known goals. None in a model that was loaded without an environment and without goals."""
+    world: WorldModel | None
+    """What is known of the world. None where ``goal_buffer`` is None."""
+    targets: Targets
+    """What updates learn from."""
+    goal_updates: NDArray[np.int64]
+    """How often each goal was in an update, by its id. Not counted for goals in replay memory."""
 
     def __init__(
         self,
         policy: str | type[ManyGoalsPolicy],
         env: GymEnv | str | None,
-        learning_rate: float | Schedule = LinearSchedule(1e-3, 0.0, 1.0),  # noqa: B008 - it has no state
+        learning_rate: float | Schedule | None = None,
         buffer_size: int = 1_000_000,
         learning_starts: int = 1_000,
         batch_size: int = 128,
-        goal_batch_size: int = 128,
+        tau: float | None = None,
         gamma: float = 0.99,
-        updates_per_step: float = 0.04,
-        target_class: type[Targets] | None = None,
-        target_kwargs: dict[str, Any] | None = None,
+        train_freq: int | tuple[int, str] | None = None,
+        gradient_steps: int | None = None,
+        replay_buffer_class: type[ManyGoalsReplayBuffer] | None = None,
+        replay_buffer_kwargs: dict[str, Any] | None = None,
+        optimize_memory_usage: bool = False,
+        n_steps: int = 1,
+        target_update_interval: int | None = None,
         exploration_fraction: float = 0.5,
         exploration_initial_eps: float = 1.0,
         exploration_final_eps: float = 0.1,
+        max_grad_norm: float | None = None,
+        *,
+        goal_batch_size: int = 128,
+        updates_per_step: float | None = None,
+        target_class: type[Targets] | None = None,
+        target_kwargs: dict[str, Any] | None = None,
         goal_wrapper_kwargs: dict[str, Any] | None = None,
         goals_in_replay: bool = False,
-        replay_buffer_class: type[ManyGoalsReplayBuffer] | None = None,
-        replay_buffer_kwargs: dict[str, Any] | None = None,
         action_masks: bool = False,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
@@ -188,13 +204,7 @@ class ManyGoalsDQN(GoalDQN):
         device: th.device | str = "auto",
         _init_setup_model: bool = True,
     ) -> None:
-        if isinstance(policy, str):
-            if policy not in self.policy_aliases:
-                raise ValueError(
-                    f"policy must be one of {', '.join(self.policy_aliases)}, got {policy!r}"
-                )
-            # by class: SB3 refuses these names for Dict observations
-            policy = self.policy_aliases[policy]  # type: ignore[assignment]
+        _check_unsupported(optimize_memory_usage, n_steps)
         if isinstance(env, str):
             env = gym.make(env)
         if env is not None and not isinstance(env, (gym.Env, VecEnv)):
@@ -205,23 +215,36 @@ class ManyGoalsDQN(GoalDQN):
             raise ValueError(
                 "env is needed to build a model; to load one without, use ManyGoalsDQN.load(path)"
             )
-        if env is not None:
-            if goals_in_replay and "goal_buffer" in (goal_wrapper_kwargs or {}):
-                raise ValueError(
-                    "goals_in_replay: the goals are in the replay memory, goal_buffer must not be given"
-                )
-            env = self._pursue(env, goal_wrapper_kwargs or {}, goals_in_replay)
+        settings = dict(goal_wrapper_kwargs or {})
+        if goals_in_replay and "goal_buffer" in settings:
+            raise ValueError(
+                "goals_in_replay: the goals are in the replay memory, goal_buffer must not be given"
+            )
+        if env is not None and not is_goal_wrapped(env) and goals_in_replay:
+            env = wrap_goal_env(
+                env, {**settings, "goal_buffer": ReplayGoals(env.observation_space)}
+            )
+        elif env is not None:
+            env = wrap_goal_env(env, settings)
+        rhythm_is_given = train_freq is not None or gradient_steps is not None
+        if rhythm_is_given and updates_per_step is not None:
+            raise ValueError(
+                "updates_per_step takes the place of train_freq and gradient_steps: give it, or "
+                "give these"
+            )
         super().__init__(
-            policy,  # type: ignore[arg-type]
+            self._policy_of(policy),  # type: ignore[arg-type]
             env,  # type: ignore[arg-type]
-            learning_rate,
+            learning_rate,  # type: ignore[arg-type]  # None is the default schedule
             check_count("buffer_size", buffer_size, floats=True),
-            check_count("learning_starts", learning_starts, 0, floats=True),
+            check_count("learning_starts", learning_starts, at_least=0, floats=True),
             check_count("batch_size", batch_size, floats=True),
-            gamma=gamma,
-            replay_buffer_class=ManyGoalsReplayBuffer
-            if replay_buffer_class is None
-            else replay_buffer_class,
+            tau=1.0 if tau is None else check_number("tau", tau, at_least=0, at_most=1),
+            gamma=check_number("gamma", gamma, at_least=0, below=1),
+            # SB3's defaults of DQN, where only one of the two is given.
+            train_freq=4 if train_freq is None else train_freq,
+            gradient_steps=1 if gradient_steps is None else gradient_steps,
+            replay_buffer_class=replay_buffer_class or ManyGoalsReplayBuffer,
             replay_buffer_kwargs=replay_buffer_kwargs,
             exploration_fraction=exploration_fraction,
             exploration_initial_eps=exploration_initial_eps,
@@ -234,128 +257,605 @@ class ManyGoalsDQN(GoalDQN):
             seed=seed,
             _init_setup_model=False,
         )
+        for name in ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"):
+            check_number(name, getattr(self, name), at_least=0, at_most=1)
+        if max_grad_norm is not None:
+            check_number("max_grad_norm", max_grad_norm, above=0)
+        self.max_grad_norm = max_grad_norm  # type: ignore[assignment]  # None does not clip
+        if target_update_interval is None:
+            self.target_update_interval = 250
+        else:
+            self.target_update_interval = check_count(
+                "target_update_interval", target_update_interval, floats=True
+            )
         self.goal_batch_size = check_count("goal_batch_size", goal_batch_size, floats=True)
         self.updates_per_step = updates_per_step
-        self.target_class, self.target_kwargs = target_class, target_kwargs
-        # to be saved with the model, so without the buffer, and with a selector that has not learned yet
-        settings = {
-            name: value
-            for name, value in (goal_wrapper_kwargs or {}).items()
-            if name != "goal_buffer"
-        }
+        if updates_per_step is None and not rhythm_is_given:
+            self.updates_per_step = _DEFAULT_UPDATES_PER_STEP
+        self.target_class = target_class
+        self.target_kwargs = target_kwargs
+        self.goals_in_replay = goals_in_replay
+        self.action_masks = action_masks
+        self._check_targets(tau, target_update_interval)
+        # The settings are saved with the model, so without the goals.
+        settings.pop("goal_buffer", None)
         self.goal_wrapper_kwargs = copy.deepcopy(settings)
-        if isinstance(saved := self.goal_wrapper_kwargs.get("selector"), GoalSelector):
-            saved.forget()
-        self.goals_in_replay, self.action_masks = goals_in_replay, action_masks
-        self.goal_updates = np.zeros(0, dtype=np.int64)
-        self.exploration_rate = exploration_initial_eps
-        self._loss = th.zeros(())
-        self._warned_of_alike = False
+        self._init_own_attributes()
         if _init_setup_model:
             self._setup_model()
 
+    def _policy_of(self, policy: str | type[ManyGoalsPolicy]) -> type[BasePolicy]:
+        """Return the class of a policy. SB3 would refuse these names for Dict observations."""
+        if not isinstance(policy, str):
+            return policy
+        if policy not in self.policy_aliases:
+            raise ValueError(
+                f"policy must be one of {', '.join(self.policy_aliases)}, got {policy!r}"
+            )
+        return self.policy_aliases[policy]
+
+    def _init_own_attributes(self) -> None:
+        """Set the attributes that SB3's DQN does not have."""
+        self.exploration_rate = self.exploration_initial_eps
+        self.goal_buffer = None
+        self.world = None
+        self.goal_config: dict[str, Any] | None = None
+        """Arguments of the goal buffer. They are saved, so that held-out goals stay held out."""
+        self.goal_updates = np.zeros(0, dtype=np.int64)
+        self.selector: GoalSelector | None = None
+        """The rule that chooses goals in all environments."""
+        self._trackers: list[GoalTracker] = []
+        # The class of targets that a model goes on with after loading.
+        self._last_target_class: type[Targets] | None = None
+        self._target_choice = TargetChoice()
+        self._warned_of_alike_goals = False
+        # The loss of the last update, on the device.
+        self._loss = th.zeros(())
+        self._last_action_masks: NDArray[np.bool_] | None = None
+        # The share of goal episodes that begin as exploring ones.
+        self._exploring_share = 1.0
+        # The log interval of this call of learn(), and the updates at the last row of the log.
+        self._log_interval: int | None = None
+        self._n_updates_logged = 0
+
+    def _check_targets(self, tau: float | None, target_update_interval: int | None) -> None:
+        """Raise an error if arguments of the targets are wrong or do not fit together."""
+        first = self._first_target_class
+        kwargs = self.target_kwargs or {}
+        if not (isinstance(first, type) and issubclass(first, Targets)):
+            raise TypeError(
+                "target_class must be TDTargets, PlannedTargets or another subclass of Targets, "
+                f"got {first!r}"
+            )
+        if self.target_class is None and kwargs:
+            raise ValueError(
+                f"target_kwargs {sorted(kwargs)} given without target_class: target_kwargs "
+                "requires target_class, because each target class has its own arguments"
+            )
+        if self.goals_in_replay and issubclass(first, PlannedTargets):
+            raise ValueError(
+                "goals_in_replay: goals are forgotten, so PlannedTargets cannot plan for them, use "
+                "TDTargets"
+            )
+        if self.goals_in_replay and kwargs.get("goal_sampling") == "behavior":
+            raise ValueError(
+                'goals_in_replay needs goal_sampling "uniform" or "batch", got "behavior"'
+            )
+        given = {"tau": tau, "target_update_interval": target_update_interval}
+        names = [name for name, value in given.items() if value is not None]
+        if names and self.target_class is not None and not first.uses_target_network:
+            raise ValueError(
+                f"{' and '.join(names)} given, but {first.__name__} uses no target network"
+            )
+
+    @property
+    def _first_target_class(self) -> type[Targets]:
+        """The class of targets to begin with, or to go on with after loading."""
+        if self.target_class is not None:
+            return self.target_class
+        if self.goals_in_replay:
+            return TDTargets
+        return getattr(self, "_last_target_class", None) or PlannedTargets
+
+    @property
+    def _stores_transitions(self) -> bool:
+        """Whether targets read transitions, or may be replaced by others that do."""
+        return self.target_class is None or self.target_class.uses_replay_buffer
+
+    def _setup_lr_schedule(self) -> None:
+        """Make a function of the learning rate."""
+        if self.learning_rate is None:
+            self.lr_schedule = self._default_learning_rate
+        else:
+            super()._setup_lr_schedule()
+
+    def _default_learning_rate(self, progress_remaining: float) -> float:
+        """Return a learning rate that begins to fall only when learning starts."""
+        random_share = self.learning_starts / max(self._total_timesteps, 1)
+        learning_share = max(1.0 - random_share, 1e-9)
+        return _DEFAULT_LEARNING_RATE(min(progress_remaining / learning_share, 1.0))
+
+    def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
+        """Compute the share of training that is left, though the last rollout may go beyond it."""
+        super()._update_current_progress_remaining(num_timesteps, total_timesteps)
+        self._current_progress_remaining = max(self._current_progress_remaining, 0.0)
+
     def _setup_model(self) -> None:
-        check_number("gamma", self.gamma, "[0, 1)")
-        for name in ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"):
-            check_number(name, getattr(self, name), "[0, 1]")
-        keep_freed_memory()
-        self.train_freq, self.gradient_steps = update_rhythm(self.updates_per_step, self.n_envs)
-        super()._setup_model()
+        """Build replay memory, networks and targets."""
+        self._check_file_format()
+        replay_class = self.replay_buffer_class
+        if not (isinstance(replay_class, type) and issubclass(replay_class, ManyGoalsReplayBuffer)):
+            raise TypeError(
+                f"replay_buffer_class must be a ManyGoalsReplayBuffer, got {replay_class!r}"
+            )
+        if self.updates_per_step is not None:
+            rhythm = update_rhythm(self.updates_per_step, self.n_envs)
+            self.train_freq, self.gradient_steps = rhythm
+        self.replay_buffer_kwargs = {
+            **self.replay_buffer_kwargs,
+            "action_masks": self.action_masks,
+            "wide_goal_ids": self.goals_in_replay,
+        }
+        if self.env is not None:
+            check_memory_needs(self, self.env)
+        # Whether the goal episode of each environment explores.
+        self._explores: NDArray[np.bool_] = np.ones(self.n_envs, dtype=np.bool_)
+        # Whether it had random steps.
+        self._had_random_steps: NDArray[np.bool_] = np.ones(self.n_envs, dtype=np.bool_)
+        # Of the last goal episodes, whether they explored, and whether they reached their goals.
+        self._episode_outcomes: deque[tuple[bool, bool]] = deque(maxlen=self._stats_window_size)
+        # DQN's own method would look for a target network, which planned targets do not have.
+        OffPolicyAlgorithm._setup_model(self)
+        self.policy.use_target_network(self._first_target_class.uses_target_network)
+        self._create_aliases()
+        self.exploration_schedule = LinearSchedule(
+            self.exploration_initial_eps, self.exploration_final_eps, self.exploration_fraction
+        )
+        if self.env is not None:
+            self._adopt_env(self.env)
+            self.policy.shift_values(self.targets.initial_value)
+            step_cost = (1.0 - self.gamma) * self.goal_reward - self.step_reward
+            if step_cost > 0.0:
+                self.policy.scale_distances(step_cost)
 
-    def _on_step(self) -> None:
-        if self.num_timesteps >= self.learning_starts:
-            self.targets.after_step(self.num_timesteps, self.n_envs)
-        self.exploration_rate = self.exploration_schedule(self._current_progress_remaining)
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """
+        Go on in another environment. The goals that are known so far stay known.
 
-    def train(self, gradient_steps: int, batch_size: int = 128) -> None:
-        """As SB3's. A loss that is not finite is a FloatingPointError; the networks are as before this update."""
-        self._require_env()
-        self.policy.set_training_mode(True)
-        learning = max(1.0 - self.learning_starts / max(self._total_timesteps, 1), 1e-9)
-        progress = min(self._current_progress_remaining / learning, 1.0)
-        update_learning_rate(
-            self.policy.optimizer, self.lr_schedule(max(progress, 0.0))
-        )  # the last rollout may go beyond
-        if self._n_updates == 0 and self.policy.standardize:
-            self.policy.fit_standardization(self._some_goals())
-        if self._n_updates == 0:
-            self._warn_of_goals_that_look_alike()
-        self._review_targets()
-        done = 1.0 - self._current_progress_remaining
-        planning = isinstance(self.targets, PlannedTargets) and self.targets.is_plan_due(done)
-        if planning:
-            self.logger.info(f"planning for {len(self.targets.learner.goal_buffer):,} goals")
-        self.targets.before_updates(self.num_timesteps, done)
-        for _ in range(gradient_steps):
-            self._update(batch_size)
-        if self._log_interval is not None:
-            many = self._n_updates - self._n_logged >= _UPDATES_AN_EPISODE * self._log_interval
-            if planning or many:
-                self.dump_logs()
+        :param env: with a goal wrapper or without, as many environments as before
+        :param force_reset: whether to reset it before training goes on
+        :raises ValueError: if it comes with another goal buffer that is not empty, or, in a trained
+            model, with other rewards
+        :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that
+            is available
+        """
+        if not is_goal_wrapped(env):
+            env = wrap_goal_env(env, self._wrapper_settings())
+        env = self._wrap_env(env)
+        tracker = goal_trackers(env)[0]
+        theirs = (tracker.goal_reward, tracker.step_reward)
+        if self._n_updates and theirs != (self.goal_reward, self.step_reward):
+            raise ValueError(
+                "env's goal wrapper must have the model's goal_reward and step_reward, "
+                f"{(self.goal_reward, self.step_reward)}, got {theirs}"
+            )
+        self._choose_goal_buffer(tracker.goal_buffer)
+        check_memory_needs(self, env)
+        super().set_env(env, force_reset)
+        self._adopt_env(env)
 
-    def _some_goals(self) -> th.Tensor:
-        """Known goals, evenly chosen where there are too many for one batch, shape (n, *observation_space.shape)."""
-        goals = self.targets.learner.goal_buffer.observations
-        most = min(10_000, max(1, _MOST_TO_FIT // goals[0].size))
-        if len(goals) > most:
-            goals = goals[np.linspace(0, len(goals) - 1, most, dtype=np.int64)]
-        return th.as_tensor(goals.copy(), device=self.device)
+    def _wrapper_settings(self) -> dict[str, Any]:
+        """Return the arguments of the goal wrapper to put around another environment."""
+        settings = copy.deepcopy(self.goal_wrapper_kwargs)
+        if self._n_updates:
+            settings["goal_reward"] = self.goal_reward
+            settings["step_reward"] = self.step_reward
+        settings["goal_buffer"] = self._known_goals()
+        return settings
 
-    def _warn_of_goals_that_look_alike(self) -> None:
-        """Once, if the network gets the same numbers for different goals, as float32 has fewer digits than they."""
-        if self._warned_of_alike or not self.policy.may_confuse_observations:
+    def _choose_goal_buffer(self, theirs: GoalBuffer) -> GoalBuffer:
+        """
+        Return the goals to go on with, in an environment that comes with goals.
+
+        :param theirs: the goals of the environment's wrapper
+        :raises ValueError: if the model has other goals, or other held-out observations
+        """
+        ours = self.goal_buffer
+        if theirs is ours or self.goals_in_replay:
+            return theirs
+        is_filled = len(theirs) > 0 or theirs.has_held_out
+        if ours is not None:
+            if is_filled:
+                raise ValueError(
+                    "env has a goal buffer of its own, with goals or held-out observations, but "
+                    "the model goes on with the one it has: give env's goal wrapper "
+                    "goal_buffer=model.goal_buffer"
+                )
+            return ours
+        if self.goal_config is None:
+            return theirs
+        # The model was loaded.
+        if is_filled:
+            theirs.check_held_out(self.goal_config["held_out"])
+            return theirs
+        return self._known_goals(theirs.capacity)
+
+    def _known_goals(self, capacity: int = 0) -> GoalBuffer:
+        """
+        Return the known goals. If there are none, make a goal buffer like the one that the model
+        was saved with.
+
+        :param capacity: capacity of the new buffer, if it is greater
+        """
+        if self.goal_buffer is not None:
+            return self.goal_buffer
+        space = self.observation_space["observation"]
+        if self.goals_in_replay:
+            return ReplayGoals(space)
+        if self.goal_config is None:
+            return GoalBuffer(space)
+        capacity = max(self.goal_config["capacity"], capacity)
+        return GoalBuffer(space, **{**self.goal_config, "capacity": capacity})
+
+    def _adopt_env(self, env: VecEnv) -> None:
+        """Take over goals, rewards and the rule that chooses goals from the goal wrappers."""
+        self._trackers = goal_trackers(env)
+        first = self._trackers[0]
+        if self.goals_in_replay:
+            goal_buffer: GoalBuffer = replay_goals(
+                self._trackers, self.goal_buffer, self.replay_buffer
+            )
+        else:
+            goal_buffer = self._choose_goal_buffer(first.goal_buffer)
+        self._adopt_selector(first)
+        for tracker in self._trackers:
+            tracker.selector = cast(GoalSelector, self.selector)
+            tracker.goal_buffer = goal_buffer
+        self._adopt_goals(goal_buffer)
+        self.goal_reward = first.goal_reward
+        self.step_reward = first.step_reward
+        self._n_moves = None
+        self._make_targets(type(self.targets) if hasattr(self, "targets") else None)
+        shrink_replay_memory(self)
+
+    def _adopt_selector(self, tracker: GoalTracker) -> None:
+        """
+        Make a selector as the goal wrappers ask for. What a selector learns is about the goals of
+        one model, so a model does not take the selector that the wrapper has.
+        """
+        asked = (tracker.selector_class, tracker.selector_kwargs)
+        if self.selector is None or self._selector_settings != asked:
+            self.selector = tracker.make_selector()
+            self._selector_settings = asked
+
+    def _adopt_goals(self, goal_buffer: GoalBuffer) -> None:
+        """Refer to this goal buffer from now on, and know the world by its states."""
+        self.goal_buffer = goal_buffer
+        self.goal_config = goal_buffer.config
+        if self.world is None or self.world.identity is not goal_buffer.states:
+            self.world = WorldModel(goal_buffer.states, int(self.action_space.n))
+            # Goals in the replay memory are observations that no state stands for.
+            states = None if self.goals_in_replay else goal_buffer.states
+            self.replay_buffer.move_to(goal_buffer, states)
+        if len(self.goal_updates) != goal_buffer.capacity:
+            self.goal_updates = np.zeros(goal_buffer.capacity, dtype=np.int64)
+
+    def _make_targets(self, target_class: type[Targets] | None = None) -> None:
+        """
+        Make targets, unless those that there are fit.
+
+        :param target_class: None for the class to begin with
+        """
+        assert self.goal_buffer is not None
+        assert self.world is not None
+        kind = self._first_target_class if target_class is None else target_class
+        context = TargetContext(
+            self.policy,
+            self.replay_buffer,
+            self.goal_buffer,
+            self.world,
+            self.gamma,
+            self.goal_reward,
+            self.step_reward,
+            self.tau,
+            self.target_update_interval,
+            self.seed,
+        )
+        known = getattr(self, "targets", None)
+        if known is not None and type(known) is kind and known.context == context:
             return
-        goals = self._some_goals()
-        n_goals = count_distinct(
-            goals.cpu().numpy()
-        )  # those in a replay memory come again and again
-        n_alike = n_goals - self.policy.count_distinct(goals)
-        if n_alike > 0:
-            self._warned_of_alike = True
-            dtype = self.targets.learner.goal_buffer.dtype
+        self.targets = kind(context, **(self.target_kwargs or {}))
+        self._last_target_class = kind
+        self.policy.use_target_network(kind.uses_target_network)
+        self._create_aliases()
+
+    def _choose_targets(self) -> None:
+        """Choose targets, if the user did not, by the share of observations that recur."""
+        if self.target_class is not None or self.goals_in_replay:
+            return
+        assert self.world is not None
+        is_planned = isinstance(self.targets, PlannedTargets)
+        choice = self._target_choice.review(
+            self.num_timesteps, self.learning_starts, self.world.identity, is_planned
+        )
+        if choice is None or (choice.plan == is_planned and not choice.is_first):
+            return
+        if choice.plan != is_planned:
+            last_value = self.targets.initial_value
+            self._make_targets(PlannedTargets if choice.plan else TDTargets)
+            if self._n_updates == 0:
+                self.policy.shift_values(self.targets.initial_value - last_value)
+        how = "bootstrapped by a target network (TDTargets)"
+        if choice.plan:
+            how = "planned in a model of the world (PlannedTargets)"
+        self.logger.info(
+            f"{choice.share:.0%} of the observations were met before: values are {how}"
+        )
+        if not choice.plan:
             warnings.warn(
-                f"{n_alike} of {n_goals} known goals look to the network like another one: it computes in float32, "
-                f"observations are {dtype}. Subtract a constant from them in a wrapper, or choose a larger unit",
+                f"only {choice.share:.0%} of the observations were met before: goals that are "
+                "never met again are not reached, see the guide",
                 stacklevel=3,
             )
 
-    def _update(self, batch_size: int) -> None:
-        draw = self.targets.draw(batch_size, self.goal_batch_size, self.rng)
-        losses = self.targets.losses(draw)
-        loss = losses.mean()
-        errors.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
-        self.policy.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.policy.optimizer.step()
-        self.policy.update_ema()
-        self._n_updates += 1
-        self._loss = loss.detach()
-        for selector in self._selectors:
-            selector.observe_losses(draw.goal_ids, losses.detach())
-        if not self.goals_in_replay:  # otherwise ids are hashes
-            ids = draw.goal_ids.cpu().numpy()
-            np.add.at(self.goal_updates, ids[ids >= 0], 1)
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        """Prepare training."""
+        last_obs = self._last_obs
+        for tracker in self._trackers:
+            # Another model may have been built in this environment since.
+            tracker.selector = cast(GoalSelector, self.selector)
+        success_buffer = self.ep_success_buffer
+        prepared = super()._setup_learn(*args, **kwargs)
+        if self.ep_success_buffer is not success_buffer:
+            # SB3 has begun to count episodes anew.
+            self._episode_outcomes.clear()
+        self._warn_if_nothing_is_learned()
+        is_reset = self._last_obs is not last_obs
+        if self.action_masks and (is_reset or self._last_action_masks is None):
+            self._read_action_masks()
+        return prepared
+
+    def _warn_if_nothing_is_learned(self) -> None:
+        """Warn if training ends before the first update, or if a loaded model knows nothing."""
+        assert self.world is not None
+        train_freq = cast(TrainFreq, self.train_freq)
+        rollout = train_freq.frequency * self.n_envs
+        first_update = self.learning_starts
+        if not self.lr_schedule(0.0):
+            # With a learning rate of 0, an update at the end would teach nothing.
+            first_update = self.learning_starts // rollout * rollout + rollout
+        if self._n_updates == 0 and self._total_timesteps <= first_update:
+            plans = ""
+            if isinstance(self.targets, PlannedTargets):
+                plans = " by the network. task_policy() plans in what was met"
+            warnings.warn(
+                f"learning_starts={self.learning_starts} random steps, in rollouts of {rollout}, "
+                f"come before an update, and training ends after {self._total_timesteps}: nothing "
+                f"is learned{plans}",
+                stacklevel=6,
+            )
+        if self._n_updates == 0:
+            return
+        if self.targets.uses_replay_buffer and self.replay_buffer.size() == 0:
+            warnings.warn(
+                "the model was trained, its replay memory is empty: load_replay_buffer or it "
+                "unlearns",
+                stacklevel=6,
+            )
+        elif not self.targets.uses_replay_buffer and self.world.n_counted == 0:
+            warnings.warn(
+                "the model was trained, but it knows nothing of the world: load_world or it "
+                "unlearns",
+                stacklevel=6,
+            )
+
+    def _read_action_masks(self) -> None:
+        """Read which actions are allowed in what the environments show after a reset."""
+        assert self.env is not None
+        infos = current_reset_infos(self.env)
+        self._last_action_masks = read_action_masks(infos, int(self.action_space.n))
+
+    def _begin_anew_if_moved(self) -> None:
+        """Reset the environments if a callback has moved them."""
+        last_obs = self._last_obs
+        super()._begin_anew_if_moved()
+        if self.action_masks and self._last_obs is not last_obs:
+            self._read_action_masks()
+
+    @property
+    def _moves(self) -> int:
+        """How often the goal wrappers have moved so far."""
+        self._require_env()
+        return sum(tracker.n_moves for tracker in self._trackers)
+
+    def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
+        """Prepare callbacks, with a progress bar that tells of plans."""
+        if not progress_bar:
+            return super()._init_callback(callback)
+        given = callback if isinstance(callback, list) else [callback]
+        # SB3 converts functions and None likewise.
+        callbacks = [
+            one if isinstance(one, BaseCallback) else ConvertCallback(one) for one in given
+        ]
+        return super()._init_callback([*callbacks, PlanProgressBarCallback()])
 
     def _sample_action(
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        self._go_on_from_what_is_shown()
+        """Choose actions: random ones at first, then those of the targets or of the network."""
+        self._begin_anew_if_moved()
         assert isinstance(self._last_obs, dict)
         masks = self._last_action_masks
+        actions: NDArray[Any] | None
         if self.num_timesteps < learning_starts:
-            self._wandering[:] = True
-            # unmasked, the numbers that the space would draw one by one
-            drawn = self.action_space.np_random.integers(self.action_space.n, size=n_envs)
-            actions: NDArray[Any] = drawn if masks is None else random_allowed(masks, self.rng)
+            self._had_random_steps[:] = True
+            if masks is None:
+                # The numbers that the space would draw one by one.
+                actions = self.action_space.np_random.integers(self.action_space.n, size=n_envs)
+            else:
+                actions = random_allowed(masks, self.rng)
             return actions, actions
+        state_ids = np.concatenate([tracker.state_ids for tracker in self._trackers])
         goal_ids = np.concatenate([tracker.desired_ids for tracker in self._trackers])
-        planned = self.targets.act(
-            self._last_obs["observation"], goal_ids, self._exploring, self.rng, masks
-        )
-        actions = (
-            self.predict(self._last_obs, action_masks=masks)[0] if planned is None else planned
-        )
+        actions = self.targets.act(state_ids, goal_ids, self._explores, self.rng, masks)
+        if actions is None:
+            actions, _ = self.predict(self._last_obs, action_masks=masks)
         return actions, actions
+
+    def _store_transition(
+        self,
+        replay_buffer: Any,
+        buffer_action: NDArray[Any],
+        new_obs: Any,
+        reward: NDArray[Any],
+        dones: NDArray[np.bool_],
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Record the transitions in the model of the world and, if targets read it, in memory."""
+        assert self.world is not None
+        self.world.record(
+            np.array([info["state_id"] for info in infos]),
+            buffer_action.reshape(-1),
+            np.array([info["next_state_id"] for info in infos]),
+            np.array([info["env_reward"] for info in infos], dtype=np.float64),
+            np.array([info["env_terminated"] for info in infos]),
+        )
+        if self._stores_transitions:
+            super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        else:
+            self._last_obs = new_obs
+        self._note_transition()
+        if dones.any():
+            self._note_episodes(dones, infos)
+            draws = self.rng.random(int(dones.sum()))
+            self._explores[dones] = draws < self._exploring_share
+        if self.action_masks:
+            assert self.env is not None
+            self._last_action_masks = next_action_masks(
+                self.env, int(self.action_space.n), infos, dones
+            )
+
+    def _note_episodes(self, dones: NDArray[np.bool_], infos: list[dict[str, Any]]) -> None:
+        """Note of goal episodes that have ended whether they explored, and their success."""
+        explored = self._explores | self._had_random_steps
+        for row in np.flatnonzero(dones).tolist():
+            self._episode_outcomes.append((bool(explored[row]), bool(infos[row]["is_success"])))
+        self._had_random_steps[dones] = False
+
+    def _on_step(self) -> None:
+        """Take note of a step of the environments."""
+        if self.num_timesteps >= self.learning_starts:
+            self.targets.after_step(self.num_timesteps, self.n_envs)
+        progress_remaining = self._current_progress_remaining
+        self.exploration_rate = self.exploration_schedule(progress_remaining)
+        self._exploring_share = self.targets.exploring_share(progress_remaining)
+
+    def train(self, gradient_steps: int, batch_size: int = 128) -> None:
+        """
+        Make updates of the network.
+
+        :param gradient_steps: number of updates
+        :param batch_size: number of states or transitions in each, S
+        :raises FloatingPointError: if a loss is not finite. The networks are as before this update
+        """
+        self._require_env()
+        # Switch to train mode (this affects batch norm / dropout)
+        self.policy.set_training_mode(True)
+        # Update learning rate according to schedule
+        self._update_learning_rate(self.policy.optimizer)
+        if self._n_updates == 0:
+            self._prepare_first_update()
+        self._choose_targets()
+        has_planned = self._prepare_targets()
+
+        for _ in range(gradient_steps):
+            # Sample states and goals
+            batch = self.targets.sample(batch_size, self.goal_batch_size, self.rng)
+            target_values = self.targets.target_values(batch)
+
+            # Compute the loss of each goal
+            losses = self.targets.losses(batch, target_values)
+            loss = losses.mean()
+            errors.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
+
+            # Optimize the policy
+            self.policy.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if self.max_grad_norm is not None:
+                th.nn.utils.clip_grad_norm_(self.q_net.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
+            self.policy.update_ema()
+
+            self._n_updates += 1
+            self._loss = loss.detach()
+            self._note_update(batch.goal_ids, losses.detach())
+
+        self._log_after_updates(has_planned)
+
+    def _prepare_first_update(self) -> None:
+        """Standardize inputs by the goals that are known, and look whether goals look alike."""
+        if self.policy.standardize:
+            self.policy.fit_standardization(self._some_goals())
+        self._warn_of_alike_goals()
+
+    def _prepare_targets(self) -> bool:
+        """
+        Let targets prepare the updates.
+
+        :return: whether they have planned
+        """
+        progress = 1.0 - self._current_progress_remaining
+        plans = isinstance(self.targets, PlannedTargets) and self.targets.is_plan_due(progress)
+        if plans:
+            self.logger.info(f"planning for {len(self.targets.context.goal_buffer):,} goals")
+        self.targets.before_updates(progress)
+        return plans
+
+    def _note_update(self, goal_ids: th.Tensor, losses: th.Tensor) -> None:
+        """Tell the selector of an update, and count how often goals were in one."""
+        assert self.selector is not None
+        self.selector.observe_losses(goal_ids, losses)
+        if not self.goals_in_replay:
+            ids = goal_ids.cpu().numpy()
+            np.add.at(self.goal_updates, ids[ids >= 0], 1)
+
+    def _log_after_updates(self, has_planned: bool) -> None:
+        """Write a row of the log after a plan, and after many updates in few episodes."""
+        if self._log_interval is None:
+            return
+        n_updates = self._n_updates - self._n_updates_logged
+        if has_planned or n_updates >= _UPDATES_PER_EPISODE * self._log_interval:
+            self.dump_logs()
+
+    def _some_goals(self) -> th.Tensor:
+        """Return known goals, evenly chosen if there are too many, shape (n, *shape)."""
+        assert self.goal_buffer is not None
+        goals = self.goal_buffer.observations
+        most = min(_MOST_GOALS_TO_FIT, max(1, _MOST_NUMBERS_TO_FIT // goals[0].size))
+        if len(goals) > most:
+            goals = goals[np.linspace(0, len(goals) - 1, most, dtype=np.int64)]
+        return th.as_tensor(goals.copy(), device=self.device)
+
+    def _warn_of_alike_goals(self) -> None:
+        """
+        Warn once if the network gets the same numbers for different goals, because float32 has
+        fewer digits than they have.
+        """
+        if self._warned_of_alike_goals or not self.policy.may_confuse_observations:
+            return
+        assert self.goal_buffer is not None
+        goals = self._some_goals()
+        # Goals in a replay memory come again and again.
+        n_goals = count_distinct(goals.cpu().numpy())
+        n_alike = n_goals - self.policy.count_distinct(goals)
+        if n_alike > 0:
+            self._warned_of_alike_goals = True
+            warnings.warn(
+                f"{n_alike} of {n_goals} known goals look to the network like another one: it "
+                f"computes in float32, observations are {self.goal_buffer.dtype}. Subtract a "
+                "constant from them in a wrapper, or choose a larger unit",
+                stacklevel=3,
+            )
 
     def predict(
         self,
@@ -366,94 +866,171 @@ class ManyGoalsDQN(GoalDQN):
         action_masks: NDArray[Any] | None = None,
     ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
         """
-        Greedy or epsilon-greedy actions of the network; each environment explores independently.
+        Return greedy or epsilon-greedy actions of the network. Each environment explores
+        independently. If it is asked for one action, it warns once of a goal that was never met.
 
-        :param observation: dict with "observation" and "desired_goal", one of each or a batch
-        :param deterministic: True for greedy actions, False for random ones with probability ``exploration_rate``
-        :param action_masks: actions allowed, shape (A,) or (n, A), None for all, as in sb3-contrib
-        :return: actions, int64, of shape (n,), a NumPy integer for one observation, and ``state``, which is not used, as
-            ``episode_start``
-        :raises ValueError: if ``observation`` is not such a dict, a number is out of the range of its Discrete,
-            MultiDiscrete or MultiBinary space, a single goal is outside of its Box, or masks do not fit it or allow no action
-
-        Where it is asked for one action, not for a batch, a goal that was never met is warned of
-        once.
+        :param observation: dict with "observation" and "desired_goal", one of each or a batch of n
+        :param state: not used
+        :param episode_start: not used
+        :param deterministic: True for greedy actions, False for random ones with probability
+            ``exploration_rate``
+        :param action_masks: actions allowed, shape (A,) or (n, A), as in sb3-contrib. None: all
+        :return: actions, int64, shape (n,), a NumPy integer for one observation; and ``state``
+        :raises ValueError: if ``observation`` is not such a dict, a number is out of the range of
+            its Discrete, MultiDiscrete or MultiBinary space, a single goal is outside of its Box,
+            or masks do not fit it or allow no action
         """
-        if (
-            not isinstance(observation, dict)
-            or not {"observation", "desired_goal"} <= observation.keys()
-        ):
-            got = list(observation) if isinstance(observation, dict) else type(observation).__name__
-            wrap = "wrap the environment, GoalBufferWrapper(env, model.goal_buffer); for rewards use model.task_policy()"
-            raise ValueError(
-                f'observation must be a dict with "observation" and "desired_goal", got {got}: {wrap}'
-            )
-        goal_obs = {key: np.asarray(observation[key]) for key in ("observation", "desired_goal")}
-        shapes = [array.shape for array in goal_obs.values()]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                f"observation and desired_goal must have one shape, got {shapes[0]} and {shapes[1]}"
-            )
-        for key, values in goal_obs.items():
-            check_one_hot(self.observation_space[key], values, key)
-        if observation is not self._last_obs:  # not in training
+        goal_obs = self._check_goal_obs(observation)
+        if observation is not self._last_obs:
+            # Somebody else asks than training.
             self._check_desired_goal(goal_obs["desired_goal"])
             self._warn_of_unknown_goal(goal_obs["desired_goal"])
         tensors, vectorized = self.policy.obs_to_tensor(goal_obs)
         assert isinstance(tensors, dict)
         n = len(tensors["observation"])
-        masks = (
-            None
-            if action_masks is None
-            else check_action_masks(action_masks, n, int(self.action_space.n))
-        )
-        explore, actions = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
+        n_actions = int(self.action_space.n)
+        masks = None
+        if action_masks is not None:
+            masks = check_action_masks(action_masks, n, n_actions)
+        explores = np.zeros(n, dtype=np.bool_)
+        actions = np.zeros(n, dtype=np.int64)
         if not deterministic:
-            explore = self.rng.random(n) < self.exploration_rate
-            actions = (
-                self.rng.integers(int(self.action_space.n), size=n)
-                if masks is None
-                else random_allowed(masks, self.rng)
-            )
-        if not explore.all():
+            explores = self.rng.random(n) < self.exploration_rate
+            if masks is None:
+                actions = self.rng.integers(n_actions, size=n)
+            else:
+                actions = random_allowed(masks, self.rng)
+        if not explores.all():
             self.policy.set_training_mode(False)
             with th.no_grad():
                 q = self.policy.action_values(tensors)
             if masks is not None:
                 q = q.masked_fill(~th.as_tensor(masks, device=self.device), -th.inf)
-            actions = np.where(explore, actions, q.argmax(dim=1).cpu().numpy())
+            actions = np.where(explores, actions, q.argmax(dim=1).cpu().numpy())
         return actions if vectorized else actions[0], state
 
+    def _check_goal_obs(
+        self, observation: NDArray[Any] | dict[str, NDArray[Any]]
+    ) -> dict[str, NDArray[Any]]:
+        """Return observation and desired goal as arrays. A ValueError if they are none."""
+        keys = ("observation", "desired_goal")
+        if not isinstance(observation, dict) or not set(keys) <= observation.keys():
+            got = list(observation) if isinstance(observation, dict) else type(observation).__name__
+            raise ValueError(
+                f'observation must be a dict with "observation" and "desired_goal", got {got}: '
+                "wrap the environment, GoalBufferWrapper(env, model.goal_buffer); for rewards use "
+                "model.task_policy()"
+            )
+        goal_obs = {key: np.asarray(observation[key]) for key in keys}
+        shapes = [goal_obs[key].shape for key in keys]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"observation and desired_goal must have one shape, got {shapes[0]} and {shapes[1]}"
+            )
+        for key in keys:
+            check_one_hot(self.observation_space[key], goal_obs[key], key)
+        return goal_obs
+
     def _check_desired_goal(self, desired: NDArray[Any]) -> None:
-        """Refuse a single goal outside of its Box, unless it was met; a batch would cost too much to look at."""
+        """
+        Raise an error for a single goal outside of its Box, unless it was met. Batches are not
+        looked at, which would cost too much.
+        """
         space = self.observation_space["desired_goal"]
         one = desired[0] if desired.shape == (1, *(space.shape or ())) else desired
         fits = one.shape == space.shape and one.dtype.kind in "iubf"
         if not isinstance(space, spaces.Box) or not fits:
             return
-        goals = self.goal_buffer
         met = None
-        if goals is not None and not self.goals_in_replay:
-            met = goals.have_met(one[None].astype(goals.dtype))
+        if self.goal_buffer is not None and not self.goals_in_replay:
+            met = self.goal_buffer.have_met(one[None].astype(self.goal_buffer.dtype))
         check_inside(space, one[None], "desired_goal", met, numbered=False)
 
+    @property
+    def goal_rewards(self) -> NDArray[np.float64]:
+        """
+        The mean reward of the environment on arriving at each of ``goal_buffer.observations``,
+        shape ``(len(goal_buffer),)``. NaN where no transition arrived.
+        """
+        if self.goal_buffer is None or self.world is None:
+            raise ValueError("no reward is known: the model has no goals. Call load_world")
+        return self.world.mean_rewards[self.goal_buffer.state_ids]
+
+    def task_policy(
+        self,
+        reward: Reward | None = None,
+        *,
+        gamma: float | None = None,
+        planned: bool | None = None,
+    ) -> TaskPolicy:
+        """
+        Make a policy for a task, from the network as it is now. Its observations are those of the
+        environment without goals.
+
+        It goes to the highest discounted reward, for tasks that end at their first reward. If it is
+        planned, that is exact for the world as the model knows it. If not, the network goes to the
+        best single goal, which falls short in some worlds with chance. An end without reward counts
+        as a failure. If a rewarded state does not end the episode, the policy goes there and stays,
+        and a warning says so. If each step costs the same, that is accounted for. Other negative
+        rewards are refused.
+
+        :param reward: None for the rewards that the environment gave while the model learned. Else
+            a function of a batch of observations, or an array, that gives a number of at least 0
+            for each of ``model.goal_buffer.observations``
+        :param gamma: discount factor of the task, in (0, 1]. None: that of the model, the only one
+            for which what the network tells of distances is exact with chance
+        :param planned: whether to plan in the model of the world, and to take the network's actions
+            only where no way to a reward is known there. None: if that can be done, with
+            PlannedTargets
+        :return: an SB3 policy, independent of what the model learns from now on
+        :raises TypeError: if the goals are in the replay memory
+        :raises ValueError: if no known observation is rewarded, an argument is out of its range, or
+            there is nothing to plan in
+        """
+        if self.goals_in_replay:
+            raise TypeError(
+                "the goals of this model are in its replay memory, and are forgotten: their "
+                "rewards are not known"
+            )
+        if self.goal_buffer is None or self.world is None:
+            raise ValueError("no reward is known: the model has no goals. Call load_world")
+        # A model without an environment has no targets.
+        targets = getattr(self, "targets", None)
+        kind = self._first_target_class if targets is None else type(targets)
+        can_plan = issubclass(kind, PlannedTargets) and self.world.n_counted > 0
+        if planned and not can_plan:
+            raise ValueError(
+                "planned=True needs PlannedTargets and a world in which transitions were made, see "
+                "load_world"
+            )
+        return make_task_policy(
+            self.q_net if self.policy.q_net_ema is None else self.policy.q_net_ema,
+            self.world,
+            self.goal_buffer,
+            self.action_space,
+            GoalValues(self.gamma, self.goal_reward, self.step_reward),
+            reward,
+            gamma,
+            planned=can_plan and planned is not False,
+            likeliest=issubclass(kind, PlannedTargets) and kind.max_sweeps == 0,
+        )
+
     def dump_logs(self) -> None:
-        """Write the log; only here the loss is copied from the device."""
+        """Write a row of the log. Only here the loss is copied from the device."""
         self._require_env()
-        self._n_logged = self._n_updates
+        self._n_updates_logged = self._n_updates
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
-        if isinstance(self.targets, PlannedTargets) and self._episodes:
-            explored = [one for one, _ in self._episodes]
-            pursued = [success for one, success in self._episodes if not one]
+        if isinstance(self.targets, PlannedTargets) and self._episode_outcomes:
+            explored = [one for one, _ in self._episode_outcomes]
+            pursued = [success for one, success in self._episode_outcomes if not one]
             self.logger.record("rollout/exploring", float(np.mean(explored)))
             if pursued:
                 self.logger.record("rollout/success_rate_exploiting", float(np.mean(pursued)))
         for name, value in self.targets.describe().items():
             self.logger.record(name, value)
-        self.logger.record("goals/known", len(self.targets.learner.goal_buffer))
+        self.logger.record("goals/known", len(self.targets.context.goal_buffer))
         if self._n_updates > 0:
             self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-            self.logger.record("train/learning_rate", self.policy.optimizer.param_groups[0]["lr"])
             self.logger.record("train/loss", self._loss.item())
             self.logger.record("train/targets", type(self.targets).__name__, exclude="tensorboard")
         super().dump_logs()
@@ -468,53 +1045,77 @@ class ManyGoalsDQN(GoalDQN):
         progress_bar: bool = False,
     ) -> SelfManyGoalsDQN:
         """
-        As SB3's, with goal episodes for episodes.
+        Train the model. Episodes are goal episodes.
 
-        :param total_timesteps: environment steps, at least 1; may be a float such as ``3e6``
-        :param callback: one or a list of SB3's callbacks, or a function of local and global variables
-        :param log_interval: goal episodes from one row of the log to the next, or five times as many updates, if they come
-            first; one more follows each plan. None: no log
+        :param total_timesteps: environment steps, of all environments together, at least 1. It may
+            be a float such as ``3e6``
+        :param callback: one or a list of SB3's callbacks, or a function of local and global
+            variables
+        :param log_interval: goal episodes between two rows of the log, or five times as many
+            updates, if they come first. One more row follows each plan. None: no log
         :param tb_log_name: name of the run for TensorBoard
         :param reset_num_timesteps: False to go on counting steps from the last training
-        :param progress_bar: whether to show a progress bar, which says what the plan knows; needs tqdm and rich
+        :param progress_bar: whether to show a progress bar, which says what the plan knows. It
+            needs tqdm and rich
         :return: the model
-        :raises ValueError: if ``total_timesteps`` is below 1, the model has no environment, or one gives what is not finite or
-            not of its space
+        :raises ValueError: if ``total_timesteps`` is below 1, the model has no environment, or an
+            environment returns what is not finite or not of its space
         :raises RuntimeError: if a worker of a SubprocVecEnv has died
-        :raises FloatingPointError: if a loss is not finite, see :func:`~sb3_manygoals.errors.check_loss`
+        :raises FloatingPointError: if a loss is not finite, see
+            :func:`~sb3_manygoals.errors.check_loss`
         """
-        total: Any = total_timesteps  # which _setup_learn makes an integer
+        total: Any = total_timesteps  # _setup_learn makes an integer of it
         self._log_interval = log_interval
         try:
             super().learn(
                 total, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
             )
         except errors.Fault as fault:
-            assert self.env is not None
-            sources = [id(tracker) for tracker in self._trackers]
-            if fault.source in sources:
-                fault.index += sources.index(
-                    fault.source
-                )  # of GoalBufferWrappers, each of which knows of one environment
-            if fault.source in (
-                *sources,
-                id(self.env.unwrapped),
-            ):  # and not of a callback's environments
-                fault.num_timesteps = self.num_timesteps
+            self._complete(fault)
             raise
         finally:
             self._log_interval = None
-            if self.policy.target_follows:
-                self.policy.copy_to_target()
-        self._warn_of_goals_that_look_alike()
+        self._warn_of_alike_goals()
         return self
+
+    def _complete(self, fault: errors.Fault) -> None:
+        """Add to a fault of the environments which of them it was, and the time step."""
+        assert self.env is not None
+        sources = [id(tracker) for tracker in self._trackers]
+        if fault.source in sources:
+            # Each GoalBufferWrapper knows of one environment only.
+            fault.index += sources.index(fault.source)
+        # A fault of a callback's environments did not happen at this time step.
+        if fault.source in (*sources, id(self.env.unwrapped)):
+            fault.num_timesteps = self.num_timesteps
+
+
+def _check_unsupported(optimize_memory_usage: bool, n_steps: int) -> None:
+    """Raise an error for arguments of SB3's DQN that have no meaning here."""
+    if optimize_memory_usage:
+        raise ValueError(
+            "optimize_memory_usage=True is not supported: while observations recur, the replay "
+            "memory keeps each of them once. For stacked frames use ManyGoalsFrameReplayBuffer"
+        )
+    if n_steps != 1:
+        raise ValueError(
+            "n_steps must be 1, because a transition teaches many goals, which end at different "
+            f"steps, got {n_steps!r}"
+        )
 
 
 def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:
-    """SB3's ``train_freq``, in vector steps, and ``gradient_steps`` that make so many updates a step of each environment."""
-    check_number("updates_per_step", updates_per_step, "[1e-6, 1000]")
-    each = Fraction(updates_per_step).limit_denominator(10**6) * n_envs
-    if each < Fraction(1, _LONGEST_RHYTHM):
-        return max(1, round(1 / each)), 1
-    rhythm = each.limit_denominator(_LONGEST_RHYTHM)
+    """
+    Return how often to make how many updates.
+
+    :param updates_per_step: updates for each environment step, of all environments together
+    :param n_envs: number of environments
+    :return: SB3's ``train_freq``, in steps of the VecEnv, and ``gradient_steps``
+    :raises ValueError: if ``updates_per_step`` is out of its range
+    """
+    check_number("updates_per_step", updates_per_step, at_least=1e-6, at_most=1000)
+    per_vector_step = Fraction(updates_per_step).limit_denominator(10**6) * n_envs
+    if per_vector_step < Fraction(1, _LONGEST_RHYTHM):
+        return max(1, round(1 / per_vector_step)), 1
+    rhythm = per_vector_step.limit_denominator(_LONGEST_RHYTHM)
     return rhythm.denominator, rhythm.numerator

@@ -1,4 +1,4 @@
-"""Planning for all goals in a model of the world made of the transitions in the replay memory."""
+"""Planning for all goals in a model of the world."""
 
 from __future__ import annotations
 
@@ -10,155 +10,206 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack, vstack
 from scipy.sparse.csgraph import breadth_first_order
 
-from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
+from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.random_streams import Stream, generator
+from sb3_manygoals.world import WorldModel
 
-_BLOCK = (
-    32  # goals planned together: their values of some thousand states fit into a processor's cache
-)
-_CHECK_EVERY = 4  # sweeps
-_TOLERANCE = 1e-3  # of the cost of a step: value iteration stops once no value changes by more
+# Goals that are planned together: their values of some thousand states fit into a processor's
+# cache.
+_GOALS_AT_A_TIME = 32
+# Value iteration looks so often, in sweeps, whether values still change.
+_CHECK_EVERY = 4
+# Value iteration stops once no value changes by more than this share of the cost of a step.
+_TOLERANCE = 1e-3
 
 
-class Option(NamedTuple):
+class UsefulActions(NamedTuple):
     """
-    The k-th action worth considering in each of the first L states of an order of all S states, shape (L,), and probabilities
-    as in the model, shape (L, S): in ``on`` next states have their places in the order, in ``ends`` their numbers.
+    The k-th useful action of each state. States are sorted by their number of useful actions, so
+    only the first L of all S states have one.
     """
 
     actions: NDArray[np.int64]
-    on: csr_array
-    ends: csr_array
-
-
-class ReplayModel:
+    """The actions, shape (L,)."""
+    transitions: csr_array
     """
-    Transition frequencies of all (state, action) pairs that were ever in a replay memory that numbers states. Row
-    ``state * A + action`` of ``on`` has the probability of each next state, of ``ends`` of each in which the environment ends;
-    both of shape (S A, S). Each outcome of a pair, except the most frequent, counts one less than it was seen: a plan must not
-    rely on luck seen once.
+    Probabilities of next states that do not terminate, shape (L, S). Columns are places in the
+    sorted order.
+    """
+    terminal_transitions: csr_array
+    """Probabilities of next states that terminate, shape (L, S). Columns are ids of states."""
+
+
+class TransitionModel:
+    """
+    Transition probabilities of all (state, action) pairs that were tried.
+
+    Each outcome of a pair counts one less than it was seen, except the most frequent one: a plan
+    must not rely on luck seen once.
+
+    :param transitions: row ``state * A + action`` has the probability of each next state that does
+        not terminate, shape (S A, S)
+    :param terminal_transitions: likewise of each next state with which the environment terminates
     """
 
-    def __init__(self, on: csr_array, ends: csr_array) -> None:
-        self.on, self.ends = on, ends
-        self.n_states = on.shape[1]
-        self.n_actions = on.shape[0] // max(self.n_states, 1)
-        self.tried = (np.diff(on.indptr) + np.diff(ends.indptr) > 0).reshape(
-            self.n_states, self.n_actions
-        )
-        self.left = np.flatnonzero(self.tried.any(axis=1))
+    def __init__(self, transitions: csr_array, terminal_transitions: csr_array) -> None:
+        self.transitions = transitions
+        self.terminal_transitions = terminal_transitions
+        self.n_states = transitions.shape[1]
+        self.n_actions = transitions.shape[0] // max(self.n_states, 1)
+        n_outcomes = np.diff(transitions.indptr) + np.diff(terminal_transitions.indptr)
+        self.tried: NDArray[np.bool_] = (n_outcomes > 0).reshape(self.n_states, self.n_actions)
+        """Which actions were tried in which states, shape (S, A)."""
+        self.tried_states: NDArray[np.int64] = np.flatnonzero(self.tried.any(axis=1))
         """The states in which an action was tried."""
 
     @classmethod
-    def of(cls, replay: ManyGoalsReplayBuffer) -> ReplayModel:
-        assert replay.states is not None
-        n_actions, n_states = replay.tried.shape[1], len(replay.states)
-        outcomes, counts = replay.outcomes()
-        states, actions, next_states, ended = outcomes.T
-        # the same next state with and without an end are two outcomes
-        place = states * n_actions + actions, next_states + n_states * ended
-        led = csr_array(
-            (counts.astype(np.float32), place), shape=(n_states * n_actions, 2 * n_states)
-        )
-        lengths = np.diff(led.indptr)
-        first, lengths = led.indptr[:-1][lengths > 0], lengths[lengths > 0]
-        if len(first):
-            led.data[led.data < np.repeat(np.maximum.reduceat(led.data, first), lengths)] -= 1.0
-            led.data /= np.repeat(np.add.reduceat(led.data, first), lengths)
-            led.eliminate_zeros()
-        return cls(led[:, :n_states], led[:, n_states:])
+    def of(cls, world: WorldModel) -> TransitionModel:
+        """
+        Return the model of a world as it is known now.
 
-    def options(self) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Option]]:
+        :param world: with S states
         """
-        An order of the states, those with the most options first; the place of each in it; and the first option of all states
-        that have one, the second one, and so on. Actions that always led back to the same state are none.
+        n_states = len(world.identity)
+        n_pairs = n_states * world.n_actions
+        outcomes = world.outcomes()
+        pairs = outcomes.state_ids * world.n_actions + outcomes.actions
+        # The same next state with and without a termination are two outcomes.
+        columns = outcomes.next_state_ids + n_states * outcomes.terminated
+        counts = outcomes.counts.astype(np.float32)
+        chances = csr_array((counts, (pairs, columns)), shape=(n_pairs, 2 * n_states))
+        lengths = np.diff(chances.indptr)
+        is_tried = lengths > 0
+        first = chances.indptr[:-1][is_tried]
+        lengths = lengths[is_tried]
+        if len(first):
+            most_frequent = np.repeat(np.maximum.reduceat(chances.data, first), lengths)
+            chances.data[chances.data < most_frequent] -= 1.0
+            chances.data /= np.repeat(np.add.reduceat(chances.data, first), lengths)
+            chances.eliminate_zeros()
+        return cls(chances[:, :n_states], chances[:, n_states:])
+
+    def useful_actions(
+        self,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[UsefulActions]]:
         """
-        certain = np.flatnonzero((np.diff(self.on.indptr) == 1) & (np.diff(self.ends.indptr) == 0))
-        idle = certain[self.on.indices[self.on.indptr[certain]] == certain // self.n_actions]
-        options = self.tried.copy()
-        options.reshape(-1)[idle] = False
-        order = np.argsort(-options.sum(axis=1), kind="stable")
+        Return the useful actions of all states. Actions that always led back to the same state are
+        not useful.
+
+        :return: the states in order of their number of useful actions, most first; the place of
+            each state in this order; and their first, second, ... useful actions
+        """
+        has_one_outcome = np.diff(self.transitions.indptr) == 1
+        has_one_outcome &= np.diff(self.terminal_transitions.indptr) == 0
+        certain = np.flatnonzero(has_one_outcome)
+        after = self.transitions.indices[self.transitions.indptr[certain]]
+        is_useful = self.tried.copy()
+        is_useful.reshape(-1)[certain[after == certain // self.n_actions]] = False
+        order = np.argsort(-is_useful.sum(axis=1), kind="stable")
         place = np.argsort(order)
-        options = options[order]
-        rank = np.where(options, options.cumsum(axis=1), 0)
+        is_useful = is_useful[order]
+        rank = np.where(is_useful, is_useful.cumsum(axis=1), 0)
         found = []
         for number in range(1, int(rank.max(initial=0)) + 1):
             places, actions = np.nonzero(rank == number)
             rows = order[places] * self.n_actions + actions
-            on = self.on[rows]
+            on = self.transitions[rows]
             on = csr_array((on.data, place[on.indices], on.indptr), shape=on.shape)
-            found.append(Option(actions, on, self.ends[rows]))
+            found.append(UsefulActions(actions, on, self.terminal_transitions[rows]))
         return order, place, found
 
-    def likeliest(self) -> ReplayModel:
-        """The model in which each action always has its most frequent outcome."""
-        led = hstack([self.on, self.ends], format="csr")
-        order, rows = (
-            np.argsort(led.data, kind="stable"),
-            np.repeat(np.arange(led.shape[0]), np.diff(led.indptr)),
-        )
-        column = np.full(led.shape[0], -1)
-        column[rows[order]] = led.indices[
-            order
-        ]  # the last one that is written is the most frequent
+    def likeliest(self) -> TransitionModel:
+        """Return the model in which each action always has its most frequent outcome."""
+        chances = hstack([self.transitions, self.terminal_transitions], format="csr")
+        ascending = np.argsort(chances.data, kind="stable")
+        rows = np.repeat(np.arange(chances.shape[0]), np.diff(chances.indptr))
+        column = np.full(chances.shape[0], -1)
+        # Of several outcomes the last one is written, which is the most frequent.
+        column[rows[ascending]] = chances.indices[ascending]
         rows = np.flatnonzero(column >= 0)
-        led = csr_array(
-            (np.ones(len(rows), dtype=np.float32), (rows, column[rows])), shape=led.shape
-        )
-        return ReplayModel(led[:, : self.n_states], led[:, self.n_states :])
+        ones = np.ones(len(rows), dtype=np.float32)
+        chances = csr_array((ones, (rows, column[rows])), shape=chances.shape)
+        return TransitionModel(chances[:, : self.n_states], chances[:, self.n_states :])
 
     def arrivals(self) -> csr_array:
         """
-        An edge to each state from every state that the most frequent outcome of an action leads to, shape (S, S). If some of
-        them are ends, that is for a search to go on; a search from state s begins in row S + s of 2 S, which has the ends too.
+        Return a graph for breadth-first search backwards from goals. It has an edge to each state
+        from every state that the most frequent outcome of an action leads to.
+
+        :return: shape (S, S) if nothing terminates. Else (2 S, 2 S): a search from state s begins
+            in row S + s, which has the terminal transitions too, and goes on without them
         """
-        led = self.likeliest()
+        likeliest = self.likeliest()
+        edge_sets = [likeliest.transitions]
+        if likeliest.terminal_transitions.nnz > 0:
+            edge_sets.append(likeliest.transitions + likeliest.terminal_transitions)
         found = []
-        for edges in (led.on, led.on + led.ends)[: 1 + (led.ends.nnz > 0)]:
+        for edges in edge_sets:
             edges = edges.tocoo()
-            place = edges.col, edges.row // self.n_actions
-            found.append(
-                csr_array((np.ones(len(edges.col)), place), shape=(self.n_states, self.n_states))
-            )
+            place = (edges.col, edges.row // self.n_actions)
+            shape = (self.n_states, self.n_states)
+            found.append(csr_array((np.ones(len(edges.col)), place), shape=shape))
         together = vstack(found, format="csr")
-        together.resize((together.shape[0],) * 2)
+        together.resize((together.shape[0], together.shape[0]))
         return together
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        on, ends = ([matrix.data, matrix.indices, matrix.indptr] for matrix in (self.on, self.ends))
-        return {"shape": self.on.shape, "on": on, "ends": ends}
+        """Return the probabilities as plain arrays."""
+        on = self.transitions
+        terminal = self.terminal_transitions
+        return {
+            "shape": on.shape,
+            "transitions": [on.data, on.indices, on.indptr],
+            "terminal_transitions": [terminal.data, terminal.indices, terminal.indptr],
+        }
 
     @classmethod
-    def from_checkpoint_state(cls, state: dict[str, Any]) -> ReplayModel:
-        return cls(
-            *(csr_array(tuple(state[name]), shape=state["shape"]) for name in ("on", "ends"))
-        )
+    def from_checkpoint_state(cls, state: dict[str, Any]) -> TransitionModel:
+        """
+        Return the model that was saved.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        """
+        names = ("transitions", "terminal_transitions")
+        return cls(*(csr_array(tuple(state[name]), shape=state["shape"]) for name in names))
 
 
-class ReplayPlan:
+class _Prepared(NamedTuple):
+    """What is computed once for all goals of a plan."""
+
+    order: NDArray[np.int64]
+    place: NDArray[np.int64]
+    useful: list[UsefulActions]
+    arrivals: csr_array | None
+
+
+class AllGoalsPlan:
     r"""
-    Value iteration for many goals at once in the model of the replay memory,
+    Value iteration for many goals at once in a model of the world,
 
     .. math:: V(s, g) \leftarrow \max_{a\ \text{tried in}\ s} \sum_{s'} p_{sas'}
-        \begin{cases} \text{goal_reward} & s' = g \\ \text{step_reward} + \gamma V(s', g) & \text{otherwise} \end{cases}
+        \begin{cases} \text{goal_reward} & s' = g \\
+        \text{step_reward} + \gamma V(s', g) & \text{otherwise} \end{cases}
 
-    This is the all-goals table of Kaelbling (1993), with every transition used again and again, as in search on the replay
-    buffer (Eysenbach et al. 2019). Actions that always led back to the same state are left out, so V(g, g) does not follow the
-    equation; nothing uses it.
+    This is the all-goals table of Kaelbling (1993), with every transition used again and again, as
+    in search on the replay buffer (Eysenbach et al. 2019). Actions that always led back to the same
+    state are left out, so V(g, g) does not follow the equation. Nothing uses it.
 
-    All goals are planned, from the values of the last plan, while they fit into ``max_bytes``. Beyond, each plan is of a fresh
-    draw of as many goals as fit, and :meth:`rotate` exchanges some of them. Their values begin with the numbers of steps that
-    breadth-first search finds as if each action had its most frequent outcome; sweeps settle chance. With none the model
-    itself has these outcomes only. Values begin so, too, where the last plan and a larger one would not fit together.
+    While they fit into ``max_bytes``, all goals are planned, from the values of the last plan on.
+    Beyond that, each plan is partial: it is for a sample of as many goals as fit, and
+    :meth:`exchange_goals` replaces some of them by others. Their values begin with the numbers of
+    steps that breadth-first search finds as if each action had its most frequent outcome. Sweeps
+    then account for chance. Without sweeps, the model has these outcomes only. Values begin with a
+    search, too, if the last plan and a larger one would not fit into ``max_bytes`` together.
 
     :param gamma: discount factor
     :param goal_reward: reward of a transition that reaches its goal
     :param step_reward: reward of every other transition
-    :param sweeps: of value iteration, at most; 0 for a model without chance
-    :param max_bytes: that values and actions may take, those of the last plan included while the next one is made
-    :param seed: of the draws of goals; None for others in every run
+    :param max_sweeps: greatest number of sweeps of value iteration. 0 for a model without chance
+    :param max_bytes: memory that values and actions may take, in bytes, those of the last plan
+        included while the next one is made
+    :param seed: seed of the samples of goals. None for other samples in every run
     """
 
     def __init__(
@@ -166,295 +217,363 @@ class ReplayPlan:
         gamma: float,
         goal_reward: float,
         step_reward: float,
-        sweeps: int = 100,
+        max_sweeps: int = 100,
         max_bytes: float = np.inf,
         seed: int | None = None,
     ) -> None:
         self.gamma = gamma
         self.goal_reward = goal_reward
         self.step_reward = step_reward
-        self.sweeps = sweeps
+        self.max_sweeps = max_sweeps
         self.max_bytes = max_bytes
         self.unreachable_value = step_reward / (1.0 - gamma)
-        # By so much one step more lowers a value near the goal.
+        """Value of a goal that is never reached."""
         self.step_cost = (1.0 - gamma) * goal_reward - step_reward
-        self.horizon = self.unreachable_value + (goal_reward - self.unreachable_value) * np.exp(
-            -3.0
-        )
-        """Of a goal 3 / (1 - gamma) steps away, or reached at once with probability 0.05. Values below count as unknown."""
+        """By how much one step more lowers a value near the goal."""
+        farthest = (goal_reward - self.unreachable_value) * np.exp(-3.0)
+        self.least_value = self.unreachable_value + farthest
+        """Value of a goal 3 / (1 - gamma) steps away. Smaller values count as unreachable."""
         self.goal_ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        """The goals that are planned."""
-        # V of the states known at the last refresh and these goals, and their best actions, -1 where no way is known
+        """The goals that are planned, G of them."""
         self.values: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
+        """V of the states that were known at the last refresh and these goals, shape (S, G)."""
         self.best: NDArray[np.signedinteger[Any]] = np.zeros((0, 0), dtype=np.int8)
-        self.model: ReplayModel | None = None
-        # of all goals known at the last refresh: their states, and their columns in the values, -1 if they are not planned
-        self._goal_states: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._columns: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """Their best actions, shape (S, G). -1 where no way to the goal is known."""
+        self.model: TransitionModel | None = None
+        """The model that was planned in."""
+        # The states and columns of all goals known at the last refresh. Columns are -1 for goals
+        # that are not planned.
+        self._state_of_goal: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._column_of_goal: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._rng = generator(seed, Stream.PLAN)
-        self._oldest = 0  # the column of the draw to be given up first
-        self._prepared: tuple[Any, ...] = ()  # of a draw: options, arrivals
-        self._most_sweeps = sweeps  # of this plan
+        # The column of a partial plan whose goal is exchanged next.
+        self._oldest_column = 0
+        self._prepared: _Prepared | None = None
+        self._sweeps_of_this_plan = max_sweeps
 
     @property
-    def is_draw(self) -> bool:
+    def is_partial(self) -> bool:
         """Whether there were more goals than fit when this was planned."""
-        return len(self.goal_ids) < len(self._columns)
+        return len(self.goal_ids) < len(self._column_of_goal)
 
     @property
     def nbytes(self) -> int:
         """Bytes that values and actions take now."""
         return self.values.nbytes + self.best.nbytes
 
-    def refresh(
-        self, replay: ManyGoalsReplayBuffer, goals: GoalBuffer, settle: bool = False
-    ) -> None:
+    def refresh(self, world: WorldModel, goals: GoalBuffer, converge: bool = False) -> None:
         """
-        Plan for the goals in a new model; ``settle``: with as many sweeps as it takes, where no earlier plan is gone on from.
-        A MemoryError if the values would not fit into memory.
+        Plan for the goals in a new model of the world.
+
+        :param world: as it is known now
+        :param goals: the known goals
+        :param converge: whether to iterate to convergence. Use it when there is no earlier plan to
+            start from
+        :raises MemoryError: if the values do not fit into the available memory
         """
-        assert replay.states is not None
-        of_actions = np.min_scalar_type(-replay.tried.shape[1])
-        n_states = len(replay.states)
-        size_of_pair = 4 + of_actions.itemsize
-        n_goals = int(min(len(goals), max(self.max_bytes // (n_states * size_of_pair), 1)))
-        search = n_goals < len(goals) or self.sweeps == 0
-        if self.is_draw or self.values.shape != (n_states, n_goals):
-            search |= self._make_room(n_states, n_goals, of_actions, goes_on=not search)
-        model = ReplayModel.of(replay)
-        self.model = model if self.sweeps else model.likeliest()
-        self._goal_states = replay.states.ids(goals.observations)
-        self._columns = np.full(len(goals), -1)
-        self.goal_ids = self._draw(n_goals, len(goals))
-        self._oldest = 0
-        self._columns[self.goal_ids] = np.arange(n_goals)
-        self._most_sweeps = (
-            max(self.sweeps, n_states)
-            if settle and self.sweeps and not self.is_draw
-            else self.sweeps
-        )
+        n_states = len(world.identity)
+        action_dtype = np.min_scalar_type(-world.n_actions)
+        bytes_of_pair = 4 + action_dtype.itemsize
+        most_goals = max(self.max_bytes // (n_states * bytes_of_pair), 1)
+        n_goals = int(min(len(goals), most_goals))
+        search = n_goals < len(goals) or self.max_sweeps == 0
+        if self.is_partial or self.values.shape != (n_states, n_goals):
+            search |= self._make_room(n_states, n_goals, action_dtype, start_from_last=not search)
+        model = TransitionModel.of(world)
+        self.model = model if self.max_sweeps else model.likeliest()
+        self._state_of_goal = goals.state_ids.copy()
+        self._column_of_goal = np.full(len(goals), -1)
+        self.goal_ids = self._sample(n_goals, len(goals))
+        self._oldest_column = 0
+        self._column_of_goal[self.goal_ids] = np.arange(n_goals)
+        self._sweeps_of_this_plan = self.max_sweeps
+        if converge and self.max_sweeps and not self.is_partial:
+            self._sweeps_of_this_plan = max(self.max_sweeps, n_states)
         self._prepared = self._prepare(search)
         self._plan_all()
 
     def _make_room(
-        self, n_states: int, n_goals: int, of_actions: np.dtype[Any], goes_on: bool
+        self, n_states: int, n_goals: int, action_dtype: np.dtype[Any], start_from_last: bool
     ) -> bool:
         """
-        Make arrays for values and actions of so many states and goals. Values of the last plan stay in their places if this
-        one goes on from it. They are given up first if not both fit into ``max_bytes``: returns whether they were.
+        Make arrays for the values and actions of so many states and goals. Values of the last plan
+        stay in their places if this plan starts from them, unless both together are too large.
+
+        :return: whether the values of the last plan were given up because they were too large
         """
-        before = self.values
+        last_values = self.values
         n_pairs = n_states * n_goals
-        needed = {"planned values": 4 * n_pairs, "planned actions": of_actions.itemsize * n_pairs}
-        goes_on = goes_on and not self.is_draw
-        given_up = goes_on and before.nbytes + sum(needed.values()) > self.max_bytes
-        if given_up or not goes_on:
-            before = np.zeros((0, 0), dtype=np.float32)
-        self.values = before
-        self.best = np.zeros((0, 0), dtype=of_actions)
+        needed = {"planned values": 4 * n_pairs, "planned actions": action_dtype.itemsize * n_pairs}
+        start_from_last = start_from_last and not self.is_partial
+        too_large = last_values.nbytes + sum(needed.values()) > self.max_bytes
+        gives_up = start_from_last and too_large
+        if gives_up or not start_from_last:
+            last_values = np.zeros((0, 0), dtype=np.float32)
+        self.values = last_values
+        self.best = np.zeros((0, 0), dtype=action_dtype)
         advice = "choose fewer max_plan_bytes in target_kwargs, or target_class=TDTargets"
         check_memory("planning", needed, advice)
         self.values = np.full((n_states, n_goals), self.unreachable_value, dtype=np.float32)
-        self.values[: len(before), : before.shape[1]] = before
-        self.best = np.full((n_states, n_goals), -1, dtype=of_actions)
-        return given_up
+        self.values[: len(last_values), : last_values.shape[1]] = last_values
+        self.best = np.full((n_states, n_goals), -1, dtype=action_dtype)
+        return gives_up
 
-    def rotate(self) -> int:
-        """Plan some fresh goals of a draw, in place of those planned longest ago. :return: how many"""
-        begin, others = self._oldest, np.flatnonzero(self._columns < 0)
-        chosen = slice(begin, min(begin + _BLOCK, begin + len(others), len(self.goal_ids)))
-        self._columns[self.goal_ids[chosen]] = -1
-        self.goal_ids[chosen] = others[self._draw(chosen.stop - begin, len(others))]
-        self._columns[self.goal_ids[chosen]] = np.arange(begin, chosen.stop)
-        self._oldest = chosen.stop % len(self.goal_ids)
-        self._plan(chosen)
-        return chosen.stop - begin
+    def exchange_goals(self) -> int:
+        """
+        Plan some other goals of a partial plan, in place of those that were planned longest ago.
 
-    def _prepare(self, search: bool) -> tuple[Any, ...]:
+        :return: how many
+        """
+        begin = self._oldest_column
+        others = np.flatnonzero(self._column_of_goal < 0)
+        end = min(begin + _GOALS_AT_A_TIME, begin + len(others), len(self.goal_ids))
+        columns = slice(begin, end)
+        self._column_of_goal[self.goal_ids[columns]] = -1
+        self.goal_ids[columns] = others[self._sample(end - begin, len(others))]
+        self._column_of_goal[self.goal_ids[columns]] = np.arange(begin, end)
+        self._oldest_column = end % len(self.goal_ids)
+        self._plan(columns)
+        return end - begin
+
+    def _prepare(self, search: bool) -> _Prepared:
+        """Compute what all goals of this plan share."""
         assert self.model is not None
-        return (*self.model.options(), self.model.arrivals() if search else None)
+        return _Prepared(*self.model.useful_actions(), self.model.arrivals() if search else None)
 
-    def _draw(self, n: int, of: int) -> NDArray[np.int64]:
-        """Some numbers below another; in order if they are all."""
-        if n == of:
+    def _sample(self, n: int, n_all: int) -> NDArray[np.int64]:
+        """Return n different numbers below another one, in order if they are all."""
+        if n == n_all:
             return np.arange(n)
-        return self._rng.choice(of, n, replace=False)
+        return self._rng.choice(n_all, n, replace=False)
 
     def _plan_all(self) -> None:
-        for begin in range(0, len(self.goal_ids), _BLOCK):
-            self._plan(slice(begin, begin + _BLOCK))
+        """Plan all goals that have a column."""
+        for begin in range(0, len(self.goal_ids), _GOALS_AT_A_TIME):
+            self._plan(slice(begin, begin + _GOALS_AT_A_TIME))
 
     def _plan(self, columns: slice) -> None:
-        """Values and best actions of the goals in these columns."""
-        order, place, options, arrivals = self._prepared
-        goal_states = self._goal_states[self.goal_ids[columns]]
-        if arrivals is not None:
+        """Compute values and best actions of the goals in these columns."""
+        assert self._prepared is not None
+        order = self._prepared.order
+        goal_states = self._state_of_goal[self.goal_ids[columns]]
+        if self._prepared.arrivals is not None:
             for column, state in enumerate(goal_states, columns.start):
-                self.values[:, column] = self._shortest(arrivals, state)
+                distances = self._values_by_search(self._prepared.arrivals, state)
+                self.values[:, column] = distances
         values = self.values[order, columns]
-        self.best[order, columns] = self._iterate(options, place, values, goal_states)
+        self.best[order, columns] = self._iterate(values, goal_states)
         self.values[order, columns] = values
 
-    def _shortest(self, arrivals: csr_array, goal_state: int) -> NDArray[np.float32]:
-        """The values of all states for a goal if every action had its most frequent outcome."""
+    def _values_by_search(self, arrivals: csr_array, goal_state: int) -> NDArray[np.float32]:
+        """Return the values of all states for a goal as if actions had their likeliest outcomes."""
+        n_states = self.best.shape[0]
         values = np.full(arrivals.shape[0], self.unreachable_value, dtype=np.float32)
-        if goal_state == UNKNOWN:
-            return values[: self.best.shape[0]]
-        order, after = breadth_first_order(arrivals, goal_state + len(values) - self.best.shape[0])
+        order, predecessors = breadth_first_order(arrivals, goal_state + len(values) - n_states)
         place = np.empty(len(values), dtype=np.int64)
         place[order] = np.arange(len(order))
-        after = place[
-            after[order[1:]]
-        ]  # the places in the search from which the others were found, ascending
-        begin, end, value = 1, 1 + int(np.searchsorted(after, 1)), self.goal_reward
-        while begin < end:  # the states that are as many steps away as this was done
+        # The place in the search from which each other state was found, in ascending order.
+        found_from = place[predecessors[order[1:]]]
+        begin = 1
+        end = 1 + int(np.searchsorted(found_from, 1))
+        value = self.goal_reward
+        # Each round is for the states that are one step farther away than those of the last one.
+        while begin < end:
             values[order[begin:end]] = value
-            begin, end, value = (
-                end,
-                1 + int(np.searchsorted(after, end)),
-                self.step_reward + self.gamma * value,
-            )
-        values[goal_state] = self.unreachable_value  # where the goal led back to itself
-        return values[: self.best.shape[0]]
+            begin = end
+            end = 1 + int(np.searchsorted(found_from, end))
+            value = self.step_reward + self.gamma * value
+        # The search may have found the goal from itself.
+        values[goal_state] = self.unreachable_value
+        return values[:n_states]
 
     def _iterate(
-        self,
-        options: list[Option],
-        place: NDArray[np.int64],
-        values: NDArray[np.float32],
-        goal_states: NDArray[np.int64],
+        self, values: NDArray[np.float32], goal_states: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Change the values of some goals in place and return their best actions, both in the order of the options."""
-        actions = np.full(values.shape, -1)
-        if not options:
-            return actions
-        columns = np.flatnonzero(goal_states != UNKNOWN)
-        achieved = place[goal_states[columns]], columns
-        from_ends = [self._returns_of_ends(option.ends, goal_states) for option in options]
+        """
+        Change the values of some goals in place.
+
+        :param values: of all states in the order of their useful actions, and these goals
+        :param goal_states: the states that the goals are
+        :return: the best actions, in the same order
+        """
+        assert self._prepared is not None
+        useful = self._prepared.useful
+        best_actions = np.full(values.shape, -1)
+        if not useful:
+            return best_actions
+        achieved = (self._prepared.place[goal_states], np.arange(len(goal_states)))
+        terminal_returns = [
+            self._terminal_returns(each.terminal_transitions, goal_states) for each in useful
+        ]
 
         def action_values(number: int) -> NDArray[np.float32]:
-            found: NDArray[np.float32] = options[number].on @ returns
-            ends = from_ends[number]
-            return found if ends is None else found + ends
+            found: NDArray[np.float32] = useful[number].transitions @ returns
+            terminal = terminal_returns[number]
+            return found if terminal is None else found + terminal
 
-        n_first = len(options[0].actions)
-        values[n_first:] = self.unreachable_value  # where no option is left
+        n_first = len(useful[0].actions)
+        # In the other states no action is useful.
+        values[n_first:] = self.unreachable_value
         returns = self._returns(values, achieved)
-        for sweep in range(1, self._most_sweeps + 1):
+        for sweep in range(1, self._sweeps_of_this_plan + 1):
             best = action_values(0)
-            for number in range(1, len(options)):
+            for number in range(1, len(useful)):
                 found = action_values(number)
                 np.maximum(best[: len(found)], found, out=best[: len(found)])
-            change = np.abs(best - values[:n_first]).max() if sweep % _CHECK_EVERY == 0 else np.inf
+            has_converged = False
+            if sweep % _CHECK_EVERY == 0:
+                change = np.abs(best - values[:n_first]).max()
+                has_converged = change <= _TOLERANCE * self.step_cost
             values[:n_first] = best
             returns = self._returns(values, achieved)
-            if change <= _TOLERANCE * self.step_cost:
+            if has_converged:
                 break
         best = action_values(0)
-        actions[:n_first] = options[0].actions[:, None]
-        for number, option in enumerate(options[1:], 1):
-            found, n = action_values(number), len(option.actions)
-            better = found > best[:n]
-            best[:n][better] = found[better]
-            actions[:n] = np.where(better, option.actions[:, None], actions[:n])
-        actions[:n_first][best < self.horizon] = -1
-        return actions
+        best_actions[:n_first] = useful[0].actions[:, None]
+        for number, each in enumerate(useful[1:], 1):
+            found = action_values(number)
+            n = len(each.actions)
+            is_better = found > best[:n]
+            best[:n][is_better] = found[is_better]
+            best_actions[:n] = np.where(is_better, each.actions[:, None], best_actions[:n])
+        best_actions[:n_first][best < self.least_value] = -1
+        return best_actions
 
     def _returns(
         self, values: NDArray[np.float32], achieved: tuple[NDArray[Any], ...]
     ) -> NDArray[np.float32]:
-        """The return of a transition into each state, given the values of the states and the pairs (state, its own goal)."""
+        """
+        Return the return of a transition into each state for each goal.
+
+        :param values: of the states for the goals
+        :param achieved: index of the pairs of a goal and the state that it is
+        """
         returns: NDArray[np.float32] = self.gamma * values
         returns += self.step_reward
         returns[achieved] = self.goal_reward
         return returns
 
-    def _returns_of_ends(
-        self, ends: csr_array, goal_states: NDArray[np.int64]
+    def _terminal_returns(
+        self, terminal: csr_array, goal_states: NDArray[np.int64]
     ) -> NDArray[np.float32] | None:
-        """The part of action values that comes from ends of the environment, after which no other goal is ever reached."""
-        if ends.nnz == 0:
+        """
+        Return the part of action values that comes from terminal transitions, after which no other
+        goal is ever reached. None if there are none.
+        """
+        if terminal.nnz == 0:
             return None
-        returns = np.repeat(
-            np.float32(self.unreachable_value) * ends.sum(axis=1)[:, None], len(goal_states), axis=1
-        )
-        known = np.flatnonzero(goal_states != UNKNOWN)
-        returns[:, known] += (
-            np.float32(self.goal_reward - self.unreachable_value)
-            * ends[:, goal_states[known]].toarray()
-        )
+        unreachable = np.float32(self.unreachable_value) * terminal.sum(axis=1)[:, None]
+        returns = np.repeat(unreachable, len(goal_states), axis=1)
+        gain = np.float32(self.goal_reward - self.unreachable_value)
+        returns += gain * terminal[:, goal_states].toarray()
         return returns.astype(np.float32)
 
     def action_values(
         self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """Of all actions for S states and G goals (-1: unknown), (S, G, A); NaN for those not tried or below ``horizon``."""
+        """
+        Return the values of all A actions for pairs of state and goal.
+
+        :param states: ids of S states, -1 for unknown ones
+        :param goal_ids: ids of G goals, -1 for unknown ones
+        :return: shape (S, G, A). NaN for actions that were not tried, and for values below
+            ``least_value``
+        """
         model = self.model
         assert model is not None, "nothing is planned yet"
         found = np.full((len(states), model.n_actions, len(goal_ids)), np.nan, dtype=np.float32)
         columns_of_all = self.columns_of(goal_ids)
         goals = np.flatnonzero(columns_of_all >= 0)
-        goal_states = self._goal_states[goal_ids[goals]]
+        goal_states = self._state_of_goal[goal_ids[goals]]
         known = np.flatnonzero((states >= 0) & (states < model.n_states))
         places, actions = np.nonzero(model.tried[states[known]])
         rows = states[known][places] * model.n_actions + actions
-        on = model.on[rows]
+        on = model.transitions[rows]
+        # Only the values of next states that occur are read.
         met, columns = np.unique(on.indices, return_inverse=True)
         on = csr_array((on.data, columns, on.indptr), shape=(len(rows), len(met)))
         achieved = np.nonzero(met[:, None] == goal_states)
         values = on @ self._returns(self.values[np.ix_(met, columns_of_all[goals])], achieved)
-        from_ends = self._returns_of_ends(model.ends[rows], goal_states)
-        if from_ends is not None:
-            values += from_ends
-        values[values < self.horizon] = np.nan
+        terminal = self._terminal_returns(model.terminal_transitions[rows], goal_states)
+        if terminal is not None:
+            values += terminal
+        values[values < self.least_value] = np.nan
         found[known[places][:, None], actions[:, None], goals] = values
         return found.swapaxes(1, 2)
 
     def best_actions(
         self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The best action of each pair of state and goal (-1: unknown), -1 where no way was known when this was planned."""
+        """
+        Return the best actions.
+
+        :param states: ids of states, -1 for unknown ones, shape (n,)
+        :param goal_ids: the goal of each, -1 for unknown ones, shape (n,)
+        :return: actions, -1 where no way was known when this was planned, shape (n,)
+        """
         columns = self.columns_of(goal_ids)
-        planned = (states >= 0) & (states < len(self.best)) & (columns >= 0)
+        is_planned = (states >= 0) & (states < len(self.best)) & (columns >= 0)
         actions = np.full(len(states), -1, dtype=np.int64)
-        actions[planned] = self.best[states[planned], columns[planned]]
+        actions[is_planned] = self.best[states[is_planned], columns[is_planned]]
         return actions
 
     def states_of(self, goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The states that known goals are, -1 for a goal that was not met."""
-        return self._goal_states[goal_ids]
+        """
+        Return the states that goals are.
+
+        :param goal_ids: ids of goals that were known at the last refresh
+        """
+        return self._state_of_goal[goal_ids]
 
     def columns_of(self, goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Columns of goals in the values, -1 for goals that are not planned."""
-        known = (goal_ids >= 0) & (goal_ids < len(self._columns))
+        """
+        Return the columns of goals in the values.
+
+        :param goal_ids: ids of goals, -1 for unknown ones, shape (n,)
+        :return: columns, -1 for goals that are not planned, shape (n,)
+        """
+        known = (goal_ids >= 0) & (goal_ids < len(self._column_of_goal))
         columns = np.full(len(goal_ids), -1)
-        columns[known] = self._columns[goal_ids[known]]
+        columns[known] = self._column_of_goal[goal_ids[known]]
         return columns
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        model = None if self.model is None else self.model.get_checkpoint_state()
-        search = bool(self._prepared) and self._prepared[-1] is not None
-        kept = {name: getattr(self, name) for name in _KEPT}
-        kept["rng"] = copy.deepcopy(self._rng.bit_generator.state)
-        if self.sweeps == 0:  # gigabytes that the model gives again, to the last bit
-            kept |= {"values": self.values[:0], "best": self.best[:0]}
-        return {**kept, "model": model, "search": search}
+        """Return the plan as plain data and arrays that are in use: write it at once."""
+        saved = {name: getattr(self, name) for name in _IN_CHECKPOINTS}
+        saved["rng"] = copy.deepcopy(self._rng.bit_generator.state)
+        if self.max_sweeps == 0:
+            # These may be gigabytes, and the model gives them again to the last bit.
+            saved["values"] = self.values[:0]
+            saved["best"] = self.best[:0]
+        saved["model"] = None if self.model is None else self.model.get_checkpoint_state()
+        saved["search"] = self._prepared is not None and self._prepared.arrivals is not None
+        return saved
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        for name in _KEPT:
+        """
+        Replace the plan.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        """
+        for name in _IN_CHECKPOINTS:
             setattr(self, name, state[name])
         self._rng.bit_generator.state = state["rng"]
-        self.model = (
-            None if state["model"] is None else ReplayModel.from_checkpoint_state(state["model"])
-        )
-        self._prepared = self._prepare(search=True) if state["search"] else ()
+        self.model = None
+        if state["model"] is not None:
+            self.model = TransitionModel.from_checkpoint_state(state["model"])
+        self._prepared = self._prepare(search=True) if state["search"] else None
         if self.model is not None and len(self.values) == 0:
-            shape = self.model.n_states, len(self.goal_ids)
-            self.values, self.best = (
-                np.empty(shape, self.values.dtype),
-                np.full(shape, -1, dtype=self.best.dtype),
-            )
+            shape = (self.model.n_states, len(self.goal_ids))
+            self.values = np.empty(shape, self.values.dtype)
+            self.best = np.full(shape, -1, dtype=self.best.dtype)
             self._plan_all()
 
 
-_KEPT = ("values", "best", "goal_ids", "_goal_states", "_columns", "_oldest")
+_IN_CHECKPOINTS = (
+    "values",
+    "best",
+    "goal_ids",
+    "_state_of_goal",
+    "_column_of_goal",
+    "_oldest_column",
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, Literal
 
@@ -56,8 +57,8 @@ class ManyGoalsPolicy(BasePolicy):
 
     action_space: spaces.Discrete
     ema_updates: th.Tensor
-    target_follows: bool
-    """Whether nothing trains the target network: it then takes the weights of the trained one where they are read."""
+    q_net_target: UniversalQNetwork | None
+    """The target network. None where nothing uses one."""
 
     def __init__(
         self,
@@ -101,8 +102,6 @@ class ManyGoalsPolicy(BasePolicy):
             ortho_init,
         )
         self.standardize, self.head, self.channels_last = standardize, head, channels_last
-        self.target_follows = False
-        self.register_state_dict_pre_hook(_follow)  # type: ignore[no-untyped-call]
         self.ema_decay = check_number("ema_decay", ema_decay, "[0, 1)")
         self.q_net = self.make_q_net()
         self.q_net_target = self._untrained_copy()
@@ -134,13 +133,19 @@ class ManyGoalsPolicy(BasePolicy):
         return self.q_net.trunk
 
     def _untrained_copy(self) -> UniversalQNetwork:
-        network = self.make_q_net()
-        network.load_state_dict(self.q_net.state_dict())
-        return network.requires_grad_(False).eval()
+        """Return a copy of the trained network that is not trained itself."""
+        return copy.deepcopy(self.q_net).requires_grad_(False).eval()
 
-    def copy_to_target(self) -> None:
-        """Give the target network the weights of the trained one."""
-        self.q_net_target.load_state_dict(self.q_net.state_dict())
+    def use_target_network(self, is_used: bool) -> None:
+        """
+        Make a target network, with the weights of the trained one, or remove it.
+
+        :param is_used: whether there is to be one. If there is one already, it stays as it is
+        """
+        if not is_used:
+            self.q_net_target = None
+        elif self.q_net_target is None:
+            self.q_net_target = self._untrained_copy()
 
     @th.no_grad()
     def update_ema(self) -> None:
@@ -234,12 +239,6 @@ class ManyGoalsPolicy(BasePolicy):
             **ours,
             "lr_schedule": self._dummy_schedule,
         }
-
-
-def _follow(policy: ManyGoalsPolicy, *_: Any) -> None:
-    """Let the target network follow before it is read with the others."""
-    if policy.target_follows:
-        policy.copy_to_target()
 
 
 MlpPolicy = ManyGoalsPolicy

@@ -1,4 +1,4 @@
-"""A policy for a task: towards rewarded observations, by the values of a universal value function."""
+"""A policy for a task: towards rewarded observations, by a universal value function or a plan."""
 
 from __future__ import annotations
 
@@ -17,33 +17,62 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_manygoals.action_masks import check_action_masks
-from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.goals.buffer import check_one_hot
-from sb3_manygoals.goals.table import ObservationTable
-from sb3_manygoals.many_goals_dqn.planning import ReplayModel
-from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
+from sb3_manygoals.goals import GoalBuffer
+from sb3_manygoals.goals.spaces import check_one_hot
+from sb3_manygoals.many_goals_dqn.planning import TransitionModel
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.validation import check_number
+from sb3_manygoals.world import UNKNOWN, ExactStates, WorldModel
+from sb3_manygoals.world.model import outcome_keys
 
 Reward = Callable[[NDArray[Any]], ArrayLike] | ArrayLike
 
-_FARTHEST = math.exp(-3.0)  # least discount of a goal that counts as reachable, as in plans
-_ALIKE = 1e-6  # costs of a step that differ by no more are one
-_BATCH = 4_096  # goals embedded at a time
-_TOLERANCE = 1e-9  # of the highest reward: value iteration stops once no value changes by more
-_SWEEPS = 10_000
+# A goal with a smaller discount counts as unreachable, as in plans.
+_LEAST_DISCOUNT = math.exp(-3.0)
+# Costs of a step that differ by no more than this share are equal.
+_EQUAL_COSTS = 1e-6
+# Goals that are embedded at a time.
+_GOALS_AT_A_TIME = 4_096
+# Value iteration stops once no value changes by more than this share of the highest reward.
+_TOLERANCE = 1e-9
+_MOST_SWEEPS = 10_000
+
+
+class GoalValues(NamedTuple):
+    """What the values of a universal value function mean."""
+
+    gamma: float
+    """Discount factor with which it was trained."""
+    goal_reward: float
+    """Value of a goal that is reached."""
+    step_reward: float
+    """Reward of a step."""
+
+
+class StateActions(NamedTuple):
+    """A table of planned actions."""
+
+    states: ExactStates
+    """The states, S of them."""
+    actions: NDArray[np.int64]
+    """The action to take in each, -1 for that of the network, shape ``(S,)``."""
 
 
 class TaskPolicy(BasePolicy):
     r"""
-    Acts towards the goal with the highest discounted reward, :math:`\max_{a, g} r_g \gamma^{d(s, a, g) - 1}`, at the distance
-    *d*, in steps, that the values of a universal value function tell. The goal is chosen anew at each step. See
-    :meth:`ManyGoalsDQN.task_policy <sb3_manygoals.ManyGoalsDQN.task_policy>`, which makes one from a copy of the network.
+    Acts towards the goal with the highest discounted reward,
+    :math:`\max_{a, g} r_g \gamma^{d(s, a, g) - 1}`, where d is the distance in steps that the
+    values of a universal value function tell. The goal is chosen anew at each step. See
+    :meth:`ManyGoalsDQN.task_policy <sb3_manygoals.ManyGoalsDQN.task_policy>`, which makes one.
 
-    :param goals: rewarded observations, shape (G, *observation_space.shape), and ``rewards``, positive, of each, shape (G,)
-    :param values: discount, value of a goal reached, and reward of a step, with which ``q_net`` was trained
-    :param gamma: discount of the task
-    :param table: states and the action to take in each, -1 for that of the network; shape (S,); or None
+    :param observation_space: space of observations without goals
+    :param action_space: Discrete, A actions
+    :param q_net: the network, which the policy keeps and does not train
+    :param goals: rewarded observations, shape ``(G, *observation_space.shape)``
+    :param rewards: reward of each, positive, shape ``(G,)``
+    :param values: what the values of ``q_net`` mean
+    :param gamma: discount factor of the task, in (0, 1]
+    :param table: planned actions, which come before those of the network. None: there are none
     """
 
     action_space: spaces.Discrete
@@ -57,50 +86,56 @@ class TaskPolicy(BasePolicy):
         q_net: UniversalQNetwork,
         goals: NDArray[Any],
         rewards: NDArray[Any],
-        values: tuple[float, float, float],
+        values: GoalValues,
         gamma: float,
-        table: tuple[ObservationTable, NDArray[np.int64]] | None = None,
+        table: StateActions | None = None,
     ) -> None:
         super().__init__(observation_space, action_space)
-        self.table = table
         self.q_net = q_net.requires_grad_(False).eval()
-        self.goals, self.rewards, self.values, self.gamma = goals, rewards, values, gamma
+        self.goals = goals
+        self.rewards = rewards
+        self.values = values
+        self.gamma = gamma
+        self.table = table
         device = next(q_net.parameters()).device
         with th.no_grad():
-            parts = [
-                th.as_tensor(goals[row : row + _BATCH], device=device)
-                for row in range(0, len(goals), _BATCH)
-            ]
-            embedded = th.cat([q_net.goal_embedding(q_net.trunk(part)) for part in parts])
-        self.register_buffer("_embedded", embedded, persistent=False)
-        self.register_buffer(
-            "_rewards", th.as_tensor(rewards, dtype=th.float32, device=device), persistent=False
-        )
-        self._power = _power(gamma, values[0])
+            embedded = []
+            for row in range(0, len(goals), _GOALS_AT_A_TIME):
+                part = th.as_tensor(goals[row : row + _GOALS_AT_A_TIME], device=device)
+                embedded.append(q_net.goal_embedding(q_net.trunk(part)))
+        self.register_buffer("_embedded", th.cat(embedded), persistent=False)
+        on_device = th.as_tensor(rewards, dtype=th.float32, device=device)
+        self.register_buffer("_rewards", on_device, persistent=False)
+        self._power = _power(gamma, values.gamma)
 
     def action_values(
         self, observations: th.Tensor, masks: th.Tensor | None = None
     ) -> tuple[th.Tensor, th.Tensor]:
-        """The best goal of each of B observations, as a row of ``goals``; its values of all actions, shape (B, A)."""
+        """
+        Return the best goal of each observation and what the network tells of it.
+
+        :param observations: shape ``(B, *observation_space.shape)``
+        :param masks: actions allowed, bool, shape ``(B, A)``. None: all
+        :return: rows of ``goals``, shape ``(B,)``; the values of all actions for them, shape
+            ``(B, A)``
+        """
         gamma, goal_reward, step_reward = self.values
-        q = self.q_net.pairwise(
-            self.q_net.state_embedding(self.q_net.trunk(observations)), self._embedded
-        )
+        states = self.q_net.state_embedding(self.q_net.trunk(observations))
+        q = self.q_net.pairwise(states, self._embedded)
         if masks is not None:
             q = q.masked_fill(~masks[:, None], -th.inf)
         unreachable = step_reward / (1.0 - gamma)
-        # a value is unreachable + (goal_reward - unreachable) * gamma ** (steps - 1), and linear in the power, so that its
-        # mean over chance is told too
+        # A value is unreachable + (goal_reward - unreachable) * gamma ** (steps - 1). It is linear
+        # in the power, so it also tells the mean of the power where there is chance.
         discounts = (q.amax(dim=2) - unreachable) / (goal_reward - unreachable)
-        worth = th.where(
-            discounts > _FARTHEST,
-            self._rewards * discounts.clamp(min=_FARTHEST) ** self._power,
-            0.0,
-        )
-        best = (worth + 1e-9 * discounts).argmax(dim=1)  # the nearest one if all are out of reach
+        powers = discounts.clamp(min=_LEAST_DISCOUNT) ** self._power
+        worth = th.where(discounts > _LEAST_DISCOUNT, self._rewards * powers, 0.0)
+        # If all goals are out of reach, the nearest one is the best.
+        best = (worth + 1e-9 * discounts).argmax(dim=1)
         return best, q[th.arange(len(q), device=q.device), best]
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
+        """Return the network's actions."""
         assert isinstance(observation, th.Tensor)
         return self.action_values(observation)[1].argmax(dim=1)
 
@@ -114,11 +149,17 @@ class TaskPolicy(BasePolicy):
         action_masks: NDArray[Any] | None = None,
     ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
         """
-        :param observation: one of the environment without goals, or a batch
-        :param action_masks: actions allowed, shape (A,) or (n, A), None for all, as in sb3-contrib
-        :return: greedy actions, int64, of shape (n,), a NumPy integer for one observation, and
-            ``state``, which is not used
-        :raises ValueError: if the observation is not of this space, or masks do not fit it or allow no action
+        Return greedy actions.
+
+        :param observation: an observation without goals, or a batch of n
+        :param state: not used
+        :param episode_start: not used
+        :param deterministic: not used
+        :param action_masks: actions allowed, shape ``(A,)`` or ``(n, A)``, as in sb3-contrib. None:
+            all
+        :return: actions, int64, shape ``(n,)``, a NumPy integer for one observation; and ``state``
+        :raises ValueError: if the observation is not of its space, or masks do not fit it or allow
+            no action
         """
         if isinstance(observation, dict):
             raise ValueError(
@@ -127,23 +168,35 @@ class TaskPolicy(BasePolicy):
         check_one_hot(self.observation_space, np.asarray(observation), "observation")
         tensor, vectorized = self.obs_to_tensor(observation)
         assert isinstance(tensor, th.Tensor)
+        allowed = None
         masks = None
         if action_masks is not None:
             allowed = check_action_masks(action_masks, len(tensor), int(self.action_space.n))
             masks = th.as_tensor(allowed, device=self.device)
         actions = self.action_values(tensor, masks)[1].argmax(dim=1).cpu().numpy()
         if self.table is not None:
-            states, planned = self.table
-            ids = states.ids(
-                tensor.cpu().numpy().astype(self.goals.dtype, copy=False)
-            )  # with the channels where they belong
-            told = (ids != UNKNOWN) & (planned[ids] >= 0)
-            if masks is not None:
-                told &= allowed[np.arange(len(ids)), planned[ids]]
-            actions[told] = planned[ids[told]]
+            # The channels of the tensor's images are where they belong.
+            observations = tensor.cpu().numpy().astype(self.goals.dtype, copy=False)
+            self._follow_table(observations, actions, allowed)
         return actions if vectorized else actions[0], state
 
+    def _follow_table(
+        self,
+        observations: NDArray[Any],
+        actions: NDArray[np.int64],
+        allowed: NDArray[np.bool_] | None,
+    ) -> None:
+        """Replace actions by those of the table, in states where it has one that is allowed."""
+        assert self.table is not None
+        ids = self.table.states.ids(observations)
+        planned = self.table.actions[ids]
+        is_told = (ids != UNKNOWN) & (planned >= 0)
+        if allowed is not None:
+            is_told &= allowed[np.arange(len(ids)), planned]
+        actions[is_told] = planned[is_told]
+
     def _get_constructor_parameters(self) -> dict[str, Any]:
+        """Return what a saved policy is built with."""
         names = (
             "observation_space",
             "action_space",
@@ -157,147 +210,178 @@ class TaskPolicy(BasePolicy):
         return {name: getattr(self, name) for name in names}
 
 
-def _power(gamma: float, own: float) -> float:
-    """The discounts of a task as a power of the network's. With gamma 1 the nearer one of equal rewards is preferred, too."""
-    return 1.0 if gamma == own else max(math.log(gamma) / math.log(own), 1e-3)
+def _power(gamma: float, trained_gamma: float) -> float:
+    """
+    Return the power that turns discounts of the network into discounts of a task. With gamma 1,
+    the nearer one of equal rewards is preferred too.
+    """
+    if gamma == trained_gamma:
+        return 1.0
+    return max(math.log(gamma) / math.log(trained_gamma), 1e-3)
 
 
 class OutcomeRewards(NamedTuple):
     """What a task pays for each outcome of an action that a model of the world knows."""
 
-    on: NDArray[np.float64]
-    """Of the entries of ``model.on``, in their order; a reward above 0 ends the task."""
-    ends: NDArray[np.float64]
-    """Of the entries of ``model.ends``, which may be negative."""
+    transitions: NDArray[np.float64]
+    """For the entries of ``model.transitions``. A reward above 0 ends the task."""
+    terminal_transitions: NDArray[np.float64]
+    """For the entries of ``model.terminal_transitions``. These may be negative."""
 
 
 def planned_actions(
-    model: ReplayModel, rewards: OutcomeRewards | NDArray[np.float64], gamma: float
+    model: TransitionModel, rewards: OutcomeRewards | NDArray[np.float64], gamma: float
 ) -> NDArray[np.int64]:
     """
-    Actions that maximize the expected discounted reward of a task that ends at its first reward, by value iteration.
+    Return actions that maximize the expected discounted reward of a task that ends at its first
+    reward, by value iteration.
 
     :param model: of the world, with S states
-    :param rewards: of the model's outcomes; or of arriving at each state, at least 0, shape ``(S,)``
+    :param rewards: of the model's outcomes; or of arriving at each state, at least 0, shape
+        ``(S,)``
     :param gamma: discount factor, in (0, 1)
     :return: an action for each state, -1 where no way to a reward is known, shape ``(S,)``
     """
     if not isinstance(rewards, OutcomeRewards):
-        rewards = OutcomeRewards(rewards[model.on.indices], rewards[model.ends.indices])
-    paid = rewards.on > 0.0
-    n_pairs = model.on.shape[0]
-    at_once = np.zeros(n_pairs)  # the expected reward of each pair of state and action
-    for chances, worth in ((model.on, np.where(paid, rewards.on, 0.0)), (model.ends, rewards.ends)):
-        pairs = np.repeat(np.arange(n_pairs), np.diff(chances.indptr))
-        at_once += np.bincount(pairs, weights=chances.data * worth, minlength=n_pairs)
-    unpaid = np.where(paid, 0.0, model.on.data)
-    going_on = csr_array((unpaid, model.on.indices, model.on.indptr), shape=model.on.shape)
+        rewards = OutcomeRewards(
+            rewards[model.transitions.indices], rewards[model.terminal_transitions.indices]
+        )
+    is_paid = rewards.transitions > 0.0
+    immediate = _expected(model.transitions, np.where(is_paid, rewards.transitions, 0.0))
+    immediate += _expected(model.terminal_transitions, rewards.terminal_transitions)
+    unpaid = np.where(is_paid, 0.0, model.transitions.data)
+    going_on = csr_array(
+        (unpaid, model.transitions.indices, model.transitions.indptr),
+        shape=model.transitions.shape,
+    )
+    highest = max(
+        rewards.transitions.max(initial=0.0),
+        np.abs(rewards.terminal_transitions).max(initial=0.0),
+    )
     values = np.zeros(model.n_states)
-    tolerance = _TOLERANCE * max(rewards.on.max(initial=0.0), np.abs(rewards.ends).max(initial=0.0))
-    for _ in range(_SWEEPS):
-        # 0 for actions that were not tried
-        found = (at_once + gamma * (going_on @ values)).reshape(-1, model.n_actions)
+    for _ in range(_MOST_SWEEPS):
+        # The values of actions that were not tried are 0.
+        found = (immediate + gamma * (going_on @ values)).reshape(-1, model.n_actions)
         change = np.abs(found.max(axis=1) - values).max()
         values = found.max(axis=1)
-        if change <= tolerance:
+        if change <= _TOLERANCE * highest:
             break
     else:
-        message = f"the values of the task were still changing after {_SWEEPS} sweeps of its plan"
-        warnings.warn(message, stacklevel=4)
+        warnings.warn(
+            f"the values of the task were still changing after {_MOST_SWEEPS} sweeps of its plan",
+            stacklevel=4,
+        )
     return np.where(values > 0.0, found.argmax(axis=1), -1)
 
 
-Task = tuple[NDArray[np.int64], NDArray[np.float64]]
-"""Rewarded goals by their ids, and what is discounted of each by its distance, both of shape ``(n,)``."""
+def _expected(chances: csr_array, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the expected reward of each row, given the reward of each entry."""
+    rows = np.repeat(np.arange(chances.shape[0]), np.diff(chances.indptr))
+    return np.bincount(rows, weights=chances.data * rewards, minlength=chances.shape[0])
 
 
-def _told(goals: GoalBuffer, reward: Reward) -> Task:
-    told = np.asarray(reward(goals.observations) if callable(reward) else reward)
-    if told.shape != (len(goals),) or told.dtype.kind not in "biuf":
-        expected = (
-            f"numbers of shape {(len(goals),)}, one for each of model.goal_buffer.observations"
-        )
+class Task(NamedTuple):
+    """Rewarded goals."""
+
+    goal_ids: NDArray[np.int64]
+    """Their ids, shape ``(n,)``."""
+    worth: NDArray[np.float64]
+    """What is discounted of each by its distance, shape ``(n,)``."""
+
+
+def _task_of_reward(goals: GoalBuffer, reward: Reward) -> Task:
+    """Return the goals that a user rewards. A ValueError if there are none, or they are wrong."""
+    given = np.asarray(reward(goals.observations) if callable(reward) else reward)
+    if given.shape != (len(goals),) or given.dtype.kind not in "biuf":
         raise ValueError(
-            f"reward must {'return' if callable(reward) else 'be'} {expected}, got {told.dtype} of {told.shape}"
+            f"reward must {'return' if callable(reward) else 'be'} numbers of shape "
+            f"{(len(goals),)}, one for each of model.goal_buffer.observations, got {given.dtype} "
+            f"of {given.shape}"
         )
-    rewards = told.astype(np.float64)
+    rewards = given.astype(np.float64)
     wrong = rewards[~((rewards >= 0.0) & np.isfinite(rewards))]
     if len(wrong):
         raise ValueError(
-            f"reward must be finite and not negative, as a policy towards goals avoids nothing, got {wrong[:3]}"
+            "reward must be finite and not negative, as a policy towards goals avoids nothing, "
+            f"got {wrong[:3]}"
         )
-    ids = np.flatnonzero(rewards)
-    if len(ids) == 0:
+    goal_ids = np.flatnonzero(rewards)
+    if len(goal_ids) == 0:
         held_out = ". Held-out observations cannot be goals" if goals.has_held_out else ""
         raise ValueError(
-            f"reward must be positive for a known observation, it is 0 for all {len(goals)}{held_out}"
+            f"reward must be positive for a known observation, it is 0 for all {len(goals)}"
+            f"{held_out}"
         )
-    return ids, rewards[ids]
+    return Task(goal_ids, rewards[goal_ids])
 
 
-def _remembered(goals: GoalBuffer, gamma: float) -> Task:
-    """The rewards of a task by what the goal buffer counted: the mean reward on arriving at each goal."""
-    rewards = np.nan_to_num(goals.rewards)
-    arrivals, _, ended = goals.labels[: len(goals)].T
-    # an end without reward is a failure to the values already, whatever it costs
-    cost = _cost_of_step(rewards[(arrivals > 0) & (ended < arrivals)], gamma)
+def _task_of_arrivals(world: WorldModel, goals: GoalBuffer, gamma: float) -> Task:
+    """Return the task of the environment's own rewards, by their means on arriving at goals."""
+    state_ids = goals.state_ids
+    rewards = np.nan_to_num(world.mean_rewards[state_ids])
+    arrivals = world.arrivals[state_ids]
+    ended = world.arrival_ends[state_ids]
+    # An end without reward is a failure to the values already, whatever it costs.
+    goes_on = (arrivals > 0) & (ended < arrivals)
+    cost = _cost_of_step(rewards[goes_on], gamma)
     worth = _worth(rewards, cost, gamma)
-    ids = np.flatnonzero((worth > 0.0) & ((rewards > 0.0) | (ended > 0)))
-    _warn_of_rewards(goals, len(ids), int((ended[ids] < arrivals[ids]).sum()))
-    return ids, worth[ids]
+    goal_ids = np.flatnonzero((worth > 0.0) & ((rewards > 0.0) | (ended > 0)))
+    n_going_on = int((ended[goal_ids] < arrivals[goal_ids]).sum())
+    _check_rewarded(world, goals, len(goal_ids), n_going_on)
+    return Task(goal_ids, worth[goal_ids])
 
 
-def _remembered_outcomes(
-    replay: ManyGoalsReplayBuffer, goals: GoalBuffer, model: ReplayModel, gamma: float
+def _task_of_outcomes(
+    world: WorldModel, goals: GoalBuffer, model: TransitionModel, gamma: float
 ) -> tuple[Task, OutcomeRewards]:
     """
-    The rewards of a task by what the replay memory counted: the mean reward of each outcome of an action.
+    Return the task of the environment's own rewards, by the mean reward of each outcome of an
+    action.
 
-    :return: the goals to which rewarded transitions led, with the mean of what these are worth; what each outcome of the
-        model is worth
+    :return: the goals to which rewarded transitions led, with the mean of what these are worth; and
+        what each outcome of the model is worth
     """
-    assert replay.states is not None
-    rows, counts = replay.outcomes()
-    rewards = replay.reward_sums() / counts
-    ended = rows[:, 3] > 0
+    outcomes = world.outcomes()
+    rewards = outcomes.reward_sums / outcomes.counts
+    ended = outcomes.terminated
     cost = _cost_of_step(rewards[~ended], gamma)
     worth = _worth(rewards, cost, gamma)
-    worth[~ended & (rewards <= 0.0)] = 0.0  # the task goes on
-    goal_ids = goals.ids(replay.states.observations)[rows[:, 2]]
-    worth[(goal_ids == UNKNOWN) & (worth > 0.0)] = 0.0  # what is held out is not gone for
-    paid = worth > 0.0
-    ids, place = np.unique(goal_ids[paid], return_inverse=True)
-    sums = np.bincount(place, weights=(worth * counts)[paid])
-    _warn_of_rewards(goals, len(ids), len(np.unique(goal_ids[paid & ~ended])))
-    task = ids, sums / np.bincount(place, weights=counts[paid])
+    # The task goes on there.
+    worth[~ended & (rewards <= 0.0)] = 0.0
+    goal_ids = goals.goals_of_states(outcomes.next_state_ids)
+    # Held-out observations are not pursued.
+    worth[(goal_ids == UNKNOWN) & (worth > 0.0)] = 0.0
+    is_paid = worth > 0.0
+    ids, place = np.unique(goal_ids[is_paid], return_inverse=True)
+    counts = outcomes.counts[is_paid]
+    sums = np.bincount(place, weights=worth[is_paid] * counts)
+    _check_rewarded(world, goals, len(ids), len(np.unique(goal_ids[is_paid & ~ended])))
+    task = Task(ids, sums / np.bincount(place, weights=counts))
 
-    keys = _keys(rows[:, 0] * model.n_actions + rows[:, 1], rows[:, 2], rows[:, 3])
+    pairs = outcomes.state_ids * model.n_actions + outcomes.actions
+    keys = outcome_keys(pairs, outcomes.next_state_ids, ended)
     order = np.argsort(keys)
     found = []
-    for number, chances in enumerate((model.on, model.ends)):
+    for is_terminal, chances in enumerate((model.transitions, model.terminal_transitions)):
         pairs = np.repeat(np.arange(chances.shape[0]), np.diff(chances.indptr))
-        wanted = _keys(pairs, chances.indices, np.full(len(pairs), number))
+        terminated = np.full(len(pairs), bool(is_terminal))
+        wanted = outcome_keys(pairs, chances.indices, terminated)
         found.append(worth[order][np.searchsorted(keys[order], wanted)])
     return task, OutcomeRewards(*found)
 
 
-def _keys(
-    pairs: NDArray[np.integer[Any]],
-    next_states: NDArray[np.integer[Any]],
-    ended: NDArray[np.integer[Any]],
-) -> NDArray[np.int64]:
-    """A number for each outcome of a pair of state and action."""
-    return pairs.astype(np.int64) << 32 | next_states.astype(np.int64) << 1 | ended.astype(np.int64)
-
-
 def _cost_of_step(rewards: NDArray[np.float64], gamma: float) -> float:
-    """The reward, 0 or negative, of each step that is not rewarded. A ValueError if it is not the same everywhere."""
+    """
+    Return the reward, 0 or negative, of each step that is not rewarded. A ValueError if it is not
+    the same everywhere.
+    """
     costs = rewards[rewards <= 0.0]
     cost = float(costs.min(initial=0.0))
-    if cost < 0.0 and np.ptp(costs) > _ALIKE * -cost:
+    if cost < 0.0 and np.ptp(costs) > _EQUAL_COSTS * -cost:
         raise ValueError(
-            f"negative rewards differ, from {cost:g} to {costs.max():g} a step: a policy towards goals avoids no observation "
-            "that does not end the episode. To do without them: reward=np.fmax(model.goal_buffer.rewards, 0)"
+            f"negative rewards differ, from {cost:g} to {costs.max():g} a step: a policy towards "
+            "goals avoids no observation that does not end the episode. To do without them: "
+            "reward=np.fmax(model.goal_rewards, 0)"
         )
     if cost < 0.0 and gamma == 1.0:
         raise ValueError(
@@ -307,80 +391,116 @@ def _cost_of_step(rewards: NDArray[np.float64], gamma: float) -> float:
 
 
 def _worth(rewards: NDArray[np.float64], cost: float, gamma: float) -> NDArray[np.float64]:
-    """What is discounted of rewards by the way there, if each step on it costs something."""
-    # A reward is worth cost / (1 - gamma) + (reward - cost / (1 - gamma)) * gamma ** (steps - 1).
+    """Return what is discounted of rewards by the way there, if each step costs something."""
+    # With costs, a reward is worth
+    # cost / (1 - gamma) + (reward - cost / (1 - gamma)) * gamma ** (steps - 1).
     return rewards - cost / (1.0 - gamma) if cost else rewards.copy()
 
 
-def _warn_of_rewards(goals: GoalBuffer, n_rewarded: int, n_on_the_way: int) -> None:
-    """A ValueError if there are none; warnings of those that are not pursued, and of those that end nothing."""
-    elsewhere = goals.labels[UNKNOWN, 1]
+def _check_rewarded(world: WorldModel, goals: GoalBuffer, n_rewarded: int, n_going_on: int) -> None:
+    """
+    Raise a ValueError if no goal is rewarded. Warn of rewards that are not pursued, and of those
+    that do not end the episode.
+    """
+    is_goal = np.zeros(len(world.arrivals), np.bool_)
+    is_goal[goals.state_ids] = True
+    elsewhere = float(world.arrival_rewards[~is_goal].sum())
     where = "observations that are no goals, as they were held out or the goal buffer was full"
     if n_rewarded == 0:
         found = f", but a sum of {elsewhere:g} on arriving at {where}" if elsewhere > 0.0 else ""
-        none = f"of {len(goals)} known observations none had a positive mean reward"
         raise ValueError(
-            f"no reward is known: {none}{found}. Let the model learn until it meets one, or give reward="
+            f"no reward is known: of {len(goals)} known observations none had a positive mean "
+            f"reward{found}. Let the model learn until it meets one, or give reward="
         )
     if elsewhere > 0.0:
-        message = f"rewards with a sum of {elsewhere:g} are not pursued: they were for {where}"
-        warnings.warn(message, stacklevel=5)
-    if n_on_the_way:
         warnings.warn(
-            f"{n_on_the_way} of {n_rewarded} rewarded observations did not always end the episode: the policy goes for the "
-            "next reward, and stays there if it can, it does not maximize the sum of rewards",
+            f"rewards with a sum of {elsewhere:g} are not pursued: they were for {where}",
+            stacklevel=5,
+        )
+    if n_going_on:
+        warnings.warn(
+            f"{n_going_on} of {n_rewarded} rewarded observations did not always end the episode: "
+            "the policy goes to the next reward, and stays there if it can. It does not maximize "
+            "the sum of rewards",
             stacklevel=5,
         )
 
 
 def make_task_policy(
     q_net: UniversalQNetwork,
+    world: WorldModel,
     goals: GoalBuffer,
     action_space: spaces.Discrete,
-    values: tuple[float, float, float],
+    values: GoalValues,
     reward: Reward | None,
     gamma: float | None,
-    memory: tuple[ManyGoalsReplayBuffer, bool] | None,
+    planned: bool,
+    likeliest: bool,
 ) -> TaskPolicy:
     """
-    See ``ManyGoalsDQN.task_policy``; ``values`` as of :class:`TaskPolicy`; ``memory`` is to plan in, and whether as if each
-    action had its most frequent outcome.
+    Make a policy for a task, see :meth:`ManyGoalsDQN.task_policy
+    <sb3_manygoals.ManyGoalsDQN.task_policy>`.
+
+    :param q_net: the network, of which the policy gets a copy
+    :param world: what is known of the world
+    :param goals: the known goals
+    :param action_space: Discrete
+    :param values: what the values of ``q_net`` mean
+    :param reward: None for the rewards that the environment gave; else a function of a batch of
+        observations, or an array, that gives a number of at least 0 for each goal
+    :param gamma: discount factor of the task, in (0, 1]. None: that of ``values``
+    :param planned: whether to plan in the world
+    :param likeliest: whether to plan as if each action had its most frequent outcome
+    :raises ValueError: if no known observation is rewarded, or an argument is out of its range
     """
-    gamma = values[0] if gamma is None else check_number("gamma", gamma, "(0, 1]")
-    if values[0] == 0.0:
+    if gamma is None:
+        gamma = values.gamma
+    check_number("gamma", gamma, above=0, at_most=1)
+    if values.gamma == 0.0:
         raise ValueError("a model with gamma=0 knows no distances, so it has no policy for tasks")
     if len(goals) == 0:
         raise ValueError("no reward is known: the model has met no observation yet")
-    space = goals.observation_space
-    if memory is None:
-        ids, worth = _remembered(goals, gamma) if reward is None else _told(goals, reward)
-        return TaskPolicy(
-            space, action_space, copy.deepcopy(q_net), goals[ids], worth, values, gamma, None
-        )
-    replay, likeliest = memory
-    assert replay.states is not None
-    model = ReplayModel.of(replay)
+    table = None
+    if not planned:
+        if reward is None:
+            task = _task_of_arrivals(world, goals, gamma)
+        else:
+            task = _task_of_reward(goals, reward)
+    else:
+        task, table = _plan_task(world, goals, values, reward, gamma, likeliest)
+    return TaskPolicy(
+        goals.observation_space,
+        action_space,
+        copy.deepcopy(q_net),
+        goals[task.goal_ids],
+        task.worth,
+        values,
+        gamma,
+        table,
+    )
+
+
+def _plan_task(
+    world: WorldModel,
+    goals: GoalBuffer,
+    values: GoalValues,
+    reward: Reward | None,
+    gamma: float,
+    likeliest: bool,
+) -> tuple[Task, StateActions]:
+    """Return the rewarded goals of a task, and planned actions for all states."""
+    model = TransitionModel.of(world)
     if likeliest:
         model = model.likeliest()
     rewards: OutcomeRewards | NDArray[np.float64]
     if reward is None:
-        (ids, worth), rewards = _remembered_outcomes(replay, goals, model, gamma)
+        task, rewards = _task_of_outcomes(world, goals, model, gamma)
     else:
-        ids, worth = _told(goals, reward)
-        states = replay.states.ids(goals[ids])
-        met = states != UNKNOWN
+        task = _task_of_reward(goals, reward)
         rewards = np.zeros(model.n_states)
-        rewards[states[met]] = worth[met]
-    actions = planned_actions(model, rewards, values[0] ** _power(gamma, values[0]))
-    table = ObservationTable(space, len(actions))
-    table.add(replay.states.observations[: len(actions)])
-    return TaskPolicy(
-        space,
-        action_space,
-        copy.deepcopy(q_net),
-        goals[ids],
-        worth,
-        values,
-        gamma,
-        (table, actions),
-    )
+        rewards[goals.state_ids[task.goal_ids]] = task.worth
+    actions = planned_actions(model, rewards, values.gamma ** _power(gamma, values.gamma))
+    # A copy, because the world goes on to change.
+    states = ExactStates(goals.observation_space, len(actions))
+    states.add(world.identity.observations[: len(actions)])
+    return task, StateActions(states, actions)

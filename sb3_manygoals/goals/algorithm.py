@@ -1,0 +1,239 @@
+"""What all off-policy learners with goals have: a goal wrapper, and eyes for who moves it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_manygoals.goals.moved_worlds import check_evaluators, marks_of
+from sb3_manygoals.goals.wrapper import copy_vec_env
+from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers
+from sb3_manygoals.random_streams import Stream, generator
+from sb3_manygoals.validation import check_number
+
+SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalAlgorithm")
+
+
+class GoalAlgorithm(OffPolicyAlgorithm):
+    """
+    A learner with a random generator of its own, whose ``set_env`` puts a goal wrapper around an
+    environment that has none. It notices if a callback moves the environments that it learns in,
+    and then begins new episodes, so that it learns from no transition that never happened.
+    """
+
+    stream: ClassVar[Stream]
+    """Its stream of random numbers."""
+    rng: np.random.Generator
+    """Its own random generator."""
+
+    # Moves of the environments after the last transition that was learned from or stored.
+    _n_moves: int | None = None
+    # The same just after the last step, before any callback was called.
+    _n_moves_of_step: int | None = None
+    # Marks of the environments after the last training.
+    _marks: tuple[Any, ...] | None = None
+    # Marks of the environments after the last step, if the user has given callbacks.
+    _marks_of_step: tuple[Any, ...] | None = None
+    # Whether the user has given callbacks to this training.
+    _has_callbacks: bool = False
+    # What was warned of, once for each model.
+    _warned: frozenset[str] = frozenset()
+
+    _NOT_SAVED_OF_TRAINING: ClassVar[tuple[str, ...]] = (
+        "_n_moves",
+        "_n_moves_of_step",
+        "_marks",
+        "_marks_of_step",
+        "_has_callbacks",
+        "_warned",
+    )
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """
+        Seed all random generators, the learner's own too.
+
+        :param seed: None for other random numbers in every run
+        """
+        super().set_random_seed(seed)
+        self.rng = generator(seed, self.stream)
+
+    def __deepcopy__(self: SelfGoalAlgorithm, memo: dict[int, Any]) -> SelfGoalAlgorithm:
+        """Copy environments and goals too. The next ``learn`` gives the copy a log of its own."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        if self.env is not None:
+            copy_vec_env(self.env, memo)
+        if hasattr(self, "_logger"):
+            # Open files cannot be copied.
+            memo[id(self._logger)] = self._logger
+        for name, value in vars(self).items():
+            vars(copied)[name] = copy.deepcopy(value, memo)
+        return copied
+
+    def _require_env(self) -> VecEnv:
+        """Return the environment. A model that was loaded without one raises a ValueError."""
+        if self.env is None:
+            raise ValueError(
+                "the model has no environment: give it one, load(path, env) or set_env(env)"
+            )
+        return self.env
+
+    @property
+    def _moves(self) -> int:
+        """How often the goal wrappers have moved so far."""
+        return sum(tracker.n_moves for tracker in goal_trackers(self._require_env()))
+
+    def _setup_learn(
+        self, total_timesteps: float, *args: Any, **kwargs: Any
+    ) -> tuple[int, BaseCallback]:
+        """Prepare training. If the environments were moved since the last one, reset them."""
+        env = self._require_env()
+        total = int(check_number("total_timesteps", total_timesteps, at_least=1))
+        # The wrappers have also moved if an exception ended a rollout.
+        wrappers_moved = self._n_moves not in (None, self._moves)
+        if wrappers_moved or self._marks not in (None, marks_of(env)):
+            self._last_obs = None
+        self._marks = None
+        prepared = super()._setup_learn(total, *args, **kwargs)
+        self._marks_of_step = marks_of(env) if self._has_callbacks else None
+        self._n_moves = self._moves
+        self._n_moves_of_step = self._n_moves
+        return prepared
+
+    def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
+        """Put a callback before all others that sees each step before they move environments."""
+        assert self.env is not None
+        given: list[Any] = callback if isinstance(callback, list) else [callback]
+        self._has_callbacks = any(one is not None for one in given)
+        # SB3 converts functions and None likewise.
+        callbacks = [
+            one if isinstance(one, BaseCallback) else ConvertCallback(one) for one in given
+        ]
+        prepared = super()._init_callback([_WatchCallback(self), *callbacks], progress_bar)
+        check_evaluators(prepared, self.env, notices=True)
+        return prepared
+
+    def _sample_action(self, *args: Any, **kwargs: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Choose actions for what the environments really show."""
+        self._begin_anew_if_moved()
+        return super()._sample_action(*args, **kwargs)
+
+    def _begin_anew_if_moved(self) -> None:
+        """Reset the environments if a callback has moved them, so that no transition is made up."""
+        assert self.env is not None
+        wrappers_moved = self._n_moves not in (None, self._moves)
+        marks = self._marks_of_step
+        worlds_moved = marks is not None and marks != marks_of(self.env)
+        if not wrappers_moved and not worlds_moved:
+            return
+        self._warn_once(
+            "moved",
+            "a callback has moved the environments that the model learns in, as EvalCallback and "
+            "evaluate_policy do: all their episodes begin anew. Give it an environment of its own",
+        )
+        self._last_obs = self.env.reset()  # type: ignore[assignment]  # as SB3 does
+        self._n_moves = self._moves
+        self._n_moves_of_step = self._n_moves
+        self._marks_of_step = None
+
+    def _note_transition(self) -> None:
+        """Note that a transition was learned from or stored. Subclasses call it."""
+        self._n_moves = self._n_moves_of_step
+
+    def _warn_once(self, kind: str, message: str) -> None:
+        """Warn if this model has not warned of this kind before."""
+        if kind not in self._warned:
+            self._warned |= {kind}
+            warnings.warn(message, stacklevel=4)
+
+    def _warn_of_unknown_goal(self, desired: NDArray[Any]) -> None:
+        """
+        Warn once if the model is asked for a goal that was never met and is not held out. Batches
+        of goals are not looked at.
+        """
+        goals = getattr(self, "goal_buffer", None)
+        if "unknown" in self._warned or goals is None or len(goals) == 0:
+            return
+        if desired.shape != goals.shape or desired.dtype.kind not in "iubf":
+            return
+        message = goals.describe_unknown(desired[None].astype(goals.dtype))
+        if message is not None:
+            self._warn_once("unknown", message)
+
+    def _excluded_save_params(self) -> list[str]:
+        """Return the names of attributes that are not saved with a model."""
+        return [*super()._excluded_save_params(), *self._NOT_SAVED_OF_TRAINING]
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        """Return the environment as a VecEnv that pursues goals."""
+        return as_goal_vec_env(env, monitor_wrapper)
+
+    @classmethod
+    def load(
+        cls: type[SelfGoalAlgorithm],
+        path: Any,
+        env: GymEnv | None = None,
+        device: Any = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
+    ) -> SelfGoalAlgorithm:
+        """
+        Load a model that ``save`` saved. To learn on, it needs what it knew of the world and its
+        transitions too, or it unlearns: see :meth:`ManyGoalsDQN.load_all
+        <sb3_manygoals.ManyGoalsDQN.load_all>`.
+
+        :param path: path of the file, or an open file
+        :param env: environment to learn on in. One without goals is wrapped as it was before. None
+            to predict only
+        :param device: device of the networks
+        :param custom_objects: by name, attributes to replace by others
+        :param print_system_info: whether to print information on the systems that saved and load
+        :param force_reset: whether to reset the environment before training goes on
+        :param kwargs: attributes to change
+        :return: the model
+        """
+        if env is not None:
+            kwargs["n_envs"] = env.num_envs if isinstance(env, VecEnv) else 1
+        model = super().load(
+            path, None, device, custom_objects, print_system_info, force_reset, **kwargs
+        )
+        if env is not None:
+            model.set_env(env, force_reset)
+            if model.env is not None and model.seed is not None:
+                model.env.seed(model.seed)
+        return model
+
+
+class _WatchCallback(BaseCallback):
+    """
+    Sees how far the environments have come, before other callbacks. At the end of training it says
+    which held-out observations were never met.
+    """
+
+    def __init__(self, learner: GoalAlgorithm) -> None:
+        super().__init__()
+        self.learner = learner
+
+    def _on_step(self) -> bool:
+        self.learner._n_moves_of_step = self.learner._moves
+        if self.learner._has_callbacks:
+            self.learner._marks_of_step = marks_of(self.training_env)
+        return True
+
+    def _on_training_end(self) -> None:
+        self.learner._marks = marks_of(self.training_env)
+        goals = getattr(self.learner, "goal_buffer", None)
+        unmet = goals.describe_unmet() if goals is not None and goals.has_held_out else None
+        if unmet is not None:
+            self.learner._warn_once(unmet, unmet)

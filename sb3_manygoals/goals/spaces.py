@@ -1,0 +1,199 @@
+"""Which observation spaces can be spaces of goals, and whether observations are inside of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+"""Spaces whose elements can be goals: each is one NumPy array of fixed shape and dtype."""
+
+# Messages show the numbers of an observation if it has no more than these.
+_MOST_SHOWN = 16
+# Floats may miss the bounds of a Box by this share of their distance, as some environments round.
+_SLACK = 0.01
+
+
+class OutsideSpaceError(ValueError):
+    """
+    Raised when an observation is outside of its space.
+
+    :param message: says which observation it is and why it is outside
+    :param row: its place in the batch
+    """
+
+    def __init__(self, message: str, row: int = 0) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+def check_goal_space(observation_space: spaces.Space[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """
+    Raise an error if observations of a space cannot be goals.
+
+    :param observation_space: any space
+    :return: shape and dtype of its observations
+    :raises TypeError: if they are not single arrays of fixed shape. It says how to wrap the
+        environment
+    """
+    reason = _why_no_goal_space(observation_space)
+    if reason is not None:
+        raise TypeError(
+            f"observation_space cannot be treated as a space of goals: {reason}, got "
+            f"{observation_space}. Wrap each environment so that its observation is one such "
+            f"array: {_how_to_wrap(observation_space)}"
+        )
+    return observation_space.shape or (), np.dtype(observation_space.dtype)
+
+
+def _why_no_goal_space(space: spaces.Space[Any]) -> str | None:
+    """Return what was expected of a space of goals, or None if it is one."""
+    if not isinstance(space, GOAL_SPACES):
+        return f"expected one of {', '.join(kind.__name__ for kind in GOAL_SPACES)}"
+    if isinstance(space, spaces.Box) and (space.shape == () or 0 in space.shape):
+        return "expected an array with elements"
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(space.start != 0):
+        return "expected values that start at 0"
+    if isinstance(space, spaces.MultiDiscrete) and len(space.shape) > 1:
+        return "expected a MultiDiscrete of one axis"
+    return None
+
+
+def _how_to_wrap(space: spaces.Space[Any]) -> str:
+    """Return the wrappers of Gymnasium, as code, that turn observations into single arrays."""
+    wrappers = "gymnasium.wrappers"
+    flatten = f"{wrappers}.FlattenObservation"
+    own = f"{wrappers}.TransformObservation, with a function and a space of your own"
+    if not isinstance(space, spaces.Dict):
+        return f"{flatten}(env)" if _can_be_flattened(space) else own
+    ways = []
+    single = [key for key, part in space.items() if isinstance(part, GOAL_SPACES)]
+    if single:
+        key = "image" if "image" in single else single[0]
+        take = f"lambda seen: seen[{key!r}], env.observation_space[{key!r}]"
+        ways.append(f"one of its parts, {wrappers}.TransformObservation(env, {take})")
+    if {"image", "mission"} <= set(space):
+        ways.append("in MiniGrid the picture, minigrid.wrappers.ImgObsWrapper(env)")
+    flattenable = [key for key, part in space.items() if _can_be_flattened(part)]
+    if len(flattenable) == len(space):
+        ways.append(f"all of it, {flatten}(env)")
+    elif len(flattenable) > 1:
+        ways.append(f"several parts, {flatten}({wrappers}.FilterObservation(env, {flattenable}))")
+    return "; or ".join(ways) if ways else own
+
+
+def _can_be_flattened(space: spaces.Space[Any]) -> bool:
+    """Return whether FlattenObservation can make an array of it."""
+    try:
+        return bool(space.is_np_flattenable)
+    except NotImplementedError:
+        # Spaces of other packages may not say.
+        return False
+
+
+def check_inside(
+    space: spaces.Space[Any],
+    observations: NDArray[Any],
+    name: str,
+    exempt: NDArray[np.bool_] | None = None,
+    numbered: bool = True,
+) -> None:
+    """
+    Raise an error if observations are outside of their space. Floats may miss the bounds of a Box
+    by a hundredth of their distance, as some environments round.
+
+    :param space: a space of goals
+    :param observations: shape ``(n, *space.shape)``, the dtype of the space
+    :param name: name of the argument, for the message
+    :param exempt: which observations need not be inside, shape ``(n,)``, or None
+    :param numbered: whether the message says which of the n observations it is
+    :raises OutsideSpaceError: if a number is out of its range
+    """
+    low, high, slack = _bounds(space)
+    # NaN is not inside.
+    inside = (observations >= low - slack) & (observations <= high + slack)
+    if inside.all():
+        return
+    wrong = ~inside.reshape(len(observations), -1).all(axis=1)
+    if exempt is not None:
+        wrong &= ~exempt
+    if not wrong.any():
+        return
+    row = int(wrong.argmax())
+    place = tuple(np.argwhere(~inside[row])[0].tolist())
+    least = np.broadcast_to(low, inside[row].shape)[place]
+    most = np.broadcast_to(high, inside[row].shape)[place]
+    which = f"{name}[{row}]" if numbered else name
+    at = f" at {place}" if place else ""
+    raise OutsideSpaceError(
+        f"{name} must be of the observation space, {which} is {shown(observations[row])}: "
+        f"{observations[row][place]}{at} is not in [{least}, {most}]",
+        row,
+    )
+
+
+def _bounds(space: spaces.Space[Any]) -> tuple[Any, Any, Any]:
+    """Return the least and greatest values of a space, and by how much they may be missed."""
+    if isinstance(space, spaces.Discrete):
+        return 0, int(space.n) - 1, 0
+    if isinstance(space, spaces.MultiDiscrete):
+        return 0, space.nvec - 1, 0
+    if not isinstance(space, spaces.Box):
+        return 0, 1, 0
+    if space.dtype is None or space.dtype.kind != "f":
+        return space.low, space.high, 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = np.subtract(space.high, space.low, dtype=np.float64)
+    return space.low, space.high, np.where(np.isfinite(width), _SLACK * width, 0.0)
+
+
+def check_one_hot(space: spaces.Space[Any], values: NDArray[Any], name: str) -> None:
+    """
+    Raise an error if a number is out of the range of which one-hot vectors can be made. Values of a
+    Box are not checked, nor are arrays that do not fit the space.
+
+    :param space: a space of goals
+    :param values: observations, shape ``(*batch, *space.shape)``
+    :param name: name of the argument, for the message
+    :raises OutsideSpaceError: if a number is out of its range
+    """
+    if isinstance(space, spaces.Box) or values.dtype.kind not in "iubf":
+        return
+    shape = space.shape or ()
+    n_batch_axes = values.ndim - len(shape)
+    if n_batch_axes in (0, 1) and values.shape[n_batch_axes:] == shape:
+        check_inside(space, values.reshape(-1, *shape), name, numbered=n_batch_axes == 1)
+
+
+def shown(observation: NDArray[Any]) -> str:
+    """
+    Return an observation as a message shows it.
+
+    :param observation: any array
+    :return: its numbers if there are few, else its dtype and shape
+    """
+    if observation.size <= _MOST_SHOWN:
+        return str(observation.tolist())
+    return f"an array of {observation.dtype} of shape {observation.shape}"
+
+
+def identical(left: NDArray[Any], right: NDArray[Any], dims: int) -> NDArray[np.bool_]:
+    """
+    Compare observations byte for byte, as states are compared. By value -0.0 and 0.0 would be
+    equal, though they are two states.
+
+    :param left: shape ``(*batch, *shape)``
+    :param right: the same shape and dtype
+    :param dims: number of axes in ``shape``
+    :return: whether they are identical, shape ``batch``
+    """
+    batch = left.shape[: left.ndim - dims]
+    size = math.prod(left.shape[left.ndim - dims :])
+    left_bytes, right_bytes = (
+        np.ascontiguousarray(array).reshape(*batch, size).view(np.uint8) for array in (left, right)
+    )
+    return np.asarray((left_bytes == right_bytes).all(axis=-1))

@@ -1,0 +1,368 @@
+"""Saving and loading a ManyGoalsDQN, and its state in exact checkpoints."""
+
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+import pickle
+import tempfile
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.save_util import open_path
+from stable_baselines3.common.type_aliases import GymEnv
+
+from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
+from sb3_manygoals.checkpoint.tree import CheckpointError
+from sb3_manygoals.goals.buffer import read_npz, write_npz
+from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
+from sb3_manygoals.many_goals_dqn.targets import LargeWorldTargets, PlannedTargets, TDTargets
+
+if TYPE_CHECKING:
+    from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN
+
+SelfSavingMixin = TypeVar("SelfSavingMixin", bound="SavingMixin")
+
+# What save_all writes.
+_FILES = {"model": "model.zip", "replay_buffer": "replay_buffer.pkl", "world": "world.npz"}
+_WORLD_FORMAT = 1
+_GOAL_ARRAYS = ("capacity", "state_ids", "held_out")
+_WORLD_ARRAYS = (
+    "visit_counts",
+    "arrivals",
+    "arrival_rewards",
+    "arrival_ends",
+    "outcome_keys",
+    "outcome_counts",
+    "outcome_reward_sums",
+)
+_EARLIER = "an earlier version wrote, which this version cannot read: train anew, or load it with"
+
+
+class SavingMixin(OffPolicyAlgorithm):
+    """
+    The part of :class:`~sb3_manygoals.ManyGoalsDQN` that saves and loads. A model has three parts:
+    the networks (``save``), what it knows of the world and its goals (:meth:`save_world`), and its
+    replay memory (``save_replay_buffer``). :meth:`save_all` saves all of them.
+    """
+
+    _NOT_SAVED: ClassVar[tuple[str, ...]] = (
+        "goal_buffer",
+        "world",
+        "targets",
+        "selector",
+        "goal_updates",
+        "lr_schedule",
+        "_selector_settings",
+        "_trackers",
+        "_target_choice",
+        "_loss",
+        "_explores",
+        "_had_random_steps",
+        "_exploring_share",
+        "_episode_outcomes",
+        "_log_interval",
+        "_n_updates_logged",
+    )
+    """Attributes that are not saved with a model."""
+    _IN_CHECKPOINTS: ClassVar[tuple[str, ...]] = (
+        "goal_updates",
+        "rng",
+        "exploration_rate",
+        "_loss",
+        "_last_action_masks",
+        "_explores",
+        "_had_random_steps",
+        "_exploring_share",
+        "_episode_outcomes",
+        "_n_updates_logged",
+    )
+    """Attributes that are saved in checkpoints as they are."""
+
+    @property
+    def _model(self) -> ManyGoalsDQN:
+        """The model that this is a part of."""
+        return cast("ManyGoalsDQN", self)
+
+    def save_world(self, path: str | os.PathLike[str]) -> None:
+        """
+        Write what the model knows: states, visit counts, outcomes and rewards, and which states are
+        goals. A file that is already there is replaced once the new one is whole.
+
+        :param path: of an ``.npz`` file. The ending may be left out
+        :raises TypeError: if the goals are in the replay memory
+        :raises ValueError: if the model knows nothing, because it was loaded without an environment
+        :raises OSError: if the file cannot be written
+        """
+        self._check_has_world()
+        model = self._model
+        if model.goal_buffer is None or model.world is None:
+            model._require_env()
+        assert model.goal_buffer is not None
+        assert model.world is not None
+        goals = model.goal_buffer.get_checkpoint_state()
+        write_npz(
+            path,
+            {
+                "world_format": _WORLD_FORMAT,
+                "states": goals["states"]["observations"],
+                **{name: goals[name] for name in _GOAL_ARRAYS},
+                **model.world.get_checkpoint_state(),
+            },
+        )
+
+    def load_world(self, path: str | os.PathLike[str]) -> None:
+        """
+        Replace what the model knows by what :meth:`save_world` wrote. The capacity of the goal
+        buffer is the larger one. Plans are made anew.
+
+        :param path: of the file. The ending ``.npz`` may be left out
+        :raises TypeError: if the goals are in the replay memory
+        :raises ValueError: if it is no such file, or of a model with other observations or another
+            number of actions. Then nothing has changed
+        :raises OSError: if the file cannot be read
+        """
+        self._check_has_world()
+        model = self._model
+        names = ("world_format", "states", *_GOAL_ARRAYS, *_WORLD_ARRAYS)
+        arrays = read_npz(path, names, "what a model knows of its world")
+        goal_buffer = model._known_goals()
+        states = goal_buffer.check(arrays["states"], "the states of the file")
+        n_actions = arrays["visit_counts"].shape[-1]
+        if n_actions != int(model.action_space.n):
+            raise ValueError(
+                f"{path} is of a model with {n_actions} actions, this one has "
+                f"{int(model.action_space.n)}"
+            )
+        # The ids in the replay memory refer to states that are to be replaced.
+        if model.replay_buffer.size() > 0:
+            model.replay_buffer.store_observations()
+        capacity = max(int(arrays["capacity"]), goal_buffer.capacity)
+        goal_buffer.restore(states, arrays["state_ids"], arrays["held_out"], capacity)
+        model._adopt_goals(goal_buffer)
+        assert model.world is not None
+        model.world.set_checkpoint_state({name: arrays[name] for name in _WORLD_ARRAYS})
+        model.replay_buffer.move_to(goal_buffer, goal_buffer.states)
+        model.goal_updates = np.zeros(goal_buffer.capacity, dtype=np.int64)
+        self._begin_anew_after_loading()
+
+    def _begin_anew_after_loading(self) -> None:
+        """Forget what refers to goals and states that were replaced."""
+        model = self._model
+        if model.env is None:
+            return
+        assert model.goal_buffer is not None
+        assert model.selector is not None
+        model.selector.forget()
+        # The next training resets the environments, and so finds their states.
+        model._last_obs = None
+        if hasattr(model, "targets"):
+            kind = type(model.targets)
+            del model.targets
+            model._make_targets(kind)
+
+    def _check_has_world(self) -> None:
+        """Raise a TypeError if the goals are in the replay memory."""
+        if self._model.goals_in_replay:
+            raise TypeError(
+                "the goals of this model are in its replay memory: use save_replay_buffer and "
+                "load_replay_buffer"
+            )
+
+    def load_replay_buffer(
+        self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True
+    ) -> None:
+        """
+        Replace the transitions by those that ``save_replay_buffer`` wrote. Their next observations
+        become known goals. If the model knows nothing of the world yet, they are recorded in it.
+
+        :param path: path of the file, or an open file
+        :param truncate_last_traj: not used, because transitions do not depend on others
+        :raises ValueError: if something else is in the file, such as a replay memory of SB3's own,
+            or the model that wrote it had another ``n_envs``, ``action_masks``, action space or
+            observation space. Then nothing has changed
+        """
+        model = self._model
+        loaded = self._read_replay_buffer(path)
+        found = {
+            "n_envs": loaded.n_envs,
+            "action_masks": loaded.next_action_masks is not None,
+            "space": loaded.observation_space,
+            "actions": loaded.action_space,
+        }
+        own = {
+            "n_envs": model.n_envs,
+            "action_masks": model.action_masks,
+            "space": model.observation_space["observation"],
+            "actions": model.action_space,
+        }
+        if found != own:
+            raise ValueError(
+                f"the replay memory was saved by a model with {found}, this one has {own}"
+            )
+        loaded.device = model.device
+        goal_buffer = model._known_goals()
+        model.replay_buffer = loaded
+        if isinstance(goal_buffer, ReplayGoals):
+            goal_buffer.replay_buffer = loaded
+        model._adopt_goals(goal_buffer)
+        loaded.move_to(goal_buffer, None if model.goals_in_replay else goal_buffer.states)
+        assert model.world is not None
+        if model.world.n_counted == 0 and not model.goals_in_replay:
+            loaded.record_in(model.world)
+        if model.env is not None:
+            model._make_targets(type(model.targets))
+
+    def _read_replay_buffer(
+        self, path: str | pathlib.Path | io.BufferedIOBase
+    ) -> ManyGoalsReplayBuffer:
+        """Return what ``save_replay_buffer`` wrote. A ValueError if it is something else."""
+        advice = "give one that save_replay_buffer of a ManyGoalsDQN wrote"
+        file = open_path(path, "r", self.verbose, "pkl")
+        try:
+            found = pickle.load(file)
+        except Exception as error:
+            # What is no pickle may raise anything.
+            raise ValueError(
+                f"{path} is no file of a replay memory ({error!r}): {advice}"
+            ) from error
+        finally:
+            if isinstance(path, (str, pathlib.Path)):
+                file.close()
+        if not isinstance(found, ManyGoalsReplayBuffer):
+            kind = type(found)
+            raise ValueError(
+                f"{path} must have a ManyGoalsReplayBuffer, got "
+                f"{kind.__module__}.{kind.__qualname__}: {advice}"
+            )
+        if not hasattr(found, "next_goal_ids"):
+            raise ValueError(f"{path} is a replay memory that {_EARLIER} the version that wrote it")
+        return found
+
+    def save_all(self, folder: str | os.PathLike[str]) -> None:
+        """
+        Save what a model needs to learn on: the networks, what it knows of the world, unless its
+        goals are in the replay memory, and the replay memory. :meth:`load_all` reads them; so do
+        ``load``, ``load_world`` and ``load_replay_buffer``, one by one. A file that is already
+        there is replaced once all new ones are whole.
+
+        Environments are not saved: their episodes begin anew. To go on exactly where training was,
+        use :class:`~sb3_manygoals.ExactCheckpointCallback`.
+
+        :param folder: for ``model.zip``, ``world.npz`` and ``replay_buffer.pkl``. It is made if
+            there is none
+        :raises ValueError: if the model knows nothing, because it was loaded without an environment
+        :raises OSError: if a file cannot be written
+        """
+        folder = pathlib.Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name:
+            staging = pathlib.Path(name)
+            if not self._model.goals_in_replay:
+                self.save_world(staging / _FILES["world"])
+            self.save_replay_buffer(staging / _FILES["replay_buffer"])
+            self.save(staging / _FILES["model"])
+            for path in staging.iterdir():
+                path.replace(folder / path.name)
+
+    @classmethod
+    def load_all(
+        cls: type[SelfSavingMixin],
+        folder: str | os.PathLike[str],
+        env: GymEnv | None = None,
+        **kwargs: Any,
+    ) -> SelfSavingMixin:
+        """
+        Load what :meth:`save_all` saved. ``learn(steps, reset_num_timesteps=False)`` goes on.
+
+        :param folder: with ``model.zip``, ``world.npz`` and ``replay_buffer.pkl``
+        :param env: environment to learn on in, as many environments as the model was saved with.
+            None to plan and act only
+        :param kwargs: further arguments of ``load``
+        :return: the model, with what it knew and its transitions
+        :raises FileNotFoundError: if a file is missing. It names all that are
+        :raises ValueError: if a file is of something else, or ``env`` has another number of
+            environments
+        """
+        paths = {part: pathlib.Path(folder, name) for part, name in _FILES.items()}
+        missing = {part: path.name for part, path in paths.items() if not path.is_file()}
+        model = None
+        # A model whose goals are in the replay memory has no world.
+        if missing.keys() <= {"world"}:
+            model = cls.load(paths["model"], env, **kwargs)
+        if model is None or (missing and not model._model.goals_in_replay):
+            raise FileNotFoundError(
+                f"{folder} must have {', '.join(_FILES.values())}, as save_all writes them; "
+                f"missing: {', '.join(missing.values())}"
+            )
+        if not model._model.goals_in_replay:
+            model.load_world(paths["world"])
+        model.load_replay_buffer(paths["replay_buffer"])
+        return model
+
+    def _check_file_format(self) -> None:
+        """Raise a ValueError if the attributes are those of a model of an earlier version."""
+        if "goal_rules" in vars(self):
+            raise ValueError(f"this is a model that {_EARLIER} the version that wrote it")
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        Return all but environments and global random generators.
+
+        :return: plain data and arrays that are in use: write them at once
+        """
+        model = self._model
+        model._require_env()
+        assert model.goal_buffer is not None
+        assert model.world is not None
+        return {
+            "algorithm": get_algorithm_state(model),
+            "goal_buffer": model.goal_buffer.get_checkpoint_state(),
+            "world": model.world.get_checkpoint_state(),
+            "replay_buffer": model.replay_buffer.get_checkpoint_state(),
+            "target_choice": model._target_choice.get_checkpoint_state(),
+            "target_class": type(model.targets).__name__,
+            "targets": model.targets.get_checkpoint_state(),
+            "attributes": {name: getattr(model, name) for name in self._IN_CHECKPOINTS},
+        }
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Go on from a checkpoint.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        :raises CheckpointError: if it is of a model that was built in another way. This model may
+            then be partly changed
+        """
+        model = self._model
+        model._require_env()
+        assert model.goal_buffer is not None
+        assert model.world is not None
+        saved = state["target_class"]
+        if saved != type(model.targets).__name__:
+            kinds = {kind.__name__: kind for kind in (PlannedTargets, LargeWorldTargets, TDTargets)}
+            if model.target_class is not None or saved not in kinds:
+                raise CheckpointError(
+                    f"the checkpoint is of a learner with target_class {saved}, got "
+                    f"{type(model.targets).__name__}"
+                )
+            # Networks fit only if both have a target network, or none.
+            model._make_targets(kinds[saved])
+        set_algorithm_state(model, state["algorithm"])
+        model._n_moves = None
+        model.goal_buffer.set_checkpoint_state(state["goal_buffer"])
+        model.world.set_checkpoint_state(state["world"])
+        model.replay_buffer.set_checkpoint_state(state["replay_buffer"])
+        model.goal_config = model.goal_buffer.config
+        model._target_choice.set_checkpoint_state(state["target_choice"])
+        for name, value in state["attributes"].items():
+            setattr(model, name, value.to(model.device) if isinstance(value, th.Tensor) else value)
+        model.targets.set_checkpoint_state(state["targets"])
+
+    def _excluded_save_params(self) -> list[str]:
+        """Return the names of attributes that are not saved with a model."""
+        return [*super()._excluded_save_params(), *self._NOT_SAVED]

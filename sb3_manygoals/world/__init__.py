@@ -1,0 +1,6 @@
+"""What is known of the world: which observations are one state, and what followed on actions there."""
+
+from sb3_manygoals.world.model import Outcomes, WorldModel
+from sb3_manygoals.world.states import UNKNOWN, ExactStates
+
+__all__ = ["UNKNOWN", "ExactStates", "Outcomes", "WorldModel"]
