@@ -1,4 +1,4 @@
-"""A finite visual world of two rooms, a door, switches and a block, for agents that learn to reach any goal."""
+"""A finite visual world of two rooms for agents that learn to reach any goal."""
 
 import gymnasium as gym
 

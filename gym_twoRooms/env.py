@@ -21,10 +21,11 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     """
     ## Description
 
-    Two rooms, a wall between them, a door in the wall, a switch in each room and a block to push. There is no task: the world
-    is for agents that learn to reach any observation from any other. It is a finite Markov decision process in which that is
-    always possible, and every state looks different. The default map has exactly the 5,728 observations of the gridworld of
-    the paper on many-goals reinforcement learning:
+    Two rooms, a wall between them, a door in the wall, a switch in each room and a block to push.
+    There is no task: the world is for agents that learn to reach any observation from any other.
+    It is a finite Markov decision process in which that is always possible, and every state looks
+    different. The default map has exactly the 5,728 observations of the gridworld of the paper on
+    many-goals reinforcement learning:
 
         . . . . . . . . . .
         . S . . W W . . . .       S  switch
@@ -39,33 +40,43 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     ## Observation Space, Action Space
 
-    `Box(0, 255, (H, W, 3), uint8)`: an RGB picture with one pixel per cell. The agent and blocks hide what is under them.
+    `Box(0, 255, (H, W, 3), uint8)`: an RGB picture with one pixel per cell. The agent and blocks
+    hide what is under them.
 
-    `Discrete(5)`: 0 up, 1 down, 2 left, 3 right, 4 toggle. On a switch, toggle flips its door; elsewhere it does nothing.
+    `Discrete(5)`: 0 up, 1 down, 2 left, 3 right, 4 toggle. On a switch, toggle flips its door;
+    elsewhere it does nothing.
 
     ## Dynamics
 
-    - The agent walks on any free cell and through open doors. Walls, shut doors and the edge of the map stop it.
-    - Moving into a block pushes it one cell, and the agent follows. Blocks only go where they touch no wall, door or edge
-      (orthogonally), so they are never wedged. A push elsewhere, or against a second block, changes nothing.
-    - On slippery floor, with probability `slip_probability`, the action (whichever it is) becomes a random move.
-    - After every action, each open door in which nobody stands closes with probability `close_probability`.
+    - The agent walks on any free cell and through open doors. Walls, shut doors and the edge of the
+      map stop it.
+    - Moving into a block pushes it one cell, and the agent follows. Blocks only go where they touch
+      no wall, door or edge (orthogonally), so they are never wedged. A push elsewhere, or against a
+      second block, changes nothing.
+    - On slippery floor, with probability `slip_probability`, the action (whichever it is) becomes a
+      random move.
+    - After every action, each open door in which nobody stands closes with probability
+      `close_probability`.
 
     ## Rewards, Starting State, Episode End, Information
 
-    The reward is always 0, and an episode never terminates. Its starting state is drawn uniformly from all states, or given by
-    `reset(options={"state": number})`. `reset` and `step` return `"state"`, the number of the state, int, and `"action_mask"`,
-    1 where an action may do something (toggling only on a switch), (5,) int8. The other actions are no error.
+    The reward is always 0, and an episode never terminates. Its starting state is drawn uniformly
+    from all states, or given by `reset(options={"state": number})`. `reset` and `step` return
+    `"state"`, the number of the state, int, and `"action_mask"`, 1 where an action may do something
+    (toggling only on a switch), (5,) int8. The other actions are no error.
 
-    :param layout: A :class:`~gym_twoRooms.layout.Layout`, the name of one (``"paper"``, ``"small"``, ``"locks"``,
-        ``"warehouse"`` or ``"mansion"``), or an ASCII map
-    :param slip_probability: Probability, in [0, 1], that an action on slippery floor becomes a random move
-    :param close_probability: Probability, in [0, 1], that an open, empty door closes after an action, for each door
-    :param render_mode: ``"rgb_array"``: :meth:`render` returns a picture, (H * cell_size, W * cell_size, 3) uint8; ``"ansi"``:
-        a map in characters, H lines; None: nothing
+    :param layout: A :class:`~gym_twoRooms.layout.Layout`, the name of one (``"paper"``,
+        ``"small"``, ``"locks"``, ``"warehouse"`` or ``"mansion"``), or an ASCII map
+    :param slip_probability: Probability, in [0, 1], that an action on slippery floor becomes a
+        random move
+    :param close_probability: Probability, in [0, 1], that an open, empty door closes after an
+        action, for each door
+    :param render_mode: ``"rgb_array"``: :meth:`render` returns a picture, (H * cell_size, W *
+        cell_size, 3) uint8; ``"ansi"``: a map in characters, H lines; None: nothing
     :param cell_size: Width and height of a cell in pictures for people, in pixels
     :raises LayoutError: If the map is not valid, or not all states can be reached from each other
     :raises ValueError: If another argument is out of range
+    :ivar mdp: The compiled world, a :class:`~gym_twoRooms.mdp.TwoRoomsMDP`
     """
 
     metadata = {"render_modes": RENDER_MODES, "render_fps": 10}  # noqa: RUF012 - as gym.Env
@@ -88,14 +99,14 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     @property
     def state(self) -> int:
-        """The number of the current state, int; ResetNeeded before the first reset."""
+        """The number of the current state. Raises ResetNeeded before the first reset."""
         if self._state is None:
             raise ResetNeeded("The environment has no state yet: call reset() first.")
         return self._state
 
     def set_state(self, state: int) -> NDArray[np.uint8]:
         """
-        Put the world into a state, without a draw of random numbers.
+        Put the world into a state, without drawing random numbers.
 
         :param state: The number of the state
         :return: Its observation, (H, W, 3) uint8
@@ -107,7 +118,9 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     def observation_of(self, state: int) -> NDArray[np.uint8]:
         """
-        :param state: The number of any state
+        Return the observation of any state.
+
+        :param state: The number of the state
         :return: Its observation, a new array, (H, W, 3) uint8
         :raises TypeError: If ``state`` is not an integer
         :raises ValueError: If there is no such state
@@ -116,77 +129,107 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     def state_of(self, observation: ArrayLike) -> int:
         """
+        Return the state that looks like an observation.
+
         :param observation: A picture, (H, W, 3)
-        :return: The number of the state that looks so
-        :raises ValueError: If no state does
+        :return: The number of the state
+        :raises ValueError: If no state looks like this
         """
         return int(self.mdp.states_of(np.asarray(observation)[np.newaxis])[0])
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """All that decides what comes next, random numbers included, copied; for :meth:`set_checkpoint_state`."""
-        random = {
+        """
+        Return all that decides what comes next, random numbers included.
+
+        :return: A copy for :meth:`set_checkpoint_state`
+        """
+        return {
+            "world": world_of(self.mdp),
+            "state": self._state,
             "np_random": copy.deepcopy(self._np_random),
             "np_random_seed": self._np_random_seed,
         }
-        return {"world": world_of(self.mdp), "state": self._state, **random}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`get_checkpoint_state` gave; ValueError if that is of another world."""
+        """
+        Continue from a saved state.
+
+        :param state: What :meth:`get_checkpoint_state` returned
+        :raises ValueError: If it is the state of another world
+        """
         check_world(state["world"], world_of(self.mdp))
         self._state = state["state"]
-        self._np_random, self._np_random_seed = (
-            copy.deepcopy(state["np_random"]),
-            state["np_random_seed"],
-        )
+        self._np_random = copy.deepcopy(state["np_random"])
+        self._np_random_seed = state["np_random_seed"]
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """``info["action_mask"]`` for sb3-contrib's maskable learners, (5,) bool; ResetNeeded before the first reset."""
+        """
+        Return ``info["action_mask"]`` for sb3-contrib's maskable learners.
+
+        :return: Whether each action may do something, a new array, (5,) bool
+        :raises ResetNeeded: If the environment was never reset
+        """
         return self.mdp.action_masks(self.state).astype(np.bool_)
 
     @cached_property
     def P(self) -> TransitionModel:
-        """The exact dynamics as in Gymnasium's toy_text environments: :func:`~gym_twoRooms.oracle.transition_model`."""
+        """The exact dynamics in the form of Gymnasium's toy_text environments."""
         return transition_model(self.mdp)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Draws exactly one uniform number, or none when a state is given."""
+        """
+        Begin an episode. This draws one uniform number, or none if a state is given.
+
+        :param seed: Seed of the environment's random numbers; None leaves their generator as it is
+        :param options: ``{"state": number}`` to start in a state; None or an empty dict for a
+            random one
+        :return: The first observation, (H, W, 3) uint8, and its info: ``"state"``, int, and
+            ``"action_mask"``, (5,) int8
+        :raises TypeError: If the given state is not an integer
+        :raises ValueError: If there is no such state, or there are other options
+        """
         super().reset(seed=seed)
         given = given_state(options)
         if given is None:
             self._state = int(self.mdp.initial_states(np.array(self.np_random.random())))
         else:
             self._state = self._check_state(given)
-        return self.mdp.observe(self._state), {
-            "state": self._state,
-            "action_mask": self.mdp.action_masks(self._state),
-        }
+        return self.mdp.observe(self._state), self._info(self._state)
 
     def step(
         self, action: np.int64 | int
     ) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """Draws one uniform number if anything is left to chance (``mdp.chance``)."""
-        mdp, state = self.mdp, self.state
+        """
+        Act. This draws one uniform number if the step is random, see ``mdp.chance``.
+
+        :param action: The action, an integer in [0, 5)
+        :return: The observation, (H, W, 3) uint8; the reward 0.0; False and False, because the
+            episode goes on; the info: ``"state"``, int, and ``"action_mask"``, (5,) int8
+        :raises InvalidAction: If there is no such action
+        :raises ResetNeeded: If the environment was never reset
+        """
+        state = self.state
         try:
             number = operator.index(action)
         except TypeError:
             number = -1
         if not 0 <= number < 5:
             raise InvalidAction(
-                f"An action must be an integer in [0, {mdp.n_actions}), got {action!r}."
+                f"An action must be an integer in [0, {self.mdp.n_actions}), got {action!r}."
             )
-        self._state = state = mdp.step_one(state, number, self.np_random.random)
-        return (
-            mdp.observe(state),
-            0.0,
-            False,
-            False,
-            {"state": state, "action_mask": mdp.action_masks(state)},
-        )
+        self._state = self.mdp.step_one(state, number, self.np_random.random)
+        return self.mdp.observe(self._state), 0.0, False, False, self._info(self._state)
 
     def render(self) -> NDArray[np.uint8] | str | None:
-        """The current state as the render mode says, None without a mode."""
+        """
+        Return the current state as the render mode says.
+
+        :return: A picture, (H * cell_size, W * cell_size, 3) uint8; or a map in characters; or
+            None, with a warning, if there is no render mode
+        :raises ResetNeeded: If the environment was never reset
+        """
         if self.render_mode is None:
             warn_about_rendering()
             return None
@@ -194,10 +237,12 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     def render_observation(self, observation: ArrayLike) -> NDArray[np.uint8]:
         """
+        Draw an observation for people, whatever the render mode.
+
         :param observation: A picture of one pixel per cell, (H, W, 3)
-        :return: A picture for people, (H * cell_size, W * cell_size, 3) uint8, whatever the render mode; if no state looks so,
+        :return: A picture, (H * cell_size, W * cell_size, 3) uint8; if no state looks like this,
             the observation itself, enlarged
-        :raises ValueError: If an observation has another shape
+        :raises ValueError: If the observation has another shape
         """
         pixels = np.asarray(observation)
         if pixels.shape != self.observation_space.shape:
@@ -207,11 +252,11 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         try:
             return draw(self.mdp, self.state_of(pixels), self.cell_size)
         except ValueError:
-            return (
-                pixels.astype(np.uint8)
-                .repeat(self.cell_size, axis=0)
-                .repeat(self.cell_size, axis=1)
-            )
+            rows = pixels.astype(np.uint8).repeat(self.cell_size, axis=0)
+            return rows.repeat(self.cell_size, axis=1)
+
+    def _info(self, state: int) -> dict[str, Any]:
+        return {"state": state, "action_mask": self.mdp.action_masks(state)}
 
     def _check_state(self, state: ArrayLike) -> int:
         states = self.mdp.check_states(state)
@@ -220,16 +265,29 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         return int(states)
 
 
-# What the vector environment shares.
+# The vector environment shares the following functions.
 
 
 def observation_space(mdp: TwoRoomsMDP) -> spaces.Space[NDArray[np.uint8]]:
+    """
+    Return the space of a world's observations.
+
+    :param mdp: The compiled world
+    :return: ``Box(0, 255, (H, W, 3), uint8)``
+    """
     box = spaces.Box(0, 255, (mdp.layout.height, mdp.layout.width, 3), np.uint8)
-    return cast("spaces.Space[NDArray[np.uint8]]", box)  # Box is typed for all dtypes at once
+    # Gymnasium annotates a Box with all dtypes at once.
+    return cast("spaces.Space[NDArray[np.uint8]]", box)
 
 
 def given_state(options: dict[str, Any] | None) -> Any:
-    """The state given in the options of a reset, or None."""
+    """
+    Return the state given in the options of a reset.
+
+    :param options: The options, or None
+    :return: What the user gave as ``"state"``, not yet checked; None if nothing was given
+    :raises ValueError: If there are other options
+    """
     unknown = set(options or ()) - {"state"}
     if unknown:
         raise ValueError(
@@ -239,20 +297,32 @@ def given_state(options: dict[str, Any] | None) -> Any:
 
 
 def world_of(mdp: TwoRoomsMDP) -> dict[str, Any]:
-    """What a checkpoint says about its world."""
-    probabilities = {
+    """
+    Return what a checkpoint says about its world.
+
+    :param mdp: The compiled world
+    :return: The map and the probabilities, by name
+    """
+    return {
+        "layout": str(mdp.layout),
         "slip_probability": mdp.slip_probability,
         "close_probability": mdp.close_probability,
     }
-    return {"layout": str(mdp.layout), **probabilities}
 
 
 def check_world(saved: dict[str, Any], here: dict[str, Any]) -> None:
+    """
+    Raise an error if a checkpoint is of another world.
+
+    :param saved: What the checkpoint says about its world, by name
+    :param here: The same about the environment that is to continue
+    :raises ValueError: If an entry differs
+    """
     for name in saved:
         if saved[name] != here.get(name):
             theirs, ours = (
-                f"\n{one}\n" if name == "layout" else repr(one)
-                for one in (saved[name], here.get(name))
+                f"\n{value}\n" if name == "layout" else repr(value)
+                for value in (saved[name], here.get(name))
             )
             raise ValueError(
                 f"The state is of another world: its {name} is {theirs}, here it is {ours}."

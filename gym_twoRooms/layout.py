@@ -10,17 +10,23 @@ from pathlib import Path
 Cell = tuple[int, int]
 """A (row, column) pair, both counted from 0 at the top left."""
 
-FLOOR, WALL, SLIPPERY, BLOCK = ".#WB"
-DOORS, SWITCHES = "DEFG", "STUV"
-"""The symbols of doors, and of the switches that operate them, in the same order."""
+FLOOR = "."
+WALL = "#"
+SLIPPERY = "W"
+BLOCK = "B"
+DOORS = "DEFG"
+"""The symbols of doors."""
+SWITCHES = "STUV"
+"""The symbols of the switches that operate the doors, in the order of :data:`DOORS`."""
 SYMBOLS = FLOOR + WALL + DOORS + SWITCHES + SLIPPERY + BLOCK
+"""All symbols that a map may have."""
 
 DIRECTIONS: tuple[Cell, ...] = ((-1, 0), (1, 0), (0, -1), (0, 1))
 """What each move adds to a cell, in the order of the actions."""
 
 
 class LayoutError(ValueError):
-    """A map that cannot be a world. The message says where and why."""
+    """Raised when a map cannot be a world. The message says where and why."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +34,18 @@ class Layout:
     """
     A validated map. Two layouts are equal when their maps are, whatever their names.
 
-    ``.`` is floor, ``#`` wall, ``W`` slippery floor, and ``B`` floor on which a block is drawn. ``D`` is a door and ``S`` a
-    switch that flips it; three more doors are ``E``, ``F`` and ``G``, with the switches ``T``, ``U`` and ``V``. A door may
-    have several cells, which open and shut together, and several switches. Cells are (row, column) pairs counted from 0 at
-    the top left, sorted row by row.
+    ``.`` is floor, ``#`` wall, ``W`` slippery floor, and ``B`` floor on which a block is drawn.
+    ``D`` is a door and ``S`` a switch that flips it. Three more doors are ``E``, ``F`` and ``G``,
+    with the switches ``T``, ``U`` and ``V``. A door may have several cells, which open and shut
+    together, and several switches. Cells are (row, column) pairs counted from 0 at the top left,
+    sorted row by row.
+
+    Only rules that can be seen on the map are checked here. Whether every state can be reached from
+    every other is checked when the layout is compiled.
 
     :param rows: The map, one string of symbols per row; use :meth:`parse` for a map in one string
-    :param name: A name for people
-    :raises LayoutError: If the map breaks a rule that can be seen on it; whether every state can be reached from every other
-        is checked when the layout is compiled
+    :param name: A name for people, by default ``"custom"``
+    :raises LayoutError: If the map breaks a rule
     """
 
     rows: tuple[str, ...]
@@ -44,46 +53,61 @@ class Layout:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(self.rows))
+        self._check_shape_and_symbols()
+        if len(self.free) < 2:
+            raise LayoutError(
+                f"The map has {len(self.free)} free cells; the agent needs at least 2 to have "
+                "somewhere to go."
+            )
+        for door, switch in zip(DOORS, SWITCHES, strict=True):
+            door_cells = self._cells(door)
+            switch_cells = self._cells(switch)
+            if door_cells and not switch_cells:
+                raise LayoutError(
+                    f"The door {door} at {_at(door_cells[0])} can never open: the map has no "
+                    f"switch {switch}."
+                )
+            if switch_cells and not door_cells:
+                raise LayoutError(
+                    f"The switch {switch} at {_at(switch_cells[0])} has nothing to do: the map "
+                    f"has no door {door}."
+                )
+        for block in self.blocks:
+            if block not in self._roomy:
+                raise LayoutError(
+                    f"The block at {_at(block)} touches a wall, a door or the edge and could "
+                    "never be pushed."
+                )
+
+    def _check_shape_and_symbols(self) -> None:
+        """Raise a LayoutError unless the map is a rectangle of known symbols."""
         if not self.rows or not self.rows[0]:
             raise LayoutError("The map is empty.")
         for row, line in enumerate(self.rows):
             if len(line) != self.width:
                 raise LayoutError(
-                    f"Row {row} (counted from 0) has {len(line)} cells where row 0 has {self.width}."
+                    f"Row {row} (counted from 0) has {len(line)} cells where row 0 has "
+                    f"{self.width}."
                 )
             for column, symbol in enumerate(line):
                 if symbol not in SYMBOLS:
                     raise LayoutError(
-                        f"Unknown symbol {symbol!r} at {_at((row, column))}; known are {' '.join(SYMBOLS)}."
+                        f"Unknown symbol {symbol!r} at {_at((row, column))}; known are "
+                        f"{' '.join(SYMBOLS)}."
                     )
-        if len(self.free) < 2:
-            raise LayoutError(
-                f"The map has {len(self.free)} free cells; the agent needs at least 2 to have somewhere to go."
-            )
-        for door, switch in zip(DOORS, SWITCHES, strict=True):
-            doors, switches = self._cells(door), self._cells(switch)
-            if doors and not switches:
-                raise LayoutError(
-                    f"The door {door} at {_at(doors[0])} can never open: the map has no switch {switch}."
-                )
-            if switches and not doors:
-                raise LayoutError(
-                    f"The switch {switch} at {_at(switches[0])} has nothing to do: the map has no door {door}."
-                )
-        for block in self.blocks:
-            if block not in self._roomy:
-                raise LayoutError(
-                    f"The block at {_at(block)} touches a wall, a door or the edge and could never be pushed."
-                )
 
     @classmethod
     def parse(cls, text: str, name: str = "custom") -> "Layout":
         """
-        Read a map. Blank lines before and after it, common indentation and trailing spaces are ignored.
+        Read a map from a string.
+
+        Blank lines before and after it, common indentation and trailing spaces are ignored.
 
         :param text: The map, one line per row
+        :param name: A name for people, by default ``"custom"``
         :return: The layout, for which ``parse(str(layout)) == layout``
-        :raises LayoutError: If ``text`` is not a string or not a valid map; rows and columns in messages count from 0
+        :raises LayoutError: If ``text`` is not a string or not a valid map; rows and columns in
+            messages count from 0
         """
         if not isinstance(text, str):
             raise LayoutError(f"A map must be a string, got {type(text).__name__}.")
@@ -94,7 +118,9 @@ class Layout:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Layout":
         """
-        :param path: A text file with a map
+        Read a map from a text file.
+
+        :param path: The file
         :return: The layout, named after the file
         :raises OSError: If the file cannot be read
         :raises LayoutError: If its content is not a valid map
@@ -125,12 +151,12 @@ class Layout:
 
     @cached_property
     def switches(self) -> tuple[tuple[Cell, ...], ...]:
-        """For each of :attr:`doors`, the cells on which toggling flips it."""
+        """The cells of each door's switches, in the order of :attr:`doors`."""
         return tuple(cells for symbol in SWITCHES if (cells := self._cells(symbol)))
 
     @cached_property
     def blocks(self) -> tuple[Cell, ...]:
-        """Where the blocks are drawn."""
+        """The cells on which blocks are drawn."""
         return self._cells(BLOCK)
 
     @cached_property
@@ -145,31 +171,35 @@ class Layout:
 
     @cached_property
     def block_regions(self) -> tuple[tuple[Cell, ...], ...]:
-        """For each block, the cells to which it can be pushed. Blocks that could meet have the same region."""
+        """For each block, the cells it can be pushed to. Blocks that could meet share a region."""
         return tuple(tuple(sorted(_flood(block, self._roomy))) for block in self.blocks)
 
     @cached_property
     def _roomy(self) -> set[Cell]:
-        """The cells where a block may be: those that touch no wall, door or edge."""
+        """The cells where a block may be, because they touch no wall, door or edge."""
         free = set(self.free)
         return {
             (row, column)
             for row, column in free
-            if all((row + d, column + r) in free for d, r in DIRECTIONS)
+            if all((row + down, column + right) in free for down, right in DIRECTIONS)
         }
 
     def _cells(self, symbols: str) -> tuple[Cell, ...]:
+        """Return the cells that have one of these symbols, row by row."""
         return tuple(
-            (r, c)
-            for r, row in enumerate(self.rows)
-            for c, symbol in enumerate(row)
+            (row, column)
+            for row, line in enumerate(self.rows)
+            for column, symbol in enumerate(line)
             if symbol in symbols
         )
 
 
 def as_layout(layout: Layout | str) -> Layout:
     """
-    :param layout: A layout, the name of one, or an ASCII map (recognised by its line break)
+    Return the layout that a user means.
+
+    :param layout: A layout, the name of one, or an ASCII map, which is recognised by its line break
+    :return: The layout; a layout is returned as it is
     :raises LayoutError: If there is no layout of that name or the map is not valid
     """
     if isinstance(layout, Layout):
@@ -177,9 +207,9 @@ def as_layout(layout: Layout | str) -> Layout:
     if not isinstance(layout, str) or "\n" in layout:
         return Layout.parse(layout)
     if layout not in NAMED_LAYOUTS:
-        hint = "A map has line breaks; Layout.read(path) reads one from a file."
         raise LayoutError(
-            f"There is no layout named {layout!r}; the named ones are {', '.join(NAMED_LAYOUTS)}. {hint}"
+            f"There is no layout named {layout!r}; the named ones are {', '.join(NAMED_LAYOUTS)}. "
+            "A map has line breaks; Layout.read(path) reads one from a file."
         )
     return NAMED_LAYOUTS[layout]
 
@@ -189,12 +219,15 @@ def _at(cell: Cell) -> str:
 
 
 def _flood(start: Cell, allowed: Collection[Cell]) -> set[Cell]:
-    """All cells of ``allowed`` that orthogonal steps within it reach from ``start``."""
-    left, reached = set(allowed) - {start}, [start]
-    for row, column in reached:  # which grows
+    """Return all cells of ``allowed`` that orthogonal steps within it reach from ``start``."""
+    unreached = set(allowed) - {start}
+    reached = [start]
+    # The list grows while the loop goes through it.
+    for row, column in reached:
         for down, right in DIRECTIONS:
-            if (cell := (row + down, column + right)) in left:
-                left.remove(cell)
+            cell = (row + down, column + right)
+            if cell in unreached:
+                unreached.remove(cell)
                 reached.append(cell)
     return set(reached)
 
@@ -279,6 +312,9 @@ NAMED_LAYOUTS: Mapping[str, Layout] = {
     name: Layout.parse(text, name) for name, text in _MAPS.items()
 }
 """
-The maps that come with the package: ``"paper"``, the paper's world; ``"small"``, the same on fewer cells, for quick starts;
-``"locks"``, three rooms in a row and two doors; ``"warehouse"``, two blocks in one room; ``"mansion"``, 24 x 24 cells.
+The maps that come with the package.
+
+``"paper"`` is the paper's world. ``"small"`` is the same on fewer cells, for quick starts.
+``"locks"`` has three rooms in a row and two doors. ``"warehouse"`` has two blocks in one room.
+``"mansion"`` has 24 x 24 cells.
 """

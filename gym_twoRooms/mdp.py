@@ -1,4 +1,4 @@
-"""A layout compiled into a finite Markov decision process: numbered states, dynamics as tables, states as pictures."""
+"""A layout compiled into a finite Markov decision process: states, dynamics and pictures."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from gym_twoRooms.layout import (
 from gym_twoRooms.states import StateNumbering, flat, stranded_state
 
 MAX_TABLE_BYTES = 64 * 2**20
-"""The pictures of all states are kept as a table up to this size."""
+"""The pictures of all states are kept as a table up to this size, in bytes."""
 
 COLOURS: Mapping[str, tuple[int, int, int]] = {
     "floor": (236, 236, 228),
@@ -39,17 +39,17 @@ COLOURS: Mapping[str, tuple[int, int, int]] = {
     "block": (126, 62, 158),
     "agent": (214, 48, 42),
 }
-"""RGB colour of each thing, all distinct, so that no two states look the same."""
+"""The RGB colour of each thing. All are distinct, so that no two states look the same."""
 THINGS: Mapping[str, str] = {
     **{FLOOR: "floor", WALL: "wall", SLIPPERY: "slippery", BLOCK: "floor"},
     **dict.fromkeys(DOORS, "door shut"),
     **{switch: f"switch {switch}" for switch in SWITCHES},
 }
-"""What each symbol of a layout looks like where neither agent nor block is: a key of :data:`COLOURS`."""
+"""How each symbol looks where neither agent nor block is: a key of :data:`COLOURS`."""
 
 
 class Action(IntEnum):
-    """What the agent can do."""
+    """The actions of the agent."""
 
     UP = 0
     DOWN = 1
@@ -60,32 +60,41 @@ class Action(IntEnum):
 
 class TwoRoomsMDP:
     """
-    All states of a layout with their numbers, dynamics and pictures. Immutable: its arrays are read-only.
+    All states of a layout with their numbers, dynamics and pictures. Immutable: its arrays are
+    read-only.
 
-    A state is where the blocks are, which doors are open and where the agent is, numbered in that order of significance.
-    Blocks look alike: exchanging two gives the same state. Cells are flat indexes ``row * width + column``. S is the number of
-    states, B that of blocks, D that of doors, H x W the size of the map.
+    A state is where the blocks are, which doors are open and where the agent is, numbered in that
+    order of significance. Blocks look alike: exchanging two gives the same state. Cells are flat
+    indexes ``row * width + column``. S is the number of states, B that of blocks, D that of doors,
+    H x W the size of the map.
 
+    :param layout: The map
+    :param slip_probability: Probability, in [0, 1], that an action on slippery floor becomes a
+        random move
+    :param close_probability: Probability, in [0, 1], that an open, empty door closes after an
+        action, for each door
+    :raises ValueError: If a probability is not in [0, 1]
+    :raises LayoutError: If there are too many states, or not all can reach each other
     :ivar layout: The map
     :ivar slip_probability: Probability that an action on slippery floor becomes a random move
     :ivar close_probability: Probability that an open, empty door closes after an action
     :ivar n_states: S
     :ivar n_actions: 5, see :class:`Action`
     :ivar agent: Cell of the agent, (S,) int32
-    :ivar blocks: Cells of the blocks, (S, B) int32; those of blocks that could meet are in ascending order
+    :ivar blocks: Cells of the blocks, (S, B) int32; those of blocks that could meet are in
+        ascending order
     :ivar doors_open: Whether each door is open, in the order of ``layout.doors``, (S, D) bool
     :ivar slips: Whether the agent stands on slippery floor, (S,) bool
     :ivar on_switch: Whether the agent stands on a switch, (S,) bool
-    :ivar chance: Whether a step is random, (S,) bool: on slippery floor, on a switch or with a door open, unless the
-        probabilities are 0
-    :ivar next_state: State after each action, without slipping and before doors may close, (S, 5) int64
-    :ivar closed_state: State after a set of doors tried to close; a door in which the agent stands stays open. Bit d of a set
-        stands for door d; (S, 2**D) int32
-    :ivar closing_probability: Probability that exactly this set of doors tries to close after an action, (2**D,) float64
+    :ivar chance: Whether a step is random, (S,) bool: on slippery floor, on a switch or with a door
+        open, unless the probabilities are 0
+    :ivar next_state: State after each action, without slipping and before doors may close, (S, 5)
+        int64
+    :ivar closed_state: State after a set of doors tried to close; a door in which the agent stands
+        stays open. Bit d of a set stands for door d; (S, 2**D) int32
+    :ivar closing_probability: Probability that exactly this set of doors tries to close after an
+        action, (2**D,) float64
     :ivar has_table: Whether the pictures of all states are few enough to be kept as a table
-
-    :raises ValueError: If a probability is not in [0, 1]
-    :raises LayoutError: If there are too many states, or not all can reach each other
     """
 
     n_actions = len(Action)
@@ -96,21 +105,23 @@ class TwoRoomsMDP:
         self.layout = layout
         self.slip_probability = _probability("slip_probability", slip_probability)
         self.close_probability = _probability("close_probability", close_probability)
-        self._numbering = numbering = StateNumbering(layout)
-        self.n_states, self.agent, self.blocks = (
-            numbering.n_states,
-            numbering.agent,
-            numbering.blocks,
-        )
-        self.doors_open = (numbering.opened[:, np.newaxis] & numbering.bits) > 0
+        self._numbering = StateNumbering(layout)
+        self.n_states = self._numbering.n_states
+        self.agent = self._numbering.agent
+        self.blocks = self._numbering.blocks
+        self.doors_open = (self._numbering.opened[:, np.newaxis] & self._numbering.bits) > 0
         self._ground = np.array(
             [COLOURS[THINGS[symbol]] for row in layout.rows for symbol in row], dtype=np.uint8
         )
         self.has_table = self.n_states * self._ground.nbytes <= MAX_TABLE_BYTES
-        self._compile_dynamics()
+        self._compile_actions()
+        self._compile_closing()
         for table in vars(self).values():
             if isinstance(table, np.ndarray):
                 table.flags.writeable = False
+        # Single steps look these functions up often enough for a second name to pay.
+        self._chance_at = self.chance.item
+        self._next_state_at = self.next_state.item
         self._check_connected()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -121,23 +132,22 @@ class TwoRoomsMDP:
         self, agent: ArrayLike, blocks: ArrayLike = (), doors_open: ArrayLike = ()
     ) -> NDArray[np.int64]:
         """
-        Number the states with these parts. The shapes ``...`` of the three arguments are broadcast together.
+        Return the numbers of the states with these parts.
+
+        The shapes ``...`` of the three arguments are broadcast together.
 
         :param agent: Cells of the agent, (...) int
-        :param blocks: Cells of the blocks, (..., B) int, in any order
-        :param doors_open: Whether each door is open, (..., D) bool
+        :param blocks: Cells of the blocks, (..., B) int, in any order; none by default
+        :param doors_open: Whether each door is open, (..., D) bool; no doors by default
         :return: State numbers, (...) int64
         :raises ValueError: If no state is like that
         """
-        agent, blocks, doors_open = (
-            np.asarray(agent),
-            np.asarray(blocks),
-            np.asarray(doors_open, dtype=np.bool_),
-        )
-        n_blocks, n_doors = self.blocks.shape[1], self.doors_open.shape[1]
+        agent = np.asarray(agent)
+        blocks = np.asarray(blocks)
+        doors_open = np.asarray(doors_open, dtype=np.bool_)
         for name, array, size in (
-            ("blocks", blocks, n_blocks),
-            ("doors_open", doors_open, n_doors),
+            ("blocks", blocks, self.blocks.shape[1]),
+            ("doors_open", doors_open, self.doors_open.shape[1]),
         ):
             if array.shape[-1:] != (size,):
                 raise ValueError(f"{name} must have shape (..., {size}), got {array.shape}.")
@@ -151,7 +161,9 @@ class TwoRoomsMDP:
 
     def check_states(self, states: ArrayLike) -> NDArray[np.int64]:
         """
-        :param states: State numbers given by a user, any shape
+        Return a user's state numbers as an array, or raise an error if they are none.
+
+        :param states: State numbers, any shape
         :return: The same, int64
         :raises TypeError: If they are not integers
         :raises ValueError: If one is not in [0, S)
@@ -167,7 +179,12 @@ class TwoRoomsMDP:
         return array.astype(np.int64)
 
     def initial_states(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """State numbers, int64, of uniform draws from [0, 1), any shape: all states are equally likely."""
+        """
+        Return initial states. All states are equally likely.
+
+        :param uniforms: Uniform random numbers from [0, 1), any shape
+        :return: A state number for each of them, int64
+        """
         return (uniforms * self.n_states).astype(np.int64)
 
     def step(
@@ -177,12 +194,13 @@ class TwoRoomsMDP:
         draw: Callable[[NDArray[np.intp]], NDArray[np.float64]],
     ) -> NDArray[np.int64]:
         """
-        One step from each state. Nothing is validated, for speed.
+        Take one step from each state. Nothing is validated, for speed.
 
         :param states: State numbers, (N,)
         :param actions: Actions, (N,)
-        :param draw: Given the rows, (k,) ascending, in which the step is random, draws a uniform number from [0, 1) for each.
-            The number decides whether and where the agent slips; what remains of it decides which doors close
+        :param draw: Function that gets the rows, (k,) ascending, in which the step is random, and
+            draws a uniform number from [0, 1) for each. The number decides whether and where the
+            agent slips; its remainder decides which doors close
         :return: Next states, (N,) int64
         """
         rows = np.flatnonzero(self.chance.take(states))
@@ -192,8 +210,8 @@ class TwoRoomsMDP:
         slippery = self.slips.take(states[rows])
         if slippery.any():
             slips = slippery & (uniforms < self.slip_probability)
-            # Given a slip, u / p is uniform again. It picks one of four moves, and its fraction is uniform once more.
-            # It is below 1 after rounding too, as u < p.
+            # Given a slip, u / p is uniform again. It picks one of four moves, and its fraction is
+            # uniform once more. It is below 1 after rounding too, as u < p.
             scaled = uniforms[slips] / self.slip_probability * 4
             moves = scaled.astype(actions.dtype)
             actions = actions.copy()
@@ -211,7 +229,15 @@ class TwoRoomsMDP:
         return arrived
 
     def step_one(self, state: int, action: int, draw: Callable[[], float]) -> int:
-        """:meth:`step` for a single state, without the cost of arrays; ``draw`` is called only if the step is random."""
+        """
+        Take a step from a single state, as :meth:`step` does, without the cost of arrays.
+
+        :param state: The number of the state
+        :param action: The action
+        :param draw: Function that draws a uniform number from [0, 1); called only if the step is
+            random
+        :return: The number of the next state
+        """
         if not self._chance_at(state):
             return self._next_state_at(state * 5 + action)
         uniform = draw()
@@ -225,9 +251,8 @@ class TwoRoomsMDP:
                 uniform = (uniform - slip) / (1.0 - slip)
         arrived: int = self._next_state_at(state * 5 + action)
         if uniform < self._closing_bounds_list[-1]:
-            arrived = self.closed_state.item(
-                arrived, bisect_right(self._closing_bounds_list, uniform)
-            )
+            doors = bisect_right(self._closing_bounds_list, uniform)
+            arrived = self.closed_state.item(arrived, doors)
         return arrived
 
     @cached_property
@@ -235,14 +260,15 @@ class TwoRoomsMDP:
         """
         The pictures of all states, (S, H, W, 3) uint8, read-only, drawn on first use.
 
-        :raises ValueError: If they would take more than :data:`MAX_TABLE_BYTES`; use :meth:`render` or :meth:`observe` then
+        :raises ValueError: If they would take more than :data:`MAX_TABLE_BYTES`; use :meth:`render`
+            or :meth:`observe` then
         """
         if not self.has_table:
-            size, limit = (
-                n / 2**20 for n in (self.n_states * self._ground.nbytes, MAX_TABLE_BYTES)
-            )
+            size = self.n_states * self._ground.nbytes / 2**20
+            limit = MAX_TABLE_BYTES / 2**20
             raise ValueError(
-                f"A table of all observations would take {size:.0f} MiB (limit {limit:.0f}); use render(states)."
+                f"A table of all observations would take {size:.0f} MiB (limit {limit:.0f}); "
+                "use render(states)."
             )
         table = self.render(np.arange(self.n_states))
         table.flags.writeable = False
@@ -250,19 +276,22 @@ class TwoRoomsMDP:
 
     def observe(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.uint8]:
         """
+        Return the pictures of states, looked up or drawn.
+
         :param states: State numbers, any shape
-        :return: Their pictures, looked up or drawn, a new array, (..., H, W, 3) uint8
+        :return: A new array, (..., H, W, 3) uint8
         """
         if not self.has_table:
             return self.render(states)
-        return self.observations.take(
-            states, axis=0, mode="clip"
-        )  # twice as fast as with the check of the range
+        # With mode "clip", take() does not check the range and is twice as fast.
+        return self.observations.take(states, axis=0, mode="clip")
 
     def action_masks(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.int8]:
         """
+        Return which actions may do something. Only toggling may not: it needs a switch.
+
         :param states: State numbers, any shape
-        :return: A new array, 1 where an action may do something: toggling only on a switch, (..., 5) int8
+        :return: A new array, 1 where an action may do something, else 0, (..., 5) int8
         """
         masks = np.ones((*np.shape(states), self.n_actions), dtype=np.int8)
         masks[..., Action.TOGGLE] = self.on_switch.take(states)
@@ -270,24 +299,28 @@ class TwoRoomsMDP:
 
     def render(self, states: NDArray[np.integer[Any]] | int) -> NDArray[np.uint8]:
         """
+        Draw the pictures of states anew, one pixel per cell.
+
         :param states: State numbers, any shape
-        :return: Their pictures, drawn anew, one pixel per cell, (..., H, W, 3) uint8
+        :return: A new array, (..., H, W, 3) uint8
         """
-        shape, states = np.shape(states), np.ravel(states)
-        pictures = np.tile(self._ground, (len(states), 1, 1))
-        rows = np.arange(len(states))
+        numbers = np.ravel(states)
+        pictures = np.tile(self._ground, (len(numbers), 1, 1))
+        rows = np.arange(len(numbers))
         for door, cells in enumerate(self._numbering.doors):
-            pictures[np.ix_(self.doors_open[states, door], cells)] = COLOURS["door open"]
-        for blocks in self.blocks[states].T:
+            pictures[np.ix_(self.doors_open[numbers, door], cells)] = COLOURS["door open"]
+        for blocks in self.blocks[numbers].T:
             pictures[rows, blocks] = COLOURS["block"]
-        pictures[rows, self.agent[states]] = COLOURS["agent"]
-        return pictures.reshape(*shape, self.layout.height, self.layout.width, 3)
+        pictures[rows, self.agent[numbers]] = COLOURS["agent"]
+        return pictures.reshape(*np.shape(states), self.layout.height, self.layout.width, 3)
 
     def states_of(self, observations: ArrayLike) -> NDArray[np.int64]:
         """
+        Return the states that look like observations.
+
         :param observations: Pictures, (N, H, W, 3)
-        :return: The states that look so, (N,) int64
-        :raises ValueError: If for one of them no state does
+        :return: State numbers, (N,) int64
+        :raises ValueError: If no state looks like one of them
         """
         pictures = np.asarray(observations)
         expected = (self.layout.height, self.layout.width, 3)
@@ -314,30 +347,32 @@ class TwoRoomsMDP:
                 return states
         raise ValueError(f"No state looks like this observation (row {int(fits.argmin())}).")
 
-    def _compile_dynamics(self) -> None:
-        layout, numbering, opened = self.layout, self._numbering, self._numbering.opened
+    def _compile_actions(self) -> None:
+        """Make the tables of what each action does."""
+        layout = self.layout
+        numbering = self._numbering
         n_cells = layout.height * layout.width
-        flips = np.zeros(
-            n_cells, dtype=np.int64
-        )  # the bit of the door that toggling flips, 0 off the switches
+        # The bit of the door that toggling flips in each cell, 0 where there is no switch.
+        flips_in_cell = np.zeros(n_cells, dtype=np.int64)
         for bit, switches in zip(numbering.bits, layout.switches, strict=True):
-            flips[flat(layout, switches)] = bit
-        flip = flips[self.agent]
+            flips_in_cell[flat(layout, switches)] = bit
+        flips = flips_in_cell[self.agent]
         self.slips = np.isin(self.agent, flat(layout, layout.slippery))
-        self.on_switch = flip > 0
+        self.on_switch = flips > 0
         self.chance = self.slips & (self.slip_probability > 0)
         if self.close_probability > 0:
             self.chance |= self.on_switch | self.doors_open.any(axis=1)
 
         self.next_state = np.empty((self.n_states, self.n_actions), dtype=np.int64)
         unchanged = np.arange(self.n_states)
+        # The numbers of the cells with a rim of -1 around them.
         cells = np.pad(
             np.arange(n_cells).reshape(layout.height, layout.width), 1, constant_values=-1
         )
         for move, (down, right) in enumerate(DIRECTIONS):
-            beside = cells[
-                1 + down : layout.height + 1 + down, 1 + right : layout.width + 1 + right
-            ].ravel()
+            rows = slice(1 + down, layout.height + 1 + down)
+            columns = slice(1 + right, layout.width + 1 + right)
+            beside = cells[rows, columns].ravel()
             agent = beside[self.agent]
             pushed = self.blocks == agent[:, np.newaxis]
             pushes = pushed.any(axis=1)
@@ -345,38 +380,38 @@ class TwoRoomsMDP:
             arrangement[pushes] = numbering.arrange(
                 np.where(pushed, beside[self.blocks], self.blocks)[pushes]
             )
-            # impossible if a wall, shut door, edge or block is in the way
-            moved = numbering.encode(agent, arrangement, opened)
+            # A move is impossible if a wall, shut door, edge or block is in the way.
+            moved = numbering.encode(agent, arrangement, numbering.opened)
             self.next_state[:, move] = np.where(moved >= 0, moved, unchanged)
         self.next_state[:, Action.TOGGLE] = numbering.encode(
-            self.agent, numbering.arrangement, opened ^ flip
+            self.agent, numbering.arrangement, numbering.opened ^ flips
         )
 
-        self.closed_state = np.empty((self.n_states, 2 ** len(numbering.doors)), dtype=np.int32)
+    def _compile_closing(self) -> None:
+        """Make the tables of how doors close."""
+        numbering = self._numbering
+        door_sets = np.arange(2 ** len(numbering.doors))
+        unchanged = np.arange(self.n_states)
+        self.closed_state = np.empty((self.n_states, len(door_sets)), dtype=np.int32)
         self.closed_state[:, 0] = unchanged
         for bit in numbering.bits.tolist():
-            shut = numbering.encode(self.agent, numbering.arrangement, opened & ~bit)
+            shut = numbering.encode(self.agent, numbering.arrangement, numbering.opened & ~bit)
             shut = np.where(shut >= 0, shut, unchanged)
-            self.closed_state[:, bit : 2 * bit] = shut[
-                self.closed_state[:, :bit]
-            ]  # each set so far, with this door
-        n_closing = (np.arange(2 ** len(numbering.doors))[:, np.newaxis] & numbering.bits > 0).sum(
-            axis=1
-        )
+            # Add this door to each set of the earlier doors.
+            self.closed_state[:, bit : 2 * bit] = shut[self.closed_state[:, :bit]]
+        n_closing = (door_sets[:, np.newaxis] & numbering.bits > 0).sum(axis=1)
+        n_staying = len(numbering.doors) - n_closing
         close = self.close_probability
-        self.closing_probability = close**n_closing * (1.0 - close) ** (
-            len(numbering.doors) - n_closing
-        )
-        # A draw closes the doors of the first set whose bound is above it; above the last bound, none.
+        self.closing_probability = close**n_closing * (1.0 - close) ** n_staying
+        # A draw closes the doors of the first set whose bound is above it. Above the last bound no
+        # door closes.
         self._closing_bounds = np.append(0.0, np.cumsum(self.closing_probability[1:]))
         self._closing_bounds_list = self._closing_bounds.tolist()
-        self._chance_at, self._next_state_at = (
-            self.chance.item,
-            self.next_state.item,
-        )  # bound once, for single steps
 
     def _check_connected(self) -> None:
-        # Slipping adds nothing: it makes moves that the agent could choose there, and toggling is a no-op on slippery floor.
+        """Raise a LayoutError unless all states can reach each other."""
+        # Slipping adds nothing: it makes moves that the agent could choose there, and toggling does
+        # nothing on slippery floor.
         state = stranded_state(self.next_state, self.closed_state[:, self.closing_probability > 0])
         if state is None:
             return
@@ -390,20 +425,31 @@ class TwoRoomsMDP:
         found = ", ".join(
             f"{name} at row {cell // width}, column {cell % width}" for name, cell in parts
         )
-        note = f"rows and columns count from 0; close_probability is {self.close_probability}"
         raise LayoutError(
-            f"All states must be reachable from each other; this one is cut off from most: {found} ({note})."
+            "All states must be reachable from each other; this one is cut off from most: "
+            f"{found} (rows and columns count from 0; close_probability is "
+            f"{self.close_probability})."
         )
 
 
 def compile_layout(
     layout: Layout | str, slip_probability: float = 0.5, close_probability: float = 0.01
 ) -> TwoRoomsMDP:
-    """As :class:`TwoRoomsMDP`, of a layout, its name or a map; the same object if it was compiled before (it is immutable)."""
-    slip, close = (
-        _probability("slip_probability", slip_probability),
-        _probability("close_probability", close_probability),
-    )
+    """
+    Compile a layout into a Markov decision process, which is immutable.
+
+    :param layout: A layout, the name of one, or an ASCII map
+    :param slip_probability: Probability, in [0, 1], that an action on slippery floor becomes a
+        random move
+    :param close_probability: Probability, in [0, 1], that an open, empty door closes after an
+        action, for each door
+    :return: The process; the same object if the same arguments were compiled lately
+    :raises ValueError: If a probability is not in [0, 1]
+    :raises LayoutError: If the map is not valid, there are too many states, or not all can reach
+        each other
+    """
+    slip = _probability("slip_probability", slip_probability)
+    close = _probability("close_probability", close_probability)
     return _compile(as_layout(layout), slip, close)
 
 
@@ -413,6 +459,5 @@ def _probability(name: str, value: float) -> float:
     return float(value)
 
 
-_compile = lru_cache(maxsize=16)(
-    TwoRoomsMDP
-)  # a cache on compile_layout would tell defaults left out from the same given
+# A cache on compile_layout itself would compile twice if defaults are given once and left out once.
+_compile = lru_cache(maxsize=16)(TwoRoomsMDP)

@@ -11,18 +11,24 @@ from gym_twoRooms.layout import BLOCK, DOORS, FLOOR, SWITCHES, WALL, Layout
 from gym_twoRooms.mdp import COLOURS, THINGS, TwoRoomsMDP
 
 RENDER_MODES = ["rgb_array", "ansi"]
-DARKER, LIGHTER = 0.72, 0.22
-"""Factor by which outlines are darkened, and share of white in highlights."""
+"""The modes of the environments' ``render``: a picture, or a map in characters."""
+DARKER = 0.72
+"""Factor by which outlines are darker than what they surround."""
+LIGHTER = 0.22
+"""Share of white in highlights."""
 SMALLEST_GRID = 8
 """Cells narrower than this many pixels have no grid lines, which would hide the rest."""
-AGENT, OPEN_DOOR = "@/"
-"""Symbols of :func:`write` that layouts do not have."""
+AGENT = "@"
+"""The agent's symbol in the maps of :func:`write`. Layouts do not have it."""
+OPEN_DOOR = "/"
+"""The symbol of an open door in the maps of :func:`write`. Layouts do not have it."""
 
 
 def draw(mdp: TwoRoomsMDP, state: int, cell_size: int = 32) -> NDArray[np.uint8]:
     """
     Draw a state.
 
+    :param mdp: The compiled world
     :param state: The number of the state
     :param cell_size: Width and height of a cell, in pixels
     :return: A new array, (H * cell_size, W * cell_size, 3) uint8
@@ -37,21 +43,23 @@ def draw(mdp: TwoRoomsMDP, state: int, cell_size: int = 32) -> NDArray[np.uint8]
                 f"door {'open' if is_open else 'shut'}",
                 f"switch {switch}",
             )
-    for cell, thing in [
-        *((block, "block") for block in mdp.blocks[state].tolist()),
-        (int(mdp.agent[state]), "agent"),
-    ]:
-        _paint(_tile(canvas, cell // layout.width, cell % layout.width, cell_size), thing)
+    for block in mdp.blocks[state].tolist():
+        _paint(_tile(canvas, *divmod(block, layout.width), cell_size), "block")
+    _paint(_tile(canvas, *divmod(int(mdp.agent[state]), layout.width), cell_size), "agent")
     return np.round(canvas).astype(np.uint8)
 
 
 def write(mdp: TwoRoomsMDP, state: int) -> str:
     """
-    Write a state as a map. The symbols are those of layouts: ``.`` floor, ``#`` wall, ``W`` slippery floor, letters of
-    switches and of shut doors. ``/`` is an open door. ``@`` the agent and ``B`` a block hide what is under them.
+    Write a state as a map in characters.
 
+    The symbols are those of layouts: ``.`` floor, ``#`` wall, ``W`` slippery floor, letters of
+    switches and of shut doors. ``/`` is an open door. ``@`` the agent and ``B`` a block hide what
+    is under them.
+
+    :param mdp: The compiled world
     :param state: The number of the state
-    :return: H lines of W characters, with a line break between two
+    :return: H lines of W characters, with a line break between two lines
     """
     layout = mdp.layout
     symbols = list("".join(layout.rows).replace(BLOCK, FLOOR))
@@ -61,15 +69,16 @@ def write(mdp: TwoRoomsMDP, state: int) -> str:
     for block in mdp.blocks[state]:
         symbols[block] = BLOCK
     symbols[mdp.agent[state]] = AGENT
-    return "\n".join(
+    lines = [
         "".join(symbols[start : start + layout.width])
         for start in range(0, len(symbols), layout.width)
-    )
+    ]
+    return "\n".join(lines)
 
 
 @lru_cache(maxsize=16)
 def _ground(layout: Layout, cell_size: int) -> NDArray[np.float64]:
-    """All that never changes, read-only."""
+    """Draw all that never changes, in a read-only array."""
     canvas = np.empty((layout.height * cell_size, layout.width * cell_size, 3))
     for row, symbols in enumerate(layout.rows):
         for column, symbol in enumerate(symbols):
@@ -78,9 +87,10 @@ def _ground(layout: Layout, cell_size: int) -> NDArray[np.float64]:
             if symbol not in DOORS:
                 _paint(tile, THINGS[symbol])
             if symbol not in WALL + DOORS and cell_size >= SMALLEST_GRID:
-                tile[0] = tile[:, 0] = (
-                    tile[-1, -1] * 0.86
-                )  # each cell draws its upper and left lines
+                # Each cell draws its upper and left grid lines.
+                line_colour = tile[-1, -1] * 0.86
+                tile[0] = line_colour
+                tile[:, 0] = line_colour
     canvas.flags.writeable = False
     return canvas
 
@@ -90,8 +100,10 @@ def _tile(canvas: NDArray[np.float64], row: int, column: int, size: int) -> NDAr
 
 
 def _paint(tile: NDArray[np.float64], thing: str, switch: str = "") -> None:
+    """Draw a thing on its cell. A door has a knob in the colour of its switch."""
     colour = np.array(COLOURS[thing], dtype=np.float64)
-    dark, light = colour * DARKER, colour * (1 - LIGHTER) + 255 * LIGHTER
+    dark = colour * DARKER
+    light = colour * (1 - LIGHTER) + 255 * LIGHTER
     if thing == "agent":
         _disc(tile, 0.5, 0.5, 0.36, dark)
         _disc(tile, 0.5, 0.5, 0.30, colour)
@@ -105,7 +117,7 @@ def _paint(tile: NDArray[np.float64], thing: str, switch: str = "") -> None:
     elif thing.startswith("door"):
         tile[:] = dark if thing == "door shut" else COLOURS["door shut"]
         _box(tile, 0.1, 0.1, 0.9, 0.9, colour)
-        _disc(tile, 0.5, 0.74, 0.07, np.array(COLOURS[switch]))  # a knob
+        _disc(tile, 0.5, 0.74, 0.07, np.array(COLOURS[switch]))
     else:
         tile[:] = colour
         if thing == "slippery":
@@ -118,9 +130,9 @@ def _box(
 ) -> None:
     """Fill a rectangle, given in shares of the tile."""
     size = len(tile)
-    tile[round(top * size) : round(bottom * size), round(left * size) : round(right * size)] = (
-        colour
-    )
+    rows = slice(round(top * size), round(bottom * size))
+    columns = slice(round(left * size), round(right * size))
+    tile[rows, columns] = colour
 
 
 def _disc(
@@ -135,6 +147,13 @@ def _disc(
 
 
 def check_rendering(render_mode: str | None, cell_size: int) -> None:
+    """
+    Raise an error if the arguments of an environment for rendering are wrong.
+
+    :param render_mode: One of :data:`RENDER_MODES`; None renders nothing
+    :param cell_size: Width and height of a cell, in pixels
+    :raises ValueError: If there is no such mode, or ``cell_size`` is not a positive integer
+    """
     if render_mode is not None and render_mode not in RENDER_MODES:
         raise ValueError(f"render_mode must be None or one of {RENDER_MODES}, got {render_mode!r}.")
     if not isinstance(cell_size, (int, np.integer)) or cell_size < 1:
@@ -142,10 +161,22 @@ def check_rendering(render_mode: str | None, cell_size: int) -> None:
 
 
 def warn_about_rendering() -> None:
+    """Warn that ``render`` does nothing because the environment has no render mode."""
     gym.logger.warn(
-        f"render() does nothing without a render mode: make the environment with one of {RENDER_MODES}."
+        "render() does nothing without a render mode: "
+        f"make the environment with one of {RENDER_MODES}."
     )
 
 
 def show(mdp: TwoRoomsMDP, state: int, render_mode: str, cell_size: int) -> NDArray[np.uint8] | str:
+    """
+    Return a state in the form that a render mode asks for.
+
+    :param mdp: The compiled world
+    :param state: The number of the state
+    :param render_mode: One of :data:`RENDER_MODES`
+    :param cell_size: Width and height of a cell in pictures, in pixels
+    :return: For ``"rgb_array"`` the picture of :func:`draw`, for ``"ansi"`` the map of
+        :func:`write`
+    """
     return draw(mdp, state, cell_size) if render_mode == "rgb_array" else write(mdp, state)

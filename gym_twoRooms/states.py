@@ -11,74 +11,119 @@ from numpy.typing import NDArray
 from gym_twoRooms.layout import Cell, Layout, LayoutError
 
 MAX_STATES = 4_000_000
-"""Most states that a layout may have; compiling them takes about 420 bytes a state."""
+"""Most states that a layout may have. Compiling them takes about 420 bytes a state."""
 
 
 def flat(layout: Layout, cells: Iterable[Cell]) -> NDArray[np.intp]:
-    """(row, column) pairs as flat indexes ``row * width + column``."""
+    """
+    Return cells as flat indexes ``row * width + column``.
+
+    :param layout: The map that the cells belong to
+    :param cells: n (row, column) pairs
+    :return: Their flat indexes, (n,) intp, in the same order
+    """
     return np.array([row * layout.width + column for row, column in cells], dtype=np.intp)
 
 
 class StateNumbering:
     """
-    Numbers the states of a layout: by where the blocks are, then by which doors are open, then by where the agent is. Cells
-    are flat indexes. Bit d of a set of doors stands for door d. Blocks are region by region, and ascending in each.
+    Numbers the states of a layout: first by where the blocks are, then by which doors are open,
+    then by where the agent is.
+
+    Cells are flat indexes ``row * width + column``. A set of doors is an integer whose bit d stands
+    for door d. An arrangement is a set of cells for the blocks; arrangements are numbered from 0. S
+    is the number of states, B that of blocks and D that of doors.
+
+    :param layout: The map
+    :raises LayoutError: If there are more than :data:`MAX_STATES` states
+    :ivar n_states: S
+    :ivar doors: The cells of each door, D arrays of intp
+    :ivar bits: The bit of each door, (D,) int64
+    :ivar arrangement: The number of each state's arrangement of blocks, (S,) int64
+    :ivar opened: The set of open doors in each state, (S,) int64
+    :ivar agent: The cell of the agent in each state, (S,) int32
+    :ivar blocks: The cells of the blocks in each state, (S, B) int32, region by region and
+        ascending in each region
     """
 
     def __init__(self, layout: Layout) -> None:
         self.doors = [flat(layout, cells) for cells in layout.doors]
         self.bits = 1 << np.arange(len(self.doors))
-        sets = np.arange(2 ** len(self.doors))
-        regions = {
+        door_sets = np.arange(2 ** len(self.doors))
+        blocks_in_region = {
             region: layout.block_regions.count(region) for region in sorted(layout.block_regions)
         }
 
-        # Where the agent may stand, for each set of open doors.
+        # Find where the agent may stand for each set of open doors.
         places = np.sort(np.concatenate([flat(layout, layout.free), *self.doors]))
-        standing = np.ones((len(sets), len(places)), dtype=np.bool_)
+        standing = np.ones((len(door_sets), len(places)), dtype=np.bool_)
         for bit, cells in zip(self.bits, self.doors, strict=True):
-            standing[np.ix_((sets & bit) == 0, np.isin(places, cells))] = False
-        n_arrangements = math.prod(math.comb(len(region), size) for region, size in regions.items())
-        self.n_states = n_arrangements * (int(standing.sum()) - len(layout.blocks) * len(sets))
+            standing[np.ix_((door_sets & bit) == 0, np.isin(places, cells))] = False
+
+        # Count the states before listing them. A block takes one place from the agent, whichever
+        # doors are open.
+        n_arrangements = math.prod(
+            math.comb(len(region), n_blocks) for region, n_blocks in blocks_in_region.items()
+        )
+        n_places = int(standing.sum()) - len(layout.blocks) * len(door_sets)
+        self.n_states = n_arrangements * n_places
         if self.n_states > MAX_STATES:
             raise LayoutError(
                 f"The layout has {self.n_states} states; at most {MAX_STATES} are supported."
             )
 
-        # In each region, the block in the last cell counts most.
+        # List the arrangements. In each region, the block in the last cell counts most.
         choices = [
-            sorted(combinations(flat(layout, region).tolist(), size), key=lambda cells: cells[::-1])
-            for region, size in regions.items()
+            sorted(
+                combinations(flat(layout, region).tolist(), n_blocks),
+                key=lambda cells: cells[::-1],
+            )
+            for region, n_blocks in blocks_in_region.items()
         ]
         arrangements = [tuple(chain.from_iterable(parts)) for parts in product(*choices)]
         self._arrangements = {
             tuple(sorted(cells)): number for number, cells in enumerate(arrangements)
         }
-        cells_of = np.array(arrangements, dtype=np.int32)
+        blocks_of_arrangement = np.array(arrangements, dtype=np.int32)
 
-        possible = np.tile(standing, (n_arrangements, 1, 1))
-        self._place = np.full(
-            layout.height * layout.width + 2, -1
-        )  # with entries for cells off the map
+        # The place of each cell, -1 where the agent can never stand. Two more entries serve cells
+        # off the map.
+        self._place = np.full(layout.height * layout.width + 2, -1)
         self._place[places] = np.arange(len(places))
-        possible[np.arange(n_arrangements)[:, np.newaxis], :, self._place[cells_of]] = False
+
+        # Number what remains when the agent cannot stand where a block is.
+        possible = np.tile(standing, (n_arrangements, 1, 1))
+        rows = np.arange(n_arrangements)[:, np.newaxis]
+        possible[rows, :, self._place[blocks_of_arrangement]] = False
         self.arrangement, self.opened, place = np.nonzero(possible)
-        self.agent, self.blocks = places[place].astype(np.int32), cells_of[self.arrangement]
+        self.agent = places[place].astype(np.int32)
+        self.blocks = blocks_of_arrangement[self.arrangement]
         self._states = np.full(possible.shape, -1)
         self._states[possible] = np.arange(self.n_states)
 
     def arrange(self, blocks: NDArray[Any]) -> NDArray[np.int64]:
-        """Number arrangements of blocks, (..., B) cells in any order: (...), -1 for impossible ones."""
+        """
+        Return the numbers of arrangements of blocks.
+
+        :param blocks: Cells of the blocks, (..., B) int, in any order
+        :return: Numbers of the arrangements, (...) int64; -1 where blocks cannot be
+        """
         shape = blocks.shape[:-1]
         rows = blocks.reshape(math.prod(shape), blocks.shape[-1]).tolist()
-        return np.array(
-            [self._arrangements.get(tuple(sorted(row)), -1) for row in rows], dtype=np.int64
-        ).reshape(shape)
+        numbers = [self._arrangements.get(tuple(sorted(row)), -1) for row in rows]
+        return np.array(numbers, dtype=np.int64).reshape(shape)
 
     def encode(
         self, agent: NDArray[Any], arrangement: NDArray[np.int64], opened: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Number states, -1 for impossible ones. Arguments are broadcast; the agent's cell may be off the map."""
+        """
+        Return the numbers of the states with these parts. The arguments are broadcast together.
+
+        :param agent: Cells of the agent, (...) int; they may be off the map
+        :param arrangement: Numbers of arrangements from :meth:`arrange`, (...) int64
+        :param opened: Sets of open doors, (...) int64
+        :return: State numbers, (...) int64; -1 where no state is like that
+        """
         place = self._place[np.clip(agent, -1, len(self._place) - 2)]
         return np.where(
             (place >= 0) & (arrangement >= 0), self._states[arrangement, opened, place], -1
@@ -89,10 +134,18 @@ def stranded_state(
     acted: NDArray[np.integer[Any]], settled: NDArray[np.integer[Any]]
 ) -> int | None:
     """
-    The first state outside the largest set of states that can all reach each other, or None. Actions lead from each state to
-    ``acted``, (S, A), and in each of these the world may settle in ``settled``, (S, K).
+    Return a state that not all others can reach, or that cannot reach all others.
+
+    A step first leads from a state to the outcome of an action. From there the world may settle in
+    one of several states, because doors may close.
+
+    :param acted: The outcome of each of A actions in each of S states, (S, A) int
+    :param settled: The K states in which the world may settle from each state, (S, K) int
+    :return: The first state outside the largest set of states that can all reach each other; None
+        if that set has all states
     """
-    from scipy.sparse import csr_array  # importing scipy takes longer than compiling a layout
+    # Importing scipy takes longer than compiling a layout.
+    from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
     n_states = len(acted)
@@ -105,7 +158,8 @@ def stranded_state(
         )
 
     graph = csr_array(edges(acted) @ edges(settled))
-    graph.sum_duplicates()  # connected_components may never return on a graph that lists an edge twice
+    # connected_components may never return on a graph that lists an edge twice.
+    graph.sum_duplicates()
     _, labels = connected_components(graph, directed=True, connection="strong")
     stranded = np.flatnonzero(labels != np.bincount(labels).argmax())
     return int(stranded[0]) if len(stranded) else None
