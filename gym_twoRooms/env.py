@@ -79,7 +79,8 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     :ivar mdp: The compiled world, a :class:`~gym_twoRooms.mdp.TwoRoomsMDP`
     """
 
-    metadata = {"render_modes": RENDER_MODES, "render_fps": 10}  # noqa: RUF012 - as gym.Env
+    # Gymnasium declares the metadata as a plain class attribute too.
+    metadata = {"render_modes": RENDER_MODES, "render_fps": 10}  # noqa: RUF012
 
     def __init__(
         self,

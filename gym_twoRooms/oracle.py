@@ -12,23 +12,21 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 CHUNK = 256
-"""Goals that :func:`mastery_ceiling` plans for at a time, to bound its memory: about 32 bytes a state and goal."""
+"""Goals that :func:`mastery_ceiling` plans for at a time: about 32 bytes a state and goal."""
 TransitionModel = dict[int, dict[int, list[tuple[float, int, float, bool]]]]
 """``{state: {action: [(probability, next_state, reward, terminated), ...]}}``"""
 
 
 def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
     """
-    The dynamics as matrices.
+    Return the dynamics as matrices.
 
-    :return: For each action, the probabilities of each state's successors: a sparse (S, S) float64 matrix, its columns in
-        ascending order
+    :param mdp: The compiled world
+    :return: For each action, the probabilities of each state's successors: a sparse (S, S) float64
+        matrix, its columns in ascending order
     """
-    from scipy.sparse import (
-        csr_array,
-        diags_array,
-        eye_array,
-    )  # importing scipy takes longer than compiling a layout
+    # Importing scipy takes longer than compiling a layout.
+    from scipy.sparse import csr_array, diags_array, eye_array
 
     def moves_to(targets: NDArray[np.integer[Any]]) -> Any:
         return csr_array(
@@ -56,19 +54,19 @@ def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
 
 def transition_model(mdp: TwoRoomsMDP) -> TransitionModel:
     """
-    The dynamics as in ``P`` of Gymnasium's toy_text environments. It takes about 2 kB a state; :func:`transition_matrices`
-    takes less.
+    Return the dynamics in the form of ``P`` of Gymnasium's toy_text environments.
 
-    :return: For each state and action, what may follow: each next state once, in ascending order, with a positive
-        probability; rewards are 0.0 and nothing terminates
+    It takes about 2 kB a state; :func:`transition_matrices` takes less.
+
+    :param mdp: The compiled world
+    :return: For each state and action, what may follow: each next state once, in ascending order,
+        with a positive probability; rewards are 0.0 and nothing terminates
     """
     model: TransitionModel = {state: {} for state in range(mdp.n_states)}
     for action, matrix in enumerate(transition_matrices(mdp)):
-        chances, followers, starts = (
-            matrix.data.tolist(),
-            matrix.indices.tolist(),
-            matrix.indptr.tolist(),
-        )
+        chances = matrix.data.tolist()
+        followers = matrix.indices.tolist()
+        starts = matrix.indptr.tolist()
         outcomes = [
             (chance, follower, 0.0, False)
             for chance, follower in zip(chances, followers, strict=True)
@@ -80,10 +78,13 @@ def transition_model(mdp: TwoRoomsMDP) -> TransitionModel:
 
 def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDArray[np.float64]:
     """
-    The ceiling of mastery: the probability that the best policy reaches a goal in time, by backward induction.
+    Return the ceiling of mastery: the probability that the best policy reaches a goal in time.
 
+    It is found by backward induction.
+
+    :param mdp: The compiled world
     :param goals: State numbers, (G,)
-    :param horizon: Steps allowed
+    :param horizon: Steps allowed, at least 0
     :return: For each start and goal, (S, G) float64; 1 where the start is the goal
     :raises TypeError: If goals are not integers
     :raises ValueError: If there is no such state, or ``horizon`` is no number of steps
@@ -94,11 +95,13 @@ def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDA
     reached = np.zeros((mdp.n_states, len(goals)))
     reached[goals, columns] = 1.0
     for _ in range(horizon):
-        before, reached = reached, matrices[0] @ reached
+        before = reached
+        reached = matrices[0] @ before
         for matrix in matrices[1:]:
             np.maximum(reached, matrix @ before, out=reached)
         reached[goals, columns] = 1.0
-        if np.array_equal(reached, before):  # then it stays so
+        # Once a step changes nothing, no later step does.
+        if np.array_equal(reached, before):
             break
     return reached
 
@@ -107,11 +110,13 @@ def mastery_ceiling(
     mdp: TwoRoomsMDP, horizon: int
 ) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.float64]]:
     """
-    The ceiling of mastery in the form that :func:`~sb3_manygoals.evaluation.evaluate_mastery` takes.
+    Return the ceiling of mastery as :func:`~sb3_manygoals.evaluation.evaluate_mastery` takes it.
 
-    :param horizon: Steps allowed
-    :return: A function of starts and goals, observations (N, H, W, 3) each, that gives the probabilities, (N,) float64, with
-        which the best policy reaches each goal from its start in time. It plans for :data:`CHUNK` goals at a time
+    :param mdp: The compiled world
+    :param horizon: Steps allowed, at least 0
+    :return: A function of starts and goals, observations (N, H, W, 3) uint8 each. It returns the
+        probabilities, (N,) float64, with which the best policy reaches each goal from its start in
+        time. It plans for :data:`CHUNK` goals at a time, to bound its memory
     """
 
     def ceiling(starts: NDArray[np.uint8], goals: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -129,9 +134,11 @@ def mastery_ceiling(
 
 def expected_steps(mdp: TwoRoomsMDP, goals: ArrayLike) -> NDArray[np.float64]:
     """
-    The steps that the best policy without a deadline takes to a goal on average, by value iteration until no sweep changes
-    one by more than 1e-6.
+    Return the steps that the best policy without a deadline takes to a goal on average.
 
+    They are found by value iteration, which stops when no sweep changes one by more than 1e-6.
+
+    :param mdp: The compiled world
     :param goals: State numbers, (G,)
     :return: For each start and goal, (S, G) float64; 0 where the start is the goal
     :raises TypeError: If goals are not integers
@@ -142,11 +149,16 @@ def expected_steps(mdp: TwoRoomsMDP, goals: ArrayLike) -> NDArray[np.float64]:
 
 class OraclePolicy:
     """
-    The policy that takes the fewest steps on average. :meth:`predict` acts on goal observations, as an agent's does.
+    The policy that takes the fewest steps on average. :meth:`predict` acts on goal observations, as
+    an agent's does.
 
+    :param mdp: The compiled world
     :param goals: State numbers that will be asked for, (G,)
     :raises TypeError: If goals are not integers
     :raises ValueError: If there is no such state
+    :ivar mdp: The compiled world
+    :ivar goals: The state numbers, (G,) int64
+    :ivar actions: The best action in each state for each goal, (S, G) int64
     """
 
     def __init__(self, mdp: TwoRoomsMDP, goals: ArrayLike) -> None:
@@ -160,8 +172,10 @@ class OraclePolicy:
         self, observation: dict[str, NDArray[np.uint8]], *, deterministic: bool = True
     ) -> tuple[NDArray[np.int64], None]:
         """
-        :param observation: "observation" and "desired_goal", (N, H, W, 3) uint8 each
-        :param deterministic: Without effect: there is nothing random in it
+        Choose actions towards goals.
+
+        :param observation: ``"observation"`` and ``"desired_goal"``, (N, H, W, 3) uint8 each
+        :param deterministic: Has no effect, because the policy is never random
         :return: Actions, (N,) int64, and None
         :raises ValueError: If an observation shows no state, or a goal was not planned for
         """
@@ -176,12 +190,13 @@ class OraclePolicy:
 
 
 def _plan(mdp: TwoRoomsMDP, goals: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The steps left after each action, (A, S, G), and from each state on, (S, G)."""
+    """Return the steps left after each action, (A, S, G), and from each state on, (S, G)."""
     goals, columns, matrices = _problem(mdp, goals)
     steps = np.zeros((mdp.n_states, len(goals)))
     while True:
-        after = np.stack([matrix @ steps for matrix in matrices])
-        before, steps = steps, 1.0 + after.min(axis=0)
+        before = steps
+        after = np.stack([matrix @ before for matrix in matrices])
+        steps = 1.0 + after.min(axis=0)
         steps[goals, columns] = 0.0
         if np.abs(steps - before).max() <= 1e-6:
             return after, steps
@@ -190,7 +205,7 @@ def _plan(mdp: TwoRoomsMDP, goals: ArrayLike) -> tuple[NDArray[np.float64], NDAr
 def _problem(
     mdp: TwoRoomsMDP, goals: ArrayLike
 ) -> tuple[NDArray[np.int64], NDArray[np.intp], list["csr_array"]]:
-    """The goals, checked, their columns, and the dynamics."""
+    """Return the goals, checked, with the numbers of their columns, and the dynamics."""
     states = mdp.check_states(goals)
     if states.ndim != 1 or len(states) == 0:
         raise ValueError(

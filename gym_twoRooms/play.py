@@ -16,9 +16,14 @@ from gym_twoRooms.mdp import Action
 from gym_twoRooms.rendering import draw
 from gym_twoRooms.states import flat
 
-FPS, FRAMES_PER_STEP = 30, 4
-"""Frames a second, and how many of them a step of the trained agent takes."""
-REACHED_COLOUR, PURSUED_COLOUR = (46, 160, 67), (238, 238, 238)
+FPS = 30
+"""Frames a second."""
+FRAMES_PER_STEP = 4
+"""Number of frames that a step of the trained agent takes."""
+REACHED_COLOUR = (46, 160, 67)
+"""RGB colour of the frames around the pictures while the goal is reached."""
+PURSUED_COLOUR = (238, 238, 238)
+"""RGB colour of these frames otherwise."""
 KEYS = {
     Action.UP: "up w",
     Action.DOWN: "down s",
@@ -26,14 +31,26 @@ KEYS = {
     Action.RIGHT: "right d",
     Action.TOGGLE: "space",
 }
+"""pygame's names of the keys for each action."""
 Agent = Callable[[NDArray[np.uint8], NDArray[np.uint8]], int]
-"""Gives the action for an observation and a goal."""
+"""A function that returns the action for an observation and a goal, (H, W, 3) uint8 each."""
 
 
 class Game:
     """
-    A world, with a goal beside it if asked for. A goal is a state. When it is reached, the frames turn green and a message is
-    printed. The player's next key then brings the next goal; a trained agent keeps its goal until the mouse sets another.
+    A world, with a goal beside it if asked for. A goal is a state.
+
+    When the goal is reached, the frames turn green and a message is printed. The player's next key
+    then brings the next goal; a trained agent keeps its goal until the mouse sets another.
+
+    :param world: The environment; it is reset
+    :param goals: Whether to draw a random goal; an agent is given one in any case
+    :param agent: Function that returns the agent's action for an observation and a goal; None if
+        only the player acts
+    :param seed: Seed of the world and of the goals; None for a random one
+    :ivar world: The environment
+    :ivar agent: The agent, or None
+    :ivar goal: The number of the goal, -1 without one
     """
 
     def __init__(
@@ -43,22 +60,27 @@ class Game:
         agent: Agent | None = None,
         seed: int | None = None,
     ) -> None:
-        self.world, self.agent, self.goal = world, agent, -1
-        self._rng, self._steps, self._border = (
-            np.random.default_rng(seed),
-            0,
-            world.cell_size // 4 + 1,
-        )
+        self.world = world
+        self.agent = agent
+        self.goal = -1
+        self._rng = np.random.default_rng(seed)
+        self._steps = 0
+        self._border = world.cell_size // 4 + 1
         world.reset(seed=seed)
         if goals or agent is not None:
             self._next_goal()
 
     @property
     def reached(self) -> bool:
+        """Whether the world is in the goal."""
         return self.world.state == self.goal
 
     def press(self, action: int) -> None:
-        """Act for the player."""
+        """
+        Act for the player. If a goal is reached and there is no agent, choose the next goal first.
+
+        :param action: The action, in [0, 5)
+        """
         if self.reached and self.agent is None:
             self._next_goal()
         self._step(action)
@@ -70,12 +92,20 @@ class Game:
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> None:
         """
-        Set a goal with the mouse, pressed and released at these pixels (x, y): the picture under it with one change. A block
-        moves along, a door that is clicked opens or shuts, and from any other cell the mouse takes the agent along.
+        Set a goal with the mouse: the picture under it with one change.
+
+        A block moves along with the mouse. A door that is clicked opens or shuts. From any other
+        cell the mouse takes the agent along. If no state is like that, print why and keep the goal.
+
+        :param start: Pixel (x, y) where the mouse was pressed
+        :param end: Pixel (x, y) where the mouse was released
         """
-        (picture, pressed), (_, released) = self._locate(start), self._locate(end)
-        mdp, state = self.world.mdp, (self.world.state, self.goal)[picture]
-        agent, blocks, doors = int(mdp.agent[state]), mdp.blocks[state], mdp.doors_open[state]
+        picture, pressed = self._locate(start)
+        _, released = self._locate(end)
+        mdp = self.world.mdp
+        state = self.goal if picture else self.world.state
+        agent = int(mdp.agent[state])
+        blocks = mdp.blocks[state]
         clicked = np.array(
             [
                 pressed == released and pressed in flat(mdp.layout, door)
@@ -88,13 +118,22 @@ class Game:
         elif not clicked.any():
             agent = released
         try:
-            self.goal, self._steps = int(mdp.encode(agent, blocks, doors ^ clicked)), 0
+            self.goal = int(mdp.encode(agent, blocks, mdp.doors_open[state] ^ clicked))
         except ValueError as error:
             print(error, flush=True)
+        else:
+            self._steps = 0
 
     def render(self) -> NDArray[np.uint8]:
-        """The world and, beside it, the goal if there is one, each in a frame: (height, width, 3) uint8."""
-        states, border = [self.world.state, self.goal][: 1 + (self.goal >= 0)], self._border
+        """
+        Draw the world and, beside it, the goal if there is one, each in a frame.
+
+        :return: The picture, (height, width, 3) uint8
+        """
+        states = [self.world.state]
+        if self.goal >= 0:
+            states.append(self.goal)
+        border = self._border
         pictures = np.stack([draw(self.world.mdp, state, self.world.cell_size) for state in states])
         framed = np.pad(pictures, ((0, 0), (border, border), (border, border), (0, 0)))
         framed[:] = REACHED_COLOUR if self.reached else PURSUED_COLOUR
@@ -109,31 +148,39 @@ class Game:
             self._steps = 0
 
     def _next_goal(self) -> None:
-        # any state but the current one
-        state = int(self._rng.integers(self.world.mdp.n_states - 1))
-        self.goal, self._steps = state + (state >= self.world.state), 0
+        """Draw any state but the current one."""
+        goal = int(self._rng.integers(self.world.mdp.n_states - 1))
+        self.goal = goal + (goal >= self.world.state)
+        self._steps = 0
 
     def _locate(self, position: tuple[int, int]) -> tuple[int, int]:
-        """The picture (0 world, 1 goal) and the nearest cell of it."""
-        size, layout = self.world.cell_size, self.world.mdp.layout
-        picture = min(max(position[0] // (span := layout.width * size + 2 * self._border), 0), 1)
-        row, column = (
-            (along - self._border) // size for along in (position[1], position[0] - picture * span)
-        )
-        return picture, min(max(row, 0), layout.height - 1) * layout.width + min(
-            max(column, 0), layout.width - 1
-        )
+        """Return the picture under a pixel, 0 world or 1 goal, and the nearest cell of it."""
+        layout = self.world.mdp.layout
+        size = self.world.cell_size
+        x, y = position
+        picture_width = layout.width * size + 2 * self._border
+        picture = min(max(x // picture_width, 0), 1)
+        row = (y - self._border) // size
+        column = (x - picture * picture_width - self._border) // size
+        row = min(max(row, 0), layout.height - 1)
+        column = min(max(column, 0), layout.width - 1)
+        return picture, row * layout.width + column
 
 
 def trained_agent() -> Agent:
-    """The agent that comes with ``sb3_manygoals``, which this package does without otherwise."""
+    """
+    Return the agent that comes with ``sb3_manygoals``. Nothing else here needs that package.
+
+    :return: A function that returns the action for an observation and a goal
+    :raises SystemExit: If the package is not installed
+    """
     try:
-        model = importlib.import_module("sb3_manygoals.pretrained").load_pretrained(
-            "TwoRoomsSwitch-v0"
-        )
+        pretrained = importlib.import_module("sb3_manygoals.pretrained")
+        model = pretrained.load_pretrained("TwoRoomsSwitch-v0")
     except ImportError as error:
         sys.exit(
-            f"--agent needs sb3_manygoals, stable-baselines3 and torch: run `pip install sb3-manygoals` ({error})."
+            "--agent needs sb3_manygoals, stable-baselines3 and torch: run "
+            f"`pip install sb3-manygoals` ({error})."
         )
 
     def act(observation: NDArray[np.uint8], goal: NDArray[np.uint8]) -> int:
@@ -143,11 +190,12 @@ def trained_agent() -> Agent:
     return act
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Play until the window is closed or Escape is pressed."""
+def _make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m gym_twoRooms.play",
-        description="Arrow keys or W, A, S, D move, the space bar flips the door when the agent is on a switch, Escape ends.",
+        description="Arrow keys or W, A, S, D move, the space bar flips the door when the agent is "
+        "on a switch, Escape ends.",
     )
     maps = parser.add_mutually_exclusive_group()
     maps.add_argument(
@@ -172,6 +220,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="N",
         help="pixels per cell (default: %(default)s)",
     )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """
+    Play until the window is closed or Escape is pressed.
+
+    :param arguments: Arguments of the command line; None takes those of the program
+    :raises SystemExit: If the arguments are wrong, or a package is missing
+    """
+    parser = _make_parser()
     options = parser.parse_args(arguments)
     try:
         layout = NAMED_LAYOUTS[options.layout] if options.map is None else Layout.read(options.map)
@@ -182,20 +241,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         import pygame
     except ImportError:
         sys.exit(
-            'Playing needs pygame: run `pip install "sb3-manygoals[render]"` or `pip install pygame-ce`.'
+            'Playing needs pygame: run `pip install "sb3-manygoals[render]"` or '
+            "`pip install pygame-ce`."
         )
     game = Game(world, options.goal, trained_agent() if options.agent else None, options.seed)
 
     pygame.display.init()
     pygame.display.set_caption(f"TwoRoomsSwitch: {layout.name}")
     height, width, _ = game.render().shape
-    screen = pygame.display.set_mode(
-        (width, height), pygame.SCALED | pygame.RESIZABLE
-    )  # the mouse is scaled back
+    # With SCALED, pygame gives the mouse's position in pixels of the picture.
+    screen = pygame.display.set_mode((width, height), pygame.SCALED | pygame.RESIZABLE)
     keys = {
         pygame.key.key_code(key): action for action, names in KEYS.items() for key in names.split()
     }
-    clock, pressed = pygame.time.Clock(), (0, 0)
+    clock = pygame.time.Clock()
+    pressed = (0, 0)
     for frame in count():
         for event in pygame.event.get():
             if event.type == pygame.QUIT or (
