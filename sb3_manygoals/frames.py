@@ -1,4 +1,4 @@
-"""Observations kept as frames, each of which is kept once: for episode buffers and replay memories."""
+"""Observations kept as frames, each kept once, for episode buffers and replay memories."""
 
 import math
 import sys
@@ -18,77 +18,76 @@ except ImportError:
     lz4_block = None
 
 Frames = NDArray[np.object_]
-"""An array of bytes objects, one a frame. Arrays may share them: Python frees a frame with the last that has it."""
+"""
+An array of bytes objects, one for each frame. Arrays may share them: Python frees a frame when the
+last array that holds it is freed.
+"""
 
 
 class FrameStore:
     """
-    Cuts observations of one shape and dtype, which are stacks of frames, into :data:`Frames`, and joins them again.
+    Cuts observations of one shape and dtype, which are stacks of frames, into :data:`Frames`, and
+    joins them again.
 
-    A frame is looked up by its bytes in the previous observation of the same stream. One that is not found is kept as a new
-    one, so what comes out is what was put in. Zeros, with which many stacks begin, are always found.
+    A frame is looked up by its bytes in the previous observation of the same stream. A frame that
+    is not found is kept as a new one, so the store returns exactly what was put in. Zeros, with
+    which many stacks begin, are always found.
 
-    With ``compress``, each frame is compressed by LZ4 without loss, with the first frame as its dictionary, so that frames of
-    a game that differ little take little.
+    With ``compress``, each frame is compressed by LZ4 without loss. The first frame serves as its
+    dictionary, so frames of a game that differ little take little memory.
 
-    :param shape: of an observation, ``dtype`` of its elements
-    :param n_stack: frames in an observation along its first axis (images with channels first), the newest last
+    :param shape: shape of an observation
+    :param dtype: dtype of an observation
+    :param n_stack: number of frames in an observation along its first axis (images with channels
+        first), the newest last; 1 keeps an observation as one frame
     :param compress: whether to compress frames; needs lz4
     :raises ValueError: if observations cannot be cut into that many frames
     :raises ImportError: if lz4 is needed and not installed
+    :ivar frame_shape: shape of a frame
+    :ivar blank: the frame of zeros, bytes
     """
 
     def __init__(
         self, shape: tuple[int, ...], dtype: Any, n_stack: int = 1, compress: bool = False
     ) -> None:
         check_count("n_stack", n_stack)
-        if n_stack > 1 and (shape == () or shape[0] % n_stack):
-            raise ValueError(
-                f"n_stack must divide the first axis of observations of shape {shape}, got {n_stack}"
-            )
-        of_channels = (n_stack, 3 * n_stack)  # axes of gray or coloured pictures
-        if (
-            n_stack > 1
-            and len(shape) == 3
-            and shape[0] not in of_channels
-            and shape[-1] in of_channels
-        ):
-            advice = "stack channels that come first, by SB3's VecTransposeImage, or take n_stack=1"
-            raise ValueError(
-                f"frames must be stacked along the first axis, got observations of shape {shape}: {advice}"
-            )
+        if n_stack > 1:
+            _check_stack(shape, n_stack)
         if compress and lz4_block is None:
             raise ImportError('compressed frames need lz4: pip install "sb3-manygoals[atari]"')
-        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
-        self.n_stack, self.compress = int(n_stack), compress
+        self.shape = tuple(shape)
+        self.dtype = np.dtype(dtype)
+        self.n_stack = int(n_stack)
+        self.compress = compress
         self.frame_shape = (shape[0] // n_stack, *shape[1:]) if n_stack > 1 else self.shape
         self._zeros = bytes(math.prod(self.frame_shape) * self.dtype.itemsize)
-        self._first = b""  # the first frame that is not blank
+        # The first frame that is not blank, the dictionary of the compression.
+        self._first = b""
         self.blank = self._pack(self._zeros)
-        self._latest: dict[
-            int, dict[bytes, bytes]
-        ] = {}  # by content, the frames of the latest observation of each stream
+        # For each stream, the frames of its latest observation by their content.
+        self._latest: dict[int, dict[bytes, bytes]] = {}
 
     def put(self, observations: NDArray[Any], streams: Iterable[int] | None = None) -> Frames:
         """
         Take in the next observation of some streams.
 
-        :param observations: shape (n, *shape), the dtype of the store
-        :param streams: the number of each one's stream, such as its environment, n different ones; None: 0 to n - 1
-        :return: their frames, shape (n, n_stack)
+        :param observations: n observations, shape (n, *shape), the dtype of the store
+        :param streams: for each observation the number of its stream, such as its environment; n
+            different numbers; None: 0 to n - 1
+        :return: the frames of the observations, shape (n, n_stack)
         :raises ValueError: if shape or dtype differ from the store's
         """
-        shape, dtype = observations.shape, observations.dtype
-        if (shape, dtype) != ((*shape[:1], *self.shape), self.dtype):
-            expected = f"shape (n, *{self.shape}) and dtype {self.dtype}"
-            raise ValueError(f"observations must have {expected}, got {shape} and {dtype}")
+        expected_shape = (*observations.shape[:1], *self.shape)
+        if observations.shape != expected_shape or observations.dtype != self.dtype:
+            raise ValueError(
+                f"observations must have shape (n, *{self.shape}) and dtype {self.dtype}, got "
+                f"{observations.shape} and {observations.dtype}"
+            )
         frames = np.empty((len(observations), self.n_stack), object)
         streams = range(len(observations)) if streams is None else streams
         for row, (stack, stream) in enumerate(zip(self.split(observations), streams, strict=True)):
-            known, latest = (
-                {self._zeros: self.blank, **self._latest.get(stream, {})},
-                dict[bytes, bytes](),
-            )
+            known = {self._zeros: self.blank, **self._latest.get(stream, {})}
+            latest: dict[bytes, bytes] = {}
             for depth, frame in enumerate(stack):
                 content = frame.tobytes()
                 if content not in latest:
@@ -99,7 +98,9 @@ class FrameStore:
 
     def get(self, frames: Frames) -> NDArray[Any]:
         """
-        :param frames: of observations, shape (*batch, n_stack)
+        Join frames to observations.
+
+        :param frames: frames of observations, shape (*batch, n_stack)
         :return: copies of the observations, shape (*batch, *shape)
         """
         contents = frames.reshape(-1).tolist()
@@ -110,27 +111,34 @@ class FrameStore:
 
     def split(self, observations: NDArray[Any]) -> NDArray[Any]:
         """
+        Cut observations into frames, as arrays.
+
         :param observations: shape (*batch, *shape)
-        :return: their frames as arrays, oldest first, a view of shape (*batch, n_stack, *frame_shape)
+        :return: their frames, oldest first, a view of shape (*batch, n_stack, *frame_shape)
         """
         batch = observations.shape[: observations.ndim - len(self.shape)]
         return observations.reshape(*batch, self.n_stack, *self.frame_shape)
 
     def get_checkpoint_state(self, *arrays: Frames) -> dict[str, Any]:
-        """:return: a plain tree of these arrays of frames and what the store needs to go on, with each frame once"""
+        """
+        Return arrays of frames, and what the store needs to continue, with each frame once.
+
+        :param arrays: arrays of this store's frames, of any shapes
+        :return: a tree of plain data and arrays for :meth:`set_checkpoint_state`
+        """
         latest = {
             stream: np.array(list(frames.values()), object)
             for stream, frames in self._latest.items()
         }
+        # A dict keeps the order of the frames, which a set would not.
         frames = dict.fromkeys(
             chain([self.blank], *(array.flat for array in (*arrays, *latest.values())))
         )
-        number = {frame: index for index, frame in enumerate(frames)}
+        number_of_frame = {frame: number for number, frame in enumerate(frames)}
 
         def numbers(array: Frames) -> NDArray[np.int32]:
-            return np.fromiter(map(number.__getitem__, array.flat), np.int32, array.size).reshape(
-                array.shape
-            )
+            found = (number_of_frame[frame] for frame in array.flat)
+            return np.fromiter(found, np.int32, array.size).reshape(array.shape)
 
         return {
             "built": self._built(),
@@ -143,15 +151,18 @@ class FrameStore:
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> list[Frames]:
         """
-        :param state: of :meth:`get_checkpoint_state`
-        :return: its arrays
-        :raises CheckpointError: if it is of a store that was built in another way; nothing has changed then
+        Continue from a saved state.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        :return: the arrays of frames that were given to it
+        :raises CheckpointError: if the state is of a store that was built in another way; nothing
+            has changed then
         """
         check_same("frames", state["built"], self._built())
-        frames = np.array(
-            [part.tobytes() for part in np.split(state["frames"], state["ends"][:-1])], object
-        )
-        self._first, self.blank = state["first"].tobytes(), frames[0]
+        parts = np.split(state["frames"], state["ends"][:-1])
+        frames = np.array([part.tobytes() for part in parts], object)
+        self._first = state["first"].tobytes()
+        self.blank = frames[0]
         self._latest = {
             stream: {self._unpack(frame): frame for frame in frames[numbers].tolist()}
             for stream, numbers in state["latest"].items()
@@ -159,6 +170,7 @@ class FrameStore:
         return [frames[numbers] for numbers in state["arrays"]]
 
     def _built(self) -> dict[str, Any]:
+        """Return the arguments of the constructor."""
         return {
             "shape": list(self.shape),
             "dtype": self.dtype.str,
@@ -167,6 +179,7 @@ class FrameStore:
         }
 
     def _pack(self, content: bytes) -> bytes:
+        """Return the frame with this content, compressed or not."""
         if not self.compress:
             return content
         if content != self._zeros:
@@ -181,16 +194,37 @@ class FrameStore:
         )
 
 
+def _check_stack(shape: tuple[int, ...], n_stack: int) -> None:
+    """Raise a ValueError if observations of this shape are not stacked along the first axis."""
+    if shape == () or shape[0] % n_stack:
+        raise ValueError(
+            f"n_stack must divide the first axis of observations of shape {shape}, got {n_stack}"
+        )
+    # A stack of gray or coloured pictures has this many channels.
+    n_channels = (n_stack, 3 * n_stack)
+    if len(shape) == 3 and shape[0] not in n_channels and shape[-1] in n_channels:
+        raise ValueError(
+            f"frames must be stacked along the first axis, got observations of shape {shape}: "
+            "stack channels that come first, by SB3's VecTransposeImage, or take n_stack=1"
+        )
+
+
 class FrameArray:
     """
-    An array of observations, shape (rows, n_envs, *shape), kept as frames. An index gives copies; a row is set to what the
-    environments show next, shape (n_envs, *shape).
+    An array of observations, shape (rows, n_envs, *shape), kept as frames.
 
-    :param store: that cuts and joins them; those of each environment are a stream
+    An index gives copies. A row is set to what the environments show next, shape (n_envs, *shape).
+
+    :param store: the store that cuts and joins observations; each environment is a stream of it
+    :param rows: number of rows
+    :param n_envs: number of environments
+    :ivar frames: the frames, shape (rows, n_envs, n_stack)
+    :ivar dtype: dtype of the observations
     """
 
     def __init__(self, store: FrameStore, rows: int, n_envs: int) -> None:
-        self.store, self.dtype = store, store.dtype
+        self.store = store
+        self.dtype = store.dtype
         self.frames: Frames = np.empty((rows, n_envs, store.n_stack), object)
         self.frames.fill(store.blank)
 
@@ -199,10 +233,10 @@ class FrameArray:
 
     def keep_rows(self, kept: NDArray[np.integer[Any]], rows: int) -> None:
         """
-        Keep some rows only, as the first ones of a smaller array.
+        Keep only some rows, as the first rows of a smaller array.
 
         :param kept: the rows to keep, in their new order, shape (n,) with n at most ``rows``
-        :param rows: of the smaller array
+        :param rows: number of rows of the smaller array
         """
         frames: Frames = np.empty((rows, *self.frames.shape[1:]), object)
         frames.fill(self.store.blank)
@@ -215,15 +249,22 @@ class FrameArray:
 
 def frame_bytes(rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, n_stack: int) -> int:
     """
-    :param rows: transitions, of all environments together
-    :param shape: of an observation, ``dtype`` of its elements
-    :param n_stack: frames in an observation
-    :return: bytes of the observations and next observations of a replay memory, if no episode starts in it. A start adds a
-        frame, or up to ``n_stack``
+    Return the memory that the observations of a replay memory take as frames.
+
+    This counts observations and next observations if no episode starts in the memory. A start adds
+    a frame, or up to ``n_stack`` frames.
+
+    :param rows: number of transitions, of all environments together
+    :param n_envs: number of environments
+    :param shape: shape of an observation
+    :param dtype: dtype of an observation
+    :param n_stack: number of frames in an observation
+    :return: the memory, in bytes
+    :raises ValueError: if ``n_stack`` is not a positive integer
     """
-    frame: int = sys.getsizeof(b"") + math.prod(shape) * np.dtype(dtype).itemsize // check_count(
-        "n_stack", n_stack
-    )
-    return (
-        1 + n_envs * n_stack + rows
-    ) * frame + 2 * rows * n_stack * 8  # and the references to them
+    observation_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    one_frame: int = sys.getsizeof(b"") + observation_bytes // check_count("n_stack", n_stack)
+    # The blank frame, the first observation of each environment, and a new frame per transition.
+    n_frames = 1 + n_envs * n_stack + rows
+    reference_bytes = 2 * rows * n_stack * 8
+    return n_frames * one_frame + reference_bytes

@@ -19,26 +19,34 @@ from sb3_manygoals.terminal_watch import TerminalWatch
 
 class GymnasiumVecEnv(VecEnv):
     """
-    Any Gymnasium :class:`~gymnasium.vector.VectorEnv`, native, sync or async, as a Stable-Baselines3 VecEnv.
+    Any Gymnasium :class:`~gymnasium.vector.VectorEnv`, native, sync or async, as a
+    Stable-Baselines3 VecEnv.
 
-    SB3 expects an environment that has ended to show its next episode already, with what it saw last in
-    ``infos[i]["terminal_observation"]``, and ``infos[i]["TimeLimit.truncated"]`` everywhere. So the autoreset mode must be
+    When an episode ends, SB3 expects the environment to show the next episode already. It expects
+    the last observation in ``infos[i]["terminal_observation"]``, and
+    ``infos[i]["TimeLimit.truncated"]`` at every step. So the autoreset mode must be
 
     - ``SAME_STEP``, which does just that; or
-    - ``DISABLED``: this class resets what has ended, with a ``reset_mask``. Only here can single environments be reset from
-      outside, by ``env_method("reset", indices=...)``, with ``seed`` and ``options`` by name.
+    - ``DISABLED``: this class resets what has ended, with a ``reset_mask``. Only in this mode can
+      single environments be reset from outside, by ``env_method("reset", indices=...)``, with
+      ``seed`` and ``options`` by name.
 
-    ``NEXT_STEP``, Gymnasium's default, is refused: SB3 would learn from the step that it spends on each reset. The error says
-    how to make the environment with another mode.
+    ``NEXT_STEP``, Gymnasium's default, is refused: SB3 would learn from the step that it spends on
+    each reset. The error says how to make the environment with another mode.
 
-    Methods and attributes are those of the environments in a SyncVectorEnv, and else of the vector environment: an array, list
-    or tuple of N is taken apart, and what would change only some of the environments is refused. Where a SAME_STEP environment
-    gives no ``final_info``, its other infos stand for it. For the statistics of episodes use SB3's VecMonitor: Gymnasium's
-    RecordEpisodeStatistics around a SyncVectorEnv starts to count anew everywhere when one environment is reset by a mask.
+    Methods and attributes are those of the environments in a SyncVectorEnv. For other vector
+    environments they are those of the vector environment itself: an array, list or tuple of N is
+    taken apart, and changing only some of the environments is refused. If a SAME_STEP environment
+    gives no ``final_info``, its other infos stand for it. For the statistics of episodes use SB3's
+    VecMonitor: Gymnasium's RecordEpisodeStatistics around a SyncVectorEnv starts to count anew
+    everywhere when one environment is reset by a mask.
 
     :param vector_env: the environment, N environments in one
     :raises TypeError: if it is no VectorEnv
     :raises ValueError: if its autoreset mode is ``NEXT_STEP``, or it does not say which it is
+    :ivar vector_env: the environment
+    :ivar autoreset_mode: its autoreset mode
+    :ivar terminal_watch: warns if terminal observations are lost
     """
 
     def __init__(self, vector_env: VectorEnv[Any, Any, Any]) -> None:
@@ -49,9 +57,11 @@ class GymnasiumVecEnv(VecEnv):
         mode = vector_env.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED):
             raise ValueError(
-                f"the autoreset mode of {vector_env} must be SAME_STEP or DISABLED, got {mode}: make it with "
-                'gym.make_vec(..., vectorization_mode="sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}), or '
-                "with autoreset_mode=AutoresetMode.SAME_STEP if it is a native vector environment that has the argument"
+                f"the autoreset mode of {vector_env} must be SAME_STEP or DISABLED, got {mode}: "
+                'make it with gym.make_vec(..., vectorization_mode="sync", '
+                'vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}), or with '
+                "autoreset_mode=AutoresetMode.SAME_STEP if it is a native vector environment that "
+                "has the argument"
             )
         self.vector_env = vector_env
         self.autoreset_mode: AutoresetMode = mode
@@ -59,10 +69,10 @@ class GymnasiumVecEnv(VecEnv):
             vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space
         )
         self.metadata = dict(vector_env.metadata)
-        # SB3 keeps observations over the next step; environments may overwrite them, unless they say that they copy
+        # SB3 keeps observations over the next step. Environments may overwrite them, unless they
+        # say that they copy.
         self._must_copy = not getattr(vector_env.unwrapped, "copy", False)
         self.terminal_watch = TerminalWatch()
-        """Warns if terminal observations are lost."""
 
     @property
     def can_reset_single_envs(self) -> bool:
@@ -71,32 +81,43 @@ class GymnasiumVecEnv(VecEnv):
 
     def reset(self) -> VecEnvObs:
         """
+        Reset all environments, with the seeds and options given before.
+
         :return: the first observations of all environments, (N, ...)
         :raises ValueError: if ``set_options`` was not given the same options for all of them
         """
-        first, n = (self._options or [{}])[0], self.num_envs
-        if len(self._options) != n or not all(
-            data_equivalence(first, other) for other in self._options
+        options = (self._options or [{}])[0]
+        if len(self._options) != self.num_envs or not all(
+            data_equivalence(options, other) for other in self._options
         ):
-            advice = 'give other ones to env_method("reset", indices=..., options=...)'
             raise ValueError(
-                f"options must be one dict, or the same for each of the {n} environments: {advice}"
+                f"options must be one dict, or the same for each of the {self.num_envs} "
+                "environments: give other ones to "
+                'env_method("reset", indices=..., options=...)'
             )
-        # an integer is counted up from, as seed() does; not all take a list
-        obs, infos = self.vector_env.reset(seed=self._seeds[0], options=first or None)
-        self.reset_infos = info_list(infos, n)
+        # Not all vector environments take a list of seeds. All count up from one integer, as seed()
+        # has done.
+        obs, infos = self.vector_env.reset(seed=self._seeds[0], options=options or None)
+        self.reset_infos = info_list(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
         return self._owned(obs)  # type: ignore[no-any-return]
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """:param actions: one for each environment, (N, ...), for :meth:`step_wait`"""
+        """
+        Keep the actions for :meth:`step_wait`.
+
+        :param actions: one action for each environment, (N, ...)
+        """
         self._actions = actions
 
     def step_wait(self) -> VecEnvStepReturn:
         """
+        Act in all environments, and reset those that end.
+
         :return: observations (N, ...), rewards (N,) float32, dones (N,) bool, N infos
-        :raises EnvironmentFault: (a ValueError) if a reward is not one number; None counts as 0 where it comes as such
+        :raises EnvironmentFault: (a ValueError) if a reward is not one number. In a list or array
+            of objects, None counts as 0
         """
         with errors.stepping(self):
             obs, rewards, terminated, truncated, vector_infos = self.vector_env.step(self._actions)
@@ -127,27 +148,52 @@ class GymnasiumVecEnv(VecEnv):
         self.vector_env.close()
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
-        """:return: a picture of each environment, for ``render``, which puts them side by side"""
-        return list(self.vector_env.render() or ())  # type: ignore[arg-type]  # these frames are arrays
+        """
+        Render the environments. SB3's ``render`` puts the pictures side by side.
+
+        :return: a picture of each environment, (height, width, 3) uint8
+        """
+        return list(self.vector_env.render() or ())  # type: ignore[arg-type]
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """As SB3's, of the objects that the class names. :raises AttributeError: if there is no such attribute"""
-        rows, base = self._rows(indices), self.vector_env.unwrapped
-        if isinstance(base, SyncVectorEnv):  # whose own get_attr calls what is callable, even reset
+        """
+        Return an attribute of some environments. The class says whose attributes these are.
+
+        :param attr_name: name of the attribute
+        :param indices: number of an environment, or several numbers; None for all
+        :return: a value for each of these environments
+        :raises AttributeError: if there is no such attribute
+        :raises IndexError: if there is no such environment
+        """
+        rows = self._rows(indices)
+        base = self.vector_env.unwrapped
+        # SyncVectorEnv's own get_attr calls what is callable, even reset.
+        if isinstance(base, SyncVectorEnv):
             return [base.envs[row].get_wrapper_attr(attr_name) for row in rows]
         if attr_name in ("observation_space", "action_space"):
             attr_name = f"single_{attr_name}"
         return self._apart(getattr(self._owner(attr_name), attr_name), rows)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """As SB3's, of the objects that the class names. :raises ValueError: if only all can be changed"""
-        rows, base = self._rows(indices), self.vector_env.unwrapped
+        """
+        Set an attribute of some environments. The class says whose attributes these are.
+
+        :param attr_name: name of the attribute
+        :param value: the new value, the same for each of these environments
+        :param indices: number of an environment, or several numbers; None for all
+        :raises AttributeError: if there is no such attribute
+        :raises IndexError: if there is no such environment
+        :raises ValueError: if only all environments can be changed, and ``indices`` leaves some out
+        """
+        rows = self._rows(indices)
+        base = self.vector_env.unwrapped
         if isinstance(base, SyncVectorEnv):
             for row in rows:
                 base.envs[row].set_wrapper_attr(attr_name, value)
             return
         self._check_all(rows, f"set_attr({attr_name!r})")
-        getattr(self._owner(attr_name), attr_name)  # an AttributeError where there is none
+        # Raise an AttributeError where there is no such attribute.
+        getattr(self._owner(attr_name), attr_name)
         setattr(self._owner(attr_name), attr_name, value)
 
     def env_method(
@@ -157,25 +203,43 @@ class GymnasiumVecEnv(VecEnv):
         indices: VecEnvIndices = None,
         **method_kwargs: Any,
     ) -> list[Any]:
-        """As SB3's, of the objects that the class names. :raises ValueError: if only all can be called, or reset"""
-        rows, base = self._rows(indices), self.vector_env.unwrapped
+        """
+        Call a method of some environments. The class says whose methods these are.
+
+        :param method_name: name of the method
+        :param method_args: arguments of the method by position
+        :param indices: number of an environment, or several numbers; None for all
+        :param method_kwargs: arguments of the method by name
+        :return: what the method returns, for each of these environments; of ``"reset"`` the
+            observation and the info
+        :raises AttributeError: if there is no such method
+        :raises IndexError: if there is no such environment
+        :raises ValueError: if only all environments can be called, and ``indices`` leaves some out;
+            or if ``"reset"`` is called in mode ``SAME_STEP``
+        """
+        rows = self._rows(indices)
+        base = self.vector_env.unwrapped
         if method_name == "reset":
             obs, infos = self._reset(rows, *method_args, **method_kwargs)
             return [(_row(obs, row), infos[row]) for row in rows]
         if isinstance(base, SyncVectorEnv):
-            return [
-                base.envs[row].get_wrapper_attr(method_name)(*method_args, **method_kwargs)
-                for row in rows
-            ]
+            methods = [base.envs[row].get_wrapper_attr(method_name) for row in rows]
+            return [method(*method_args, **method_kwargs) for method in methods]
         self._check_all(rows, f"env_method({method_name!r})")
-        return self._apart(
-            getattr(self._owner(method_name), method_name)(*method_args, **method_kwargs), rows
-        )
+        method = getattr(self._owner(method_name), method_name)
+        return self._apart(method(*method_args, **method_kwargs), rows)
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """As SB3's; False where it cannot be seen, in all but a SyncVectorEnv."""
+        """
+        Return which environments are wrapped in a class. Only a SyncVectorEnv lets this be seen.
+
+        :param wrapper_class: the class of the wrapper
+        :param indices: number of an environment, or several numbers; None for all
+        :return: whether each of these environments is wrapped; False if that cannot be seen
+        :raises IndexError: if there is no such environment
+        """
         base = self.vector_env.unwrapped
         return [
             isinstance(base, SyncVectorEnv) and is_wrapped(base.envs[row], wrapper_class)
@@ -183,24 +247,27 @@ class GymnasiumVecEnv(VecEnv):
         ]
 
     def _owner(self, name: str) -> VectorEnv[Any, Any, Any]:
-        """The outermost wrapper with such an attribute, or the vector environment itself."""
+        """Return the outermost wrapper with such an attribute, or the vector environment itself."""
         owner = self.vector_env
         while isinstance(owner, VectorWrapper) and not hasattr(owner, name):
             owner = owner.env
         return owner
 
     def _apart(self, values: Any, rows: list[int]) -> list[Any]:
-        sequence = isinstance(values, (list, tuple)) or (
-            isinstance(values, np.ndarray) and values.ndim > 0
-        )
-        return [
-            values[row] if sequence and len(values) == self.num_envs else values for row in rows
-        ]
+        """Return the rows of N values, or the same value for each row."""
+        is_array = isinstance(values, np.ndarray) and values.ndim > 0
+        if (is_array or isinstance(values, (list, tuple))) and len(values) == self.num_envs:
+            return [values[row] for row in rows]
+        return [values for _ in rows]
 
     def _split_same_step(
         self, vector_infos: dict[str, Any], ended: NDArray[np.intp]
     ) -> list[dict[str, Any]]:
-        """The infos of the step; those of the new episodes, which Gymnasium has in their place, go to ``reset_infos``."""
+        """
+        Return the infos of the step, and keep those of new episodes in ``reset_infos``.
+
+        Gymnasium puts the infos of the new episode in the place of those of the step.
+        """
         final = {
             key: vector_infos.pop(key, None)
             for key in ("final_obs", "final_info", "_final_obs", "_final_info")
@@ -210,20 +277,21 @@ class GymnasiumVecEnv(VecEnv):
             return infos
         if final["final_obs"] is None:
             raise ValueError(
-                f"{self.vector_env} ended episodes and resets in the same step, but gave no infos['final_obs']"
+                f"{self.vector_env} ended episodes and resets in the same step, but gave no "
+                "infos['final_obs']"
             )
-        final_infos = (
-            infos if final["final_info"] is None else info_list(final["final_info"], self.num_envs)
-        )
+        final_infos = infos
+        if final["final_info"] is not None:
+            final_infos = info_list(final["final_info"], self.num_envs)
         for row in ended.tolist():
             reset_info = infos[row]
-            infos[row] = info = dict(final_infos[row])
+            info = dict(final_infos[row])
             info["TimeLimit.truncated"] = reset_info.pop("TimeLimit.truncated")
-            if (
-                "episode" in reset_info
-            ):  # RecordEpisodeStatistics writes of the episode that ended, and not in final_info
+            # RecordEpisodeStatistics writes of the episode that ended, and not in final_info.
+            if "episode" in reset_info:
                 info["episode"] = reset_info.pop("episode")
             info["terminal_observation"] = _row(final["final_obs"], row)
+            infos[row] = info
             self.reset_infos[row] = reset_info
         return infos
 
@@ -233,16 +301,20 @@ class GymnasiumVecEnv(VecEnv):
         seed: int | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, list[dict[str, Any]]]:
-        """Reset some environments; with the others, their observations come too, and empty infos."""
+        """
+        Reset some environments.
+
+        Return the observations of all environments, and infos, which are empty for the others.
+        """
         if not self.can_reset_single_envs:
             raise ValueError(
-                'env_method("reset") needs autoreset_mode DISABLED: in SAME_STEP only reset() of all is possible'
+                'env_method("reset") needs autoreset_mode DISABLED: in SAME_STEP only reset() of '
+                "all is possible"
             )
         mask = np.zeros(self.num_envs, dtype=np.bool_)
         mask[rows] = True
-        seeds: Any = (
-            None if seed is None else [seed] * self.num_envs
-        )  # only those of the mask are used
+        # Only the seeds of environments in the mask are used.
+        seeds: Any = None if seed is None else [seed] * self.num_envs
         obs, infos = self.vector_env.reset(
             seed=seeds, options={**(options or {}), "reset_mask": mask}
         )
@@ -252,13 +324,15 @@ class GymnasiumVecEnv(VecEnv):
         return deepcopy(obs) if self._must_copy else obs
 
     def _rows(self, indices: VecEnvIndices) -> list[int]:
+        """Return the numbers of the environments as non-negative integers."""
         every = range(self.num_envs)
-        chosen = (
-            every if indices is None else indices if isinstance(indices, Iterable) else [indices]
-        )
+        if indices is None:
+            return list(every)
+        chosen = indices if isinstance(indices, Iterable) else [indices]
         return [every[index] for index in chosen]
 
     def _check_all(self, rows: list[int], what: str) -> None:
+        """Raise a ValueError if these are not all environments."""
         if sorted(rows) != list(range(self.num_envs)):
             name = type(self.vector_env.unwrapped).__name__
             raise ValueError(
@@ -267,7 +341,7 @@ class GymnasiumVecEnv(VecEnv):
 
 
 def _row(batch: Any, row: int) -> Any:
-    """A copy of one of a batch of observations."""
+    """Return a copy of one of a batch of observations."""
     if isinstance(batch, dict):
         return {key: _row(values, row) for key, values in batch.items()}
     if isinstance(batch, tuple):
@@ -277,18 +351,23 @@ def _row(batch: Any, row: int) -> Any:
 
 def info_list(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
     """
-    The infos of each environment, which Gymnasium's VectorEnv joins: for each ``key`` an array of N values, or again such a
-    dict, and under ``_key`` a mask of the environments that gave one. Values without a mask are taken to be of all
-    environments, and those that are not N in number to be common to them.
+    Return the infos of each environment, which Gymnasium's VectorEnv joins.
 
-    :param n: number of its environments, N
-    :return: a dict for each of them, which shares no memory with ``infos`` but for objects that are no arrays
+    For each ``key`` there is an array of N values, or again such a dict, and under ``_key`` a mask
+    of the environments that gave a value. Values without a mask belong to all environments. Values
+    that are not N in number are common to all environments.
+
+    :param infos: the joined infos
+    :param n: number of environments, N
+    :return: a dict for each environment. It shares no arrays with ``infos``, but other objects
     """
     listed: list[dict[str, Any]] = [{} for _ in range(n)]
     for key, values in infos.items():
-        if key.startswith("_") and key[1:] in infos:
-            continue  # a mask
-        column, mask = _column(values, n), infos.get(f"_{key}")
+        is_mask = key.startswith("_") and key[1:] in infos
+        if is_mask:
+            continue
+        column = _column(values, n)
+        mask = infos.get(f"_{key}")
         if mask is None or np.all(mask):
             for info, value in zip(listed, column, strict=True):
                 info[key] = value
@@ -299,15 +378,25 @@ def info_list(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
 
 
 def _column(values: Any, n: int) -> list[Any]:
+    """Return one key's values as a list with an entry for each environment."""
     if isinstance(values, dict):
         return info_list(values, n)
     if isinstance(values, np.ndarray) and values.ndim > 0 and len(values) == n:
         return values.tolist() if values.ndim == 1 else list(values.copy())
-    return list(values) if isinstance(values, (list, tuple)) and len(values) == n else [values] * n
+    if isinstance(values, (list, tuple)) and len(values) == n:
+        return list(values)
+    return [values] * n
 
 
 def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:
-    """The infos of the first observation of each episode, of the outermost that fills them: SB3's VecEnvWrappers do not."""
+    """
+    Return the infos of the first observation of each current episode.
+
+    SB3's VecEnvWrappers do not fill their own ``reset_infos``.
+
+    :param venv: an SB3 vector environment of N environments
+    :return: the infos of the outermost wrapper, or environment, that has any, N dicts
+    """
     while isinstance(venv, VecEnvWrapper) and not any(venv.reset_infos):
         venv = venv.venv
     return venv.reset_infos
@@ -315,12 +404,17 @@ def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:
 
 def can_reset_single_envs(venv: VecEnv) -> bool:
     """
-    :return: whether ``venv.env_method("reset", indices=...)`` can be relied upon. SB3's own VecEnvs can do that, others say so
-        in an attribute ``can_reset_single_envs``. Wrappers cannot: a stack of frames would not notice the reset
+    Return whether ``venv.env_method("reset", indices=...)`` can be relied upon.
+
+    SB3's own VecEnvs can reset single environments. Others say so in an attribute
+    ``can_reset_single_envs``. Wrappers cannot: a stack of frames would not notice the reset.
+
+    :param venv: an SB3 vector environment
+    :return: whether it can
     """
-    able = isinstance(venv, (DummyVecEnv, SubprocVecEnv)) or bool(
-        getattr(venv, "can_reset_single_envs", False)
-    )
-    return able and not isinstance(
-        venv, VecEnvWrapper
-    )  # which gives the attribute of what it wraps
+    # A wrapper passes on the attribute of what it wraps.
+    if isinstance(venv, VecEnvWrapper):
+        return False
+    if isinstance(venv, (DummyVecEnv, SubprocVecEnv)):
+        return True
+    return bool(getattr(venv, "can_reset_single_envs", False))
