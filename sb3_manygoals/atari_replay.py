@@ -1,4 +1,4 @@
-"""ale-py's vector environment, which can be saved and restored: it plays its games again."""
+"""ale-py's vector environment made restorable: it plays its games again."""
 
 import hashlib
 from typing import Any
@@ -11,23 +11,26 @@ from numpy.typing import NDArray
 from sb3_manygoals.checkpoint.tree import CheckpointError
 
 STACK = 4
-"""Frames of an observation."""
+"""Number of frames in an observation."""
 
 
 class ReplayableAtari(AtariVectorEnv):
     """
-    Atari games in ``SAME_STEP`` mode that say when a game is over; ``terminated`` counts lost lives too.
+    Atari games in ``SAME_STEP`` mode that say when a game is over; ``terminated`` counts lost lives
+    too.
 
-    Emulators give no state away. But a game follows from its seed, the number of games before it (each draws a number of
-    no-ops) and its actions so far. A checkpoint holds these, and restoring it plays the games again: some milliseconds for
-    each one since the seed was set, and the steps of the longest current one.
+    The vector environment does not give the emulators' states. But a game follows from its seed,
+    from the number of games before it (each draws a number of no-ops) and from its actions so far.
+    A checkpoint holds these. Restoring it plays the games again: this takes some milliseconds for
+    each game since the seed was set, and the steps of the longest current game.
 
-    The infos of a step have two more entries of shape (N,): ``game_over`` bool, where ``final_obs`` has a row, and
-    ``game_frames`` int64, the frames that the game took then, with those before the first observation.
+    The infos of a step have two more entries of shape (N,). ``game_over``, bool, says where
+    ``final_obs`` has a row. ``game_frames``, int64, is the number of frames that the game took,
+    including the frames before the first observation; it is 0 where the game is not over.
 
     :param rom: ale-py's name of the game
-    :param n_envs: N
-    :param settings: of :class:`~ale_py.vector_env.AtariVectorEnv`
+    :param n_envs: number of copies, N
+    :param settings: further arguments of :class:`~ale_py.vector_env.AtariVectorEnv`
     """
 
     def __init__(self, rom: str, n_envs: int, **settings: Any) -> None:
@@ -38,28 +41,34 @@ class ReplayableAtari(AtariVectorEnv):
             img_width=84,
             stack_num=STACK,
             frameskip=4,
-            reward_clipping=False,  # ale-py's loses the score
+            # If ale-py clips rewards, the score is lost.
+            reward_clipping=False,
             autoreset_mode=AutoresetMode.SAME_STEP,
             **settings,
         )
         self._sticky = settings.get("repeat_action_probability", 0.0) > 0.0
         self._n_actions = len(self.ale.get_action_set())
         self._seeds: NDArray[np.int64] | None = None
-        self._resets = np.zeros(n_envs, dtype=np.int64)  # of each game since its seed was set
-        self._actions = [bytearray() for _ in range(n_envs)]  # of each game since it began
-        self._first_frames = np.zeros(
-            n_envs, dtype=np.int64
-        )  # numbers of the frames with which the games began
-        self._latest: NDArray[np.uint8] | None = (
-            None  # frames, (N, 84, 84): what a replay must come to
-        )
+        # The number of resets of each game since its seed was set.
+        self._resets = np.zeros(n_envs, dtype=np.int64)
+        # The actions of each game since it began.
+        self._actions = [bytearray() for _ in range(n_envs)]
+        # The emulator's number of the frame with which each game began.
+        self._first_frames = np.zeros(n_envs, dtype=np.int64)
+        # The latest frames, (N, 84, 84), which a replay must reach.
+        self._latest: NDArray[np.uint8] | None = None
 
-    def reset(  # type: ignore[override]  # ale-py's has a type variable that nothing binds
+    # ale-py annotates reset with a type variable that nothing binds.
+    def reset(  # type: ignore[override]
         self, *, seed: int | NDArray[np.int64] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """
-        :param seed: of the first, which the others count up from, or of each, (N,); None: go on drawing no-ops as before
-        :return: the first observations of new games, (N, 4, 84, 84) uint8, and infos
+        Begin new games.
+
+        :param seed: seed of the first game, from which the others count up, or the seeds of all,
+            (N,); None continues the random numbers of no-ops
+        :param options: None or an empty dict, because the games have no options
+        :return: the first observations, (N, 4, 84, 84) uint8, and infos: ``"lives"``, (N,)
         :raises ValueError: if there are options
         """
         if options:
@@ -68,12 +77,11 @@ class ReplayableAtari(AtariVectorEnv):
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         self._resets += 1
         if seed is not None:
-            seed = seed if isinstance(seed, np.ndarray) else seed + np.arange(self.num_envs)
-            self._seeds = seed = (
-                seed % 2**31
-            )  # the limit of ale-py, to which negative ones mean none
+            seeds = seed if isinstance(seed, np.ndarray) else seed + np.arange(self.num_envs)
+            # ale-py takes 31 bits; it reads negative numbers as no seed.
+            self._seeds = seeds % 2**31
             self._resets[:] = 0
-        obs, infos = super().reset(seed=seed)
+        obs, infos = super().reset(seed=None if seed is None else self._seeds)
         self._actions = [bytearray() for _ in range(self.num_envs)]
         self._first_frames = _first_frames(infos)
         self._latest = obs[:, -1]
@@ -85,14 +93,18 @@ class ReplayableAtari(AtariVectorEnv):
         NDArray[np.uint8], NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
     ]:
         """
-        :param actions: shape (N,), integers
-        :return: observations (N, 4, 84, 84) uint8, rewards (N,) int32, terminated (N,) bool, truncated (N,) bool, infos
-        :raises ValueError: if there is no such action, for which ale-py would wait for ever
+        Act in all games. The class describes the infos.
+
+        :param actions: actions of the games, (N,) integers
+        :return: observations (N, 4, 84, 84) uint8, rewards (N,) int32, terminated (N,) bool,
+            truncated (N,) bool, infos
+        :raises ValueError: if there is no such action, because ale-py would wait for ever
         """
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
             raise ValueError(
-                f"actions must be {self.num_envs} integers, got {actions.dtype} of shape {actions.shape}"
+                f"actions must be {self.num_envs} integers, got {actions.dtype} of shape "
+                f"{actions.shape}"
             )
         if actions.min() < 0 or actions.max() >= self._n_actions:
             raise ValueError(
@@ -101,10 +113,11 @@ class ReplayableAtari(AtariVectorEnv):
         obs, rewards, terminated, truncated, infos = super().step(actions.astype(np.int64))
         for played, action in zip(self._actions, actions.tolist(), strict=True):
             played.append(action)
-        # the number of a game's first frame changes when the game is reset, and only then
+        # The number of a game's first frame changes when the game is reset, and only then.
         first_frames = _first_frames(infos)
         infos["game_frames"] = first_frames - self._first_frames
-        infos["game_over"] = over = infos["game_frames"] != 0
+        over = infos["game_frames"] != 0
+        infos["game_over"] = over
         self._first_frames = first_frames
         self._resets += over
         for row in np.flatnonzero(over).tolist():
@@ -113,10 +126,17 @@ class ReplayableAtari(AtariVectorEnv):
         return obs, rewards, terminated, truncated, infos
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """:raises CheckpointError: if actions are sticky, as chance in them depends on all that was played before"""
+        """
+        Return what the games follow from, and a digest of the frames to reach.
+
+        :return: a tree of plain data and arrays for :meth:`set_checkpoint_state`
+        :raises CheckpointError: if actions are sticky, because chance in them depends on all that
+            was played before
+        """
         if self._sticky:
             raise CheckpointError(
-                "games with sticky actions cannot be saved: make them with repeat_action_probability=0"
+                "games with sticky actions cannot be saved: make them with "
+                "repeat_action_probability=0"
             )
         if self._seeds is None or self._latest is None:
             return {"seeds": None}
@@ -129,14 +149,21 @@ class ReplayableAtari(AtariVectorEnv):
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:raises CheckpointError: if the games are played again and come to other frames, as of another game or ale-py"""
+        """
+        Continue from a saved state, by playing the games again.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        :raises CheckpointError: if the games come to other frames, for example because the state is
+            of another game or another version of ale-py
+        """
         if state["seeds"] is None:
             return
         actions = [np.asarray(played, dtype=np.int64) for played in state["actions"]]
         lengths = np.array([len(played) for played in actions])
         self.reset(seed=state["seeds"])
         longest = lengths.max()
-        # Games are stepped together: the shorter ones begin later, and what they do until then does not count.
+        # Games are stepped together. Shorter games begin later; what they do until then does not
+        # count.
         for step in range(longest + 1):
             begin = lengths == longest - step
             if begin.any():
@@ -150,13 +177,14 @@ class ReplayableAtari(AtariVectorEnv):
         self._resets = state["resets"].copy()
         if _digest(obs[:, -1]) != state["latest"]:
             raise CheckpointError(
-                "the games were played again and came to other frames: is it the same game, and ale-py?"
+                "the games were played again and came to other frames: is it the same game, and "
+                "the same version of ale-py?"
             )
 
     def _begin(
         self, rows: NDArray[np.bool_], seeds: NDArray[np.int64], resets: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        """Bring some games to where their latest one began. :return: the observations of all"""
+        """Bring some games to where their latest one began. Return the observations of all."""
         obs: NDArray[np.uint8]
         obs, infos = super().reset(seed=seeds[rows], options={"reset_mask": rows})
         for done in range(resets[rows].max()):

@@ -1,4 +1,8 @@
-"""Trained agents on the Hugging Face Hub, by way of SB3's own integration. Needs ``pip install "sb3-manygoals[hub]"``."""
+"""
+Trained agents on the Hugging Face Hub, through SB3's own integration.
+
+Needs ``pip install "sb3-manygoals[hub]"``.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +21,27 @@ try:
 except ImportError as error:
     raise ImportError('the Hub needs huggingface_sb3: pip install "sb3-manygoals[hub]"') from error
 
-_MODEL, _GOALS, _CARD = "model.zip", "goals.npz", "README.md"
+# Names of the files in a repository.
+_MODEL = "model.zip"
+_GOALS = "goals.npz"
+_CARD = "README.md"
 
 
 def push_to_hub(
     model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping[str, float] | None = None
 ) -> str:
     """
-    Upload an agent: ``model.zip``, the known goals in ``goals.npz``, and a model card in ``README.md``.
+    Upload an agent: ``model.zip``, the known goals in ``goals.npz``, and a model card in
+    ``README.md``.
 
+    :param model: the agent, which must know goals
     :param repo_id: repository on the Hub, "name/repository"; it is made if there is none
     :param env_id: id of the environment in which the model was trained
-    :param metrics: further results for the card by name, such as ``{"mastery": 0.98}``
+    :param metrics: further results for the card by name, such as ``{"mastery": 0.98}``; None for
+        none
     :return: address of the repository
-    :raises ValueError: if ``repo_id`` is not of the form "name/repository", or the model knows no goals
+    :raises ValueError: if ``repo_id`` is not of the form "name/repository", or the model knows no
+        goals
     """
     if repo_id.count("/") != 1 or not all(repo_id.split("/")):
         raise ValueError(f'repo_id must be "name/repository", got {repo_id!r}')
@@ -39,26 +50,31 @@ def push_to_hub(
             "model must know goals: train it first, or give it an environment and load its goals"
         )
     address = ""
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        model.save(place / _MODEL)
-        model.save_goal_buffer(place / _GOALS)
-        (place / _CARD).write_text(
-            _model_card(model, repo_id, env_id, metrics or {}), encoding="utf-8"
-        )
-        for name in (_MODEL, _GOALS, _CARD):
-            address = huggingface_sb3.push_to_hub(repo_id, str(place / name), "Add a trained agent")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model.save(folder / _MODEL)
+        model.save_goal_buffer(folder / _GOALS)
+        card = _model_card(model, repo_id, env_id, metrics or {})
+        (folder / _CARD).write_text(card, encoding="utf-8")
+        for file in (_MODEL, _GOALS, _CARD):
+            address = huggingface_sb3.push_to_hub(
+                repo_id, str(folder / file), "Add a trained agent"
+            )
     return str(address)
 
 
 def load_from_hub(repo_id: str, env: GymEnv | None = None, **kwargs: Any) -> ManyGoalsDQN:
     """
-    Download an agent that :func:`push_to_hub` has uploaded. SB3's models are pickles, which can execute anything. Load
-    only those of people whom you trust, and say so by setting the environment variable ``TRUST_REMOTE_CODE`` to ``True``.
+    Download an agent that :func:`push_to_hub` has uploaded.
 
-    :param repo_id: repository on the Hub
-    :param env: environment to go on in; the goals are loaded only with one. None for prediction only
+    SB3's models are pickles, which can execute anything. Load only models of people whom you trust,
+    and say so by setting the environment variable ``TRUST_REMOTE_CODE`` to ``True``.
+
+    :param repo_id: repository on the Hub, "name/repository"
+    :param env: environment to continue in; the goals are loaded only with one. None for prediction
+        only
     :param kwargs: further arguments of :meth:`ManyGoalsDQN.load`
+    :return: the agent
     :raises ValueError: if ``TRUST_REMOTE_CODE`` is not set
     """
     model = ManyGoalsDQN.load(huggingface_sb3.load_from_hub(repo_id, _MODEL), env, **kwargs)
@@ -70,7 +86,11 @@ def load_from_hub(repo_id: str, env: GymEnv | None = None, **kwargs: Any) -> Man
 def _model_card(
     model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping[str, float]
 ) -> str:
-    """Markdown, with the Hub's metadata in YAML, of which JSON is a part."""
+    """
+    Return a model card in Markdown, with the Hub's metadata in YAML.
+
+    Tags and results are written as JSON, which YAML includes.
+    """
     assert model.goal_buffer is not None
     result = {
         "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
@@ -80,15 +100,23 @@ def _model_card(
         ],
     }
     index = [{"name": "ManyGoalsDQN", "results": [result] if metrics else []}]
+    tags = [
+        env_id,
+        "reinforcement-learning",
+        "deep-reinforcement-learning",
+        "stable-baselines3",
+        "goal-conditioned",
+    ]
     return f"""---
 library_name: stable-baselines3
-tags: [{env_id}, reinforcement-learning, deep-reinforcement-learning, stable-baselines3, goal-conditioned]
+tags: {json.dumps(tags)}
 model-index: {json.dumps(index)}
 ---
 
 # ManyGoalsDQN in {env_id}
 
-One network for {len(model.goal_buffer):,} goals: all observations that the agent met in {model.num_timesteps:,} steps.
+One network for {len(model.goal_buffer):,} goals: all observations that the agent met in
+{model.num_timesteps:,} steps.
 
 ```python
 import gymnasium as gym

@@ -1,9 +1,10 @@
 """
-MinAtar for Stable-Baselines3: five small games (Young and Tian, 2019, https://arxiv.org/abs/1903.03176). Needs the extra
-``minatar``.
+MinAtar for Stable-Baselines3: five small games (Young and Tian, 2019,
+https://arxiv.org/abs/1903.03176). Needs the extra ``minatar``.
 
-The games are MinAtar's own, with sticky actions and rising difficulty as published. Observations are images that SB3 takes as
-they are: ``Box(0, 255, (channels, 10, 10), uint8)``, one channel for each kind of object, 255 where one is.
+The games are MinAtar's own, with sticky actions and rising difficulty as published. Observations
+are images that SB3 takes as they are: ``Box(0, 255, (channels, 10, 10), uint8)``, one channel for
+each kind of object, 255 where one is.
 """
 
 from copy import deepcopy
@@ -34,17 +35,27 @@ GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
 class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]]):
     """
-    N copies of a MinAtar game in one process, as a Gymnasium vector environment that resets a game in the step in which it
-    ends (``AutoresetMode.SAME_STEP``). The actions are MinAtar's minimal set. Exact checkpoints work.
+    N copies of a MinAtar game in one process, as a Gymnasium vector environment.
+
+    It resets a game in the step in which it ends (``AutoresetMode.SAME_STEP``). The actions are
+    MinAtar's minimal set. Exact checkpoints work.
 
     :param game: one of :data:`GAMES`, in any spelling: ``"SpaceInvaders"``, ``"space_invaders"``
-    :param num_envs: N
+    :param num_envs: number of copies, N
     :param max_episode_steps: steps after which a game is truncated; MinAtar itself has no limit
-    :param sticky_action_prob: the chance that a game repeats the action before
+    :param sticky_action_prob: probability that a game repeats the previous action instead
     :raises ValueError: if there is no such game, or a number is out of range
+    :ivar game: MinAtar's name of the game
+    :ivar games: MinAtar's environments, N
+    :ivar action_set: MinAtar's numbers of the actions
+    :ivar steps: steps of each current game so far, (N,) int64
     """
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 - Gymnasium's
+    # Gymnasium declares the metadata as a plain class attribute too.
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "render_modes": [],
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+    }
 
     def __init__(
         self,
@@ -69,18 +80,20 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         self._seed(None)
 
     def _seed(self, seed: int | None) -> None:
-        for game, sequence in zip(
-            self.games, np.random.SeedSequence(seed).spawn(self.num_envs), strict=True
-        ):
+        sequences = np.random.SeedSequence(seed).spawn(self.num_envs)
+        for game, sequence in zip(self.games, sequences, strict=True):
             game.seed(sequence.generate_state(4))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """
-        :param seed: of all games; None: they go on with their random numbers
-        :param options: not used; a ValueError if ``"reset_mask"`` is among them, as games reset themselves
+        Begin new games.
+
+        :param seed: seed of all games; None lets them continue with their random numbers
+        :param options: not used, but ``"reset_mask"`` is refused, because games reset themselves
         :return: observations, (N, channels, 10, 10) uint8, and no infos
+        :raises ValueError: if ``options`` has a ``"reset_mask"``
         """
         super().reset(seed=seed)
         if "reset_mask" in (options or {}):
@@ -98,15 +111,22 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
     ]:
         """
-        :param actions: (N,) numbers below ``single_action_space.n``; a ValueError if one is not
-        :return: observations (N, channels, 10, 10) uint8; rewards, terminated, truncated (N,); infos, with ``final_obs``
+        Act in all games, and reset those that end.
+
+        :param actions: actions of the games, (N,) integers below ``single_action_space.n``
+        :return: observations, (N, channels, 10, 10) uint8; rewards, (N,) float64; terminated and
+            truncated, (N,) bool; infos, with ``"final_obs"`` and its mask if a game ended
+        :raises ValueError: if there is no such action
         """
-        if not 0 <= (chosen := np.asarray(actions)).min() <= chosen.max() < len(self.action_set):
+        chosen = np.asarray(actions)
+        if not (chosen.min() >= 0 and chosen.max() < len(self.action_set)):
             raise ValueError(
-                f"actions must be {self.num_envs} numbers in [0, {len(self.action_set)}), got {actions!r}"
+                f"actions must be {self.num_envs} numbers in [0, {len(self.action_set)}), "
+                f"got {actions!r}"
             )
         obs: NDArray[np.uint8] = np.empty((self.num_envs, *self._shape), dtype=np.uint8)
-        rewards, terminated = np.empty(self.num_envs), np.empty(self.num_envs, dtype=np.bool_)
+        rewards = np.empty(self.num_envs)
+        terminated = np.empty(self.num_envs, dtype=np.bool_)
         for row, (game, action) in enumerate(zip(self.games, chosen.tolist(), strict=True)):
             rewards[row], terminated[row] = game.act(self.action_set[action])
             np.multiply(game.state().transpose(2, 0, 1), 255, out=obs[row], casting="unsafe")
@@ -125,10 +145,14 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         return obs, rewards, terminated, truncated, infos
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """As :class:`~sb3_manygoals.checkpoint.callback.Checkpointable` has it."""
+        """
+        Return the states of the games, random numbers included.
+
+        :return: a copy for :meth:`set_checkpoint_state`
+        """
         games = []
         for game in self.games:
-            own = {
+            variables = {
                 name: value
                 for name, value in vars(game.env).items()
                 if name not in ("random", "channels", "action_map")
@@ -137,13 +161,18 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
                 {
                     "random": game.random.get_state(),
                     "last_action": game.last_action,
-                    "variables": deepcopy(own),
+                    "variables": deepcopy(variables),
                 }
             )
         return {"game": self.game, "steps": self.steps.copy(), "games": games}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:raises CheckpointError: if the state is of another game, or another number of them"""
+        """
+        Continue from a saved state.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        :raises CheckpointError: if the state is of another game, or another number of them
+        """
         check_same(
             "games",
             {**state, "number": len(state["games"])},
@@ -157,10 +186,10 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
 
 
 def _begin(game: Environment) -> NDArray[np.uint8]:
+    """Begin a new game and return its first observation."""
     game.reset()
-    game.last_action = (
-        0  # which MinAtar leaves as it was: a sticky action would reach into the next game
-    )
+    # MinAtar keeps the last action, so a sticky action would repeat it in the next game.
+    game.last_action = 0
     return np.asarray(game.state().transpose(2, 0, 1) * np.uint8(255))
 
 
@@ -168,8 +197,8 @@ class MinAtarCNN(BaseFeaturesExtractor):
     """
     MinAtar's own network: a convolution of 16 filters of 3 x 3 and a layer of 128, with ReLU.
 
-    :param observation_space: images, channels first
-    :param features_dim: width of the layer
+    :param observation_space: space of the images, channels first
+    :param features_dim: width of the last layer
     """
 
     def __init__(self, observation_space: spaces.Box, features_dim: int = 128) -> None:
@@ -184,7 +213,12 @@ class MinAtarCNN(BaseFeaturesExtractor):
         )
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
-        """From images, (B, channels, height, width) float32 in [0, 1], to (B, features_dim)."""
+        """
+        Return the features of images.
+
+        :param observations: images, (B, channels, height, width) float32 in [0, 1]
+        :return: features, (B, features_dim) float32
+        """
         return self.layers(observations)  # type: ignore[no-any-return]
 
 
@@ -192,11 +226,13 @@ def make_minatar_vec_env(
     game: str, n_envs: int = 16, seed: int | None = None, **kwargs: Any
 ) -> VecEnv:
     """
-    Games for SB3's algorithms, with the score and length of each in ``infos[i]["episode"]``.
+    Make games for SB3's algorithms.
 
-    :param game: one of :data:`GAMES`
-    :param n_envs: how many copies, N
-    :param seed: of all of them; None: drawn
+    The score and length of each game are in ``infos[i]["episode"]``.
+
+    :param game: one of :data:`GAMES`, in any spelling
+    :param n_envs: number of copies, N
+    :param seed: seed of all copies; None draws a random one
     :param kwargs: further arguments of :class:`MinAtarVectorEnv`
     :return: the environment, with observations (N, channels, 10, 10) uint8
     :raises ValueError: if there is no such game, or an argument is out of range

@@ -18,33 +18,41 @@ def load_pretrained(
     env_id: str, env: GymEnv | None = None, device: th.device | str = "auto"
 ) -> ManyGoalsDQN:
     """
-    An agent that has been trained with the defaults. Its weights were rounded to float16; it has no replay memory.
+    Return an agent that has been trained with the defaults.
 
-    ``"TwoRoomsSwitch-v0"``: three million steps of one environment, seed 0. It reaches all 5,728 goals.
+    Its weights were rounded to float16; it has no replay memory.
+
+    ``"TwoRoomsSwitch-v0"``: three million steps of one environment, seed 0. It reaches all 5,728
+    goals.
 
     :param env_id: id of an environment that there is an agent for
-    :param env: environment for the model, with the same spaces; by default ``gymnasium.make(env_id)``, so the package that
-        registers the id must be imported
+    :param env: environment for the model, with the same spaces; None makes
+        ``gymnasium.make(env_id)``, so the package that registers the id must be imported
+    :param device: PyTorch's device for the networks; ``"auto"`` takes a GPU if there is one
     :return: a model that knows its goals
     :raises ValueError: if there is no agent for ``env_id``
     """
     known = sorted(file.stem for file in _FOLDER.glob("*.npz"))
     if env_id not in known:
         raise ValueError(
-            f"env_id must be one of {', '.join(known)}, for which there are trained agents, got {env_id!r}"
+            f"env_id must be one of {', '.join(known)}, for which there are trained agents, got "
+            f"{env_id!r}"
         )
     model = ManyGoalsDQN("CnnPolicy", gym.make(env_id) if env is None else env, device=device)
+    assert model.goal_buffer is not None
     with np.load(_FOLDER / f"{env_id}.npz", allow_pickle=False) as file:
         weights = {
             name: th.as_tensor(file[name], dtype=th.float32)
             for name in file.files
             if name != "goals"
         }
-        assert model.goal_buffer is not None
         model.goal_buffer.add(file["goals"])
-        model.goal_buffer.n_added = 0  # it has met nothing itself
+    # This model has met nothing itself.
+    model.goal_buffer.n_added = 0
     for network in model.policy.networks:
         network.load_state_dict(weights)
-    model.exploration_rate = model.exploration_final_eps  # as after training
-    model._n_updates = 1  # if it learns on, inputs are standardized as the weights know them
+    # Explore as at the end of training.
+    model.exploration_rate = model.exploration_final_eps
+    # Before its first update, a model fits the standardization of inputs. The weights know it.
+    model._n_updates = 1
     return model
