@@ -44,8 +44,10 @@ def draw(mdp: TwoRoomsMDP, state: int, cell_size: int = 32) -> NDArray[np.uint8]
                 f"switch {switch}",
             )
     for block in mdp.blocks[state].tolist():
-        _paint(_tile(canvas, *divmod(block, layout.width), cell_size), "block")
-    _paint(_tile(canvas, *divmod(int(mdp.agent[state]), layout.width), cell_size), "agent")
+        row, column = divmod(block, layout.width)
+        _paint(_tile(canvas, row, column, cell_size), "block")
+    row, column = divmod(int(mdp.agent[state]), layout.width)
+    _paint(_tile(canvas, row, column, cell_size), "agent")
     return np.round(canvas).astype(np.uint8)
 
 
