@@ -87,15 +87,18 @@ class Reference:
                 behind = (target[0] + down, target[1] + right)
                 around = {self.symbol(behind[0] + d, behind[1] + r) for d, r in MOVES.values()}
                 if behind not in blocks and not set("#DEFG") & {self.symbol(*behind), *around}:
-                    agent, blocks = target, blocks - {target} | {behind}
+                    agent = target
+                    blocks = blocks - {target} | {behind}
             elif symbol != "#" and (symbol not in "DEFG" or symbol in opened):
                 agent = target
-        # Which doors have their chance to close: all sets of them share the interval from 0 to 1, that of no door at its end.
-        doors, bound = sorted(set("".join(self.rows)) & set("DEFG")), 0.0
+        # Find which doors have their chance to close. All sets of doors share the interval from 0
+        # to 1. The empty set is at its end.
+        doors = sorted(set("".join(self.rows)) & set("DEFG"))
+        bound = 0.0
         for bits in range(1, 2 ** len(doors)):
             closing = {door for place, door in enumerate(doors) if bits >> place & 1}
-            close, leave = self.mdp.close_probability, 1.0 - self.mdp.close_probability
-            bound += close ** len(closing) * leave ** (len(doors) - len(closing))
+            close = self.mdp.close_probability
+            bound += close ** len(closing) * (1.0 - close) ** (len(doors) - len(closing))
             if number < bound:
                 opened -= closing - {self.symbol(*agent)}
                 break
@@ -104,27 +107,31 @@ class Reference:
 
 @pytest.mark.parametrize("name", MDPS)
 def test_steps_equal_the_reference_and_draw_where_there_is_chance(name):
-    mdp, rng = MDPS[name], np.random.default_rng(0)
+    mdp = MDPS[name]
+    rng = np.random.default_rng(0)
     reference = Reference(mdp)
     for state in range(0, mdp.n_states, 7):
         agent, _, opened = reference.parts(state)
-        slips, closes = (
-            reference.symbol(*agent) == "W",
-            reference.symbol(*agent) in "STUV" or opened,
-        )
+        slips = reference.symbol(*agent) == "W"
+        closes = reference.symbol(*agent) in "STUV" or opened
         assert mdp.chance[state] == bool(
             (slips and mdp.slip_probability) or (closes and mdp.close_probability)
         )
-    states, actions = rng.integers(mdp.n_states, size=20_000), rng.integers(5, size=20_000)
-    uniforms = rng.random(20_000) * np.where(
-        rng.random(20_000) < 0.5, 1.0, 0.03
-    )  # doors close often enough to be seen
-    before, drawn = (states.copy(), actions.copy(), uniforms.copy()), []
-    arrived = mdp.step(states, actions, lambda rows: (drawn.extend(rows), uniforms.take(rows))[1])
+    states = rng.integers(mdp.n_states, size=20_000)
+    actions = rng.integers(5, size=20_000)
+    # Half of the numbers are small, so that doors close often enough to be seen.
+    uniforms = rng.random(20_000) * np.where(rng.random(20_000) < 0.5, 1.0, 0.03)
+    before = (states.copy(), actions.copy(), uniforms.copy())
+    drawn = []
+
+    def draw(rows):
+        drawn.extend(rows)
+        return uniforms.take(rows)
+
+    arrived = mdp.step(states, actions, draw)
     assert arrived.dtype == np.int64
-    assert all(
-        np.array_equal(a, b) for a, b in zip(before, (states, actions, uniforms), strict=True)
-    )
+    for copied, array in zip(before, (states, actions, uniforms), strict=True):
+        np.testing.assert_array_equal(copied, array)
     for after, *row in zip(*(array.tolist() for array in (arrived, *before)), strict=True):
         assert reference.parts(after) == reference.step(*row)
     assert drawn == np.flatnonzero(mdp.chance[states]).tolist()

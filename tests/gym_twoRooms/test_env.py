@@ -40,9 +40,10 @@ def test_gymnasium_and_sb3_have_nothing_to_say(env_id, render_mode):
 @pytest.mark.parametrize(("env_id", "count"), [(IDS[0], 5728), (IDS[1], 220)])
 def test_a_search_finds_all_states_and_they_look_different(env_id, count):
     mdp = gym.make(env_id).unwrapped.mdp
-    # the agent slips in each direction or not, and of each of these cases one part closes the door and one does not
+    # The agent slips in each direction or not. In each case the door closes for one of two numbers.
     outcomes = [first + rest for first in (0.0, 0.125, 0.25, 0.375, 0.5) for rest in (0.001, 0.1)]
-    known, before = np.array([0]), 0
+    known = np.array([0])
+    before = 0
     while before < len(known):
         before = len(known)
         states, actions, numbers = (
@@ -71,14 +72,13 @@ def test_what_reset_and_step_return(env):
         assert (masks.shape, masks.dtype) == ((5,), np.bool_)
         assert np.array_equal(masks, info["action_mask"])
         toggles.add(bool(masks[4]))
-        masks[:], info["action_mask"][:], observation[:] = False, 7, 0  # the caller's own
+        # All arrays belong to the caller.
+        masks[:] = False
+        info["action_mask"][:] = 7
+        observation[:] = 0
         observation, reward, terminated, truncated, info = env.step(action)
-        assert (reward, terminated, truncated, set(info)) == (
-            0.0,
-            False,
-            False,
-            {"state", "action_mask"},
-        )
+        assert (reward, terminated, truncated) == (0.0, False, False)
+        assert set(info) == {"state", "action_mask"}
         assert type(info["state"]) is int
         assert env.state == info["state"] == env.state_of(observation)
     assert toggles == {True, False}
@@ -97,11 +97,9 @@ def test_the_random_numbers_drawn_are_part_of_the_interface(env):
     assert info["state"] == int(rng.random() * 220)
     state = info["state"]
     for action in (0, 1, 4, 2, 3) * 20:
-        state = int(
-            env.mdp.step(np.array([state]), np.array([action]), lambda rows: rng.random(len(rows)))[
-                0
-            ]
-        )
+        (state,) = env.mdp.step(
+            np.array([state]), np.array([action]), lambda rows: rng.random(len(rows))
+        ).tolist()
         assert env.step(action)[4]["state"] == state
     env.reset(options={"state": 5})
     env.set_state(6)
@@ -133,7 +131,8 @@ def test_a_copy_goes_on_as_the_original(again, layout):
     env = gym.make(IDS[0], layout=layout, slip_probability=0.9, max_episode_steps=25)
     env.reset(seed=4)
     other = again(env)
-    assert other.unwrapped.mdp is env.unwrapped.mdp  # tables are shared, not copied
+    # Tables are shared, not copied.
+    assert other.unwrapped.mdp is env.unwrapped.mdp
     assert trajectory(env) == trajectory(other)
 
 

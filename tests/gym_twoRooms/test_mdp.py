@@ -11,7 +11,8 @@ from gym_twoRooms.mdp import COLOURS, TwoRoomsMDP, compile_layout
 
 PAPER = compile_layout("paper")
 SMALL = compile_layout("small")
-PUZZLES = [  # several blocks that meet and that do not, several doors, and a door of two cells
+# Several blocks that can meet and blocks that cannot, several doors, and a door of two cells.
+PUZZLES = [
     "......\n.BB...\n....B.\n......\n......",
     ".....#....\n.B.B.#..B.\nS....D...S\n.....#....\n.....#....",
     "S...U\nDD#F#\n.ES..\nTW..U",
@@ -36,7 +37,8 @@ def test_parts_and_pictures_identify_a_state(text):
     assert np.array_equal(mdp.encode(mdp.agent, mdp.blocks[:, ::-1], mdp.doors_open), states)
     assert np.array_equal(mdp.states_of(mdp.render(states)), states)
     assert np.array_equal([mdp.observe(state) for state in range(3)], mdp.observe(states[:3]))
-    if text == PUZZLES[0]:  # what is in the last cell counts most
+    if text == PUZZLES[0]:
+        # The block in the last cell counts most.
         assert (np.diff(mdp.blocks @ [1, 100, 10_000]) >= 0).all()
 
 
@@ -48,9 +50,11 @@ def test_parts_and_pictures_identify_a_state(text):
             ([0, 62], [62], [False]),
             r"no state with the agent in cell \[ 0 62\], blocks in \[62\]",
         ),
-        (PAPER, ([0, 37], [62], [False]), "no state"),  # in the shut door
+        # The agent is in the shut door.
+        (PAPER, ([0, 37], [62], [False]), "no state"),
         (PAPER, ([0, 100], [62], [True]), "no state"),
-        (PAPER, (0, [[62], [41]], [True]), "no state"),  # by the wall
+        # A block is beside the wall.
+        (PAPER, (0, [[62], [41]], [True]), "no state"),
         (THREE_BLOCKS, (0, [11, 11, 18], [False]), "no state"),
         (THREE_BLOCKS, (0, [11, 12, 13], [False]), "no state"),
         (PAPER, (0, [62], []), r"doors_open must have shape \(\.\.\., 1\), got \(0,\)"),
@@ -63,7 +67,8 @@ def test_encode_refuses_what_cannot_be(mdp, parts, message):
 
 
 def test_observations_show_each_thing_in_its_colour():
-    pictures = PAPER.render(PAPER.encode(0, [62], [[True], [False]]))  # broadcast
+    # The agent and the block are broadcast to both states of the door.
+    pictures = PAPER.render(PAPER.encode(0, [62], [[True], [False]]))
     legend = {
         ".": "floor",
         "#": "wall",
@@ -73,7 +78,8 @@ def test_observations_show_each_thing_in_its_colour():
         "B": "floor",
     }
     expected = np.array([[COLOURS[legend[symbol]] for symbol in row] for row in PAPER.layout.rows])
-    expected[0, 0], expected[6, 2] = COLOURS["agent"], COLOURS["block"]
+    expected[0, 0] = COLOURS["agent"]
+    expected[6, 2] = COLOURS["block"]
     assert np.array_equal(pictures[0], expected)
     expected[3, 7] = COLOURS["door shut"]
     assert np.array_equal(pictures[1], expected)
@@ -88,8 +94,10 @@ def test_pictures_that_show_no_state_are_refused():
         PAPER.observe(np.array([1, 2, 3, int(PAPER.encode(0, [62], [False]))])) for _ in range(3)
     )
     assert PAPER.states_of(black[:0]).shape == (0,)
-    black[2], off[1, 9, 9] = 0, off[1, 9, 9] + 1
-    in_wall[3, 0, 0], in_wall[3, 3, 0] = COLOURS["floor"], COLOURS["agent"]
+    black[2] = 0
+    off[1, 9, 9] += 1
+    in_wall[3, 0, 0] = COLOURS["floor"]
+    in_wall[3, 3, 0] = COLOURS["agent"]
     for pictures, row in ((black, 2), (off, 1), (in_wall, 3)):
         with pytest.raises(
             ValueError, match=rf"No state looks like this observation \(row {row}\)"
@@ -123,9 +131,9 @@ def test_too_many_states_are_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "close", "message"),
     [
-        # a door that closes at once lets nobody through
+        # A door that closes at once lets nobody through.
         ("S.D.S", 1.0, r"agent at row 0, column 3, the shut door at row 0, column 2 \(.* is 1\.0"),
-        # the block has one place and always bars the way
+        # The block has one place and always bars the way.
         ("#.#\n.B.\n#.#", 0.01, "agent at row 1, column 0, a block at row 1, column 1"),
         ("S.D.S\n#####\n..###", 0.01, "agent at row 2, column 0"),
         ("S..#\n..#D", 0.01, "agent at row 1, column 3, the open door at row 1, column 3"),
@@ -139,11 +147,8 @@ def test_a_state_that_cannot_be_reached_is_named(rows, close, message):
 
 def test_compiled_layouts_are_shared():
     paper = compile_layout(NAMED_LAYOUTS["paper"])
-    assert (
-        compile_layout("paper")
-        is compile_layout(str(NAMED_LAYOUTS["paper"]), np.float64(0.5))
-        is paper
-    )
+    assert compile_layout("paper") is paper
+    assert compile_layout(str(NAMED_LAYOUTS["paper"]), np.float64(0.5)) is paper
     assert copy.deepcopy(paper) is paper
     assert pickle.loads(pickle.dumps(paper)) is paper
     assert len(pickle.dumps(paper)) < 2000

@@ -7,29 +7,29 @@ from gym_twoRooms import TwoRoomsSwitchEnv, play
 from gym_twoRooms.mdp import Action
 from gym_twoRooms.play import PURSUED_COLOUR, REACHED_COLOUR, Game, main
 
-CELL, BORDER = 8, 3
+CELL = 8
+BORDER = 3
 
 
 def run(monkeypatch, frames, arguments):
-    """Play with the events of each frame, then Escape; what was done by `TwoRoomsSwitchEnv.step`."""
+    """Play with the events of each frame, then press Escape. Return the actions of the world."""
     pygame = pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    events, actions, step = (
-        iter([*frames, [(pygame.KEYDOWN, {"key": pygame.K_ESCAPE})]]),
-        [],
-        TwoRoomsSwitchEnv.step,
-    )
-    monkeypatch.setattr(
-        pygame.event,
-        "get",
-        lambda: [pygame.event.Event(kind, values) for kind, values in next(events)],
-    )
-    monkeypatch.setattr(play, "FPS", 0)  # as fast as can be
-    monkeypatch.setattr(
-        TwoRoomsSwitchEnv,
-        "step",
-        lambda self, action: actions.append(int(action)) or step(self, action),
-    )
+    events = iter([*frames, [(pygame.KEYDOWN, {"key": pygame.K_ESCAPE})]])
+    actions = []
+    original_step = TwoRoomsSwitchEnv.step
+
+    def get():
+        return [pygame.event.Event(kind, values) for kind, values in next(events)]
+
+    def step(self, action):
+        actions.append(int(action))
+        return original_step(self, action)
+
+    monkeypatch.setattr(pygame.event, "get", get)
+    monkeypatch.setattr(TwoRoomsSwitchEnv, "step", step)
+    # Zero frames a second means no limit.
+    monkeypatch.setattr(play, "FPS", 0)
     main(arguments)
     assert not pygame.display.get_init()
     return actions
@@ -52,7 +52,12 @@ def test_each_key_does_what_it_says(monkeypatch, tmp_path):
 def test_the_trained_agent_reaches_the_goal_that_is_clicked(monkeypatch, capsys):
     pygame = pytest.importorskip("pygame")
     games = []
-    monkeypatch.setattr(play, "Game", lambda *arguments: games.append(Game(*arguments)) or games[0])
+
+    def make(*arguments):
+        games.append(Game(*arguments))
+        return games[-1]
+
+    monkeypatch.setattr(play, "Game", make)
     corner = {"pos": (BORDER + CELL // 2, BORDER + CELL // 2)}
     click = [(pygame.MOUSEBUTTONDOWN, corner), (pygame.MOUSEBUTTONUP, corner)]
     run(monkeypatch, [[], click, *[[]] * 400], ["--agent", "--seed", "0", "--cell-size", str(CELL)])
@@ -110,10 +115,12 @@ def test_the_frames_turn_green_at_the_goal_and_the_next_key_brings_the_next(game
 
 
 def test_an_agent_keeps_its_goal_and_returns_to_it(game):
-    game.agent, game.goal = lambda observation, goal: Action.RIGHT, state(game, 5)
+    game.agent = lambda observation, goal: Action.RIGHT
+    game.goal = state(game, 5)
     game.world.set_state(state(game, 4))
     game.follow()
-    game.follow()  # stays
+    # At the goal the agent stays.
+    game.follow()
     assert game.reached
     game.press(Action.LEFT)
     assert not game.reached
@@ -136,10 +143,12 @@ def test_the_mouse_moves_one_thing_of_either_picture(game, capsys):
     assert drag(1, 5, door) == state(game, door, is_open=True)
     assert drag(1, 21, 22) == state(game, door, 22, True)
     assert drag(0, 21, 25) == state(game, 4, 25)
-    assert drag(1, 9, 12) == state(game, 4, 25)  # a wall
+    # Cell 12 is a wall, so the goal stays as it is.
+    assert drag(1, 9, 12) == state(game, 4, 25)
     assert "There is no state with the agent in cell 12" in capsys.readouterr().out
     assert drag(0, 4, 4) == game.world.state
-    game.drag((BORDER, BORDER), (-3, BORDER))  # let go beside the pictures: the nearest cell
+    # If the mouse is released beside the pictures, the nearest cell counts.
+    game.drag((BORDER, BORDER), (-3, BORDER))
     assert game.goal == state(game, 0)
     game.drag((4 * CELL + 3 * BORDER, BORDER), (99 * CELL, BORDER))
     assert game.goal == state(game, 3)

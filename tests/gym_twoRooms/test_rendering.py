@@ -1,6 +1,8 @@
 """
-What people see: pictures, some compared pixel by pixel with stored ones, and maps in characters. After a wanted change, write
-the stored pictures anew with ``python tests/gym_twoRooms/test_rendering.py`` and look at them.
+What people see: pictures, some compared pixel by pixel with stored ones, and maps in characters.
+
+After a wanted change, write the stored pictures anew with
+``python tests/gym_twoRooms/test_rendering.py`` and look at them.
 """
 
 from pathlib import Path
@@ -79,10 +81,12 @@ def test_maps_in_characters():
 
 
 def test_rendering_leaves_observations_as_they_are():
-    plain, env = TwoRoomsSwitchEnv(), TwoRoomsSwitchEnv(render_mode="rgb_array", cell_size=7)
+    plain = TwoRoomsSwitchEnv()
+    env = TwoRoomsSwitchEnv(render_mode="rgb_array", cell_size=7)
     assert np.array_equal(env.reset(seed=0)[0], plain.reset(seed=0)[0])
     for action in (1, 2, 4, 3, 0):
-        env.render()[:] = 0  # the caller's own
+        # The picture belongs to the caller.
+        env.render()[:] = 0
         assert np.array_equal(env.render(), draw(env.mdp, env.state, 7))
         assert np.array_equal(env.step(action)[0], plain.step(action)[0])
     with pytest.warns(UserWarning, match="without a render mode"):

@@ -1,4 +1,4 @@
-"""The native vector env against SyncVectorEnv of the scalar env: steps, autoreset, masked resets."""
+"""The native vector env against a SyncVectorEnv: steps, autoreset, masked resets."""
 
 import copy
 import functools
@@ -46,9 +46,8 @@ def make_pair(layout, mode, limit, n, probabilities=(0.5, 0.01)):
 def reset_both(pair, seed, options):
     native, sync = pair
     ours = native.reset(seed=seed, options=options)
-    assert_same(
-        ours, sync.reset(seed=seed, options=copy.copy(options))
-    )  # it takes the mask out of its options
+    # SyncVectorEnv takes the mask out of its options.
+    assert_same(ours, sync.reset(seed=seed, options=copy.copy(options)))
 
 
 @settings(max_examples=80, derandomize=True)
@@ -107,23 +106,21 @@ def test_step_for_step_equal_to_the_synchronous_vector_env(data):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_many_steps_through_make_vec(mode):
-    """Over the ends of the blocks of random numbers."""
+    """Step beyond the ends of several blocks of random numbers."""
     native = gym.make_vec(ID, 3, max_episode_steps=5, autoreset_mode=mode)
     vector_kwargs = {"autoreset_mode": mode}
     sync = gym.make_vec(
         ID, 3, vectorization_mode="sync", max_episode_steps=5, vector_kwargs=vector_kwargs
     )
-    assert (
-        native.autoreset_mode
-        is native.metadata["autoreset_mode"]
-        is sync.metadata["autoreset_mode"]
-        is mode
-    )
+    assert native.autoreset_mode is mode
+    assert native.metadata["autoreset_mode"] is mode
+    assert sync.metadata["autoreset_mode"] is mode
     reset_both((native, sync), [4, None, 4], {"state": 3})
     reset_both((native, sync), 4, None)
     rng = np.random.default_rng(0)
     for time in range(700):
-        if time == 2:  # from here on, episodes end at different times
+        if time == 2:
+            # From here on, episodes end at different times.
             reset_both((native, sync), None, {"reset_mask": np.array([True, False, False])})
         actions = rng.integers(5, size=3)
         result = native.step(actions)
@@ -150,7 +147,8 @@ def test_copies_go_on_alike_and_results_belong_to_the_caller(mode, duplicate):
         env.step(np.array([0, 1, 2]))
     other = duplicate(env)
     assert other.metadata == env.metadata
-    for _ in range(500):  # over the end of the block of random numbers
+    # This many steps go beyond the end of the block of random numbers.
+    for _ in range(500):
         result = env.step(np.array([3, 1, 0]))
         assert_same(result, other.step(np.array([3, 1, 0])))
         for array in (
@@ -168,10 +166,8 @@ def test_copies_go_on_alike_and_results_belong_to_the_caller(mode, duplicate):
 
 
 def test_an_episode_that_ended_must_be_reset_where_autoreset_is_disabled():
-    native, actions = (
-        TwoRoomsSwitchVectorEnv(3, "small", max_episode_steps=2, autoreset_mode="Disabled"),
-        np.zeros(3, int),
-    )
+    native = TwoRoomsSwitchVectorEnv(3, "small", max_episode_steps=2, autoreset_mode="Disabled")
+    actions = np.zeros(3, int)
     native.reset(seed=0)
     native.step(actions)
     native.reset(options={"reset_mask": np.array([False, True, False])})
@@ -188,30 +184,34 @@ def test_states_of_some_worlds_can_be_given_and_options_are_left_to_the_caller()
     )
     env.reset(seed=0, options={"state": [7, 8, 9]})
     env.step(np.zeros(3, dtype=np.int64))
-    before, mask, given = env.unwrapped.states, np.array([True, False, True]), np.array([4, -1, 99])
+    before = env.unwrapped.states
+    mask = np.array([True, False, True])
+    given = np.array([4, -1, 99])
     options = {"reset_mask": mask, "state": given}
     env.unwrapped.reset(options=options)
     assert options == {"reset_mask": mask, "state": given}
     infos = env.reset(options=options)[1]
-    assert env.episode_lengths.tolist() == [0, 1, 0]  # the wrapper sees the mask
+    # The wrapper sees the mask.
+    assert env.episode_lengths.tolist() == [0, 1, 0]
     assert infos["state"].tolist() == [4, 0, 99]
     for array in (given, *infos.values()):
         array[:] = 1
-    assert (env.unwrapped.states.tolist(), mask.tolist()) == (
-        [4, before[1], 99],
-        [True, False, True],
-    )
+    assert env.unwrapped.states.tolist() == [4, before[1], 99]
+    assert mask.tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("mode", TwoRoomsSwitchVectorEnv.metadata["render_modes"])
 def test_rendering(mode):
-    pair = [
-        gym.make_vec(ID, 3, vectorization_mode=v, render_mode=mode, cell_size=9)
-        for v in ("vector_entry_point", "sync")
-    ]
-    pictures, expected = ((env.reset(seed=0), env.render())[1] for env in pair)
-    assert isinstance(pictures, tuple)
-    assert all(np.array_equal(a, b) for a, b in zip(pictures, expected, strict=True))
+    rendered = []
+    for vectorization_mode in ("vector_entry_point", "sync"):
+        env = gym.make_vec(
+            ID, 3, vectorization_mode=vectorization_mode, render_mode=mode, cell_size=9
+        )
+        env.reset(seed=0)
+        rendered.append(env.render())
+    assert isinstance(rendered[0], tuple)
+    for ours, theirs in zip(*rendered, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -245,17 +245,14 @@ def test_invalid_options_are_refused_and_change_nothing(options, error, message)
 
 
 def test_a_reset_is_needed_first():
-    env, mask = (
-        TwoRoomsSwitchVectorEnv(2, "small", render_mode="ansi"),
-        {"reset_mask": np.array([True, False])},
-    )
-    uses = (
+    env = TwoRoomsSwitchVectorEnv(2, "small", render_mode="ansi")
+    for use in (
         lambda: env.step(np.zeros(2, dtype=int)),
         lambda: env.states,
         env.render,
         env.action_masks,
-    )
-    for use in (*uses, lambda: env.reset(options=mask)):
+        lambda: env.reset(options={"reset_mask": np.array([True, False])}),
+    ):
         with pytest.raises(
             ResetNeeded, match=r"call reset\(\) (without options\['reset_mask'\] )?first"
         ):
