@@ -1,4 +1,4 @@
-"""AtariVecEnv against SB3's make_atari_env and VecFrameStack, under SB3's learners, saved and restored."""
+"""AtariVecEnv against SB3's games, under SB3's learners, saved and restored."""
 
 import importlib
 import sys
@@ -23,12 +23,14 @@ from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.goals import VecGoalBufferWrapper
 from tests.sb3_manygoals.checkpoint.trees import assert_same
 
-NOOP, FIRE, NEXT = 0, 1, 2
-"""The first actions of Breakout, Pong and Assault; SB3's FireResetEnv plays the last two."""
+# The first actions of Breakout, Pong and Assault. SB3's FireResetEnv plays the last two.
+NOOP = 0
+FIRE = 1
+NEXT = 2
 
 
 class GreyFirst(gym.ObservationWrapper):
-    """Frames in grey before SB3 takes the maximum of two, as ale-py does; SB3 takes that of red, green and blue."""
+    """Makes frames grey before SB3 takes the maximum of two, as ale-py does."""
 
     def observation(self, frame):
         return np.repeat(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
@@ -47,7 +49,12 @@ def theirs_of(game, grey_first):
 
 
 class OursAsTheirs:
-    """One game, in which what SB3's FireResetEnv and EpisodicLifeEnv play is played from here; stacks of our latest frames."""
+    """
+    One game of ours, whose episodes begin with the actions that SB3's FireResetEnv and
+    EpisodicLifeEnv play.
+
+    :ivar stack: the latest four frames
+    """
 
     def __init__(self, game):
         self.env = AtariVecEnv(game, 1, seed=0, noop_max=0, use_fire_reset=False)
@@ -83,12 +90,17 @@ class OursAsTheirs:
     [("Breakout", False, 500, 5, 2), ("Pong", True, 900, 0, 1)],
 )
 def test_equal_to_sb3s_but_for_what_the_module_lists(game, grey_first, steps, lives, games):
-    theirs, ours = theirs_of(game, grey_first), OursAsTheirs(game)
+    theirs = theirs_of(game, grey_first)
+    ours = OursAsTheirs(game)
     assert ours.env.observation_space == theirs.observation_space
     assert ours.env.action_space == theirs.action_space
-    stack, their_stack = ours.stack, theirs.reset()[0]
+    stack = ours.stack
+    their_stack = theirs.reset()[0]
     rng = np.random.default_rng(1)
-    differences, lost, over, rewarded = [], 0, 0, 0
+    differences = []
+    lost = 0
+    over = 0
+    rewarded = 0
     for _ in range(steps):
         differences.append(np.abs(stack[-1].astype(int) - their_stack[-1]))
         np.testing.assert_array_equal(stack.any(axis=(1, 2)), their_stack.any(axis=(1, 2)))
@@ -103,17 +115,12 @@ def test_equal_to_sb3s_but_for_what_the_module_lists(game, grey_first, steps, li
         rewarded += rewards[0] != 0
         if "episode" in info:
             over += 1
-            assert [info["episode"][key] for key in "rl"] == [
-                their_info["episode"][key] for key in "rl"
-            ]
+            for key in ("r", "l"):
+                assert info["episode"][key] == their_info["episode"][key]
         elif dones[0]:
             lost += 1
-            differences.append(
-                np.abs(
-                    info["terminal_observation"][-1].astype(int)
-                    - their_info["terminal_observation"][-1]
-                )
-            )
+            last = info["terminal_observation"][-1].astype(int)
+            differences.append(np.abs(last - their_info["terminal_observation"][-1]))
     assert np.max(differences) == 0
     assert rewarded > 3
     assert over >= games
@@ -121,19 +128,23 @@ def test_equal_to_sb3s_but_for_what_the_module_lists(game, grey_first, steps, li
 
 
 def test_each_copy_is_stacked_scored_and_counted_by_itself():
-    """Against stacks, scores and lengths put together by loops from single frames and unclipped rewards."""
+    """Compare with loops that make stacks, scores and lengths from frames and raw rewards."""
     n = 3
     env, raw = (AtariVecEnv("assault", n, seed=7, clip_reward=clip) for clip in (True, False))
     first = env.reset()
     np.testing.assert_array_equal(first, raw.reset())
-    assert (
-        len({frame.tobytes() for frame in env.step(np.zeros(n, int))[0][:, -1]}) > 1
-    )  # numbers of no-ops differ
-    obs = env.reset()  # the seed is used once
+    # The numbers of no-ops differ.
+    frames = env.step(np.zeros(n, int))[0][:, -1]
+    assert len({frame.tobytes() for frame in frames}) > 1
+    # The seed is used once.
+    obs = env.reset()
     np.testing.assert_array_equal(obs, raw.reset())
     assert not np.array_equal(obs, first)
     stacks = [[frame] for frame in obs[:, -1]]
-    scores, steps, games, lives_lost = np.zeros(n), np.zeros(n, int), 0, 0
+    scores = np.zeros(n)
+    steps = np.zeros(n, int)
+    games = 0
+    lives_lost = 0
     rng = np.random.default_rng(0)
     for _ in range(700):
         actions = rng.integers(env.action_space.n, size=n)
@@ -159,11 +170,13 @@ def test_each_copy_is_stacked_scored_and_counted_by_itself():
             if "episode" in info:
                 games += 1
                 assert info["episode"]["r"] == raw_infos[row]["episode"]["r"] == scores[row] > 0
-                # The last step may be of 1 to 4 frames, and up to 29 come before the first observation.
+                # The last step takes 1 to 4 frames, and up to 29 come before the first
+                # observation.
                 assert 4 * steps[row] - 3 <= info["episode"]["l"] <= 4 * steps[row] + 29
                 assert info["lives"] == 0
                 assert env.reset_infos[row] == {"lives": 4}
-                scores[row] = steps[row] = 0
+                scores[row] = 0
+                steps[row] = 0
             elif dones[row]:
                 lives_lost += 1
                 assert 0 < info["lives"] < 4
@@ -187,26 +200,27 @@ def test_a_game_is_stopped_after_its_frames_and_lives_need_not_end_anything():
         obs, _, dones, infos = env.step(np.array([FIRE, NOOP]))
         lives.append(infos[0]["lives"])
         assert dones.tolist() == [step % 50 == 0] * 2
-        assert (
-            [info["TimeLimit.truncated"] for info in infos]
-            == ["episode" in info for info in infos]
-            == dones.tolist()
-        )
+        assert [info["TimeLimit.truncated"] for info in infos] == dones.tolist()
+        assert ["episode" in info for info in infos] == dones.tolist()
         if dones[0]:
-            assert [info["episode"]["l"] for info in infos] == [
-                201,
-                201,
-            ]  # that of FIRE before the first observation
+            # One frame of FIRE comes before the first observation.
+            assert [info["episode"]["l"] for info in infos] == [201, 201]
             assert all(info["terminal_observation"].any(axis=(1, 2)).all() for info in infos)
             np.testing.assert_array_equal(obs[:, :-1], 0)
     assert min(lives[:49]) < 5
 
 
 def test_a_lost_life_ends_no_goal():
-    """Play goes on, so values of goals go on across it; only where the game is over no goal can be reached any more."""
+    """
+    After a lost life play continues, so goals can still be reached, and values are bootstrapped.
+
+    Once the game is over, no goal can be reached any more.
+    """
     env = VecGoalBufferWrapper(AtariVecEnv("Breakout", 1, seed=0), max_episode_steps=1000)
     env.reset()
-    lost, over, before = 0, False, None
+    lost = 0
+    over = False
+    before = None
     while not over:
         obs, _, dones, (info,) = env.step(np.array([FIRE]))
         over = info["env_terminated"]
@@ -216,11 +230,11 @@ def test_a_lost_life_ends_no_goal():
             assert info["TimeLimit.truncated"] is False
         elif dones[0] and info.get("life_lost"):
             lost += 1
-            assert info["TimeLimit.truncated"] is True  # the episode is cut there
+            # The episode is truncated there. Its last step leads to what was seen, and not to the
+            # beginning of the next episode.
+            assert info["TimeLimit.truncated"] is True
             last = info["terminal_observation"]["observation"]
-            np.testing.assert_array_equal(
-                last[:-1], before[1:]
-            )  # and leads to what was seen, not to the next one's beginning
+            np.testing.assert_array_equal(last[:-1], before[1:])
         before = obs["observation"][0]
     assert lost == 4
 
@@ -233,10 +247,12 @@ def test_learners_take_the_stacks_as_they_are_and_evaluation_counts_games():
     lengths = evaluate_policy(
         model, env, n_eval_episodes=2, deterministic=False, return_episode_rewards=True
     )[1]
-    assert min(lengths) > 4 * 5 * 10  # frames of five lives, not steps of one
+    # These are frames of five lives, not steps of one.
+    assert min(lengths) > 4 * 5 * 10
     callback = ManyGoalsCallback()
     A2C(AuxiliaryActorCriticPolicy, env, seed=3, device="cpu").learn(30, callback)
-    assert callback.episodes.frames.n_stack == 4  # each frame is kept once
+    # Each frame is kept once.
+    assert callback.episodes.frames.n_stack == 4
 
 
 def played(*arguments, actions=(1,), **kwargs):
@@ -248,11 +264,12 @@ def played(*arguments, actions=(1,), **kwargs):
 def test_seeds_and_sticky_actions():
     # Once it is served, the ball tells how many no-ops there were.
     np.testing.assert_array_equal(played("breakout", 1, 4), played("breakout", 1, 2**31 + 4))
-    assert (
-        len({played("breakout", 1)[19].tobytes() for _ in range(10)}) > 1
-    )  # no seed, no two alike but by chance
-    many, few = AtariVecEnv("pong", 3, seed=1), AtariVecEnv("pong", 2, seed=2)
-    np.testing.assert_array_equal(many.reset()[1:], few.reset())  # copies count up
+    # Without a seed, games are alike by chance only.
+    assert len({played("breakout", 1)[19].tobytes() for _ in range(10)}) > 1
+    # The seeds of copies count up.
+    many = AtariVecEnv("pong", 3, seed=1)
+    few = AtariVecEnv("pong", 2, seed=2)
+    np.testing.assert_array_equal(many.reset()[1:], few.reset())
     for probability in (0.0, 0.5):
         kwargs = {"actions": (2, 3), "noop_max": 0, "repeat_action_probability": probability}
         frames = [played("pong", 1, seed, **kwargs)[-1] for seed in (1, 2)]

@@ -20,7 +20,7 @@ ALL_GOALS = gym.make(SMALL).unwrapped.mdp.observations
 
 
 def slow_loop(model, env_id, goals, max_steps, epsilon, episodes_per_goal, n_envs, seed):
-    """One world at a time, one step at a time, with the random numbers that evaluate_mastery documents."""
+    """Step one world at a time, with the random numbers of evaluate_mastery."""
     steps = np.full(len(goals) * episodes_per_goal, -1)
     for episode in range(len(steps)):
         round_, column = divmod(episode, n_envs)
@@ -60,7 +60,8 @@ def test_the_ceiling_belongs_to_the_very_episodes():
     env = gym.make_vec(SMALL, num_envs=13, vectorization_mode="vector_entry_point")
     mdp = env.unwrapped.mdp
     wanted = np.arange(0, mdp.n_states, 9)
-    goals, model = mdp.observe(wanted), OraclePolicy(mdp, wanted)
+    goals = mdp.observe(wanted)
+    model = OraclePolicy(mdp, wanted)
     for steps in (6, 12):
         result = evaluate_mastery(
             model,
@@ -74,12 +75,13 @@ def test_the_ceiling_belongs_to_the_very_episodes():
         table = reach_probabilities(mdp, wanted, steps)
         starts = []
         for round_ in range(-(-len(goals) * 40 // 13)):
-            starts += env.reset(seed=int(np.random.SeedSequence((1, round_)).generate_state(1)[0]))[
-                1
-            ]["state"].tolist()
+            seed = int(np.random.SeedSequence((1, round_)).generate_state(1)[0])
+            _, infos = env.reset(seed=seed)
+            starts += infos["state"].tolist()
         expected = table[starts[: len(goals) * 40], np.repeat(np.arange(len(goals)), 40)]
         np.testing.assert_array_equal(result.ceiling, expected.reshape(len(goals), 40))
-        # The oracle has no deadline in mind, so it stays a little below; five standard errors of 1,000 episodes are 0.08.
+        # The oracle has no deadline in mind, so it stays a little below. Five standard errors of
+        # 1,000 episodes are 0.08.
         assert result.ceiling.mean() - 0.13 < result.rate < result.ceiling.mean() + 0.08
         assert 0.1 < result.rate < 0.9
     assert evaluate_mastery(model, env, goals[:1], 3).ceiling is None
@@ -90,10 +92,8 @@ class Pilgrim:
 
     def predict(self, observation, deterministic=False):
         assert deterministic
-        here, there = (
-            observation["observation"].argmax(axis=1),
-            observation["desired_goal"].argmax(axis=1),
-        )
+        here = observation["observation"].argmax(axis=1)
+        there = observation["desired_goal"].argmax(axis=1)
         return np.where(there == 5, 2, np.sign(there - here) % 3 % 2), None
 
 
@@ -110,10 +110,11 @@ def test_outcomes_by_hand():
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_an_environment_that_ends_has_failed_unless_it_ends_at_the_goal(mode):
     right = Always(1)
-    # deadly: the step off the right end terminates there, and the reset that follows must not count
+    # The step off the right end is deadly: it terminates there. The reset that follows must not
+    # count.
     result = evaluate_mastery(right, corridors(6, mode, deadly=True, start=3), CELLS, max_steps=50)
     np.testing.assert_array_equal(result.steps[:, 0], [-1, -1, -1, 0, 1, 2])
-    # with random starts the world comes by the missed goals after its resets
+    # With random starts the world comes by the missed goals after its resets.
     result = evaluate_mastery(
         right, corridors(60, mode, deadly=True), CELLS, max_steps=50, episodes_per_goal=10
     )
@@ -152,7 +153,8 @@ def test_the_environments_one_trains_in_give_the_same_mastery_and_masks(mode):
 
 def test_the_interval_is_the_bootstraps():
     reached = np.array([1.0] * 80 + [0.0] * 20)
-    model, env = Pilgrim(), corridors(50, start=0)
+    model = Pilgrim()
+    env = corridors(50, start=0)
     goals = CELLS[np.array([1] * 80 + [5] * 20)]
     result = evaluate_mastery(model, env, goals, seed=1)
     np.testing.assert_array_equal(result.reached[:, 0], reached)
@@ -175,7 +177,7 @@ def test_the_callback_measures_before_during_and_after(tmp_path):
     model.learn(100, callback, log_interval=1_000)
     model.logger.close()
     assert [point.step for point in points] == [0, 40, 80, 100]
-    # an untrained greedy policy goes to one end, a random one everywhere
+    # An untrained greedy policy goes to one end, a random one everywhere.
     assert points[0].greedy.rate < 0.8
     assert points[0].epsilon.rate == 1.0
     seconds = [point.training_seconds for point in points]
@@ -185,12 +187,11 @@ def test_the_callback_measures_before_during_and_after(tmp_path):
     assert rows["mastery/greedy"].tolist() == pytest.approx([point.greedy.rate for point in points])
     saved = callback.get_checkpoint_state()
     time.sleep(0.05)
-    assert callback.get_checkpoint_state() == saved  # the clock stands
+    # The clock stands between trainings.
+    assert callback.get_checkpoint_state() == saved
     model.set_logger(configure(None, []))
-    for steps, reset, measured in (
-        (50, False, [120, 150]),
-        (50, True, [0, 40, 50]),
-    ):  # at 100 it had measured
+    # At step 100 it has measured already.
+    for steps, reset, measured in ((50, False, [120, 150]), (50, True, [0, 40, 50])):
         model.learn(steps, callback, log_interval=1_000, reset_num_timesteps=reset)
         assert [point.step for point in points[-len(measured) :]] == measured
     assert len(points) == 9
@@ -227,7 +228,8 @@ def test_bad_input_is_refused(settings, message):
 
 
 def test_other_environments_are_refused():
-    unknown, pendulum = corridors(2), SyncVectorEnv([lambda: gym.make("Pendulum-v1")])
+    unknown = corridors(2)
+    pendulum = SyncVectorEnv([lambda: gym.make("Pendulum-v1")])
     unknown.metadata = {}
     for env, goals, error, message in (
         (unknown, CELLS, ValueError, r"env\.metadata must say its autoreset_mode, got None"),
@@ -258,7 +260,8 @@ def test_other_environments_are_refused():
 
 def test_mastery_of_some_of_the_goals():
     reached = np.array([[True, True], [False, True], [False, False], [True, False]])
-    steps, ceiling = np.where(reached, 3, -1), np.linspace(0.1, 0.8, 8).reshape(4, 2)
+    steps = np.where(reached, 3, -1)
+    ceiling = np.linspace(0.1, 0.8, 8).reshape(4, 2)
     result = MasteryResult(0.5, (0.1, 0.9), reached, steps, ceiling)
     for goals in (np.array([True, False, False, True]), np.array([0, 3])):
         some = result.subset(goals)

@@ -37,7 +37,9 @@ def test_what_comes_out_is_what_was_put_in(compress, kind, seed, steps):
     shape, n_stack = kind
     rng = np.random.default_rng(seed)
     store = FrameStore(shape, np.int16, n_stack, compress)
-    known, latest, kept = [], {}, np.empty((0, n_stack), object)
+    known = []
+    latest = {}
+    kept = np.empty((0, n_stack), object)
     for _ in range(steps):
         streams = rng.permutation(4)[: rng.integers(1, 5)].tolist()
         observations = np.zeros((len(streams), *shape), np.int16)
@@ -48,16 +50,19 @@ def test_what_comes_out_is_what_was_put_in(compress, kind, seed, steps):
             observations[row] = latest[stream] = new
         known += list(observations.copy())
         kept = np.concatenate([kept, store.put(observations, streams)])
-        observations[:] = 9  # they were copied
+        # The store has copied the observations.
+        observations[:] = 9
         if rng.random() < 0.1:
-            before, state = count(kept), copy_tree(store.get_checkpoint_state(kept))
+            before = count(kept)
+            state = copy_tree(store.get_checkpoint_state(kept))
             store = FrameStore(shape, np.int16, n_stack, compress)
             (kept,) = store.set_checkpoint_state(state)
             assert count(kept) <= before
         found = store.get(kept)
         np.testing.assert_array_equal(found, known, strict=False)
         assert found.dtype == np.int16
-        found[...] = 9  # copies too
+        # These are copies too.
+        found[...] = 9
     parts = store.split(store.get(kept[None]))
     np.testing.assert_array_equal(parts[0], [cut(one, n_stack) for one in known])
 
@@ -67,23 +72,31 @@ def stacks(*rows):
 
 
 def test_a_transition_costs_a_frame_and_so_does_the_first_of_an_episode():
-    """Counted by hand, in a replay memory of four rows: pictures of one number each."""
+    """
+    Count the frames of a replay memory of four rows by hand.
+
+    Each picture is one number. Each step has an observation, the next one, and the number of frames
+    that are kept then.
+    """
     store = FrameStore((4, 1, 1), np.uint8, 4)
-    here, there = FrameArray(store, 4, 1), FrameArray(store, 4, 1)
+    here = FrameArray(store, 4, 1)
+    there = FrameArray(store, 4, 1)
     steps = [
-        ((0, 0, 0, 1), (0, 0, 1, 2), 3),  # zeros, 1, 2
+        # The frames are zeros, 1 and 2.
+        ((0, 0, 0, 1), (0, 0, 1, 2), 3),
         ((0, 0, 1, 2), (0, 1, 2, 3), 4),
-        ((0, 0, 0, 3), (0, 0, 3, 4), 5),  # after a lost life: 3 is there already
-        ((0, 0, 0, 5), (0, 0, 5, 6), 7),  # another game
-        (
-            (0, 0, 5, 6),
-            (0, 5, 6, 7),
-            8,
-        ),  # the first transition gives way, and the second still has 1 and 2
-        ((0, 5, 6, 7), (5, 6, 7, 8), 7),  # the second gives way: 1 and 2 go
+        # A life was lost. Frame 3 is kept already.
+        ((0, 0, 0, 3), (0, 0, 3, 4), 5),
+        # Another game has begun.
+        ((0, 0, 0, 5), (0, 0, 5, 6), 7),
+        # The first transition is overwritten, and the second still has 1 and 2.
+        ((0, 0, 5, 6), (0, 5, 6, 7), 8),
+        # The second transition is overwritten, so 1 and 2 are freed.
+        ((0, 5, 6, 7), (5, 6, 7, 8), 7),
     ]
     for number, (observation, following, kept) in enumerate(steps):
-        here[number % 4], there[number % 4] = stacks(observation), stacks(following)
+        here[number % 4] = stacks(observation)
+        there[number % 4] = stacks(following)
         assert count(here.frames, there.frames) == kept, number
     np.testing.assert_array_equal(here[np.array([[2]])][0, 0].reshape(-1), [0, 0, 0, 3])
     np.testing.assert_array_equal(there[:2, 0].reshape(2, 4), [[0, 5, 6, 7], [5, 6, 7, 8]])
@@ -91,14 +104,13 @@ def test_a_transition_costs_a_frame_and_so_does_the_first_of_an_episode():
 
 @pytest.mark.parametrize("compress", COMPRESS)
 def test_memory_is_small_and_freed(compress):
-    pictures = (
-        np.random.default_rng(0).integers(256, size=(1, 84, 84), dtype=np.uint8).repeat(400, axis=0)
-    )
-    for step, picture in enumerate(
-        pictures
-    ):  # something moves before a detailed background, as in a game
+    background = np.random.default_rng(0).integers(256, size=(1, 84, 84), dtype=np.uint8)
+    pictures = background.repeat(400, axis=0)
+    # Something moves before a detailed background, as in a game.
+    for step, picture in enumerate(pictures):
         picture[40:44, step % 80 : step % 80 + 4] = step % 255
-    FrameStore((84, 84), np.uint8, compress=compress).put(pictures[:1])  # what lz4 keeps for itself
+    # At its first call, lz4 allocates what it keeps for itself.
+    FrameStore((84, 84), np.uint8, compress=compress).put(pictures[:1])
     tracemalloc.start()
     try:
         store = FrameStore((84, 84), np.uint8, compress=compress)
@@ -108,7 +120,8 @@ def test_memory_is_small_and_freed(compress):
         assert tracemalloc.get_traced_memory()[0] < pictures.nbytes * (1 / 15 if compress else 1.02)
         np.testing.assert_array_equal(array[::-7, 0], pictures[::-7])
         array.frames.fill(store.blank)
-        assert tracemalloc.get_traced_memory()[0] < 50_000  # the latest frame, and references
+        # The latest frame and the references remain.
+        assert tracemalloc.get_traced_memory()[0] < 50_000
     finally:
         tracemalloc.stop()
 

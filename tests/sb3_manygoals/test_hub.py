@@ -19,7 +19,11 @@ WORLD = "TwoRoomsSwitchSmall-v0"
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """The module, its uploads in a folder. Stands for huggingface_sb3 with the same signatures, installed or not."""
+    """
+    The module, whose uploads go to a folder.
+
+    A stand-in with the signatures of huggingface_sb3 takes its place, installed or not.
+    """
 
     def push_to_hub(repo_id, filename, commit_message=None, token=None):
         (tmp_path / repo_id).mkdir(parents=True, exist_ok=True)
@@ -88,7 +92,7 @@ def test_without_the_integration_the_error_says_what_to_install(monkeypatch):
 
 @pytest.mark.extras
 def test_the_stand_in_takes_what_the_package_of_the_hub_takes(hub):
-    """That the real package can be called as the module calls it."""
+    """The real package can be called as the module calls it."""
     stand_in = sys.modules.pop("huggingface_sb3")
     real = pytest.importorskip("huggingface_sb3")
     for name in ("push_to_hub", "load_from_hub"):

@@ -70,9 +70,8 @@ def test_a2c_takes_the_pictures_as_they_are_and_scores_are_those_of_whole_games(
     ).learn(400)
     assert not is_vecenv_wrapped(model.env, VecTransposeImage)
     assert {episode["r"] == int(episode["r"]) for episode in model.ep_info_buffer} == {True}
-    assert (
-        np.mean([episode["l"] for episode in model.ep_info_buffer]) > 4
-    )  # the ball takes some steps to fall
+    # The ball takes some steps to fall.
+    assert np.mean([episode["l"] for episode in model.ep_info_buffer]) > 4
 
 
 @pytest.mark.parametrize(

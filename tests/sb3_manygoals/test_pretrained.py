@@ -8,18 +8,17 @@ from sb3_manygoals.pretrained import load_pretrained
 
 def test_the_agent_of_the_papers_map_reaches_its_goals():
     model = load_pretrained("TwoRoomsSwitch-v0", device="cpu")
-    assert (len(model.goal_buffer), model.goal_buffer.n_added) == (
-        5728,
-        0,
-    )  # it has met none itself
-    assert model.exploration_rate == 0.1  # not 1: predict() without deterministic=True
+    # The model knows the goals but has met none itself.
+    assert (len(model.goal_buffer), model.goal_buffer.n_added) == (5728, 0)
+    # With a rate of 1, predict() without deterministic=True would be random.
+    assert model.exploration_rate == 0.1
     goals = model.goal_buffer.observations[::57]
     worlds = gym.make_vec("TwoRoomsSwitch-v0", num_envs=len(goals))
     assert evaluate_mastery(model, worlds, goals, seed=0).rate > 0.98
+    # Training does not change how inputs are standardized, because the weights know it.
     fitted = model.policy.q_net.trunk[0].mean.clone()
-    assert (
-        model.learn(1_010).policy.q_net.trunk[0].mean == fitted
-    ).all()  # inputs stay as the weights know them
+    model.learn(1_010)
+    assert (model.policy.q_net.trunk[0].mean == fitted).all()
 
 
 def test_there_is_no_agent_for_other_environments():

@@ -1,4 +1,4 @@
-"""GymnasiumVecEnv against SB3's DummyVecEnv of the same environments, and under SB3's wrappers and learners."""
+"""GymnasiumVecEnv against SB3's DummyVecEnv of the same environments, and under wrappers."""
 
 import functools
 
@@ -23,7 +23,8 @@ from sb3_manygoals.vec_env import can_reset_single_envs
 from tests.sb3_manygoals.checkpoint import trees
 from tests.sb3_manygoals.checkpoint.kinds import SMALL, cartpole, corridor
 
-SAME_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
+SAME_STEP = AutoresetMode.SAME_STEP
+DISABLED = AutoresetMode.DISABLED
 MODES = pytest.mark.parametrize("mode", [SAME_STEP, DISABLED])
 RIGHT = 1
 
@@ -31,7 +32,7 @@ assert_same = functools.partial(trees.assert_same, in_order=False)
 
 
 class Views(gym.Wrapper):
-    """Dict observations, and infos that only come now and then, in all kinds."""
+    """Gives dict observations, and infos of all kinds that only come now and then."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -62,17 +63,19 @@ def views():
 
 
 def assert_steps_alike(ours, theirs, steps, seed=0):
-    """:return: numbers of terminations and of truncations met"""
+    """Step both with random actions. Return the numbers of terminations and of truncations."""
     rng = np.random.default_rng(seed)
-    n, ends = theirs.num_envs, np.zeros(2, dtype=int)
+    n_ends = 0
+    n_truncations = 0
     for _ in range(steps):
-        actions = rng.integers(theirs.action_space.n, size=n)
-        result, expected = ours.step(actions), theirs.step(actions)
-        assert_same(result, expected)
+        actions = rng.integers(theirs.action_space.n, size=theirs.num_envs)
+        expected = theirs.step(actions)
+        assert_same(ours.step(actions), expected)
         assert_same(ours.reset_infos, theirs.reset_infos)
         for done, info in zip(expected[2], expected[3], strict=True):
-            ends += done, done and info["TimeLimit.truncated"]
-    return ends[0] - ends[1], ends[1]
+            n_ends += int(done)
+            n_truncations += int(done and info["TimeLimit.truncated"])
+    return n_ends - n_truncations, n_truncations
 
 
 @MODES
@@ -90,9 +93,11 @@ def test_equal_to_a_dummy_vec_env(kind, make_env, mode):
         assert_same(ours.reset(), theirs.reset())
         assert_same(ours.reset_infos, theirs.reset_infos)
         assert min(assert_steps_alike(ours, theirs, 150)) > 5
-    assert_same(ours.reset(), theirs.reset())  # the seed is used once
+    # The seed is used once.
+    assert_same(ours.reset(), theirs.reset())
     assert_steps_alike(ours, theirs, 5)
-    if kind is AsyncVectorEnv:  # workers are not asked
+    if kind is AsyncVectorEnv:
+        # Workers are not asked for attributes.
         for ask in (ours.get_attr, functools.partial(ours.set_attr, value=4)):
             with pytest.raises(AttributeError, match="length"):
                 ask("length")
@@ -109,7 +114,8 @@ def test_the_native_world_equals_a_dummy_vec_env(mode):
         env.set_options({"state": 7})
     assert_same(ours.reset(), theirs.reset())
     assert [info["state"] for info in ours.reset_infos] == [7, 7, 7]
-    assert_same(ours.reset(), theirs.reset())  # without options again
+    # The options are used once.
+    assert_same(ours.reset(), theirs.reset())
     assert assert_steps_alike(ours, theirs, 60) == (0, 30)
     assert ours.get_attr("states", [0, -1]) == ours.vector_env.states[[0, -1]].tolist()
     assert ours.get_attr("observation_space", 1) == [ours.observation_space]
@@ -149,7 +155,8 @@ def test_attributes_and_methods_of_a_sync_vector_env(mode):
     ours.set_attr("length", 7, indices=[0, 2])
     assert ours.get_attr("length", (2, 1)) == [7, 5]
     assert [obs.argmax() for obs in ours.env_method("observation_of", 3, indices=1)] == [3]
-    assert all(callable(method) for method in ours.get_attr("reset"))  # and none was called
+    # Methods are returned and not called.
+    assert all(callable(method) for method in ours.get_attr("reset"))
     assert ours.env_is_wrapped(TimeLimit) == [True] * 3
     assert ours.env_is_wrapped(Views, indices=[1]) == [False]
     assert not ours.has_attr("fly")
@@ -205,7 +212,7 @@ def test_gymnasiums_vector_wrappers(mode):
             return ~observations
 
     native = gym.make_vec(SMALL, 2, max_episode_steps=3, autoreset_mode=mode)
-    # Gymnasium's wrappers of observations refuse SAME_STEP
+    # Gymnasium's wrappers of observations refuse SAME_STEP.
     ours = GymnasiumVecEnv(
         RecordEpisodeStatistics(Inverted(native) if mode is DISABLED else native)
     )
@@ -216,7 +223,8 @@ def test_gymnasiums_vector_wrappers(mode):
     for env in (ours, theirs):
         env.seed(0)
         env.reset()
-        if mode is DISABLED:  # the episodes of the two end at different times
+        if mode is DISABLED:
+            # Let the episodes of the two end at different times.
             env.step(np.array([0, 0]))
             env.env_method("reset", indices=[1])
     episodes = 0
@@ -228,10 +236,8 @@ def test_gymnasiums_vector_wrappers(mode):
             assert info.keys() == expected_info.keys()
             if "episode" in info:
                 episodes += 1
-                assert {key: info["episode"][key] for key in "rl"} == {
-                    "r": 0.0,
-                    "l": expected_info["episode"]["l"],
-                }
+                assert info["episode"]["r"] == 0.0
+                assert info["episode"]["l"] == expected_info["episode"]["l"]
                 assert_same(
                     info["terminal_observation"], seen(expected_info["terminal_observation"])
                 )
@@ -241,17 +247,19 @@ def test_gymnasiums_vector_wrappers(mode):
 
 
 class Plain(VectorEnv):
-    """A vector environment that writes infos without masks, final observations in one array, and no ``final_info``."""
+    """
+    A vector environment with its own kind of infos: without masks, final observations in one array,
+    and no ``final_info``. It returns the same array of observations at each step.
+    """
 
-    metadata = {"autoreset_mode": SAME_STEP}  # noqa: RUF012 - as VectorEnv
+    metadata = {"autoreset_mode": SAME_STEP}  # noqa: RUF012
 
     def __init__(self, with_final=True):
-        self.num_envs, self.with_final = 2, with_final
-        self.shown = np.zeros((2, 1), np.float32)  # the same array again and again
-        self.single_observation_space, self.single_action_space = (
-            spaces.Box(0, 9, (1,)),
-            spaces.Discrete(2),
-        )
+        self.num_envs = 2
+        self.with_final = with_final
+        self.shown = np.zeros((2, 1), np.float32)
+        self.single_observation_space = spaces.Box(0, 9, (1,))
+        self.single_action_space = spaces.Discrete(2)
 
     def reset(self, *, seed=None, options=None):
         return self.shown, {"lives": np.array([3, 3])}
@@ -274,11 +282,8 @@ def test_a_plain_vector_env_is_understood():
     assert dones.tolist() == [False, True]
     assert infos[0] == {"lives": 2, "version": "x", "TimeLimit.truncated": False}
     assert infos[1].pop("terminal_observation").tolist() == [6.0]
-    assert infos[1] == {
-        "lives": 1,
-        "version": "x",
-        "TimeLimit.truncated": False,
-    }  # terminated at the same time
+    # It terminated at the same time, so the time limit does not count.
+    assert infos[1] == {"lives": 1, "version": "x", "TimeLimit.truncated": False}
     assert venv.reset_infos[1] == {"lives": 1, "version": "x"}
     with pytest.raises(ValueError, match=r"gave no infos\['final_obs'\]"):
         GymnasiumVecEnv(Plain(with_final=False)).step(np.zeros(2))
@@ -318,6 +323,8 @@ def test_which_worlds_can_be_reset(mode):
             "auto" if possible else False
         )
         if not possible:
-            needed = f"needs a DummyVecEnv or SubprocVecEnv, got {type(venv).__name__}, .* AutoresetMode.DISABLED"
-            with pytest.raises(ValueError, match=f"reset_worlds=True {needed}"):
+            needed = f"needs a DummyVecEnv or SubprocVecEnv, got {type(venv).__name__}, "
+            with pytest.raises(
+                ValueError, match=f"reset_worlds=True {needed}.* AutoresetMode.DISABLED"
+            ):
                 VecGoalBufferWrapper(venv, reset_worlds=True)
