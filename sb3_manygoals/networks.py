@@ -1,10 +1,8 @@
 """Networks: observations to features, and universal value functions on top of them."""
 
 import copy
-import platform
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,37 +22,6 @@ MASTERY_LAYERS = ((16, 2, 2), (32, 2, 2))
 ATARI_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Convolutions of the Nature DQN, which the paper uses for Atari."""
 CNN_FROM = 36  # pixels a side, from which images use ATARI_LAYERS by default
-ONEDNN_FROM = 2**23
-"""Multiplications from which oneDNN pays: converting to and from its memory layouts costs tens of microseconds."""
-
-
-def mkl_is_slow(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether oneDNN multiplies float32 matrices faster than MKL: on AMD processors with AVX-512, which MKL does not use."""
-    described = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else platform.processor()
-    has_both = th.backends.mkl.is_available() and th.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return (
-        has_both
-        and "AuthenticAMD" in described
-        and th.backends.cpu.get_cpu_capability() == "AVX512"
-    )
-
-
-USE_ONEDNN = mkl_is_slow()
-
-
-def linear(inputs: th.Tensor, weight: th.Tensor, bias: th.Tensor | None = None) -> th.Tensor:
-    """torch.nn.functional.linear, by oneDNN where that is faster. Results are equal up to rounding."""
-    large = len(inputs) * weight.numel() >= ONEDNN_FROM
-    if USE_ONEDNN and large and inputs.device.type == "cpu" and inputs.dtype == th.float32:
-        return functional.linear(inputs.to_mkldnn(), weight.contiguous(), bias).to_dense()
-    return functional.linear(inputs, weight, bias)
-
-
-class Linear(nn.Linear):
-    """torch.nn.Linear that computes with :func:`linear`."""
-
-    def forward(self, inputs: th.Tensor) -> th.Tensor:
-        return linear(inputs, self.weight, self.bias)
 
 
 def channels_are_last(image_space: spaces.Box) -> bool:
@@ -222,7 +189,7 @@ class PaddedCNN(BaseFeaturesExtractor):
             height = (height + down - kernel) // stride + 1
             width = (width + right - kernel) // stride + 1
         self.net = nn.Sequential(
-            *modules, nn.Flatten(), Linear(channels * height * width, features_dim), nn.ReLU()
+            *modules, nn.Flatten(), nn.Linear(channels * height * width, features_dim), nn.ReLU()
         )
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
@@ -256,7 +223,7 @@ def make_trunk(
     layers: list[nn.Module] = []
     features_dim = features_extractor.features_dim
     for width in net_arch:
-        layers += [Linear(features_dim, width), activation_fn()]
+        layers += [nn.Linear(features_dim, width), activation_fn()]
         features_dim = width
     trunk = nn.Sequential(preprocess, features_extractor, *layers)
     if ortho_init:
@@ -284,8 +251,8 @@ class UniversalQNetwork(nn.Module):
         check_count("embedding_dim", embedding_dim)
         self.trunk = trunk
         self.n_actions = n_actions
-        self.state_embedding = Linear(features_dim, embedding_dim)
-        self.goal_embedding = Linear(features_dim, embedding_dim)
+        self.state_embedding = nn.Linear(features_dim, embedding_dim)
+        self.goal_embedding = nn.Linear(features_dim, embedding_dim)
         self.head = nn.Linear(embedding_dim, n_actions)
 
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
@@ -303,13 +270,15 @@ class UniversalQNetwork(nn.Module):
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
         """Values of every state for every goal, shape (S, G, A), from the embeddings of both, see :meth:`embed`."""
         weighted = goals[:, None, :] * self.head.weight  # (G, A, D)
-        return linear(states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals))).view(
-            len(states), len(goals), -1
-        )
+        return functional.linear(
+            states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals))
+        ).view(len(states), len(goals), -1)
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """As :meth:`pairwise` for one action of each state, int64, shape (S,): A times less work. Values of shape (S, G)."""
-        return linear(goals, states * self.head.weight[actions], self.head.bias[actions]).T
+        return functional.linear(
+            goals, states * self.head.weight[actions], self.head.bias[actions]
+        ).T
 
     @th.no_grad()
     def shift_values(self, by: float) -> None:
@@ -332,7 +301,7 @@ class DistanceQNetwork(UniversalQNetwork):
     ) -> None:
         super().__init__(trunk, features_dim, n_actions, embedding_dim)
         del self.head
-        self.state_embedding = Linear(features_dim, n_actions * embedding_dim)
+        self.state_embedding = nn.Linear(features_dim, n_actions * embedding_dim)
         self.log_scale = nn.Parameter(th.zeros(()))
         self.offset = nn.Parameter(th.zeros(()))
 
@@ -362,4 +331,5 @@ class DistanceQNetwork(UniversalQNetwork):
 def _squared_distances(left: th.Tensor, right: th.Tensor) -> th.Tensor:
     """From every row to every row, shape (L, R), by one matrix product."""
     lengths = left.square().sum(dim=1)[:, None] + right.square().sum(dim=1)
-    return (lengths - 2.0 * linear(left, right)).clamp(min=0.0)  # rounding may make it negative
+    # Rounding may make a square negative.
+    return (lengths - 2.0 * functional.linear(left, right)).clamp(min=0.0)

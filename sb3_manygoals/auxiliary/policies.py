@@ -17,7 +17,7 @@ from torch import nn
 from sb3_manygoals.auxiliary.episode_buffer import HISTORY
 from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, check_cells
 from sb3_manygoals.goals.buffer import check_goal_space
-from sb3_manygoals.networks import CNN_FROM, Linear, PaddedCNN, UniversalQNetwork
+from sb3_manygoals.networks import CNN_FROM, PaddedCNN, UniversalQNetwork
 from sb3_manygoals.validation import check_action_space
 
 Task = Literal["many_goals", "pixel_control", "reward_prediction"]
@@ -50,7 +50,7 @@ class PixelControlHead(nn.Module):
         self.cells = crop // cell
         side = max(-(-self.cells // 2) - 1, 1)  # 2 side + 2 cells come out
         self.spread = nn.Sequential(
-            Linear(features_dim, self.CHANNELS * side * side),
+            nn.Linear(features_dim, self.CHANNELS * side * side),
             nn.ReLU(),
             nn.Unflatten(1, (self.CHANNELS, side, side)),
         )
@@ -228,7 +228,7 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
             return UniversalQNetwork(nn.Identity(), self.shared_dim, n_actions, self.embedding_dim)
         if task == "reward_prediction":
             return nn.Sequential(
-                Linear(HISTORY * self.shared_dim, 128), nn.ReLU(), nn.Linear(128, REWARD_CLASSES)
+                nn.Linear(HISTORY * self.shared_dim, 128), nn.ReLU(), nn.Linear(128, REWARD_CLASSES)
             )
         if not is_image_space(self.observation_space):
             needed = "a uint8 Box of three axes with values 0 to 255"
