@@ -207,7 +207,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
         :param action: The action, an integer in [0, 5)
         :return: The observation, (H, W, 3) uint8; the reward 0.0; False and False, because the
-            episode goes on; the info: ``"state"``, int, and ``"action_mask"``, (5,) int8
+            episode continues; the info: ``"state"``, int, and ``"action_mask"``, (5,) int8
         :raises InvalidAction: If there is no such action
         :raises ResetNeeded: If the environment was never reset
         """

@@ -52,6 +52,7 @@ class Layout:
     name: str = field(default="custom", compare=False)
 
     def __post_init__(self) -> None:
+        """Check the map."""
         object.__setattr__(self, "rows", tuple(self.rows))
         self._check_shape_and_symbols()
         if len(self.free) < 2:

@@ -120,6 +120,7 @@ def mastery_ceiling(
     """
 
     def ceiling(starts: NDArray[np.uint8], goals: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Plan for the different goals, some at a time, and look each pair up."""
         start_states = mdp.states_of(starts)
         wanted, rows = np.unique(mdp.states_of(goals), return_inverse=True)
         best = np.empty(len(start_states))

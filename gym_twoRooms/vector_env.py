@@ -41,8 +41,8 @@ class TwoRoomsSwitchVectorEnv(
     - ``DISABLED``: they must be reset by ``reset(options={"reset_mask": mask})`` before the next
       step.
 
-    Random numbers are drawn ahead, so generators are not exposed. Copies and pickles go on with the
-    same numbers.
+    Random numbers are drawn ahead, so generators are not exposed. Copies and pickles continue with
+    the same numbers.
 
     :param num_envs: N, at least 1
     :param layout: A :class:`~gym_twoRooms.layout.Layout`, the name of one (``"paper"``,
@@ -293,7 +293,7 @@ class TwoRoomsSwitchVectorEnv(
     def _step_some(
         self, states: NDArray[np.int64], actions: NDArray[np.int64], starting: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Step where an episode goes on, and start a new one where it has ended."""
+        """Step where an episode continues, and start a new one where it has ended."""
         rows = np.flatnonzero(starting)
         going = np.flatnonzero(~starting)
         # SyncVectorEnv raises the same error, but steps some worlds before.
