@@ -150,8 +150,8 @@ def evaluate_mastery(
         _warn_of_unmet(known, goals)
     check_count("max_steps", max_steps)
     check_count("episodes_per_goal", episodes_per_goal)
-    check_count("seed", seed, least=0)
-    check_number("epsilon", epsilon, "[0, 1]")
+    check_count("seed", seed, at_least=0)
+    check_number("epsilon", epsilon, at_least=0, at_most=1)
     check_seeds(env_seeds)
     watch = TerminalWatch()
     n_envs = env.num_envs
@@ -243,7 +243,7 @@ def check_seeds(env_seeds: Sequence[int] | None) -> None:
     # A range may be too long to look at each number.
     seeds = (min(env_seeds), max(env_seeds)) if isinstance(env_seeds, range) else env_seeds
     for seed in seeds:
-        check_count("each of env_seeds", seed, least=0)
+        check_count("each of env_seeds", seed, at_least=0)
 
 
 def _known_goals(model: Any) -> GoalBuffer | None:

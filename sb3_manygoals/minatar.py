@@ -66,7 +66,7 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
     ) -> None:
         self.num_envs = check_count("num_envs", num_envs)
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
-        check_number("sticky_action_prob", sticky_action_prob, "[0, 1]")
+        check_number("sticky_action_prob", sticky_action_prob, at_least=0, at_most=1)
         self.game = check_game(game, GAMES)
         self.games = [Environment(self.game, sticky_action_prob) for _ in range(num_envs)]
         self.action_set = self.games[0].minimal_action_set()

@@ -1,6 +1,7 @@
 """Checks of numbers and names that users give."""
 
 import difflib
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,31 +12,75 @@ from numpy.typing import ArrayLike
 _RENUMBER = "Renumber the actions by a wrapper, such as gymnasium.wrappers.TransformAction"
 
 
-def check_count(name: str, value: Any, least: int = 1, of: str = "", floats: bool = False) -> int:
-    """The argument ``name``, a count ``of`` something (``floats``: or 1e3). A ValueError if below ``least`` or not whole."""
-    value = int(value) if floats and isinstance(value, float) and value.is_integer() else value
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+def check_count(
+    name: str, value: Any, at_least: int = 1, of: str = "", floats: bool = False
+) -> int:
+    """
+    Return the value of an argument that counts something.
+
+    :param name: name of the argument, for the error message
+    :param value: what the user gave
+    :param at_least: the smallest allowed value
+    :param of: what is counted, for the error message; by default the message does not say it
+    :param floats: whether floats without a fraction, such as 1e3, are allowed too
+    :return: the value as an int
+    :raises ValueError: if the value is not a whole number, or less than ``at_least``
+    """
+    if floats and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_whole or value < at_least:
+        counted = f" of {of}" if of else ""
         raise ValueError(
-            f"{name} must be a whole number{of and f' of {of}'}, at least {least}, got {value!r}"
+            f"{name} must be a whole number{counted}, at least {at_least}, got {value!r}"
         )
     return int(value)
 
 
-def check_number(name: str, value: Any, interval: str) -> float:
-    """The value of the argument ``name``. A ValueError if it is not in an interval such as "[0, 1)" or "(0, inf)"."""
-    low, high = (float(end) for end in interval[1:-1].split(","))
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+) -> float:
+    """
+    Return the value of an argument that is a number.
+
+    The number must be finite, unless ``at_most`` is infinity. NaN is never allowed.
+
+    :param name: name of the argument, for the error message
+    :param value: what the user gave
+    :param at_least: the smallest allowed number; None: there is no such bound
+    :param above: the number must be greater than this; None: there is no such bound
+    :param at_most: the greatest allowed number; None: there is no such bound
+    :param below: the number must be smaller than this; None: there is no such bound
+    :return: the value as a float
+    :raises ValueError: if the value is not a number, or is out of bounds
+    """
     if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
-        above = value >= low if interval[0] == "[" else value > low
-        if above and (value <= high if interval[-1] == "]" else value < high):
+        is_high_enough = value > -math.inf
+        if at_least is not None:
+            is_high_enough &= value >= at_least
+        if above is not None:
+            is_high_enough &= value > above
+        is_low_enough = value <= at_most if at_most is not None else value < math.inf
+        if below is not None:
+            is_low_enough &= value < below
+        if is_high_enough and is_low_enough:
             return float(value)
-    raise ValueError(f"{name} must be a number in {interval}, got {value!r}")
+    left = f"[{at_least}" if at_least is not None else f"({-math.inf if above is None else above}"
+    right = f"{at_most}]" if at_most is not None else f"{math.inf if below is None else below})"
+    raise ValueError(f"{name} must be a number in {left}, {right}, got {value!r}")
 
 
 def check_rewards(goal_reward: Any, step_reward: Any) -> tuple[float, float]:
     """The rewards of transitions that reach their goal, and of others. A ValueError if the first is not the greater one."""
     rewards = (
-        check_number("goal_reward", goal_reward, "(-inf, inf)"),
-        check_number("step_reward", step_reward, "(-inf, inf)"),
+        check_number("goal_reward", goal_reward),
+        check_number("step_reward", step_reward),
     )
     if not rewards[0] > rewards[1]:
         raise ValueError(

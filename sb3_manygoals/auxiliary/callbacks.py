@@ -104,7 +104,7 @@ class AuxiliaryCallback(BaseCallback):
         update: Update = "joint",
     ) -> None:
         super().__init__(verbose)
-        self.weight = check_number("the weight", weight, "[0, inf)")
+        self.weight = check_number("the weight", weight, at_least=0)
         self.n_steps, self.batch_size = (
             check_count("n_steps", n_steps),
             check_count("batch_size", batch_size),
@@ -474,7 +474,7 @@ class ManyGoalsCallback(AuxiliaryCallback):
         **kwargs: Any,
     ) -> None:
         super().__init__(beta, n_steps=n_steps, update=update, **kwargs)
-        self.gamma = check_number("gamma", gamma, "[0, 1)")
+        self.gamma = check_number("gamma", gamma, at_least=0, below=1)
         self.goal_reward, self.step_reward = check_rewards(goal_reward, step_reward)
         self.target_update_interval = check_count("target_update_interval", target_update_interval)
 
@@ -524,7 +524,7 @@ class PixelControlCallback(AuxiliaryCallback):
         **kwargs: Any,
     ) -> None:
         super().__init__(weight, n_steps=n_steps, update=update, **kwargs)
-        self.gamma = check_number("gamma", gamma, "[0, 1]")
+        self.gamma = check_number("gamma", gamma, at_least=0, at_most=1)
 
     def loss(
         self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -78,7 +79,7 @@ class ExactCheckpointCallback(BaseCallback):
         super().__init__(verbose)
         for name, value in (("every_steps", every_steps), ("every_seconds", every_seconds)):
             if value is not None:
-                check_number(name, value, "(0, inf]")
+                check_number(name, value, above=0, at_most=math.inf)
         for name, extra in (extras or {}).items():
             if not isinstance(extra, Checkpointable):
                 raise TypeError(

@@ -50,7 +50,7 @@ def write_checkpoint(
     :raises OSError: if the disk is full, writing is not permitted and so on. Then nothing has changed, unless the error comes
         after all is written: the new checkpoint is there, and older ones may have remained
     """
-    check_count("step", step, least=0)
+    check_count("step", step, at_least=0)
     if keep is not None:
         check_count("keep", keep)
     check_tree(tree)

@@ -102,7 +102,7 @@ class ManyGoalsPolicy(BasePolicy):
             ortho_init,
         )
         self.standardize, self.head, self.channels_last = standardize, head, channels_last
-        self.ema_decay = check_number("ema_decay", ema_decay, "[0, 1)")
+        self.ema_decay = check_number("ema_decay", ema_decay, at_least=0, below=1)
         self.q_net = self.make_q_net()
         self.q_net_target = self._untrained_copy()
         self.q_net_ema = self._untrained_copy() if ema_decay else None

@@ -81,7 +81,7 @@ def test_a_run_in_which_nothing_is_learned_is_said():
         (
             "updates_per_step",
             (0, -1.0, 4e-7, "4", True, float("nan"), float("inf")),
-            "a number in [1e-6, 1000]",
+            "a number in [1e-06, 1000]",
         ),
         ("policy", ("Policy",), "one of CnnPolicy, MlpPolicy"),
         ("policy_kwargs.head", ("sum",), "one of 'bilinear', 'distance'"),
