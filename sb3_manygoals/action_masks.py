@@ -1,4 +1,4 @@
-"""Which actions an environment allows: ``info["action_mask"]``, as Gymnasium's Taxi has it."""
+"""Masks of allowed actions, which environments give as ``info["action_mask"]``, as Taxi does."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,11 +13,21 @@ from sb3_manygoals.vec_env import current_reset_infos
 def read_action_masks(
     infos: Sequence[Mapping[str, Any]], n_actions: int, ended: NDArray[np.bool_] | None = None
 ) -> NDArray[np.bool_]:
-    """As :func:`check_action_masks`, of one info for each environment. A ValueError also if one has no mask."""
+    """
+    Return the action masks that infos contain.
+
+    :param infos: the infos of n environments
+    :param n_actions: A, the number of actions
+    :param ended: environments whose episode has ended, bool, shape (n,). Their masks may forbid
+        every action. None: no episode has ended
+    :return: whether each action is allowed, bool, shape (n, A)
+    :raises ValueError: if an info has no mask, a mask has another shape, or a mask forbids every
+        action of an episode that goes on
+    """
     if not all("action_mask" in info for info in infos):
-        needed = 'an environment that gives info["action_mask"] at each reset and step'
         raise ValueError(
-            f"action_masks=True needs {needed}, and this one does not: leave action_masks=False"
+            'action_masks=True needs an environment that gives info["action_mask"] at each reset'
+            " and step, and this one does not: leave action_masks=False"
         )
     return check_action_masks([info["action_mask"] for info in infos], len(infos), n_actions, ended)
 
@@ -26,14 +36,21 @@ def next_action_masks(
     env: VecEnv, n_actions: int, infos: Sequence[Mapping[str, Any]], dones: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """
-    :param env: has just made a step; where an episode has ended, it shows the next one already
-    :param infos: that the step returned, with ``dones``
-    :return: the masks to act by, shape (n, A). A ValueError as of :func:`read_action_masks`
+    Return the action masks for the next step.
+
+    :param env: n environments that have just made a step. Where an episode has ended, the
+        environment shows the next one already
+    :param n_actions: A, the number of actions
+    :param infos: the infos that the step returned, one for each environment
+    :param dones: whether the step ended the episode, bool, shape (n,)
+    :return: whether each action is allowed, bool, shape (n, A)
+    :raises ValueError: if an info has no mask, a mask has another shape, or a mask forbids every
+        action
     """
     if dones.any():
         infos = [
-            start if done else info
-            for start, done, info in zip(current_reset_infos(env), dones, infos, strict=True)
+            reset_info if done else info
+            for reset_info, done, info in zip(current_reset_infos(env), dones, infos, strict=True)
         ]
     return read_action_masks(infos, n_actions)
 
@@ -42,26 +59,43 @@ def check_action_masks(
     masks: ArrayLike, n: int, n_actions: int, ended: NDArray[np.bool_] | None = None
 ) -> NDArray[np.bool_]:
     """
-    :param masks: not 0 where an action is allowed, shape (n, A), or (A,) where n is 1
-    :param ended: environments that have ended, shape (n,), where nothing need be allowed any more
-    :return: the same, bool, shape (n, A)
-    :raises ValueError: if they have another shape or allow nothing
+    Return action masks as an array of bool.
+
+    :param masks: nonzero where an action is allowed, shape (n, A), or (A,) if n is 1
+    :param n: the number of observations
+    :param n_actions: A, the number of actions
+    :param ended: environments whose episode has ended, bool, shape (n,). Their masks may forbid
+        every action. None: no episode has ended
+    :return: whether each action is allowed, bool, shape (n, A)
+    :raises ValueError: if the masks have another shape, or a mask forbids every action of an
+        episode that goes on
     """
     array = np.asarray(masks)
-    array = array[None] if array.ndim == 1 else array
+    if array.ndim == 1:
+        array = array[None]
     if array.shape != (n, n_actions):
         raise ValueError(
-            f"action masks must have {n_actions} entries for each of {n} observations, got shape {array.shape}"
+            f"action masks must have {n_actions} entries for each of {n} observations,"
+            f" got shape {array.shape}"
         )
     allowed: NDArray[np.bool_] = array.astype(np.bool_)
-    stuck = ~allowed.any(axis=1) & ~(np.zeros(n, np.bool_) if ended is None else ended)
+    stuck = ~allowed.any(axis=1)
+    if ended is not None:
+        stuck &= ~ended
     if stuck.any():
         raise ValueError(
-            f"the action mask of environment {int(stuck.argmax())} allows nothing, though its episode goes on"
+            f"the action mask of environment {int(stuck.argmax())} allows nothing, though its"
+            " episode goes on"
         )
     return allowed
 
 
 def random_allowed(masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
-    """An action for each row of masks, shape (n, A), uniform among those allowed; ``rng`` draws n x A numbers."""
+    """
+    Draw a random allowed action for each row of masks, all with equal probability.
+
+    :param masks: whether each action is allowed, bool, shape (n, A)
+    :param rng: draws n x A numbers
+    :return: actions, int64, shape (n,)
+    """
     return np.asarray(np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1))

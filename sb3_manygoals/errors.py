@@ -1,4 +1,9 @@
-"""Training stops, with the culprit named, before it learns from what no environment, worker or network should give."""
+"""
+Errors that stop training and name what caused them.
+
+They are raised before a learner stores or learns from what an environment, a worker process or a
+network should not give.
+"""
 
 import math
 import reprlib
@@ -17,44 +22,75 @@ from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
-_SILENCE_S = 1.0  # how long a worker may be silent before it is checked whether it lives
-_NUMBERS = "biuf"  # kinds of dtypes
-_GOODBYE_S = 5.0  # how long to wait for a worker to end whose pipe is closed
+# After so many seconds of silence, a worker is checked whether it lives.
+_SILENCE_S = 1.0
+# A worker whose pipe is closed has so many seconds to end.
+_GOODBYE_S = 5.0
+# The kinds of NumPy dtypes that hold real numbers.
+_NUMBERS = "biuf"
 
 
 class Fault(Exception):
     """
-    What an environment did wrong. The learner adds the step and, for one environment among others, its index.
+    Raised when an environment or its process misbehaves.
 
-    :param what: it did
-    :param source: ``id`` of the object that noticed
-    :param index: of the environment as far as the source knows, -1 if it does not
+    ``learn`` adds the time step, and the index of an environment that has its own goal wrapper.
+
+    :param what: what the environment did, for the error message
+    :param source: ``id`` of the object that noticed the fault
+    :param index: index of the environment, as far as the source knows it; -1 if it does not
     """
 
     def __init__(self, what: str, source: int, index: int = 0) -> None:
         super().__init__(what, source, index)
-        self.what, self.source, self.index = what, source, index
+        self.what = what
+        self.source = source
+        self.index = index
         self.num_timesteps: int | None = None
 
     def __str__(self) -> str:
-        return self.what + (
-            "" if self.num_timesteps is None else f", after num_timesteps={self.num_timesteps}"
-        )
+        if self.num_timesteps is None:
+            return self.what
+        return f"{self.what}, after num_timesteps={self.num_timesteps}"
 
 
 class EnvironmentFault(Fault, ValueError):
-    """An environment gave what is not finite, has not the shape or dtype of its space, or is no reward."""
+    """
+    Raised when an environment gives an observation or a reward that no environment may give.
+
+    An observation must be finite and have the shape and dtype of its space. A reward must be one
+    finite number.
+
+    :param what: what the environment gave, for the error message
+    :param source: ``id`` of the object that noticed the fault
+    :param index: index of the environment, as far as the source knows it; -1 if it does not
+    """
 
     def __str__(self) -> str:
-        return f"{'an environment' if self.index < 0 else f'environment {self.index}'} gave {super().__str__()}"
+        culprit = "an environment" if self.index < 0 else f"environment {self.index}"
+        return f"{culprit} gave {super().__str__()}"
 
 
 class WorkerDied(Fault, RuntimeError):
-    """Worker processes of a SubprocVecEnv have died, so its others were ended too."""
+    """
+    Raised when worker processes of a SubprocVecEnv have died. The other workers were ended.
+
+    :param what: which workers died and how, for the error message
+    :param source: ``id`` of the SubprocVecEnv
+    :param index: index of the first worker that died
+    """
 
 
 def check_finite(values: NDArray[Any], what: str, source: object, first: int = 0) -> None:
-    """Raise an EnvironmentFault, noticed by ``source``, if a value is not finite; row i is of environment ``first`` + i."""
+    """
+    Raise an error if a value is not finite.
+
+    :param values: one row for each environment, shape (n, ...)
+    :param what: what the values are, for the error message
+    :param source: the object that checks
+    :param first: index of the environment of the first row
+    :raises EnvironmentFault: if a value is NaN or infinite
+    """
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return
     row, *place = np.argwhere(~np.isfinite(values))[0].tolist()
@@ -66,12 +102,13 @@ def check_finite(values: NDArray[Any], what: str, source: object, first: int = 0
 
 def own_reward(reward: Any, source: object, index: int = 0, none_counts: bool = True) -> float:
     """
-    An environment's reward as a float, finite or not.
+    Return an environment's reward as a float. It may be NaN or infinite.
 
-    :param reward: what the environment gave: one number, or an array without axes
-    :param source: that noticed it
-    :param index: of the environment
+    :param reward: what the environment gave: one number, or an array of shape ()
+    :param source: the object that checks
+    :param index: index of the environment
     :param none_counts: whether None counts as 0
+    :return: the reward
     :raises EnvironmentFault: if it is not one number
     """
     if reward is None and none_counts:
@@ -83,7 +120,8 @@ def own_reward(reward: Any, source: object, index: int = 0, none_counts: bool = 
         if array.shape == () and array.dtype.kind in _NUMBERS:
             return float(array)
     except (OverflowError, RuntimeError, TypeError, ValueError):
-        pass  # a whole number that no float holds, or an object that is no array
+        # The reward is a whole number too large for a float, or an object that is no array.
+        pass
     shown = reprlib.repr(reward)
     raise EnvironmentFault(f"a reward of {shown}: one number is needed", id(source), index)
 
@@ -92,23 +130,28 @@ def own_rewards(
     rewards: Any, n: int, source: object, none_counts: bool = True
 ) -> NDArray[np.floating[Any]]:
     """
-    The rewards of n environments as floats, finite or not.
+    Return the rewards of n environments as floats. They may be NaN or infinite.
 
-    :param rewards: one number each, an array of shape (n,) or another sequence
+    :param rewards: one number for each environment, an array of shape (n,) or another sequence
     :param n: the number of environments
-    :param source: that noticed it
+    :param source: the object that checks
     :param none_counts: whether None counts as 0
-    :return: shape (n,), of the dtype of ``rewards`` if that is an array of floats
-    :raises EnvironmentFault: if it is not one number each
+    :return: the rewards, shape (n,). They have the dtype of ``rewards`` if that is an array of
+        floats, else they are float64
+    :raises EnvironmentFault: if there is not one number for each environment
     """
     array = rewards if isinstance(rewards, np.ndarray) else np.empty(0, object)
     if array.shape == (n,) and array.dtype.kind in _NUMBERS:
         return array if array.dtype.kind == "f" else array.astype(np.float64)
     each = list(rewards) if np.iterable(rewards) else []
-    # one string makes strings of all rewards that are joined in an array, so it cannot be told whose it was
+    # In an array of numbers and a string, NumPy makes strings of all of them. Then nobody can tell
+    # which environment gave the string.
     if len(each) != n or array.dtype.kind not in f"{_NUMBERS}O":
-        text = f"rewards of {reprlib.repr(rewards)}: one number is needed of each of {n}"
-        raise EnvironmentFault(text, id(source), -1)
+        raise EnvironmentFault(
+            f"rewards of {reprlib.repr(rewards)}: one number is needed of each of {n}",
+            id(source),
+            -1,
+        )
     floats = [own_reward(one, source, row, none_counts) for row, one in enumerate(each)]
     return np.array(floats, np.float64)
 
@@ -116,11 +159,16 @@ def own_rewards(
 @contextmanager
 def stepping(source: object) -> Iterator[None]:
     """
-    Put around a step of one environment or of several. SB3's and Gymnasium's code stores rewards before we see them, and fails
-    with errors that do not name the reward where it is not one number.
+    Name the reward if a step fails because the reward is not one number.
 
-    :param source: that notices it
-    :raises EnvironmentFault: in place of such an error; errors of the environment itself pass
+    Put this context manager around a step of one environment or of several. The code of SB3 and
+    Gymnasium stores rewards before this library sees them. If a reward is not one number, that
+    code fails with an error that does not mention the reward. Errors of the environment itself
+    are not changed.
+
+    :param source: the object that makes the step
+    :return: the context manager
+    :raises EnvironmentFault: if a reward is not one number
     """
     try:
         yield
@@ -132,7 +180,11 @@ def stepping(source: object) -> Iterator[None]:
 
 
 def _name_reward(error: Exception, source: object) -> None:
-    """Raise an EnvironmentFault if code of SB3 or Gymnasium failed at a reward that is not one number."""
+    """
+    Raise an EnvironmentFault if SB3's or Gymnasium's code failed because of a reward.
+
+    The rewards are read from the local variables of the function that failed.
+    """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     while frames and _library(frames[-1]) == "numpy":
         frames.pop()
@@ -144,21 +196,26 @@ def _name_reward(error: Exception, source: object) -> None:
             index = frame.f_locals.get("env_idx", frame.f_locals.get("i", 0))
     try:
         found = frames[-1].f_locals
-        if "reward" in found:  # as in a Monitor
+        # A Monitor and other wrappers of one environment call it so.
+        if "reward" in found:
             own_reward(found["reward"], source, index, none_counts=False)
-        for name in ("rews", "rewards"):  # of a SubprocVecEnv or an AsyncVectorEnv
+        # A SubprocVecEnv and an AsyncVectorEnv call them so.
+        for name in ("rews", "rewards"):
             if isinstance(found.get(name), (list, tuple)):
                 own_rewards(found[name], len(found[name]), source, none_counts=False)
     except EnvironmentFault as fault:
         raise fault from error
     stores = isinstance(found.get("self"), (DummyVecEnv, SyncVectorEnv))
     if stores and frames[-1].f_code.co_name in ("step", "step_wait"):
-        text = f"a reward or an end that cannot be stored, one number is needed: {error}"
-        raise EnvironmentFault(text, id(source), index) from error
+        raise EnvironmentFault(
+            f"a reward or an end that cannot be stored, one number is needed: {error}",
+            id(source),
+            index,
+        ) from error
 
 
 def _library(frame: FrameType) -> str:
-    """The package whose code it runs."""
+    """Return the name of the package whose code a frame runs."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
@@ -171,16 +228,32 @@ def own_observation(
     index: int = 0,
 ) -> NDArray[Any]:
     """
-    A copy of an environment's observation in the dtype of its space; only dtypes of the same kind are converted, float64 to
-    float32 for example. An EnvironmentFault, noticed by ``source``, if it has another shape or dtype, or is not finite.
+    Return a copy of an environment's observation in the dtype of its space.
+
+    A dtype is converted only to one of the same kind, such as float64 to float32.
+
+    :param observation: what the environment gave
+    :param shape: shape of the observation space
+    :param dtype: dtype of the observation space
+    :param what: what the observation is, for the error message
+    :param source: the object that checks
+    :param index: index of the environment
+    :return: the copy
+    :raises EnvironmentFault: if the observation has another shape or kind of dtype, or is not
+        finite
     """
     try:
         array: NDArray[Any] = np.asarray(observation)
-    except ValueError as error:  # lists of unequal length
+    except ValueError as error:
+        # The observation consists of lists of unequal length.
         raise EnvironmentFault(f"{what} that is no array: {error}", id(source), index) from error
     if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
-        text = f"{what} of shape {array.shape} and dtype {array.dtype}, its space has {shape} and {dtype}"
-        raise EnvironmentFault(text, id(source), index)
+        raise EnvironmentFault(
+            f"{what} of shape {array.shape} and dtype {array.dtype},"
+            f" its space has {shape} and {dtype}",
+            id(source),
+            index,
+        )
     array = np.array(array, dtype=dtype)
     check_finite(array[None], what, source, index)
     return array
@@ -189,13 +262,18 @@ def own_observation(
 @contextmanager
 def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
     """
-    Put around calls of a SubprocVecEnv, which would wait forever for a dead worker: forked workers hold each other's ends of
-    the pipes, so no end of file comes. It does nothing with other VecEnvs.
+    Raise an error if a worker of a SubprocVecEnv is dead, instead of waiting for it forever.
 
-    :param answering: whether its workers are about to answer
-    :raises WorkerDied: (a RuntimeError) if one is dead before the call or, with ``answering``, dies before its answer. Where
-        workers are not forked, also if one dies during the call
-    :raises EnvironmentFault: (a ValueError) if observations cannot be stacked or are not of their space
+    Put this context manager around calls of the VecEnv. A dead worker's pipe does not end, because
+    forked workers hold each other's ends of the pipes. For other VecEnvs it does nothing. Where
+    workers are not forked, it also notices a worker that dies during the call.
+
+    :param venv: the VecEnv that is called
+    :param answering: whether the call only waits for answers of the workers. Then workers that die
+        before they answer are noticed too
+    :return: the context manager
+    :raises WorkerDied: if a worker is dead. The other workers were ended
+    :raises EnvironmentFault: if observations cannot be stacked or do not fit their space
     """
     base = venv.unwrapped
     if not isinstance(base, SubprocVecEnv):
@@ -203,9 +281,8 @@ def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
         return
     for remote, process in zip(base.remotes, base.processes, strict=True):
         while answering and not remote.poll(_SILENCE_S):
-            if not process.is_alive() and not remote.poll(
-                0
-            ):  # it may have answered and died just after the silence
+            # A worker may have answered just after the silence, and died then.
+            if not process.is_alive() and not remote.poll(0):
                 raise _end_workers(base)
         if not (answering or process.is_alive()):
             raise _end_workers(base)
@@ -214,9 +291,9 @@ def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
     except Fault:
         raise
     except (EOFError, OSError) as error:
-        if wait(
-            [process.sentinel for process in base.processes], _GOODBYE_S
-        ):  # a pipe closes before its process ends
+        # A pipe closes before its process ends, so wait for the end.
+        sentinels = [process.sentinel for process in base.processes]
+        if wait(sentinels, _GOODBYE_S):
             raise _end_workers(base) from error
         raise
     except ValueError as error:
@@ -227,7 +304,7 @@ def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
 
 
 def _end_workers(venv: SubprocVecEnv) -> WorkerDied:
-    """Leave no process behind. :return: says which had died before"""
+    """End all workers, and return the error that names the workers that were dead before."""
     exits = {
         index: process.exitcode
         for index, process in enumerate(venv.processes)
@@ -238,26 +315,37 @@ def _end_workers(venv: SubprocVecEnv) -> WorkerDied:
         process.join()
     for remote in venv.remotes:
         remote.close()
-    venv.waiting, venv.closed = False, True  # close() would wait for answers
-    deaths = ", ".join(
-        f"environment {index} ({f'exit code {code}' if code >= 0 else f'signal {-code}, {signal.strsignal(-code)}'})"
-        for index, code in exits.items()
-    )
+    # Otherwise close() would wait for answers.
+    venv.waiting = False
+    venv.closed = True
+    deaths = [f"environment {index} ({_cause_of_death(code)})" for index, code in exits.items()]
     return WorkerDied(
-        f"worker processes died: {deaths}; the others were ended", id(venv), min(exits)
+        f"worker processes died: {', '.join(deaths)}; the others were ended",
+        id(venv),
+        min(exits),
     )
+
+
+def _cause_of_death(exit_code: int) -> str:
+    """Return how a process ended."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    return f"signal {-exit_code}, {signal.strsignal(-exit_code)}"
 
 
 def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timesteps: int) -> None:
     """
-    Stop at a loss that is not finite. A CUDA device checks it without being waited for: it prints the update, and the process
-    must start anew.
+    Raise an error if a loss is not finite.
 
-    :param loss: of one update, before the optimizer's step
-    :param networks: whose parameters and buffers are looked at if it is not finite
-    :param update: its number, from 1
-    :param num_timesteps: environment steps taken
-    :raises FloatingPointError: if it is NaN or infinite, elsewhere than on a CUDA device
+    A CUDA device checks the loss itself, so that nobody waits for it. It then prints the update and
+    stops with an error, after which the process cannot use the device any more.
+
+    :param loss: loss of one update, before the optimizer's step, shape ()
+    :param networks: the networks that learn. If the loss is not finite, the error names their
+        parameters and buffers that are not finite either
+    :param update: number of the update, from 1
+    :param num_timesteps: environment steps taken so far
+    :raises FloatingPointError: if the loss is NaN or infinite and not on a CUDA device
     """
     where = f"update {update}, after num_timesteps={num_timesteps}"
     if loss.is_cuda:
@@ -266,17 +354,14 @@ def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timeste
     value = loss.item()
     if math.isfinite(value):
         return
-    parameters = networks.state_dict().items()
     spoiled = [
         name
-        for name, values in parameters
+        for name, values in networks.state_dict().items()
         if values.is_floating_point() and not th.isfinite(values).all()
     ]
-    state = (
-        f"Not finite already: {', '.join(spoiled)}"
-        if spoiled
-        else "All parameters of the networks are finite"
-    )
+    state = "All parameters of the networks are finite"
+    if spoiled:
+        state = f"Not finite already: {', '.join(spoiled)}"
     raise FloatingPointError(
         f"the loss of {where} is {value}: stopped before the optimizer's step. {state}"
     )

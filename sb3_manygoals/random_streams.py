@@ -1,5 +1,8 @@
 """
-Streams of random numbers: whatever draws by itself has its own, so that no two draw the same numbers from the same seed.
+Streams of random numbers.
+
+Each part that draws random numbers has its own stream. Two parts with the same seed therefore draw
+different numbers.
 """
 
 from enum import IntEnum
@@ -8,10 +11,14 @@ import numpy as np
 
 
 class Stream(IntEnum):
-    """Who draws. The number goes into the seed of its generator, so it must not change."""
+    """
+    The part of the library that draws.
+
+    The number goes into the seed of the part's generator, so it must not change.
+    """
 
     EVALUATION = 1
-    """Random actions of ``evaluate_mastery``; worlds seed their own generators with the same seed."""
+    """Random actions of ``evaluate_mastery``. Worlds seed their own generators with its seed."""
     GOALS = 2
     """Goals that the wrappers pursue."""
     MANY_GOALS_DQN = 3
@@ -19,17 +26,19 @@ class Stream(IntEnum):
     TABULAR_ALL_GOALS = 4
     """Batches and exploration of TabularAllGoals."""
     PLAN = 5
-    """Goals of a plan that cannot have all of them."""
+    """Goals of a plan that has no room for all of them."""
     REWARD_PREDICTOR = 6
-    """Batches of the RewardPredictor."""
+    """Batches and actions of the RewardPredictor."""
     WORLDS = 7
-    """Seeds of the worlds of ``evaluate_mastery``, where they accept only some."""
+    """Seeds of the worlds of ``evaluate_mastery``, if the worlds accept only some seeds."""
 
 
 def generator(seed: int | None, stream: Stream) -> np.random.Generator:
     """
-    :param seed: of everything; None for numbers that differ in every run
-    :param stream: who draws
+    Return the random number generator of a stream.
+
+    :param seed: seed of the whole run; None: the numbers differ in every run
+    :param stream: the part that draws
     :return: a generator whose numbers no other stream has
     """
     return np.random.default_rng(None if seed is None else (seed, int(stream)))

@@ -1,4 +1,4 @@
-"""Checks of numbers and names that users give."""
+"""Checks of arguments that users give: numbers, rewards, action spaces, actions, and names."""
 
 import difflib
 import math
@@ -77,32 +77,48 @@ def check_number(
 
 
 def check_rewards(goal_reward: Any, step_reward: Any) -> tuple[float, float]:
-    """The rewards of transitions that reach their goal, and of others. A ValueError if the first is not the greater one."""
-    rewards = (
-        check_number("goal_reward", goal_reward),
-        check_number("step_reward", step_reward),
-    )
-    if not rewards[0] > rewards[1]:
+    """
+    Return both rewards of a goal.
+
+    :param goal_reward: reward of a transition that reaches its goal
+    :param step_reward: reward of every other transition
+    :return: both as floats
+    :raises ValueError: if one of them is not a finite number, or ``goal_reward`` is not the
+        greater one
+    """
+    goal = check_number("goal_reward", goal_reward)
+    step = check_number("step_reward", step_reward)
+    if goal <= step:
         raise ValueError(
             f"goal_reward must be greater than step_reward, got {goal_reward} and {step_reward}"
         )
-    return rewards
+    return goal, step
 
 
 def check_action_space(space: Any) -> int:
-    """The number of actions. A TypeError if the space is not Discrete, or does not begin at 0."""
-    if not isinstance(space, spaces.Discrete) or space.start != 0:
-        needed = f"a Discrete action space that starts at 0 is needed, got {space}"
-        raise TypeError(f"{needed}. {_RENUMBER}" if isinstance(space, spaces.Discrete) else needed)
+    """
+    Return the number of actions.
+
+    :param space: the action space
+    :return: the number of actions
+    :raises TypeError: if the space is not Discrete, or does not start at 0
+    """
+    if not isinstance(space, spaces.Discrete):
+        raise TypeError(f"a Discrete action space that starts at 0 is needed, got {space}")
+    if space.start != 0:
+        raise TypeError(
+            f"a Discrete action space that starts at 0 is needed, got {space}. {_RENUMBER}"
+        )
     return int(space.n)
 
 
 def check_chosen(actions: ArrayLike, space: spaces.Space[Any]) -> None:
     """
-    Refuse actions that a learner which counts from 0 has chosen among some that are counted from elsewhere.
+    Raise an error if a learner that counts from 0 chose actions of a space that does not.
 
-    :param actions: of one environment or of several, integers of shape () or (n,)
-    :param space: the action space of one environment; where it is not Discrete, or begins at 0, nothing is looked at
+    :param actions: actions of one environment or of several, integers of shape () or (n,)
+    :param space: action space of one environment. Only a Discrete space that does not start at 0
+        is checked
     :raises ValueError: if one of the actions is not in the space
     """
     if not isinstance(space, spaces.Discrete) or space.start == 0:
@@ -111,30 +127,38 @@ def check_chosen(actions: ArrayLike, space: spaces.Space[Any]) -> None:
     last = first + int(space.n) - 1
     for action in np.ravel(actions).tolist():
         if not first <= action <= last:
-            what = f"action {action} is not in {space}, whose actions are {first} to {last}"
-            raise ValueError(f"{what}: SB3's learners count from 0. {_RENUMBER}")
+            raise ValueError(
+                f"action {action} is not in {space}, whose actions are {first} to {last}: SB3's"
+                f" learners count from 0. {_RENUMBER}"
+            )
 
 
 def check_game(value: str, games: Iterable[str]) -> str:
-    """That of ``games`` which is meant by "MsPacman", "ms_pacman" or "ms pacman". A ValueError names those near."""
-    known = {name.replace("_", ""): name for name in games}
+    """
+    Return the name of a game that may be written in another way, as "MsPacman" or "ms pacman".
+
+    :param value: what the user gave. Upper case, spaces and underscores do not matter
+    :param games: the names of all games, in lower case with underscores
+    :return: one of ``games``
+    :raises ValueError: if there is no such game; the message names similar ones
+    """
+    names = {name.replace("_", ""): name for name in games}
     wanted = value.lower().replace("_", "").replace(" ", "")
-    if wanted not in known:
-        near = [known[name] for name in difflib.get_close_matches(wanted, known)]
-        raise ValueError(
-            f"there is no game {value!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
-        )
-    return known[wanted]
+    if wanted in names:
+        return names[wanted]
+    similar = [names[name] for name in difflib.get_close_matches(wanted, names)]
+    question = f"; did you mean {' or '.join(similar)}?" if similar else ""
+    raise ValueError(f"there is no game {value!r}{question}")
 
 
 def one_action(action: Any, space: spaces.Discrete) -> int:
     """
-    An action as a number, whatever holds it.
+    Return a single action as an int, whatever holds it.
 
-    :param action: a number, or an array, a list or a tensor of one
-    :param space: of actions
-    :return: the number
-    :raises ValueError: if there are several, or it is none of the space
+    :param action: a whole number, or an array, a list or a tensor that holds one
+    :param space: the action space
+    :return: the action
+    :raises ValueError: if ``action`` holds several numbers, or none of the space
     """
     array = np.asarray(action)
     if array.size != 1 or array.dtype.kind not in "iub":
