@@ -21,29 +21,38 @@ MASTERY_LAYERS = ((16, 2, 2), (32, 2, 2))
 """Convolutions (channels, kernel, stride) for the paper's 10x10 gridworld (its appendix)."""
 ATARI_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Convolutions of the Nature DQN, which the paper uses for Atari."""
-CNN_FROM = 36  # pixels a side, from which images use ATARI_LAYERS by default
-
+CNN_FROM = 36
+"""Images with at least so many pixels on each side go through ``ATARI_LAYERS`` by default."""
 
 def channels_are_last(image_space: spaces.Box) -> bool:
     """
-    Whether images are (height, width, channels) and not (channels, height, width): so they are if the last axis has 1, 3 or 4
-    entries; otherwise the smallest axis holds the channels. A ValueError if the shape does not tell, as (10, 10, 10).
+    Return whether images are (height, width, channels) and not (channels, height, width).
+
+    Channels are last if the last axis has 1, 3 or 4 entries. Otherwise the smallest axis holds
+    them.
+
+    :param image_space: the space of the images, with three axes
+    :return: whether channels are last
+    :raises ValueError: if the shape does not tell, as (10, 10, 10) does not
     """
     first, middle, last = image_space.shape
     if last in (1, 3, 4) or last < min(first, middle):
         return True
     if first < min(middle, last):
         return False
-    told = 'policy_kwargs={"channels_last": True} for (height, width, channels), or False for (channels, height, width)'
     raise ValueError(
-        f"images of shape {image_space.shape} do not tell which axis holds the channels: give {told}"
+        f"images of shape {image_space.shape} do not tell which axis holds the channels: give"
+        ' policy_kwargs={"channels_last": True} for (height, width, channels), or False for'
+        " (channels, height, width)"
     )
 
 
 def count_distinct(rows: NDArray[Any]) -> int:
     """
-    :param rows: shape (n, ...)
-    :return: how many of them differ in their bytes
+    Count the rows that differ in their bytes.
+
+    :param rows: any dtype, shape (n, ...)
+    :return: the number of distinct rows
     """
     flat = np.ascontiguousarray(rows.reshape(len(rows), -1))
     return len(np.unique(flat.view(f"V{flat.itemsize * flat.shape[1]}")))
@@ -51,13 +60,18 @@ def count_distinct(rows: NDArray[Any]) -> int:
 
 class Preprocess(nn.Module):
     """
-    Prepares observations for a network: channels first, images scaled to [0, 1], discrete values one-hot, and each element
-    standardized by the observations given to :meth:`fit`. ``space`` is the observation space with image channels first.
+    Prepares observations for a network.
 
-    :param observation_space: of single observations, as the environment has it
+    Image channels come first, images are scaled to [0, 1], and discrete values become one-hot. Each
+    element can be standardized by the observations given to :meth:`fit`. ``space`` is the
+    observation space with image channels first.
+
+    :param observation_space: space of single observations, as the environment has it
     :param normalize_images: whether to divide images by 255
     :param standardize: whether to standardize, once :meth:`fit` was called
-    :param channels_last: whether the last axis of images holds the channels; None: :func:`channels_are_last` decides
+    :param channels_last: whether the last axis of images holds the channels; None:
+        :func:`channels_are_last` decides
+    :raises ValueError: if ``channels_last`` is None and the shape of images does not tell
     """
 
     mean: th.Tensor
@@ -72,26 +86,22 @@ class Preprocess(nn.Module):
         channels_last: bool | None = None,
     ) -> None:
         super().__init__()
-        self.normalize_images, self.standardize, self.channels_last = (
-            normalize_images,
-            standardize,
-            False,
-        )
-        # a copy, as SB3's extractors draw samples of the space they are given
+        self.normalize_images = normalize_images
+        self.standardize = standardize
+        self.channels_last = False
+        # SB3's extractors draw samples of the space they are given, so give them a copy.
         self.space = copy.deepcopy(observation_space)
         if isinstance(observation_space, spaces.Box) and is_image_space(observation_space):
-            self.channels_last = (
-                channels_are_last(observation_space) if channels_last is None else channels_last
-            )
+            if channels_last is None:
+                channels_last = channels_are_last(observation_space)
+            self.channels_last = channels_last
             if self.channels_last:
-                low, high = (
-                    observation_space.low.transpose(2, 0, 1),
-                    observation_space.high.transpose(2, 0, 1),
-                )
+                low = observation_space.low.transpose(2, 0, 1)
+                high = observation_space.high.transpose(2, 0, 1)
                 self.space = spaces.Box(low, high, dtype=np.uint8)
         if standardize:
-            some = np.zeros(observation_space.shape or (), observation_space.dtype)
-            shape = self._scaled(th.as_tensor(some)[None]).shape[1:]
+            example = np.zeros(observation_space.shape or (), observation_space.dtype)
+            shape = self._scaled(th.as_tensor(example)[None]).shape[1:]
             self.register_buffer("mean", th.zeros(shape))
             self.register_buffer("scale", th.ones(shape))
             if self._is_wide:
@@ -104,17 +114,27 @@ class Preprocess(nn.Module):
 
     @property
     def _is_wide(self) -> bool:
-        """Whether casting to float32 could make different observations equal, unless their mean is subtracted before."""
+        """
+        Whether float32 cannot tell all observations apart.
+
+        Their mean is then subtracted before they are cast to float32.
+        """
         dtype = np.dtype(self.space.dtype)
         return self._is_vector and dtype.itemsize >= 4 and dtype != np.float32
 
     def fit(self, observations: th.Tensor) -> None:
         """
-        Standardize by these observations, shape (B, *observation_space.shape). What has hardly varied may vary later:
-        a deviation counts as at least half the median of those that vary, and a constant element's as the median.
+        Standardize by these observations from now on.
+
+        Elements that have hardly varied may vary later. A deviation therefore counts as at least
+        half the median deviation of the elements that vary. The deviation of a constant element
+        counts as this median.
+
+        :param observations: the dtype of the space, shape (B, *observation_space.shape)
         """
         least: float | th.Tensor = 1e-4
-        if self._is_vector:  # of any unit, so that only rounding errors are no deviations
+        if self._is_vector:
+            # Vectors may have any unit, so only rounding errors do not count as deviations.
             mean = observations.double().mean(dim=0)
             least = (1e-13 if self._is_wide else 1e-6) * mean.abs().float()
             if self._is_wide:
@@ -129,42 +149,61 @@ class Preprocess(nn.Module):
     @th.no_grad()
     def count_distinct(self, observations: th.Tensor) -> int:
         """
-        :param observations: shape (B, *observation_space.shape)
-        :return: how many of them differ in the numbers that the network gets
+        Count the observations that differ in the numbers that the network gets.
+
+        :param observations: the dtype of the space, shape (B, *observation_space.shape)
+        :return: the number of distinct observations
         """
-        prepared = self(observations) + 0.0  # -0.0 is no other number than 0.0
+        # Adding 0.0 turns -0.0, which is the same number, into 0.0.
+        prepared = self(observations) + 0.0
         return count_distinct(prepared.cpu().numpy())
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
-        """From shape (B, *observation_space.shape) to float32, shape (B, *space.shape); discrete values one-hot."""
+        """
+        Prepare observations.
+
+        :param observations: the dtype of the space, shape (B, *observation_space.shape)
+        :return: float32, shape (B, *space.shape), or one-hot rows for discrete values
+        """
         scaled = self._scaled(observations)
         return (scaled - self.mean) * self.scale if self.standardize else scaled
 
     def _scaled(self, observations: th.Tensor) -> th.Tensor:
+        """Return observations prepared in all ways but standardization."""
         if self.channels_last:
             observations = observations.permute(0, 3, 1, 2)
         if self.standardize and self._is_wide and hasattr(self, "offset"):
             observations = observations.double() - self.offset
-        return preprocess_obs(observations, self.space, self.normalize_images)  # type: ignore[return-value]  # it is no Dict
+        prepared = preprocess_obs(observations, self.space, self.normalize_images)
+        assert isinstance(prepared, th.Tensor)
+        return prepared
 
 
 def check_image_space(observation_space: spaces.Space[Any]) -> None:
-    """:raises ValueError: if these observations are not images, channels first or last"""
+    """
+    Raise an error if observations are not images.
+
+    :param observation_space: the observation space; its channels may be first or last
+    :raises ValueError: if the space is not a uint8 Box of three axes with values 0 to 255
+    """
     if not is_image_space(observation_space):
-        needed = "a uint8 Box of three axes with values 0 to 255"
         raise ValueError(
-            f'CnnPolicy needs images: {needed}, got {observation_space}. Use "MlpPolicy" for vectors.'
+            "CnnPolicy needs images: a uint8 Box of three axes with values 0 to 255, got"
+            f' {observation_space}. Use "MlpPolicy" for vectors.'
         )
 
 
 class PaddedCNN(BaseFeaturesExtractor):
     """
-    Convolutions that see every pixel, then one fully connected layer, each followed by ReLU. Zeros are added at the bottom and
-    at the right where a window would not fit. 84x84 images and ``ATARI_LAYERS`` need none: that is the Nature CNN.
+    Convolutions that see every pixel, and one fully connected layer, each followed by ReLU.
+
+    Zeros are added at the bottom and at the right where a window would not fit. Images of 84x84
+    pixels need none with ``ATARI_LAYERS``, so for them it is the Nature CNN.
 
     :param observation_space: image space, channels first
-    :param layers: (channels, kernel, stride) of each convolution; None: ``ATARI_LAYERS`` if both sides have at least 36
-        pixels, else ``MASTERY_LAYERS``
+    :param features_dim: number of features, the width of the fully connected layer
+    :param layers: (channels, kernel, stride) of each convolution; None: ``ATARI_LAYERS`` if both
+        sides have at least 36 pixels, else ``MASTERY_LAYERS``
     :raises ValueError: if the observations are not images
     """
 
@@ -181,7 +220,8 @@ class PaddedCNN(BaseFeaturesExtractor):
             layers = ATARI_LAYERS if min(height, width) >= CNN_FROM else MASTERY_LAYERS
         modules: list[nn.Module] = []
         for out_channels, kernel, stride in layers:
-            down, right = _padding(height, kernel, stride), _padding(width, kernel, stride)
+            down = _padding(height, kernel, stride)
+            right = _padding(width, kernel, stride)
             if down or right:
                 modules.append(nn.ZeroPad2d((0, right, 0, down)))
             modules += [nn.Conv2d(channels, out_channels, kernel, stride), nn.ReLU(inplace=True)]
@@ -193,17 +233,23 @@ class PaddedCNN(BaseFeaturesExtractor):
         )
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
-        """From images, float32, shape (B, C, H, W), to features, shape (B, features_dim)."""
+        """
+        Compute the features of images.
+
+        :param observations: float32, shape (B, C, H, W)
+        :return: features, shape (B, features_dim)
+        """
         if observations.device.type == "cpu" and th.is_grad_enabled():
-            observations = observations.contiguous(
-                memory_format=th.channels_last
-            )  # the backward pass is faster
+            # The backward pass is faster with channels last in memory.
+            observations = observations.contiguous(memory_format=th.channels_last)
         return self.net(observations)  # type: ignore[no-any-return]
 
 
 def _padding(size: int, kernel: int, stride: int) -> int:
-    """How many cells must be added to ``size`` for windows to cover it exactly."""
-    return kernel - size if size < kernel else -(size - kernel) % stride
+    """Return how many cells must be added to ``size`` so that windows cover it exactly."""
+    if size < kernel:
+        return kernel - size
+    return -(size - kernel) % stride
 
 
 def make_trunk(
@@ -214,11 +260,15 @@ def make_trunk(
     ortho_init: bool = False,
 ) -> tuple[nn.Sequential, int]:
     """
-    The layers from observations to features, and the width of these.
+    Make the shared layers that turn an observation into features.
 
-    :param features_extractor: made for ``preprocess.space``
-    :param net_arch: widths of the fully connected layers that follow it
-    :param ortho_init: whether weights begin as in SB3's actor-critics, orthogonal and scaled by the square root of 2
+    :param preprocess: the first layer
+    :param features_extractor: the second layer, made for ``preprocess.space``
+    :param net_arch: widths of the fully connected layers that follow
+    :param activation_fn: activation after each of these fully connected layers
+    :param ortho_init: whether weights begin as in SB3's actor-critics, orthogonal and scaled by the
+        square root of 2
+    :return: the layers, and the number of features
     """
     layers: list[nn.Module] = []
     features_dim = features_extractor.features_dim
@@ -233,15 +283,19 @@ def make_trunk(
 
 class UniversalQNetwork(nn.Module):
     r"""
-    A universal value function (Schaul et al. 2015): the values of all actions for any goal,
+    A universal value function (Schaul et al. 2015): the values of all actions for any goal.
 
     .. math:: Q(s, \cdot, g) = W \,(A\,h(s) \odot B\,h(g)) + b
 
-    States and goals share the trunk :math:`h` but not the embeddings :math:`A` and :math:`B`; else
-    :math:`Q(s, a, g) = Q(g, a, s)`. The values of S states for G goals cost S + G passes of the trunk and one matrix product.
+    States and goals share the trunk :math:`h`, but not the embeddings :math:`A` and :math:`B`. If
+    they did, :math:`Q(s, a, g)` would equal :math:`Q(g, a, s)`. The values of S states for G goals
+    cost S + G passes of the trunk and one matrix product.
 
-    :param trunk: from observations to features, shape (B, features_dim)
-    :param embedding_dim: width of the embeddings (the paper's 1024)
+    :param trunk: layers from observations to features, shape (B, features_dim)
+    :param features_dim: number of features
+    :param n_actions: A, the number of actions
+    :param embedding_dim: D, width of the embeddings (1024 in the paper)
+    :raises ValueError: if ``embedding_dim`` is not a positive whole number
     """
 
     def __init__(
@@ -256,44 +310,78 @@ class UniversalQNetwork(nn.Module):
         self.head = nn.Linear(embedding_dim, n_actions)
 
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
-        """Values of all actions, shape (B, A), for observations and the goal of each, shape (B, *observation_space.shape)."""
-        states, goals = self.embed(observations, goals)
-        return self.head(states * goals)  # type: ignore[no-any-return]
+        """
+        Compute the values of all actions for observations, each with a goal of its own.
+
+        :param observations: shape (B, *observation_space.shape)
+        :param goals: the goal of each observation, shape (B, *observation_space.shape)
+        :return: values, shape (B, A)
+        """
+        embedded_states, embedded_goals = self.embed(observations, goals)
+        return self.head(embedded_states * embedded_goals)  # type: ignore[no-any-return]
 
     def embed(self, observations: th.Tensor, goals: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
-        """The embeddings of S observations and of G goals, by one pass of the trunk."""
-        states, goals = self.trunk(th.cat([observations, goals])).split(
-            [len(observations), len(goals)]
-        )
-        return self.state_embedding(states), self.goal_embedding(goals)
+        """
+        Compute the embeddings of observations and goals by one pass of the trunk.
+
+        :param observations: shape (S, *observation_space.shape)
+        :param goals: shape (G, *observation_space.shape)
+        :return: embeddings of the observations and of the goals, one row each
+        """
+        features = self.trunk(th.cat([observations, goals]))
+        of_states, of_goals = features.split([len(observations), len(goals)])
+        return self.state_embedding(of_states), self.goal_embedding(of_goals)
 
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
-        """Values of every state for every goal, shape (S, G, A), from the embeddings of both, see :meth:`embed`."""
-        weighted = goals[:, None, :] * self.head.weight  # (G, A, D)
-        return functional.linear(
-            states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals))
-        ).view(len(states), len(goals), -1)
+        """
+        Compute the values of all actions for every pair of a state and a goal.
+
+        :param states: embeddings of S states, see :meth:`embed`
+        :param goals: embeddings of G goals, see :meth:`embed`
+        :return: values, shape (S, G, A)
+        """
+        # Multiply the goals into the weights of the head: shape (G, A, D).
+        weighted = goals[:, None, :] * self.head.weight
+        values = functional.linear(states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals)))
+        return values.view(len(states), len(goals), -1)
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
-        """As :meth:`pairwise` for one action of each state, int64, shape (S,): A times less work. Values of shape (S, G)."""
-        return functional.linear(
-            goals, states * self.head.weight[actions], self.head.bias[actions]
-        ).T
+        """
+        Compute the value of one action of each state for every goal.
+
+        This takes A times less work than :meth:`pairwise`.
+
+        :param states: embeddings of S states, see :meth:`embed`
+        :param goals: embeddings of G goals, see :meth:`embed`
+        :param actions: an action for each state, int64, shape (S,)
+        :return: values, shape (S, G)
+        """
+        return functional.linear(goals, states * self.head.weight[actions], self.head.bias[actions]).T
 
     @th.no_grad()
     def shift_values(self, by: float) -> None:
-        """Add a number to all values."""
+        """
+        Add a number to all values.
+
+        :param by: the number
+        """
         self.head.bias.add_(by)
 
 
 class DistanceQNetwork(UniversalQNetwork):
     r"""
-    A universal value function of the distance from a state and an action to a goal,
+    A universal value function of the distance from a state and an action to a goal.
 
     .. math:: Q(s, a, g) = o - c \log(1 + \lVert A_a h(s) - B h(g) \rVert^2)
 
-    with one embedding of the state for each action, :math:`A_a`, and two learned numbers, the scale :math:`c > 0` and the
-    offset :math:`o`. Arguments as of :class:`UniversalQNetwork`.
+    Each action has its own embedding of the state, :math:`A_a`. The scale :math:`c > 0` and the
+    offset :math:`o` are learned numbers.
+
+    :param trunk: layers from observations to features, shape (B, features_dim)
+    :param features_dim: number of features
+    :param n_actions: A, the number of actions
+    :param embedding_dim: D, width of the embeddings
+    :raises ValueError: if ``embedding_dim`` is not a positive whole number
     """
 
     def __init__(
@@ -306,30 +394,62 @@ class DistanceQNetwork(UniversalQNetwork):
         self.offset = nn.Parameter(th.zeros(()))
 
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
-        states, goals = self.embed(observations, goals)
-        return self._values((self._points(states) - goals[:, None]).square().sum(dim=2))
+        """
+        Compute the values of all actions for observations, each with a goal of its own.
+
+        :param observations: shape (B, *observation_space.shape)
+        :param goals: the goal of each observation, shape (B, *observation_space.shape)
+        :return: values, shape (B, A)
+        """
+        embedded_states, embedded_goals = self.embed(observations, goals)
+        differences = self._points(embedded_states) - embedded_goals[:, None]
+        return self._values(differences.square().sum(dim=2))
 
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
+        """
+        Compute the values of all actions for every pair of a state and a goal.
+
+        :param states: embeddings of S states, see :meth:`embed`
+        :param goals: embeddings of G goals, see :meth:`embed`
+        :return: values, shape (S, G, A)
+        """
         values = self._values(_squared_distances(self._points(states).flatten(0, 1), goals))
         return values.view(len(states), self.n_actions, len(goals)).transpose(1, 2)
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
+        """
+        Compute the value of one action of each state for every goal.
+
+        This takes A times less work than :meth:`pairwise`.
+
+        :param states: embeddings of S states, see :meth:`embed`
+        :param goals: embeddings of G goals, see :meth:`embed`
+        :param actions: an action for each state, int64, shape (S,)
+        :return: values, shape (S, G)
+        """
         points = self._points(states)[th.arange(len(states), device=states.device), actions]
         return self._values(_squared_distances(points, goals))
 
     @th.no_grad()
     def shift_values(self, by: float) -> None:
+        """
+        Add a number to all values.
+
+        :param by: the number
+        """
         self.offset.add_(by)
 
     def _points(self, states: th.Tensor) -> th.Tensor:
+        """Return the embeddings of states by action, shape (S, A, D)."""
         return states.view(len(states), self.n_actions, -1)
 
     def _values(self, squared_distances: th.Tensor) -> th.Tensor:
+        """Return the values that follow from squared distances, of the same shape."""
         return self.offset - self.log_scale.exp() * squared_distances.log1p()
 
 
 def _squared_distances(left: th.Tensor, right: th.Tensor) -> th.Tensor:
-    """From every row to every row, shape (L, R), by one matrix product."""
+    """Return the squared distances between all rows, shape (L, R), by one matrix product."""
     lengths = left.square().sum(dim=1)[:, None] + right.square().sum(dim=1)
-    # Rounding may make a square negative.
+    # Rounding may make them negative.
     return (lengths - 2.0 * functional.linear(left, right)).clamp(min=0.0)
