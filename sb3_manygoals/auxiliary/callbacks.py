@@ -1,4 +1,4 @@
-"""Auxiliary tasks for SB3's A2C: many goals, pixel control, reward prediction."""
+"""Auxiliary tasks for SB3's A2C: many goals, pixel control and reward prediction."""
 
 from __future__ import annotations
 
@@ -38,15 +38,19 @@ from sb3_manygoals.validation import check_count, check_number, check_rewards
 
 Update = Literal["two_steps", "joint"]
 
-_MEASURED_EVERY = 50  # updates between measurements of shares and cosines
-_PATIENCE = 200  # steps of A2C's optimizer without an auxiliary update before a warning
+# Shares and cosines are measured once in so many updates.
+_MEASURED_EVERY = 50
+# After so many steps of A2C's optimizer without an auxiliary update, training warns.
+_PATIENCE = 200
 # A training of fewer steps, of all environments together, only tries out whether all fits.
 _A_TRIAL = 500
 
 
 class AuxiliaryCallback(BaseCallback):
     r"""
-    An auxiliary task, for ``learn()``, alone or in a list with others, each with its own loss and weight.
+    An auxiliary task for SB3's A2C.
+
+    Give it to ``learn()``, alone or in a list with others. Each has its own loss and weight.
 
     Veeriah et al. (2018) print the update in two ways. ``update`` chooses one of them.
 
@@ -54,8 +58,8 @@ class AuxiliaryCallback(BaseCallback):
 
     .. math:: \mathcal{L} = \mathcal{L}^{AC} + \sum_i \beta_i \mathcal{L}_i
 
-    The gradient of the weighted loss is clipped by itself and added to A2C's. The weight scales a gradient. RMSProp divides
-    by moments of the sum, in which a small gradient counts little.
+    The gradient of the weighted loss is clipped by itself and added to A2C's. The weight scales a
+    gradient. RMSProp divides by moments of the sum, in which a small gradient counts little.
 
     ``"two_steps"``: Algorithm 2 prints one step after the other,
 
@@ -63,33 +67,37 @@ class AuxiliaryCallback(BaseCallback):
         \theta \leftarrow \theta - \alpha \nabla \mathcal{L}^{AC}, \quad
         \theta \leftarrow \theta - \alpha \beta_i \nabla \mathcal{L}_i
 
-    The second gradient is that of the loss without its weight, at the weights after the first step, clipped by itself. An
-    optimizer of its own takes the second step. It has the policy's class and arguments, but moments of its own. Its step size
-    is the policy's of that moment times the weight, so that it follows the same schedule. The weight scales a step. Callbacks
-    in a list take their steps one after the other.
+    The second gradient is that of the loss without its weight, at the weights after the first step,
+    clipped by itself. An optimizer of its own takes the second step. It has the policy's class and
+    arguments, but moments of its own. Its step size is the policy's current one times the weight,
+    so it follows the same schedule. The weight scales a step. Callbacks in a list take their steps
+    one after the other.
 
-    Both clip to A2C's ``max_grad_norm``. With a weight of 0 nothing is computed, and A2C is SB3's to the last bit.
+    Both clip to A2C's ``max_grad_norm``. With a weight of 0 nothing is computed, and A2C is SB3's
+    to the last bit.
 
-    Every 50 updates the logger gets ``auxiliary/<task>_share`` and ``auxiliary/<task>_cosine``: the length of this update
-    over the length of what A2C, and the callbacks before this one, did in the same update; and the cosine between both. They
-    are of the parameters that the task shares with A2C, of steps or, where joint, of gradients.
+    Every 50 updates the logger gets ``auxiliary/<task>_share`` and ``auxiliary/<task>_cosine``. The
+    share is the length of this update over the length of what A2C, and the callbacks before this
+    one, did in the same update. The cosine is that between both. They are of the parameters that
+    the task shares with A2C. They compare steps or, if the update is joint, gradients.
 
-    Updates begin when the first episode has ended, or the first piece of an endless one, see :class:`EpisodeBuffer`. Training
-    warns if nothing can be learned for long.
+    Updates begin when the first episode has ended, or the first piece of an endless one, see
+    :class:`EpisodeBuffer`. Training warns if nothing can be learned for long.
 
-    :param weight: of the loss, the mean over transitions
-    :param episodes: the buffer to fill and to draw from, which several callbacks may share. None: one of its own, with the
-        default capacity and the stack of the VecFrameStack, if there is one
+    :param weight: weight of the loss, which is the mean over transitions
+    :param episodes: the buffer to fill and to sample from. Several callbacks may share one. None:
+        the callback makes one, with the default capacity and the stack of a VecFrameStack
     :param batch_size: transitions in an update, a multiple of ``n_steps``
     :param n_steps: n, transitions in a trajectory
-    :param seed: of the draws; None: the model's
-    :param verbose: as SB3's: 0 no output, 1 info, 2 debug
+    :param seed: seed of the batches; None: the model's seed
+    :param verbose: SB3's verbosity: 0 no output, 1 info, 2 debug
     :param update: "two_steps" or "joint", see above
-    :raises ValueError: if a number is out of its range, ``batch_size`` no multiple of ``n_steps``, or ``update`` neither
+    :raises ValueError: if a number is out of its range, ``batch_size`` is not a multiple of
+        ``n_steps``, or ``update`` is neither of both
     """
 
     task: Task
-    """The name of its head in the policy."""
+    """The name of the task's head in the policy."""
     policy: AuxiliaryActorCriticPolicy
     """The policy that learns."""
 
@@ -105,47 +113,58 @@ class AuxiliaryCallback(BaseCallback):
     ) -> None:
         super().__init__(verbose)
         self.weight = check_number("the weight", weight, at_least=0)
-        self.n_steps, self.batch_size = (
-            check_count("n_steps", n_steps),
-            check_count("batch_size", batch_size),
-        )
+        self.n_steps = check_count("n_steps", n_steps)
+        self.batch_size = check_count("batch_size", batch_size)
         if batch_size % n_steps:
             raise ValueError(
                 f"batch_size must be a multiple of n_steps, {n_steps}, got {batch_size}"
             )
         if update not in get_args(Update):
             raise ValueError(f"update must be 'two_steps' or 'joint', got {update!r}")
-        self.episodes, self.seed = episodes, seed
+        self.episodes = episodes
+        self.seed = seed
         self.update = update
         self.n_updates = 0
-        """Updates by the auxiliary loss so far."""
-        self._rng: np.random.Generator | None = None
+        """Number of updates by the auxiliary loss so far."""
+        self.rng: np.random.Generator | None = None
+        """Generator of the batches; None before the first training."""
         self._start_time: float | None = None
         self._hooks: list[Any] = []
-        self._optimizer: th.optim.Optimizer | None = None  # of the second step
+        # The optimizer of the second step, and what a checkpoint has of it until it is built.
+        self._optimizer: th.optim.Optimizer | None = None
         self._saved_optimizer: dict[str, Any] | None = None
-        self._weights_before: th.Tensor | None = None  # the shared ones, before A2C's step
-        self._terminal_watch = TerminalWatch()
-        self._n_waiting = 0  # A2C's updates without an auxiliary one, all trainings together
-        self._warned = False  # that nothing is learned
+        # The episodes of a checkpoint until there is a buffer for them.
         self._saved_episodes: dict[str, Any] | None = None
-        self._last_step: tuple[Any, Any] = (
-            None,
-            None,
-        )  # what SB3 and the environments showed before and after it
+        # The shared weights before A2C's step.
+        self._weights_before: th.Tensor | None = None
+        self._terminal_watch = TerminalWatch()
+        # A2C's updates without an auxiliary one, in all trainings together.
+        self._n_waiting = 0
+        # Whether it has warned that nothing is learned.
+        self._warned = False
+        # The observations that SB3 had before the last step, and those that the step returned.
+        self._observations_before: Any = None
+        self._observations_after: Any = None
 
     @abstractmethod
     def loss(
         self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
     ) -> th.Tensor:
         """
-        :param policy: whose head learns
-        :param episodes: to draw from; at least one has ended
-        :return: the loss of one update before it is weighted, shape ()
+        Compute the loss of one update, without its weight.
+
+        :param policy: the policy whose head learns
+        :param episodes: the buffer to sample from. At least one episode has ended
+        :param rng: generator of the batch
+        :return: the loss, shape ()
         """
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """For the ``extras`` of an ExactCheckpointCallback; with the episodes, if this callback fills the buffer."""
+        """
+        Return the state for the ``extras`` of an ExactCheckpointCallback.
+
+        :return: the state. It includes the episodes if this callback fills the buffer
+        """
         episodes = self._saved_episodes
         if self.episodes is not None and self.episodes.recorder in (None, self):
             episodes = self.episodes.get_checkpoint_state()
@@ -153,7 +172,7 @@ class AuxiliaryCallback(BaseCallback):
         if self._optimizer is not None:
             optimizer = self._optimizer.state_dict()
         return {
-            "rng": self._rng,
+            "rng": self.rng,
             "n_updates": self.n_updates,
             "episodes": episodes,
             "update": self.update,
@@ -161,91 +180,106 @@ class AuxiliaryCallback(BaseCallback):
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:raises CheckpointError: if ``update`` was another, or its episodes are of a buffer built in another way"""
+        """
+        Restore the state of a checkpoint.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        :raises CheckpointError: if ``update`` was another, or the episodes are of a buffer that was
+            built in another way
+        """
         # All updates were joint before states said so.
         state = {"update": "joint", "optimizer": None} | state
         check_same("an auxiliary callback", state, {"update": self.update})
         self._saved_episodes = state["episodes"]
         self._restore_episodes()
-        self._rng, self.n_updates = state["rng"], state["n_updates"]
+        self.rng = state["rng"]
+        self.n_updates = state["n_updates"]
         # The optimizer is built when training begins.
         self._optimizer = None
         self._saved_optimizer = state["optimizer"]
 
     def _restore_episodes(self) -> None:
-        # a buffer that is not made yet gets them when training begins
+        """Restore the episodes of a checkpoint, unless there is no buffer yet."""
         if self.episodes is not None and self._saved_episodes is not None:
             self.episodes.set_checkpoint_state(self._saved_episodes)
             self._saved_episodes = None
 
     def _init_callback(self) -> None:
-        model, policy = self.model, self.model.policy
+        """Check that the model fits, and make what is missing."""
+        model = self.model
+        policy = model.policy
         if not isinstance(model, A2C) or not isinstance(policy, AuxiliaryActorCriticPolicy):
-            needed = f"{type(self).__name__} needs an A2C with an AuxiliaryActorCriticPolicy"
-            raise TypeError(f"{needed}, got {type(model).__name__} with {type(policy).__name__}")
+            raise TypeError(
+                f"{type(self).__name__} needs an A2C with an AuxiliaryActorCriticPolicy, got"
+                f" {type(model).__name__} with {type(policy).__name__}"
+            )
         if self.task not in policy.tasks:
             raise ValueError(
-                f'the policy has no head for it: pass policy_kwargs={{"tasks": [..., {self.task!r}]}} to A2C'
+                "the policy has no head for it: pass"
+                f' policy_kwargs={{"tasks": [..., {self.task!r}]}} to A2C'
             )
         if self.episodes is None:
-            venv, space = (
-                unwrap_vec_wrapper(self.training_env, VecFrameStack),
-                model.observation_space,
-            )
-            n_stack, normalizer = (
-                getattr(self.training_env.unwrapped, "n_stack", 1),
-                model.get_vec_normalize_env(),
-            )
-            # stacked along the first axis, as also images are, whose channels SB3 has moved, and vectors
-            if isinstance(venv, VecFrameStack) and (
-                venv.stacked_obs.stack_dimension == 1
-                or is_image_space(space)
-                or len(space.shape or ()) == 1
-            ):
-                n_stack = venv.stacked_obs.n_stack
-            normalized = (
-                normalizer is not None and normalizer.norm_obs
-            )  # it drifts, so that such stacks do not overlap
-            self.episodes = EpisodeBuffer(
-                space, n_stack=1 if normalized else n_stack, normalized=normalized
-            )
+            self.episodes = self._make_episodes(model)
         elif self.episodes.observation_space != model.observation_space:
-            seen, kept = model.observation_space, self.episodes.observation_space
             raise ValueError(
-                f"episodes must be a buffer for {seen}, as the model sees it, got one for {kept}"
+                f"episodes must be a buffer for {model.observation_space}, as the model sees it,"
+                f" got one for {self.episodes.observation_space}"
             )
         if getattr(self, "policy", None) is not policy:
             self._optimizer = None
         self.policy = policy
         if self.update == "two_steps" and self.weight > 0.0 and self._optimizer is None:
             self._make_optimizer()
-        self.episodes.recorder = self  # the last of those that share it
+        # The last of the callbacks that share the buffer fills it.
+        self.episodes.recorder = self
         self._restore_episodes()
-        if self._rng is None:
-            # Tagged: the same number seeds the learner and others.
+        if self.rng is None:
             seed = model.seed if self.seed is None else self.seed
-            self._rng = np.random.default_rng(None if seed is None else [*self.task.encode(), seed])
+            # The name of the task keeps its numbers apart from others with the same seed.
+            self.rng = np.random.default_rng(None if seed is None else [*self.task.encode(), seed])
+
+    def _make_episodes(self, model: A2C) -> EpisodeBuffer:
+        """Make a buffer for the model's observations and the stacks of frames in them."""
+        space = model.observation_space
+        normalizer = model.get_vec_normalize_env()
+        if normalizer is not None and normalizer.norm_obs:
+            # The normalization drifts, so consecutive stacks do not overlap.
+            return EpisodeBuffer(space, normalized=True)
+        n_stack = getattr(self.training_env.unwrapped, "n_stack", 1)
+        stack = unwrap_vec_wrapper(self.training_env, VecFrameStack)
+        # The buffer needs stacks along the first axis. Vectors have them there, and so have images,
+        # as SB3 moves their channels.
+        if isinstance(stack, VecFrameStack) and (
+            stack.stacked_obs.stack_dimension == 1
+            or is_image_space(space)
+            or len(space.shape or ()) == 1
+        ):
+            n_stack = stack.stacked_obs.n_stack
+        return EpisodeBuffer(space, n_stack=n_stack)
 
     def _on_training_start(self) -> None:
+        """Begin or go on with episodes, and hook into A2C's optimizer."""
         if self.parent is not None:
-            inside = f"{type(self).__name__} is inside of {type(self.parent).__name__}, and does not see every step"
-            raise ValueError(f"{inside}: give it to learn() itself or in a list of callbacks")
+            raise ValueError(
+                f"{type(self).__name__} is inside of {type(self.parent).__name__}, and does not see"
+                " every step: give it to learn() itself or in a list of callbacks"
+            )
         check_evaluators(self.locals["callback"], self.training_env, notices=False)
         assert self.episodes is not None
         if self.episodes.recorder is self:
-            before, after = self._last_step
             shown: Any = self.model._last_obs
-            # where a callback ended training within a step, SB3 does not know where that led
-            self.episodes.start(
-                after if shown is before else shown,
-                keep_ongoing=not self.locals["reset_num_timesteps"],
-            )
+            if shown is self._observations_before:
+                # A callback ended the last training within a step, so SB3 does not know where the
+                # step led.
+                shown = self._observations_after
+            self.episodes.start(shown, keep_ongoing=not self.locals["reset_num_timesteps"])
             venv = self.training_env
             self.episodes.monitored |= is_vecenv_wrapped(venv, VecMonitor) or any(
                 venv.env_is_wrapped(Monitor)
             )
         self._start_time = self.model.start_time
-        self._remove_hooks()  # an exception may have ended the last training
+        # The hooks are still there if an exception ended the last training.
+        self._remove_hooks()
         self._weights_before = None
         optimizer = self.policy.optimizer
         if self.weight > 0.0 and self.update == "joint":
@@ -257,18 +291,27 @@ class AuxiliaryCallback(BaseCallback):
             ]
 
     def _on_step(self) -> bool:
+        """Add the transitions of a step to the buffer."""
         assert self.episodes is not None
         if self.episodes.recorder is self:
-            shown, dones, infos = (self.locals[name] for name in ("new_obs", "dones", "infos"))
-            self._terminal_watch.look(self.training_env, shown, dones, infos)
+            observations = self.locals["new_obs"]
+            dones = self.locals["dones"]
+            infos = self.locals["infos"]
+            self._terminal_watch.look(self.training_env, observations, dones, infos)
             # SB3 adds to the rewards afterwards, in place: the buffer copies them.
-            actions, rewards = self.locals["actions"], self.locals["rewards"]
-            self.episodes.add(actions, rewards, dones, shown, infos)
-            self._last_step = self.model._last_obs, self.locals["new_obs"]
+            self.episodes.add(
+                self.locals["actions"], self.locals["rewards"], dones, observations, infos
+            )
+            self._observations_before = self.model._last_obs
+            self._observations_after = observations
         return True
 
     def _make_optimizer(self) -> None:
-        """Build the optimizer of the second step as the policy's is built, and restore what a checkpoint has of it."""
+        """
+        Build the optimizer of the second step as the policy's is built.
+
+        Restore what a checkpoint has of it.
+        """
         groups = self.policy.optimizer.param_groups
         self._optimizer = self.policy.optimizer_class(
             [{"params": list(group["params"])} for group in groups],
@@ -279,14 +322,18 @@ class AuxiliaryCallback(BaseCallback):
             self._optimizer.load_state_dict(self._saved_optimizer)
             self._saved_optimizer = None
 
+    def _is_running(self) -> bool:
+        """Whether no exception has ended the training to which the hooks belong."""
+        return self.model.start_time == self._start_time
+
     def _learns(self) -> bool:
-        """Whether there is something to learn from, and no exception has ended the training that these hooks are of."""
+        """Whether the hooks' training goes on and there is something to learn from."""
         assert self.episodes is not None
-        return self.model.start_time == self._start_time and len(self.episodes) > 0
+        return self._is_running() and len(self.episodes) > 0
 
     def _count_waiting(self) -> None:
         """Count a step of A2C without an auxiliary one, and warn if there were many."""
-        if self.model.start_time != self._start_time:  # an exception ended this training
+        if not self._is_running():
             return
         self._n_waiting += 1
         if self._n_waiting >= _PATIENCE:
@@ -296,34 +343,42 @@ class AuxiliaryCallback(BaseCallback):
         return self.n_updates % _MEASURED_EVERY == 0
 
     def _add_gradient(self, optimizer: th.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Called by the optimizer before each step, after A2C has computed and clipped its own gradient."""
+        """
+        Add the auxiliary gradient to A2C's.
+
+        The optimizer calls this before each step, after A2C has computed and clipped its gradient.
+        """
         if not self._learns():
             self._count_waiting()
             return
         gradients, loss = self._gradients(optimizer, self.weight)
         if self._is_measured():
-            shared = self.policy.shared_parameters()
-            nothing = [th.zeros_like(parameter) for parameter in shared]
-            before = _joined(
-                zero if parameter.grad is None else parameter.grad
-                for parameter, zero in zip(shared, nothing, strict=True)
-            )
-            ours = _joined(
-                gradients.get(parameter, zero)
-                for parameter, zero in zip(shared, nothing, strict=True)
-            )
-            self._record_share(before, ours)
+            a2cs = []
+            ours = []
+            for parameter in self.policy.shared_parameters():
+                nothing = th.zeros_like(parameter)
+                a2cs.append(nothing if parameter.grad is None else parameter.grad)
+                ours.append(gradients.get(parameter, nothing))
+            self._record_share(_joined(a2cs), _joined(ours))
         for parameter, gradient in gradients.items():
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         self._count_update(loss)
 
     def _note_weights(self, optimizer: th.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Called by the optimizer before each step: now and then, keep the weights from which it starts."""
+        """
+        Keep the weights from which A2C's step starts, if this update is measured.
+
+        The optimizer calls this before each step.
+        """
         if self._learns() and self._is_measured():
             self._weights_before = _joined(self.policy.shared_parameters())
 
     def _take_step(self, optimizer: th.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Called by the optimizer after each step: take the second one, on the gradient at the weights of now."""
+        """
+        Take the second step, on the gradient at the weights after A2C's step.
+
+        The optimizer calls this after each step.
+        """
         if not self._learns():
             self._count_waiting()
             return
@@ -337,7 +392,8 @@ class AuxiliaryCallback(BaseCallback):
             self._optimizer.param_groups, optimizer.param_groups, strict=True
         ):
             group["lr"] = self.weight * first_group["lr"]
-        before, self._weights_before = self._weights_before, None
+        before = self._weights_before
+        self._weights_before = None
         between = None if before is None else _joined(self.policy.shared_parameters())
         self._optimizer.step()
         if before is not None and between is not None:
@@ -351,12 +407,16 @@ class AuxiliaryCallback(BaseCallback):
     def _gradients(
         self, optimizer: th.optim.Optimizer, weight: float
     ) -> tuple[dict[th.Tensor, th.Tensor], th.Tensor]:
-        """:return: the clipped gradient of the weighted loss, by the parameters that it has one for; and the loss itself"""
+        """
+        Compute the clipped gradient of the weighted loss.
+
+        Return it by the parameters that have one, and the loss itself.
+        """
         assert self.episodes is not None
-        assert self._rng is not None
+        assert self.rng is not None
         assert isinstance(self.model, A2C)
         with th.enable_grad():
-            loss = self.loss(self.policy, self.episodes, self._rng)
+            loss = self.loss(self.policy, self.episodes, self.rng)
             check_loss(loss, self.policy, self.n_updates + 1, self.model.num_timesteps)
             parameters = [
                 one
@@ -371,20 +431,17 @@ class AuxiliaryCallback(BaseCallback):
             if gradient is not None
         }
         norm = th.nn.utils.get_total_norm(list(used.values()))
-        scale = (self.model.max_grad_norm / (norm + 1e-6)).clamp(
-            max=1.0
-        )  # as PyTorch's clip_grad_norm_
+        # PyTorch's clip_grad_norm_ computes this too.
+        scale = (self.model.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         return {parameter: gradient * scale for parameter, gradient in used.items()}, loss
 
-    def _record_share(self, first: th.Tensor, ours: th.Tensor) -> None:
-        """
-        :param first: what A2C does to the shared parameters in this update, as one vector
-        :param ours: what this callback does to them
-        """
-        length = first.norm().item()
-        if length > 0.0:  # a schedule may end at 0
+    def _record_share(self, a2cs: th.Tensor, ours: th.Tensor) -> None:
+        """Log how A2C's change of the shared parameters and this callback's compare."""
+        length = a2cs.norm().item()
+        # The length is 0 if a schedule of step sizes has ended at 0.
+        if length > 0.0:
             self.logger.record(f"auxiliary/{self.task}_share", ours.norm().item() / length)
-            cosine = th.cosine_similarity(first, ours, dim=0).item()
+            cosine = th.cosine_similarity(a2cs, ours, dim=0).item()
             self.logger.record(f"auxiliary/{self.task}_cosine", cosine)
 
     def _count_update(self, loss: th.Tensor) -> None:
@@ -394,6 +451,7 @@ class AuxiliaryCallback(BaseCallback):
         self.logger.record("auxiliary/episodes", len(self.episodes))
 
     def _on_training_end(self) -> None:
+        """Remove the hooks, and warn if nothing was learned."""
         self._remove_hooks()
         assert self.episodes is not None
         assert isinstance(self.model, A2C)
@@ -403,61 +461,75 @@ class AuxiliaryCallback(BaseCallback):
 
     def _remove_hooks(self) -> None:
         for hook in self._hooks:
-            hook.remove()  # which does nothing the second time
+            # A hook that was removed before is left alone.
+            hook.remove()
 
     def _warn_of_nothing(self) -> None:
-        """Say once that the task has not learned, and what helps."""
+        """Warn once that the task has not learned, and say what helps."""
         if self._warned:
             return
         self._warned = True
         assert self.episodes is not None
         assert isinstance(self.model, A2C)
         n_steps = self._n_waiting * self.model.n_steps
-        what = f"{type(self).__name__} has learned nothing in {n_steps} steps of each environment"
         cut_after = self.episodes.cut_after
         rule = "none is cut" if cut_after is None else f"none is cut before it has {cut_after}"
-        advice = "Train longer, put a TimeLimit around the environment"
         warnings.warn(
-            f"{what}: no episode is complete, and {rule}. {advice}, or give EpisodeBuffer a smaller"
-            " cut_after",
+            f"{type(self).__name__} has learned nothing in {n_steps} steps of each environment: no"
+            f" episode is complete, and {rule}. Train longer, put a TimeLimit around the"
+            " environment, or give EpisodeBuffer a smaller cut_after",
             stacklevel=2,
         )
 
-    def _draw(
+    def _sample(
         self, episodes: EpisodeBuffer, rng: np.random.Generator, device: th.device
     ) -> tuple[Trajectories, th.Tensor, th.Tensor, th.Tensor]:
-        """:return: trajectories; and as tensors their observations, their actions, and which transitions are real"""
+        """
+        Sample the trajectories of an update.
+
+        Return them, and as tensors: their observations, their actions, and which transitions are
+        real.
+        """
         batch = episodes.sample(self.batch_size // self.n_steps, self.n_steps, rng)
-        arrays = batch.observations, batch.actions, np.arange(self.n_steps) < batch.lengths[:, None]
-        observations, actions, real = (th.as_tensor(array, device=device) for array in arrays)
-        return batch, observations, actions, real
+        is_real = np.arange(self.n_steps) < batch.lengths[:, None]
+        observations = th.as_tensor(batch.observations, device=device)
+        actions = th.as_tensor(batch.actions, device=device)
+        return batch, observations, actions, th.as_tensor(is_real, device=device)
 
 
 def _joined(tensors: Iterable[th.Tensor]) -> th.Tensor:
-    """:return: copies of tensors as one vector"""
+    """Return copies of tensors as one vector."""
     return th.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 class ManyGoalsCallback(AuxiliaryCallback):
     r"""
-    Many goals as an auxiliary task (section 5 and Algorithm 2 of Veeriah et al. 2018). Trajectories are drawn from the best
-    episodes. The last observation of each is the goal of all its transitions.
+    Many goals as an auxiliary task (section 5 and Algorithm 2 of Veeriah et al. 2018).
 
-    The paper gives beta, K and 80 transitions. Chosen here: trajectories as long as the actor-critic's rollouts (5 steps of 16
-    environments are 80), and the gridworld's interval of the target network.
+    Trajectories are sampled from the best episodes. The last observation of a trajectory is the
+    goal of all its transitions.
 
-    By default each update takes the two steps of Algorithm 2: :math:`\theta - \alpha \nabla \mathcal{L}^{AC}`, then
-    :math:`\theta - \alpha \beta \nabla \mathcal{L}^Q`. Section 5 prints the sum of both losses, which is
-    ``update="joint"``. :class:`AuxiliaryCallback` says how both are carried out.
+    The paper gives beta, K and 80 transitions. Two settings are chosen here: trajectories are as
+    long as the actor-critic's rollouts (5 steps of 16 environments are 80), and the target network
+    is updated as often as in the paper's gridworld.
+
+    By default each update takes the two steps of Algorithm 2:
+    :math:`\theta - \alpha \nabla \mathcal{L}^{AC}`, then
+    :math:`\theta - \alpha \beta \nabla \mathcal{L}^Q`. Section 5 prints the sum of both losses,
+    which is ``update="joint"``. :class:`AuxiliaryCallback` says how both are carried out.
 
     :param beta: weight of the loss
     :param n_steps: n, transitions in a trajectory
-    :param gamma: discount factor of the goals
-    :param goal_reward: reward of a transition that reaches its goal, ``step_reward`` of every other one
-    :param target_update_interval: updates between copies to the target network
+    :param gamma: discount factor of the goals, in [0, 1)
+    :param goal_reward: reward of a transition that reaches its goal
+    :param step_reward: reward of every other transition
+    :param target_update_interval: updates between two copies to the target network
     :param update: "two_steps" (Algorithm 2) or "joint" (section 5)
-    :param kwargs: ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
-    :raises ValueError: if a number is out of its range, or ``batch_size`` no multiple of ``n_steps``
+    :param kwargs: ``episodes``, ``batch_size``, ``seed`` and ``verbose`` of
+        :class:`AuxiliaryCallback`
+    :raises ValueError: if a number is out of its range, ``batch_size`` is not a multiple of
+        ``n_steps``, ``goal_reward`` is not greater than ``step_reward``, or ``update`` is neither
+        of both
     """
 
     task = "many_goals"
@@ -481,36 +553,54 @@ class ManyGoalsCallback(AuxiliaryCallback):
     def loss(
         self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
     ) -> th.Tensor:
+        """
+        Compute the mean squared Bellman error of trajectories, each for the goal at its end.
+
+        Copy to the target network before, if it is time.
+
+        :param policy: the policy whose head learns
+        :param episodes: the buffer to sample from. At least one episode has ended
+        :param rng: generator of the batch
+        :return: the loss, shape ()
+        """
         if self.n_updates % self.target_update_interval == 0:
             policy.update_goal_target()
-        batch, observations, actions, real = self._draw(episodes, rng, policy.device)
-        goals = np.broadcast_to(batch.observations[:, -1:], batch.observations[:, 1:].shape)
-        achieved = th.as_tensor(
-            identical(batch.observations[:, 1:], goals, len(episodes.frames.shape)),
-            device=policy.device,
-        )
+        batch, observations, actions, is_real = self._sample(episodes, rng, policy.device)
+        next_observations = batch.observations[:, 1:]
+        goals = np.broadcast_to(batch.observations[:, -1:], next_observations.shape)
+        achieved = identical(next_observations, goals, len(episodes.frames.shape))
         with th.no_grad():
             next_q = policy.goal_values(observations, target=True)
-        q, rewards = policy.goal_values(observations), (self.goal_reward, self.step_reward)
-        return mean_of_real(
-            many_goals_losses(q, next_q, actions, achieved, self.gamma, *rewards), real
+        losses = many_goals_losses(
+            policy.goal_values(observations),
+            next_q,
+            actions,
+            th.as_tensor(achieved, device=policy.device),
+            self.gamma,
+            self.goal_reward,
+            self.step_reward,
         )
+        return mean_of_real(losses, is_real)
 
 
 class PixelControlCallback(AuxiliaryCallback):
     """
-    Pixel control (Jaderberg et al. 2017): learn to change each part of the picture. The policy's ``crop`` and ``cell`` say
-    which parts. Of a stack of frames, the newest counts. The source adds its loss to A3C's, so that the update is joint.
+    Pixel control (Jaderberg et al. 2017): learn to change each part of the picture.
 
-    The source takes one trajectory in an update and draws the weight log-uniformly from 0.0001 to 0.01 for Atari; the default
-    is the middle of that range.
+    The policy's ``crop`` and ``cell`` say which parts there are. Of a stack of frames, the newest
+    counts. The source adds its loss to A3C's, so the update is joint by default.
 
-    :param weight: of the loss; that of a transition is the sum over all cells
+    The source takes one trajectory in an update and draws the weight log-uniformly from 0.0001 to
+    0.01 for Atari. The default is the middle of that range.
+
+    :param weight: weight of the loss. The loss of a transition is the sum over all cells
     :param n_steps: n, transitions in a trajectory
-    :param gamma: discount factor of the changes
+    :param gamma: discount factor of the changes, in [0, 1]
     :param update: "joint" or "two_steps", see :class:`AuxiliaryCallback`
-    :param kwargs: ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
-    :raises ValueError: if a number is out of its range, or ``batch_size`` no multiple of ``n_steps``
+    :param kwargs: ``episodes``, ``batch_size``, ``seed`` and ``verbose`` of
+        :class:`AuxiliaryCallback`
+    :raises ValueError: if a number is out of its range, ``batch_size`` is not a multiple of
+        ``n_steps``, or ``update`` is neither of both
     """
 
     task = "pixel_control"
@@ -529,27 +619,40 @@ class PixelControlCallback(AuxiliaryCallback):
     def loss(
         self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
     ) -> th.Tensor:
-        batch, observations, actions, real = self._draw(episodes, rng, policy.device)
+        """
+        Compute the mean loss of n-step Q-learning of how to change the cells.
+
+        :param policy: the policy whose head learns
+        :param episodes: the buffer to sample from. At least one episode has ended
+        :param rng: generator of the batch
+        :return: the loss, shape ()
+        """
+        batch, observations, actions, is_real = self._sample(episodes, rng, policy.device)
         newest = np.ascontiguousarray(episodes.frames.split(batch.observations)[:, :, -1])
-        changes = pixel_changes(
-            th.as_tensor(newest, device=policy.device).float() / 255.0, policy.crop, policy.cell
-        )
-        ended = th.as_tensor(batch.terminated, device=policy.device)
+        images = th.as_tensor(newest, device=policy.device).float() / 255.0
         losses = pixel_control_losses(
-            policy.cell_values(observations), actions, changes, ended, real, self.gamma
+            policy.cell_values(observations),
+            actions,
+            pixel_changes(images, policy.crop, policy.cell),
+            th.as_tensor(batch.terminated, device=policy.device),
+            is_real,
+            self.gamma,
         )
-        return mean_of_real(losses, real)
+        return mean_of_real(losses, is_real)
 
 
 class RewardPredictionCallback(AuxiliaryCallback):
     """
-    Reward prediction (Jaderberg et al. 2017): is the next reward zero, positive or negative? From three observations; half of
-    the transitions have a reward. The source adds its loss to A3C's, so that the update is joint.
+    Reward prediction (Jaderberg et al. 2017): is the next reward zero, positive or negative?
 
-    :param weight: of the loss, 1 in the source
+    It is predicted from three observations. Half of the transitions have a reward. The source adds
+    its loss to A3C's, so the update is joint by default.
+
+    :param weight: weight of the loss, 1 in the source
     :param update: "joint" or "two_steps", see :class:`AuxiliaryCallback`
-    :param kwargs: ``episodes``, ``batch_size``, ``seed``, ``verbose``: see :class:`AuxiliaryCallback`
-    :raises ValueError: if a number is out of its range
+    :param kwargs: ``episodes``, ``batch_size``, ``seed`` and ``verbose`` of
+        :class:`AuxiliaryCallback`
+    :raises ValueError: if a number is out of its range, or ``update`` is neither of both
     """
 
     task = "reward_prediction"
@@ -560,6 +663,15 @@ class RewardPredictionCallback(AuxiliaryCallback):
     def loss(
         self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
     ) -> th.Tensor:
-        drawn = episodes.sample_rewards(self.batch_size, rng)
-        observations, rewards = (th.as_tensor(array, device=policy.device) for array in drawn)
-        return reward_prediction_losses(policy.reward_logits(observations), rewards).mean()
+        """
+        Compute the mean cross-entropy of the sign of the next reward.
+
+        :param policy: the policy whose head learns
+        :param episodes: the buffer to sample from. At least one episode has ended
+        :param rng: generator of the batch
+        :return: the loss, shape ()
+        """
+        observations, rewards = episodes.sample_rewards(self.batch_size, rng)
+        logits = policy.reward_logits(th.as_tensor(observations, device=policy.device))
+        rewards_on_device = th.as_tensor(rewards, device=policy.device)
+        return reward_prediction_losses(logits, rewards_on_device).mean()

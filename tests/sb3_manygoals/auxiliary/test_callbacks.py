@@ -232,7 +232,7 @@ class Printed(A2C):
             for group in optimizer.param_groups:
                 group["lr"] = self.betas[task] * self.lr_schedule(self._current_progress_remaining)
             self.policy.zero_grad()
-            task.loss(self.policy, task.episodes, task._rng).backward()
+            task.loss(self.policy, task.episodes, task.rng).backward()
             th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             optimizer.step()
             task.n_updates += 1
@@ -318,12 +318,13 @@ def test_another_learner_gets_another_optimizer_for_the_second_step():
     build().learn(200, callback)
     episodes = callback.episodes
     fresh = ManyGoalsCallback(batch_size=5, seed=0, episodes=episodes)
-    fresh._rng, fresh.n_updates = callback._rng, callback.n_updates
+    fresh.rng = callback.rng
+    fresh.n_updates = callback.n_updates
     state = {name: callback.get_checkpoint_state()[name] for name in ("rng", "n_updates")}
     rng = state["rng"].bit_generator.state
     models = []
     for one in (callback, fresh):
-        one._rng.bit_generator.state = rng
+        one.rng.bit_generator.state = rng
         one.episodes = EpisodeBuffer(episodes.observation_space, n_stack=4)
         models.append(build().learn(200, one))
     for name, value in models[0].policy.state_dict().items():
