@@ -1,4 +1,8 @@
-"""Auxiliary tasks for SB3's A2C: many goals, pixel control and reward prediction, on features that policy and value share."""
+"""
+Auxiliary tasks for SB3's A2C: many goals, pixel control and reward prediction.
+
+They learn the features that actor and critic share.
+"""
 
 from sb3_manygoals.auxiliary.callbacks import (
     AuxiliaryCallback,

@@ -355,10 +355,10 @@ class AuxiliaryCallback(BaseCallback):
         if self._is_measured():
             a2cs = []
             ours = []
-            for parameter in self.policy.shared_parameters():
-                nothing = th.zeros_like(parameter)
-                a2cs.append(nothing if parameter.grad is None else parameter.grad)
-                ours.append(gradients.get(parameter, nothing))
+            for shared in self.policy.shared_parameters():
+                nothing = th.zeros_like(shared)
+                a2cs.append(nothing if shared.grad is None else shared.grad)
+                ours.append(gradients.get(shared, nothing))
             self._record_share(_joined(a2cs), _joined(ours))
         for parameter, gradient in gradients.items():
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)

@@ -25,11 +25,15 @@ Task = Literal["many_goals", "pixel_control", "reward_prediction"]
 
 class PixelControlHead(nn.Module):
     """
-    Values of all actions for each cell of a picture (Jaderberg et al. 2017): a fully connected layer to 32 channels, then two
-    transposed convolutions of kernel 4 and stride 2, for values and for advantages, centered over actions (dueling; Wang et
-    al. 2016). Cells too many are cut off.
+    Values of all actions for each cell of a picture (Jaderberg et al. 2017).
 
-    :param size: height and width of the pictures
+    A fully connected layer to 32 channels is followed by two transposed convolutions of kernel 4
+    and stride 2, one for values and one for advantages. Advantages are centered over actions
+    (dueling; Wang et al. 2016). Cells too many are cut off.
+
+    :param features_dim: number of features
+    :param n_actions: A, the number of actions
+    :param size: height and width of the pictures in pixels
     :param crop: side in pixels of the square in their middle that is to be controlled
     :param cell: side of a cell in pixels
     :raises ValueError: if the square is larger than the picture, or the cells do not fill it
@@ -48,7 +52,8 @@ class PixelControlHead(nn.Module):
         super().__init__()
         check_cells(size, crop, cell)
         self.cells = crop // cell
-        side = max(-(-self.cells // 2) - 1, 1)  # 2 side + 2 cells come out
+        # The transposed convolutions make 2 * side + 2 cells.
+        side = max(-(-self.cells // 2) - 1, 1)
         self.spread = nn.Sequential(
             nn.Linear(features_dim, self.CHANNELS * side * side),
             nn.ReLU(),
@@ -58,7 +63,12 @@ class PixelControlHead(nn.Module):
         self.advantages = nn.ConvTranspose2d(self.CHANNELS, n_actions, kernel_size=4, stride=2)
 
     def forward(self, features: th.Tensor) -> th.Tensor:
-        """From features, shape (B, features_dim), to values, shape (B, A, crop / cell, crop / cell)."""
+        """
+        Compute the values of all actions for each cell.
+
+        :param features: shape (B, features_dim)
+        :return: values, shape (B, A, crop / cell, crop / cell)
+        """
         spread = self.spread(features)
         advantages = self.advantages(spread)
         q: th.Tensor = self.values(spread) + advantages - advantages.mean(dim=1, keepdim=True)
@@ -67,32 +77,40 @@ class PixelControlHead(nn.Module):
 
 class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
     """
-    SB3's actor-critic policy, with a head for each auxiliary task on what actor and critic share. ::
+    SB3's actor-critic policy with a head for each auxiliary task.
+
+    The heads stand on the features that actor and critic share. ::
 
         model = A2C(AuxiliaryActorCriticPolicy, env)
         model.learn(1_000_000, callback=ManyGoalsCallback(beta=0.02))
 
-    For images of at least 36 pixels a side it is SB3's "CnnPolicy" (convolutions 32-64-64, a layer of 512), for smaller ones
-    the same with :class:`~sb3_manygoals.networks.PaddedCNN`, for all else SB3's "MlpPolicy". There actor and critic share
-    nothing, so the heads take the last layers of both, side by side.
+    For images of at least 36 pixels on each side it is SB3's "CnnPolicy" (convolutions 32-64-64, a
+    layer of 512). For smaller images it is the same with
+    :class:`~sb3_manygoals.networks.PaddedCNN`. For other observations it is SB3's "MlpPolicy".
+    There actor and critic share nothing, so the heads take the last layers of both, side by side.
 
-    Without auxiliary losses it learns exactly what SB3's policy does: the heads' initial weights are drawn by a generator of
-    their own. ``goal_target`` is the target network of the goal head, with a copy of the trunk.
+    Without auxiliary losses it learns exactly what SB3's policy does, because the initial weights
+    of the heads come from a generator of their own. ``goal_target`` is the target network of the
+    goal head, with a copy of the shared layers.
 
-    :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary; images with channels first, as SB3 gives them to
-        policies
-    :param action_space: Discrete, from 0
-    :param lr_schedule: learning rate, a function of the remaining progress
-    :param tasks: those with a head: "many_goals", "pixel_control", "reward_prediction"
+    :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary. Images have channels
+        first, as SB3 gives them to policies
+    :param action_space: Discrete, starting at 0
+    :param lr_schedule: learning rate as a function of the remaining progress
+    :param tasks: the tasks that have a head: "many_goals", "pixel_control", "reward_prediction"
     :param embedding_dim: width of the embeddings of state and goal (1024 in the paper's gridworld)
-    :param crop: side in pixels of the square in the middle of the picture that pixel control looks at
-    :param cell: side of its cells in pixels
-    :param net_arch: as SB3's; None: no layers after convolutions, else two of 64 for actor and critic each
-    :param features_extractor_class: None: as described above
-    :param share_features_extractor: must be True; part of SB3's interface
+    :param crop: side in pixels of the square in the middle of the picture that pixel control
+        controls
+    :param cell: side of a cell of this square in pixels
+    :param net_arch: SB3's layers after the features extractor; None: none after convolutions, else
+        two of 64 units each for actor and critic
+    :param features_extractor_class: SB3's features extractor; None: as described above
+    :param share_features_extractor: must be True; it is part of SB3's interface
     :param kwargs: further arguments of SB3's policy
-    :raises TypeError: if actions are not Discrete from 0, observations are not single arrays, or pixel control has no images
-    :raises ValueError: if a task is unknown or named twice, actor and critic share nothing, or the crop does not fit
+    :raises TypeError: if actions are not Discrete and starting at 0, observations are not single
+        arrays, or pixel control has no images
+    :raises ValueError: if a task is unknown or named twice, actor and critic share nothing, or the
+        square of pixel control does not fit
     """
 
     action_space: spaces.Discrete
@@ -111,29 +129,25 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
         share_features_extractor: bool = True,
         **kwargs: Any,
     ) -> None:
-        if (
-            isinstance(tasks, str)
-            or any(task not in get_args(Task) for task in tasks)
-            or len(set(tasks)) != len(tasks)
-        ):
-            raise ValueError(
-                f"tasks must be some of {', '.join(map(repr, get_args(Task)))}, each once, got {tasks!r}"
-            )
+        _check_tasks(tasks)
         if not isinstance(action_space, spaces.Discrete):
             raise TypeError(
-                f"action_space must be Discrete, as auxiliary tasks learn values of actions, got {action_space}"
+                "action_space must be Discrete, as auxiliary tasks learn values of actions, got"
+                f" {action_space}"
             )
         check_action_space(action_space)
         shape, _ = check_goal_space(observation_space)
         if not share_features_extractor:
             raise ValueError(
-                "share_features_extractor must be True: auxiliary tasks are for what actor and critic share"
+                "share_features_extractor must be True: auxiliary tasks are for what actor and"
+                " critic share"
             )
         if features_extractor_class is None:
             features_extractor_class = FlattenExtractor
             if is_image_space(observation_space):
                 features_extractor_class = NatureCNN if min(shape[1:]) >= CNN_FROM else PaddedCNN
-                net_arch = [] if net_arch is None else net_arch  # as SB3 has it after NatureCNN
+                # SB3 has no layers after a NatureCNN either.
+                net_arch = [] if net_arch is None else net_arch
         super().__init__(
             observation_space,
             action_space,
@@ -143,57 +157,75 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
             **kwargs,
         )
         self.tasks = tuple(tasks)
-        self.embedding_dim, self.crop, self.cell = embedding_dim, crop, cell
+        self.embedding_dim = embedding_dim
+        self.crop = crop
+        self.cell = cell
         self.heads_on_towers = not list(self.features_extractor.parameters())
+        """Whether the heads stand on the last layers of actor and critic, side by side."""
         if self.heads_on_towers and not list(self.mlp_extractor.parameters()):
             raise ValueError(
-                "net_arch must have layers, or the features extractor weights: else there is nothing to share"
+                "net_arch must have layers, or the features extractor weights: else there is"
+                " nothing to share"
             )
         towers_dim = self.mlp_extractor.latent_dim_pi + self.mlp_extractor.latent_dim_vf
         self.shared_dim = towers_dim if self.heads_on_towers else self.features_dim
+        """Number of features on which the heads stand."""
         with th.random.fork_rng(devices=[]):
-            # The learner's generator goes on as in SB3, and the heads do not repeat the numbers of its first actions.
+            # The learner's generator gives the seed and then goes on as in SB3. With a seed of their
+            # own, the heads do not repeat the numbers of the learner's first actions.
             th.default_generator.manual_seed(int(th.randint(2**62, ())))
             self.heads = nn.ModuleDict({task: self._make_head(task) for task in self.tasks})
-        pursues = "many_goals" in self.tasks
-        self.goal_target: Any = (
-            copy.deepcopy(self._followed()).requires_grad_(False) if pursues else None
-        )
+        self.goal_target: Any = None
+        if "many_goals" in self.tasks:
+            self.goal_target = copy.deepcopy(self._followed()).requires_grad_(False)
         if len(self.heads):
             self.optimizer.add_param_group({"params": list(self.heads.parameters())})
 
     def shared_features(self, observations: th.Tensor, target: bool = False) -> th.Tensor:
         """
-        :param observations: shape (B, *observation_space.shape), the dtype of the space
+        Compute the features on which the heads stand.
+
+        :param observations: the dtype of the space, shape (B, *observation_space.shape)
         :param target: whether to use the target network
-        :return: shape (B, shared_dim)
+        :return: features, shape (B, shared_dim)
         """
         network = self.goal_target if target else self
         features = BasePolicy.extract_features(self, observations, network.features_extractor)
         return th.cat(network.mlp_extractor(features), dim=1) if self.heads_on_towers else features
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """:return: those on the way to :meth:`shared_features`, which A2C and the auxiliary tasks both learn"""
+        """
+        Return the parameters that both A2C and the auxiliary tasks learn.
+
+        :return: the parameters of the layers that compute :meth:`shared_features`
+        """
         shared = self.mlp_extractor if self.heads_on_towers else self.features_extractor
         return list(shared.parameters())
 
     def goal_values(self, observations: th.Tensor, target: bool = False) -> th.Tensor:
         """
-        Values of trajectories, each for the goal at its end. Every observation passes the trunk once.
+        Compute the values of trajectories, each for the goal at its end.
 
-        :param observations: shape (B, n + 1, *observation_space.shape), the last of each its goal
+        Every observation passes the shared layers once.
+
+        :param observations: shape (B, n + 1, *observation_space.shape). The last observation of
+            each trajectory is its goal
         :param target: whether to use the target network
-        :return: values of all observations but the first (of the target network) or but the last, shape (B, n, A)
+        :return: values of all actions, shape (B, n, A), by the learning network in all observations
+            but the last, or by the target network in all observations but the first
         """
         wanted = observations[:, 1:] if target else observations
         features = self.shared_features(wanted.flatten(0, 1), target).view(*wanted.shape[:2], -1)
         head: Any = self.goal_target.head if target else self.heads["many_goals"]
         states = features if target else features[:, :-1]
         embedded = head.state_embedding(states.flatten(0, 1)).view(*states.shape[:2], -1)
-        return head.head(embedded * head.goal_embedding(features[:, -1])[:, None])  # type: ignore[no-any-return]
+        embedded_goals = head.goal_embedding(features[:, -1])[:, None]
+        return head.head(embedded * embedded_goals)  # type: ignore[no-any-return]
 
     def cell_values(self, observations: th.Tensor) -> th.Tensor:
         """
+        Compute the values of pixel control.
+
         :param observations: shape (B, n, *observation_space.shape)
         :return: values of all actions in each cell, shape (B, n, A, crop / cell, crop / cell)
         """
@@ -202,27 +234,29 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
 
     def reward_logits(self, observations: th.Tensor) -> th.Tensor:
         """
-        :param observations: three in a row, oldest first, shape (B, 3, *observation_space.shape)
-        :return: logits of the classes of the next reward, shape (B, 3)
+        Compute the logits of the next reward's class: zero, positive or negative.
+
+        :param observations: three consecutive observations, oldest first, shape
+            (B, 3, *observation_space.shape)
+        :return: logits, shape (B, 3)
         """
         features = self.shared_features(observations.flatten(0, 1)).view(len(observations), -1)
         return self.heads["reward_prediction"](features)  # type: ignore[no-any-return]
 
     def update_goal_target(self) -> None:
-        """Copy the goal head and what it stands on to the target network."""
+        """Copy the goal head and the shared layers to the target network."""
         self.goal_target.load_state_dict(self._followed().state_dict())
 
     def _followed(self) -> nn.ModuleDict:
-        towers = {"mlp_extractor": self.mlp_extractor} if self.heads_on_towers else {}
-        return nn.ModuleDict(
-            {
-                "features_extractor": self.features_extractor,
-                **towers,
-                "head": self.heads["many_goals"],
-            }
-        )
+        """Return the layers that the target network is a copy of."""
+        followed: dict[str, nn.Module] = {"features_extractor": self.features_extractor}
+        if self.heads_on_towers:
+            followed["mlp_extractor"] = self.mlp_extractor
+        followed["head"] = self.heads["many_goals"]
+        return nn.ModuleDict(followed)
 
     def _make_head(self, task: Task) -> nn.Module:
+        """Make the head of a task, whose weights are drawn by torch's generator."""
         n_actions = int(self.action_space.n)
         if task == "many_goals":
             return UniversalQNetwork(nn.Identity(), self.shared_dim, n_actions, self.embedding_dim)
@@ -231,12 +265,15 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
                 nn.Linear(HISTORY * self.shared_dim, 128), nn.ReLU(), nn.Linear(128, REWARD_CLASSES)
             )
         if not is_image_space(self.observation_space):
-            needed = "a uint8 Box of three axes with values 0 to 255"
-            raise TypeError(f"pixel control needs images: {needed}, got {self.observation_space}")
+            raise TypeError(
+                "pixel control needs images: a uint8 Box of three axes with values 0 to 255, got"
+                f" {self.observation_space}"
+            )
         _, height, width = self.observation_space.shape or ()
         return PixelControlHead(self.shared_dim, n_actions, (height, width), self.crop, self.cell)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
+        """Return the arguments with which SB3 builds a saved policy again."""
         data = super()._get_constructor_parameters()
         return data | {
             "tasks": self.tasks,
@@ -244,3 +281,13 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
             "crop": self.crop,
             "cell": self.cell,
         }
+
+
+def _check_tasks(tasks: Sequence[Task]) -> None:
+    """Raise a ValueError if a task is unknown or named twice."""
+    known = get_args(Task)
+    is_known = not isinstance(tasks, str) and all(task in known for task in tasks)
+    if not is_known or len(set(tasks)) != len(tasks):
+        raise ValueError(
+            f"tasks must be some of {', '.join(map(repr, known))}, each once, got {tasks!r}"
+        )
