@@ -28,7 +28,7 @@ class Stream(IntEnum):
     PLAN = 5
     """Goals of a plan that has no room for all of them."""
     REWARD_PREDICTOR = 6
-    """Batches and actions of the RewardPredictor."""
+    """Random actions of the RewardPredictor."""
     WORLDS = 7
     """Seeds of the worlds of ``evaluate_mastery``, if the worlds accept only some seeds."""
 

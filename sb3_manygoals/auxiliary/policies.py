@@ -171,8 +171,8 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
         self.shared_dim = towers_dim if self.heads_on_towers else self.features_dim
         """Number of features on which the heads stand."""
         with th.random.fork_rng(devices=[]):
-            # The learner's generator gives the seed and then goes on as in SB3. With a seed of their
-            # own, the heads do not repeat the numbers of the learner's first actions.
+            # The learner's generator gives the seed, and then goes on as in SB3. With a seed of
+            # their own, the heads do not repeat the numbers of the learner's first actions.
             th.default_generator.manual_seed(int(th.randint(2**62, ())))
             self.heads = nn.ModuleDict({task: self._make_head(task) for task in self.tasks})
         self.goal_target: Any = None

@@ -1,4 +1,8 @@
-"""Replay memories that keep each frame once: next observations share frames with observations, and stacks with each other."""
+"""
+Replay memories that keep each frame once.
+
+Next observations share frames with observations, and stacks of frames share frames with each other.
+"""
 
 from typing import Any
 
@@ -10,42 +14,52 @@ from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.frames import FrameArray, FrameStore, frame_bytes
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 
+_SETTINGS = ("buffer_size", "n_envs")
 _ARRAYS = ("actions", "rewards", "dones", "timeouts")
 
 
 class FrameReplayBuffer(ReplayBuffer):
     """
-    SB3's replay memory, whose observations are frames in a :class:`~sb3_manygoals.frames.FrameStore`.
+    SB3's replay memory with observations as frames in a :class:`~sb3_manygoals.frames.FrameStore`.
 
-    :param args: as SB3's ReplayBuffer has them, like ``kwargs``
+    :param args: positional arguments of SB3's ReplayBuffer
     :param n_stack: frames in an observation along its first axis
+    :param kwargs: keyword arguments of SB3's ReplayBuffer
+    :raises ValueError: if observations cannot be cut into that many frames
     """
 
     def __init__(self, *args: Any, n_stack: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        assert isinstance(self.obs_shape, tuple)  # for mypy: no Dict
+        # Observations are no Dict.
+        assert isinstance(self.obs_shape, tuple)
         self.frames = FrameStore(self.obs_shape, self.observation_space.dtype, n_stack)
-        # in place of arrays that have taken no memory yet
+        # These replace SB3's arrays, which have not taken any memory yet.
         self.observations: Any = FrameArray(self.frames, self.buffer_size, self.n_envs)
         self.next_observations: Any = FrameArray(self.frames, self.buffer_size, self.n_envs)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """As :class:`~sb3_manygoals.checkpoint.callback.Checkpointable` has it."""
-        numbers = {name: getattr(self, name) for name in ("buffer_size", "n_envs", "pos", "full")}
-        return {
-            **numbers,
-            **{name: getattr(self, name)[: self.size()] for name in _ARRAYS},
-            "frames": self._frames_state(),
-        }
+        """
+        Return the state for a checkpoint.
+
+        :return: a plain tree of all that the memory holds
+        """
+        state = {name: getattr(self, name) for name in (*_SETTINGS, "pos", "full")}
+        state |= {name: getattr(self, name)[: self.size()] for name in _ARRAYS}
+        return state | {"frames": self._frames_state()}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:raises CheckpointError: if it is of a memory of another size or for other frames"""
-        built = {"buffer_size": self.buffer_size, "n_envs": self.n_envs}
-        check_same("a replay memory", state, built)
+        """
+        Restore the state of a checkpoint.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        :raises CheckpointError: if it is the state of a memory of another size or for other frames
+        """
+        check_same("a replay memory", state, {name: getattr(self, name) for name in _SETTINGS})
         self._restore_frames(state)
         for name in _ARRAYS:
             getattr(self, name)[: len(state[name])] = state[name]
-        self.pos, self.full = state["pos"], state["full"]
+        self.pos = state["pos"]
+        self.full = state["full"]
 
     def _frames_state(self) -> dict[str, Any]:
         return self.frames.get_checkpoint_state(
@@ -53,22 +67,29 @@ class FrameReplayBuffer(ReplayBuffer):
         )
 
     def _restore_frames(self, state: dict[str, Any]) -> None:
+        """Restore the frames of a checkpoint. Raise a CheckpointError if it has none."""
         if "frames" not in state:
             raise CheckpointError(
                 "the replay memory was saved with whole observations, this one keeps frames"
             )
-        self.observations.frames, self.next_observations.frames = self.frames.set_checkpoint_state(
-            state["frames"]
-        )
+        here, there = self.frames.set_checkpoint_state(state["frames"])
+        self.observations.frames = here
+        self.next_observations.frames = there
 
 
 class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
     """
-    ManyGoalsDQN's replay memory, whose observations are frames in a :class:`~sb3_manygoals.frames.FrameStore`: for Atari an
-    eighth of the memory of whole stacks. For ``ManyGoalsDQN(replay_buffer_class=...)``.
+    ManyGoalsDQN's replay memory with observations as frames.
 
-    :param args: as :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsReplayBuffer` has them, like ``kwargs``
+    The frames are in a :class:`~sb3_manygoals.frames.FrameStore`. For Atari this takes an eighth of
+    the memory of whole stacks. Use it by ``ManyGoalsDQN(replay_buffer_class=...)``.
+
+    :param args: positional arguments of
+        :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsReplayBuffer`
     :param n_stack: frames in an observation along its first axis
+    :param kwargs: keyword arguments of
+        :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsReplayBuffer`
+    :raises ValueError: if observations cannot be cut into that many frames
     """
 
     @staticmethod
@@ -80,26 +101,55 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
         n_stack: int = 1,
         **kwargs: Any,
     ) -> dict[str, int]:
-        """:return: bytes of its arrays, by what they are of; a frame more for each start of an episode"""
-        needed = ManyGoalsReplayBuffer.memory_needed(
+        """
+        Return how much memory the arrays of such a memory take.
+
+        Each start of an episode in it takes a frame more.
+
+        :param buffer_size: number of transitions, in all environments together
+        :param observation_space: space of "observation", "achieved_goal" and "desired_goal"
+        :param action_space: the action space
+        :param n_envs: number of environments
+        :param n_stack: frames in an observation along its first axis
+        :param kwargs: further arguments of
+            :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsReplayBuffer`
+        :return: bytes, by what they are for
+        """
+        of_whole = ManyGoalsReplayBuffer.memory_needed(
             buffer_size, observation_space, action_space, n_envs, **kwargs
         )
-        others = {name: size for name, size in needed.items() if not name.endswith("observations")}
-        space, rows = observation_space["observation"], max(buffer_size // n_envs, 1) * n_envs
-        return {
-            "replay frames": frame_bytes(rows, n_envs, space.shape or (), space.dtype, n_stack),
-            **others,
+        space = observation_space["observation"]
+        rows = max(buffer_size // n_envs, 1) * n_envs
+        needed = {
+            "replay frames": frame_bytes(rows, n_envs, space.shape or (), space.dtype, n_stack)
         }
+        for name, size in of_whole.items():
+            if not name.endswith("observations"):
+                needed[name] = size
+        return needed
 
     def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        Return the state for a checkpoint.
+
+        :return: a plain tree of all that the memory holds
+        """
         return {**ManyGoalsReplayBuffer.get_checkpoint_state(self), "frames": self._frames_state()}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Restore the state of a checkpoint.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        :raises CheckpointError: if it is the state of a memory of another size, with or without
+            action masks unlike this one, or for other frames
+        """
         ManyGoalsReplayBuffer.set_checkpoint_state(self, state)
         self._restore_frames(state)
 
     @property
     def _arrays(self) -> dict[str, NDArray[Any] | None]:
+        """The arrays of ManyGoalsReplayBuffer but for observations, which are no arrays here."""
         return {
             name: array
             for name, array in super()._arrays.items()

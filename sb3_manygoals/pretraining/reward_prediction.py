@@ -1,4 +1,4 @@
-"""The paper's baseline for pre-training: predict the sign of rewards, while acting at random."""
+"""The paper's baseline for pre-training: predict the sign of rewards while acting at random."""
 
 from __future__ import annotations
 
@@ -42,16 +42,20 @@ from sb3_manygoals.validation import check_action_space, check_count
 
 class RewardPredictionPolicy(BasePolicy):
     """
-    A trunk as ManyGoalsDQN's, and one layer from its features to the logits of the sign of the reward. It acts at random.
+    A trunk as ManyGoalsDQN has it, and a layer from its features to the sign of the reward.
+
+    The policy acts at random.
 
     :param observation_space: Box, Discrete, MultiDiscrete or MultiBinary
-    :param action_space: Discrete, from 0
-    :param lr_schedule: learning rate, a function of the remaining progress
-    :param net_arch: widths of the layers after the features extractor; by default two of 256
+    :param action_space: Discrete, starting at 0
+    :param lr_schedule: learning rate as a function of the remaining progress
+    :param net_arch: widths of the layers after the features extractor; None: two of 256
     :param ortho_init: whether the trunk's weights begin orthogonal, as in SB3's actor-critics
-    :param channels_last: whether the last axis of images holds the channels. None: as the shape tells
-    :param kwargs: as SB3 has them: ``features_extractor_class``, ``normalize_images`` and so on; ``optimizer_class`` is
-        RMSProp in TensorFlow's form by default, as in the paper's ManyGoalsDQN
+    :param channels_last: whether the last axis of images holds the channels; None: the shape tells
+    :param kwargs: further arguments of SB3's policies, such as ``features_extractor_class`` and
+        ``normalize_images``. The default of ``optimizer_class`` is RMSProp in TensorFlow's form,
+        as in the paper's ManyGoalsDQN
+    :raises TypeError: if actions are not Discrete and starting at 0
     """
 
     action_space: spaces.Discrete
@@ -71,11 +75,12 @@ class RewardPredictionPolicy(BasePolicy):
             kwargs["optimizer_kwargs"] = {"alpha": 0.99, "eps": 1e-5}
         check_action_space(action_space)
         super().__init__(observation_space, action_space, **kwargs)
-        self.net_arch, self.ortho_init = [256, 256] if net_arch is None else net_arch, ortho_init
+        self.net_arch = [256, 256] if net_arch is None else net_arch
+        self.ortho_init = ortho_init
+        self.channels_last = channels_last
         preprocess = Preprocess(
             observation_space, self.normalize_images, channels_last=channels_last
         )
-        self.channels_last = channels_last
         extractor = self.features_extractor_class(
             preprocess.space, **self.features_extractor_kwargs
         )
@@ -88,7 +93,12 @@ class RewardPredictionPolicy(BasePolicy):
         )
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
-        """From observations, shape (B, *observation_space.shape), to logits of a zero, a positive and a negative reward."""
+        """
+        Compute the logits of a zero, a positive and a negative reward.
+
+        :param observations: the dtype of the space, shape (B, *observation_space.shape)
+        :return: logits, shape (B, 3)
+        """
         return self.head(self.trunk(observations))  # type: ignore[no-any-return]
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> th.Tensor:
@@ -96,47 +106,57 @@ class RewardPredictionPolicy(BasePolicy):
         return th.randint(int(self.action_space.n), (len(observation),), device=self.device)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
+        """Return the arguments with which SB3 builds a saved policy again."""
         names = (
             "net_arch",
             "ortho_init",
             "channels_last",
             "features_extractor_class",
             "features_extractor_kwargs",
+            "optimizer_class",
+            "optimizer_kwargs",
         )
-        given = {
-            name: getattr(self, name) for name in (*names, "optimizer_class", "optimizer_kwargs")
-        }
         return {
             **super()._get_constructor_parameters(),
             "lr_schedule": self._dummy_schedule,
-            **given,
+            **{name: getattr(self, name) for name in names},
         }
 
 
 class _CnnPolicy(RewardPredictionPolicy):
+    """The default policy for images: convolutions that see every pixel, and no further layers."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"features_extractor_class": PaddedCNN, "net_arch": [], **kwargs})
 
 
 class RewardPredictor(OffPolicyAlgorithm):
     """
-    Learns the sign of the reward of a transition (s, a, r, s') from s alone: zero, positive or negative, by cross-entropy.
-    Actions are uniformly random, and transitions are drawn uniformly from the replay memory.
+    Learns to predict the sign of the reward: zero, positive or negative.
 
-    The baseline of section 4 of Veeriah et al. (2018), after Shelhamer et al. (2017): 80 transitions at each step, a replay
-    memory of 10,000, RMSProp with 7e-4. For :func:`~sb3_manygoals.pretraining.transfer_trunk` afterwards.
+    It predicts the reward of a transition (s, a, r, s') from s alone and minimizes the
+    cross-entropy. Actions are uniformly random, and transitions are sampled uniformly from the
+    replay memory.
+
+    This is the baseline of section 4 of Veeriah et al. (2018), after Shelhamer et al. (2017): 80
+    transitions at each step, a replay memory of 10,000, RMSProp with 7e-4. Afterwards, give the
+    model to :func:`~sb3_manygoals.pretraining.transfer_trunk`.
 
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a RewardPredictionPolicy
-    :param env: environment whose observation is one array, with Discrete actions from 0
+    :param env: environment whose observation is one array, with Discrete actions starting at 0, or
+        its id; None: there is none yet
     :param learning_rate: step size, or a function of the remaining progress
     :param buffer_size: transitions in the replay memory, in all environments together
     :param learning_starts: steps before the first update
     :param batch_size: transitions in an update
-    :param n_stack: frames in an observation along its first axis, which are kept once each
-    :param kwargs: as SB3's off-policy algorithms have them: ``train_freq``, ``policy_kwargs``, ``seed``, ``_init_setup_model``
-    :raises TypeError: if actions do not begin at 0
-    :raises ValueError: if a number makes no sense, or the policy is not known
-    :raises MemoryError: if the replay memory, once full, does not fit into the memory that is available
+    :param n_stack: frames in an observation along its first axis. The replay memory keeps each
+        frame once
+    :param _init_setup_model: whether to build the network and the replay memory at once, as in SB3
+    :param kwargs: further arguments of SB3's off-policy algorithms, such as ``train_freq``,
+        ``policy_kwargs`` and ``seed``
+    :raises TypeError: if actions do not start at 0
+    :raises ValueError: if a number is out of its range, or the policy is not known
+    :raises MemoryError: if the full replay memory would not fit into the available memory
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -178,10 +198,14 @@ class RewardPredictor(OffPolicyAlgorithm):
             self._setup_model()
 
     def _setup_model(self) -> None:
+        """Check that the replay memory will fit, and build it and the network."""
         self._terminal_watch = TerminalWatch()
-        shape, dtype = self.observation_space.shape or (), self.observation_space.dtype
         size = frame_bytes(
-            self.buffer_size, self.n_envs, shape, dtype, self.replay_buffer_kwargs["n_stack"]
+            self.buffer_size,
+            self.n_envs,
+            self.observation_space.shape or (),
+            self.observation_space.dtype,
+            self.replay_buffer_kwargs["n_stack"],
         )
         check_memory(
             "the replay memory",
@@ -193,7 +217,7 @@ class RewardPredictor(OffPolicyAlgorithm):
         super()._setup_model()
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
-        """As SB3's. An EvalCallback that moves the environments of training is a ValueError."""
+        """Refuse an EvalCallback that moves the environments of training."""
         assert self.env is not None
         prepared = super()._init_callback(callback, progress_bar)
         check_evaluators(prepared, self.env, notices=False)
@@ -205,25 +229,31 @@ class RewardPredictor(OffPolicyAlgorithm):
         """
         Replace the transitions by those that ``save_replay_buffer`` of a RewardPredictor wrote.
 
-        :param path: of the file, or an open one
-        :param truncate_last_traj: not used, as transitions do not depend on others
-        :raises ValueError: if something else is in the file, or a memory for other environments. Then nothing has changed
+        :param path: path of the file, or an open file
+        :param truncate_last_traj: not used, because transitions do not depend on each other
+        :raises ValueError: if the file has something else, or a memory for other environments. Then
+            nothing has changed
         """
         found = load_from_pkl(path, self.verbose)
         if not isinstance(found, FrameReplayBuffer) or isinstance(found, ManyGoalsReplayBuffer):
             kind = type(found)
             raise ValueError(
-                f"{path} must have a FrameReplayBuffer, as save_replay_buffer of a RewardPredictor writes it, "
-                f"got {kind.__module__}.{kind.__qualname__}"
+                f"{path} must have a FrameReplayBuffer, as save_replay_buffer of a RewardPredictor"
+                f" writes it, got {kind.__module__}.{kind.__qualname__}"
             )
-        theirs = found.observation_space, found.action_space, found.n_envs
-        own = self.observation_space, self.action_space, self.n_envs
+        theirs = (found.observation_space, found.action_space, found.n_envs)
+        own = (self.observation_space, self.action_space, self.n_envs)
         if theirs != own:
             raise ValueError(f"the replay memory is of {theirs}, this model has {own}")
         found.device = self.device
         self.replay_buffer = found
 
     def set_random_seed(self, seed: int | None = None) -> None:
+        """
+        Seed the generators of SB3 and that of the random actions.
+
+        :param seed: the seed; None: actions differ in every run
+        """
         super().set_random_seed(seed)
         self.rng = generator(seed, Stream.REWARD_PREDICTOR)
 
@@ -234,7 +264,14 @@ class RewardPredictor(OffPolicyAlgorithm):
         return actions, actions
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> RolloutReturn:
-        """As SB3's. :raises EnvironmentFault: (a ValueError) if a reward is not one finite number"""
+        """
+        Collect transitions as SB3 does.
+
+        :param args: positional arguments of SB3's method
+        :param kwargs: keyword arguments of SB3's method
+        :return: what SB3's method returns
+        :raises EnvironmentFault: if a reward is not one finite number
+        """
         with errors.stepping(self.env):
             return super().collect_rollouts(*args, **kwargs)
 
@@ -247,7 +284,7 @@ class RewardPredictor(OffPolicyAlgorithm):
         dones: NDArray[Any],
         infos: list[dict[str, Any]],
     ) -> None:
-        """Refuse what is no reward, the sign of which would be taken for zero."""
+        """Refuse rewards that are no finite numbers. Their sign would count as zero."""
         reward = errors.own_rewards(reward, self.n_envs, self.env)
         errors.check_finite(reward, "a reward", self.env)
         assert self.env is not None
@@ -256,14 +293,20 @@ class RewardPredictor(OffPolicyAlgorithm):
         super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
 
     def train(self, gradient_steps: int, batch_size: int = 80) -> None:
-        """:raises FloatingPointError: if the loss of an update is not finite; the network is left as it was before it"""
+        """
+        Make updates with batches from the replay memory.
+
+        :param gradient_steps: number of updates
+        :param batch_size: transitions in an update
+        :raises FloatingPointError: if the loss of an update is not finite. The network then is as
+            it was before this update
+        """
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         for _ in range(gradient_steps):
             batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-            loss = reward_prediction_losses(
-                self.policy(batch.observations), batch.rewards[:, 0]
-            ).mean()
+            logits = self.policy(batch.observations)
+            loss = reward_prediction_losses(logits, batch.rewards[:, 0]).mean()
             errors.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
             self.policy.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -273,12 +316,25 @@ class RewardPredictor(OffPolicyAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """As :class:`~sb3_manygoals.checkpoint.callback.Checkpointable` has it."""
-        memory = self.replay_buffer.get_checkpoint_state()
-        return {"algorithm": get_algorithm_state(self), "replay_buffer": memory, "rng": self.rng}
+        """
+        Return the state for a checkpoint.
+
+        :return: a plain tree of the network, its optimizer, the replay memory and the generators
+        """
+        return {
+            "algorithm": get_algorithm_state(self),
+            "replay_buffer": self.replay_buffer.get_checkpoint_state(),
+            "rng": self.rng,
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
-        """:raises CheckpointError: if the model was built in another way; this one may then be changed in part"""
+        """
+        Restore the state of a checkpoint.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        :raises CheckpointError: if the model was built in another way. This one may then be changed
+            in part
+        """
         set_algorithm_state(self, state["algorithm"])
         self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         self.rng = state["rng"]

@@ -1,4 +1,4 @@
-"""Deep copies of learners and of what they consist of: complete, and independent."""
+"""Tests that deep copies of learners and of their parts are complete and independent."""
 
 import copy
 import gc
@@ -21,6 +21,7 @@ from sb3_manygoals import (
 )
 from sb3_manygoals.checkpoint.learner import get_generators, set_generators
 from sb3_manygoals.goals import LearningProgressSelector
+from sb3_manygoals.goals.wrapping import goal_trackers
 from tests.sb3_manygoals.checkpoint.resuming import same
 from tests.sb3_manygoals.many_goals_dqn.memories import kept
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, parameters
@@ -77,8 +78,9 @@ def test_a_copy_of_a_model_learns_on_as_the_model_does(make):
 def test_a_copy_of_a_model_shares_nothing_with_it(name):
     model = MODELS[name]().learn(60)
     copied = copy.deepcopy(model)
-    weights, memory = parameters(model).clone(), [rows.copy() for rows in kept(model.replay_buffer)]
-    for tracker in copied._trackers:
+    weights = parameters(model).clone()
+    memory = [rows.copy() for rows in kept(model.replay_buffer)]
+    for tracker in goal_trackers(copied.get_env()):
         assert tracker.goal_buffer is copied.goal_buffer
     assert copied.targets.learner.goal_buffer is copied.goal_buffer
     assert copied.replay_buffer.states is copied.goal_buffer.table
@@ -105,7 +107,8 @@ def test_a_copy_of_a_vector_of_goal_environments_goes_its_own_way():
     copied = copy.deepcopy(env)
     assert type(copied) is VecGoalBufferWrapper
     assert copied.goal_buffer is not env.goal_buffer
-    stay, right = np.full(2, 2), np.full(2, 1)
+    right = np.full(2, 1)
+    stay = np.full(2, 2)
     for _ in range(3):
         seen = env.step(stay)[0]["observation"]
         np.testing.assert_array_equal(copied.step(stay)[0]["observation"], seen)
@@ -130,11 +133,12 @@ def test_a_goal_wrapper_a_goal_buffer_and_a_selector_are_copied():
     np.testing.assert_array_equal(again.ids(goals.observations), np.arange(5))
 
 
-def test_environments_in_other_processes_cannot_be_copied_and_what_to_do_is_said():
+def test_environments_in_other_processes_are_not_copied_and_the_error_says_what_to_do():
     model = make_model(SubprocVecEnv([Corridor, Corridor]))
     with pytest.raises(TypeError, match="cannot be copied: they are in other processes; save the"):
         copy.deepcopy(model)
-    model.learn(40)  # it is as it was
+    # The model still works.
+    model.learn(40)
     model.env.close()
 
 

@@ -1,4 +1,4 @@
-"""Hostile conditions end training early, with the culprit named."""
+"""Tests that bad environments and losses end training early, and that the error names them."""
 
 import copy
 import pickle
@@ -28,6 +28,7 @@ from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from tests import ROOT
 from tests.sb3_manygoals.many_goals_dqn.memories import kept
 from tests.sb3_manygoals.many_goals_dqn.models import PLAIN, parameters
+from tests.sb3_manygoals.updates import count_updates
 from tests.sb3_manygoals.worlds import Always, Corridor
 
 
@@ -47,14 +48,13 @@ class Hostile(gym.Env):
         length=7,
     ):
         self.observation_space = spaces.Box(0, 100, shape, dtype)
-        self.at, self.observation, self.reward, self.ends, self.length = (
-            at,
-            observation,
-            reward,
-            ends,
-            length,
-        )
-        self.steps = self.taken = 0
+        self.at = at
+        self.observation = observation
+        self.reward = reward
+        self.ends = ends
+        self.length = length
+        self.steps = 0
+        self.taken = 0
 
     def show(self):
         if self.at == self.taken and self.observation is not None:
@@ -79,14 +79,12 @@ def vector(*worlds):
 
 
 def make_model(env, **kwargs):
-    """One update for each step of the vector."""
+    """Make a small learner that makes one update for each step of the vector environment."""
     settings = {
         "learning_starts": 8,
         "policy_kwargs": {"net_arch": [8], "embedding_dim": 8},
         "seed": 0,
         "buffer_size": 500,
-    }
-    settings |= {
         "batch_size": 16,
         "goal_batch_size": 8,
         "updates_per_step": 1 / getattr(env, "num_envs", 1),
@@ -128,13 +126,15 @@ def native(*worlds):
     ],
     ids=["inf", "terminal", "reward"],
 )
-def test_what_is_not_finite_is_neither_stored_nor_learnt_from(wrap, bad, message):
+def test_values_that_are_not_finite_are_neither_stored_nor_learned_from(wrap, bad, message):
     model = make_model(wrap(Hostile(), Hostile(at=20, **bad)))
+    updates = count_updates(model)
     with pytest.raises(ValueError, match=f"^environment 1 gave {message}, after num_timesteps=38$"):
         model.learn(1_000)
     assert np.isfinite(model.goal_buffer.observations).all()
     assert np.isfinite(kept(model.replay_buffer)).all()
-    assert (model.replay_buffer.size(), model._n_updates) == (19, 15)
+    assert model.replay_buffer.size() == 19
+    assert len(updates) == 15
     assert parameters(model).isfinite().all()
 
 
@@ -184,23 +184,23 @@ def test_a_reward_of_none_counts_as_0():
     env = GoalBufferWrapper(Hostile(at=2, reward=None))
     env.reset(seed=0)
     assert [env.step(0)[4]["env_reward"] for _ in range(2)] == [1.0, 0.0]
-    nothing = Hostile(at=2, reward=None)
-    model = make_model(vector(Hostile(), nothing))  # SB3's DummyVecEnv makes NaN of it
+    # SB3's DummyVecEnv makes NaN of None.
+    model = make_model(vector(Hostile(), Hostile(at=2, reward=None)))
     with pytest.raises(errors.EnvironmentFault, match="environment 1 gave a reward that is not"):
         model.learn(100)
 
 
 @pytest.mark.parametrize("rewards", [(1.0, [1.0]), (1.0, None), ([1.0], [1.0]), (1.0, "two")])
-def test_the_rewards_of_workers(rewards):
+def test_rewards_of_workers_are_checked(rewards):
     worlds = [lambda reward=reward: Hostile(at=1, reward=reward) for reward in rewards]
     venv = VecGoalBufferWrapper(SubprocVecEnv(worlds, start_method="fork"))
     venv.reset()
     if rewards[1] is None:
         assert [info["env_reward"] for info in venv.step(np.zeros(2, int))[3]] == [1.0, 0.0]
     else:
-        told = {0: "environment 0 gave a reward of", 1: "environment 1 gave a reward of"}
-        joined = "an environment gave rewards of array"
-        message = joined if rewards[1] == "two" else told[rewards.index(rewards[1])]
+        message = f"environment {rewards.index(rewards[1])} gave a reward of"
+        if rewards[1] == "two":
+            message = "an environment gave rewards of array"
         with pytest.raises(errors.EnvironmentFault, match=message):
             venv.step(np.zeros(2, int))
     venv.close()
@@ -219,7 +219,8 @@ class Restarts(Hostile):
 
     def __init__(self, at_reset):
         super().__init__(length=10**6)
-        self.resets, self.at_reset = 0, at_reset
+        self.resets = 0
+        self.at_reset = at_reset
 
     def reset(self, *, seed=None, options=None):
         observation, info = super().reset(seed=seed, options=options)
@@ -227,21 +228,24 @@ class Restarts(Hostile):
         return (BAD if self.resets == self.at_reset else observation), info
 
 
-@pytest.mark.parametrize("at_reset", [1, 3])  # the goal wrapper resets the world then, not SB3
+# At the third reset, the goal wrapper resets the world, not SB3.
+@pytest.mark.parametrize("at_reset", [1, 3])
 @pytest.mark.parametrize(
     "wrap", [lambda *worlds, **settings: VecGoalBufferWrapper(vector(*worlds), **settings), shared]
 )
-def test_a_first_observation(wrap, at_reset):
+def test_first_observations_are_checked(wrap, at_reset):
     model = make_model(
         wrap(Hostile(length=10**6), Restarts(at_reset), max_episode_steps=5, reset_worlds=True)
     )
-    message = r"environment 1 gave a first observation that is not finite: nan at \(1,\), after num_timesteps="
+    message = (
+        r"environment 1 gave a first observation that is not finite: nan at \(1,\), after num_"
+    )
     with pytest.raises(ValueError, match=message):
         model.learn(1_000)
     assert np.isfinite(model.goal_buffer.observations).all()
 
 
-def test_a_fault_in_a_callbacks_environment_is_not_given_the_step():
+def test_a_fault_in_a_callbacks_environment_does_not_mention_the_time_step():
     class Evaluates(BaseCallback):
         def _on_step(self):
             VecGoalBufferWrapper(vector(Hostile(), Hostile(at=0, observation=BAD))).reset()
@@ -270,27 +274,33 @@ MISFITS = [
 
 
 @pytest.mark.parametrize("misfit", MISFITS, ids=["shape", "float", "int64", "ragged"])
-def test_shapes_and_dtypes_that_do_not_fit_are_refused(misfit):
+def test_observations_of_another_shape_or_dtype_are_refused(misfit):
     model = make_model(
         shared(Hostile(**IMAGE), Hostile(**IMAGE), Hostile(at=20, observation=misfit, **IMAGE))
     )
-    message = r"^environment 2 gave an observation (of shape .* its space has|that is no array).*, after num_timesteps=57$"
+    reason = "(of shape .* its space has|that is no array)"
+    message = f"^environment 2 gave an observation {reason}.*, after num_timesteps=57$"
     with pytest.raises(ValueError, match=message):
         model.learn(100)
     assert model.replay_buffer.size() == 19
 
 
 def test_a_loss_that_is_not_finite_changes_no_weights():
-    model = make_model(Corridor(), target_class=TDTargets, policy_kwargs=PLAIN).learn(30)
+    model = make_model(Corridor(), target_class=TDTargets, policy_kwargs=PLAIN)
+    updates = count_updates(model)
+    model.learn(30)
     name, spoilt = next(iter(model.q_net_target.named_parameters()))
     spoilt.data.view(-1)[0] = np.nan
     before = parameters(model)
     state = copy.deepcopy(model.policy.optimizer.state_dict()["state"])
-    updates = model._n_updates
-    message = rf"loss of update {updates + 1}, after num_timesteps=31 is nan: .* Not finite already: q_net_target\.{name}$"
+    n_updates = len(updates)
+    message = (
+        f"loss of update {n_updates + 1}, after num_timesteps=31 is nan: .*"
+        rf" Not finite already: q_net_target\.{name}$"
+    )
     with pytest.raises(FloatingPointError, match=message):
         model.learn(10, reset_num_timesteps=False)
-    assert model._n_updates == updates
+    assert len(updates) == n_updates
     assert th.equal(parameters(model).nan_to_num(7), before.nan_to_num(7))
     for key, values in model.policy.optimizer.state_dict()["state"].items():
         assert th.equal(values["exp_avg"], state[key]["exp_avg"])
@@ -307,8 +317,12 @@ def test_a_loss_may_overflow_with_finite_parameters(target_class):
         model.train(3)
 
 
-def test_the_check_of_a_device_names_the_update():
-    """The CPU has the operation that a CUDA device is given, and raises at once."""
+def test_the_check_on_a_device_names_the_update():
+    """
+    A CUDA device checks the loss by an operation that the CPU has too.
+
+    On the CPU the operation raises an error at once.
+    """
 
     class OnDevice(th.Tensor):
         is_cuda = True
@@ -320,17 +334,26 @@ def test_the_check_of_a_device_names_the_update():
         errors.check_loss(th.full((), np.nan).as_subclass(OnDevice), th.nn.Linear(1, 1), 3, 6)
 
 
+CUDA = """
+import torch as th
+from sb3_manygoals import errors
+
+network = th.nn.Linear(1, 1).cuda()
+good = th.zeros((), device="cuda")
+bad = th.full((), float("nan"), device="cuda")
+th.cuda.set_sync_debug_mode("error")
+errors.check_loss(good, network, 1, 5)
+errors.check_loss(bad, network, 2, 6)
+th.cuda.set_sync_debug_mode("default")
+print(bad.item())
+"""
+"""Checks two losses without waiting for the device, and waits for it then."""
+
+
 @pytest.mark.skipif(not th.cuda.is_available(), reason="needs a CUDA device")
 def test_a_cuda_device_stops_itself():
-    code = (
-        "import torch as th; from sb3_manygoals import errors\n"
-        "net = th.nn.Linear(1, 1).cuda(); bad = th.full((), float('nan'), device='cuda')\n"
-        "th.cuda.set_sync_debug_mode('error')\n"
-        "errors.check_loss(th.zeros((), device='cuda'), net, 1, 5); errors.check_loss(bad, net, 2, 6)\n"
-        "th.cuda.set_sync_debug_mode('default'); print(bad.item())\n"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+        [sys.executable, "-c", CUDA], capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert done.returncode != 0
     assert "the loss of update 2, after num_timesteps=6 is not finite" in done.stderr
