@@ -1,3 +1,5 @@
+"""Tests of the losses of many goals."""
+
 import numpy as np
 import pytest
 import torch as th
@@ -20,7 +22,7 @@ from sb3_manygoals.losses import (
     st.booleans(),
     st.integers(0, 2**31),
 )
-def test_agrees_with_a_brute_force_loop_over_pairs(
+def test_td_losses_agree_with_a_loop_over_pairs(
     n_transitions, n_goals, n_actions, gamma, masked, seed
 ):
     rng = np.random.default_rng(seed)
@@ -30,38 +32,33 @@ def test_agrees_with_a_brute_force_loop_over_pairs(
     goal_ids = rng.integers(0, 4, size=n_goals)
     terminated = rng.random(n_transitions) < 0.3
     mask = rng.random((n_transitions, n_actions)) < 0.5
-    mask[
-        np.arange(n_transitions), rng.integers(n_actions, size=n_transitions)
-    ] |= ~terminated  # which alone may allow nothing
-    goal_reward, step_reward = 0.25, -0.1
+    # Only after a termination, a mask may allow nothing.
+    mask[np.arange(n_transitions), rng.integers(n_actions, size=n_transitions)] |= ~terminated
+    goal_reward = 0.25
+    step_reward = -0.1
 
     expected = np.zeros(n_goals)
     for g in range(n_goals):
         for s in range(n_transitions):
             if next_ids[s] == goal_ids[g]:
                 target = goal_reward
+            elif terminated[s] and gamma < 0.99:
+                target = sum(step_reward * gamma**t for t in range(40_000))
             elif terminated[s]:
-                target = (
-                    sum(step_reward * gamma**t for t in range(40_000))
-                    if gamma < 0.99
-                    else step_reward / (1 - gamma)
-                )
+                target = step_reward / (1 - gamma)
             else:
-                best = max(
-                    next_q[s, g, action]
-                    for action in range(n_actions)
-                    if mask[s, action] or not masked
-                )
-                target = step_reward + gamma * best
+                allowed = mask[s] if masked else np.full(n_actions, True)
+                target = step_reward + gamma * next_q[s, g, allowed].max()
             expected[g] += (target - q[s, g]) ** 2 / n_transitions
 
-    reached, allowed = (
-        th.tensor(next_ids[:, None] == goal_ids[None, :]),
-        th.tensor(mask) if masked else None,
-    )
-    rewards = gamma, goal_reward, step_reward
     targets = pairwise_td_targets(
-        th.tensor(next_q), reached, th.tensor(terminated), *rewards, allowed
+        th.tensor(next_q),
+        th.tensor(next_ids[:, None] == goal_ids[None, :]),
+        th.tensor(terminated),
+        gamma,
+        goal_reward,
+        step_reward,
+        th.tensor(mask) if masked else None,
     )
     np.testing.assert_allclose(
         pairwise_td_loss(th.tensor(q), targets).numpy(), expected, rtol=1e-9, atol=1e-9
@@ -75,9 +72,7 @@ def test_agrees_with_a_brute_force_loop_over_pairs(
     st.floats(0.01, 3.0),
     st.integers(0, 2**31),
 )
-def test_near_weights_fall_with_distance_whatever_the_rewards(
-    gamma, decay, goal_reward, price, seed
-):
+def test_near_weights_fall_with_distance_for_all_rewards(gamma, decay, goal_reward, price, seed):
     never = -price / (1 - gamma)
     goal_reward = max(goal_reward, never + 0.1)
     steps = th.arange(6.0, dtype=th.float64)
@@ -88,7 +83,7 @@ def test_near_weights_fall_with_distance_whatever_the_rewards(
     th.testing.assert_close(
         weights[:, 0], (expected / expected.mean())[order], rtol=1e-4, atol=1e-6
     )
-    # estimates beyond the best and the worst possible count as those
+    # Estimates beyond the best and the worst possible value count as these values.
     beyond = near_weights(
         th.tensor([[goal_reward + 9.0, never - 9.0]]), decay, 0.05, gamma, goal_reward, -price
     )
@@ -96,15 +91,16 @@ def test_near_weights_fall_with_distance_whatever_the_rewards(
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.floats(0.05, 5.0), st.integers(0, 2**32 - 1))
-def test_the_loss_of_the_best_actions_is_minus_the_log_of_their_share(
+def test_the_loss_of_the_best_actions_is_minus_the_log_of_their_probability(
     n_goals, n_actions, temperature, seed
 ):
     rng = np.random.default_rng(seed)
-    q, known = rng.normal(size=(3, n_goals, n_actions)), rng.random((3, n_goals)) < 0.7
+    q = rng.normal(size=(3, n_goals, n_actions))
+    known = rng.random((3, n_goals)) < 0.7
     best = rng.random(q.shape) < 0.5
-    best[np.arange(3)[:, None], np.arange(n_goals), rng.integers(n_actions, size=(3, n_goals))] = (
-        True
-    )
+    # Each pair has at least one best action.
+    one_best = rng.integers(n_actions, size=(3, n_goals))
+    best[np.arange(3)[:, None], np.arange(n_goals), one_best] = True
     best &= known[:, :, None]
     values = th.tensor(q, requires_grad=True)
     losses = best_action_loss(values, th.tensor(known), th.tensor(best), temperature)
@@ -112,7 +108,8 @@ def test_the_loss_of_the_best_actions_is_minus_the_log_of_their_share(
         weights = np.exp((q[pair] - q[pair].max()) / temperature)
         expected = -np.log(weights[best[pair]].sum() / weights.sum()) if known[pair] else 0.0
         assert losses[pair].item() == pytest.approx(expected, abs=1e-9)
-    losses.sum().backward()  # descending it raises the best and lowers the rest
+    # Descending the loss raises the values of the best actions and lowers the others.
+    losses.sum().backward()
     assert (values.grad.numpy()[best] <= 1e-12).all()
     assert (values.grad.numpy()[known[:, :, None] & ~best] >= 0).all()
     assert (values.grad.numpy()[~known] == 0).all()

@@ -1,4 +1,4 @@
-"""What would not fit into memory is refused."""
+"""Tests that arrays that would not fit into memory are refused."""
 
 import tracemalloc
 import warnings
@@ -27,24 +27,28 @@ def test_bytes_of_a_replay_memory_are_those_of_its_arrays(space, action_masks):
     goals = spaces.Dict({key: space for key in ("observation", "achieved_goal", "desired_goal")})
     arguments = (100, goals, spaces.Discrete(5))
     replay = ManyGoalsReplayBuffer(*arguments, n_envs=3, action_masks=action_masks)
-    replay.forget_states()  # so that it keeps whole observations
+    # Without states it keeps whole observations.
+    replay.forget_states()
     arrays = sum(array.nbytes for array in vars(replay).values() if isinstance(array, np.ndarray))
-    assert (
-        sum(ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks=action_masks).values())
-        == arrays
-    )
+    needed = ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks=action_masks)
+    assert sum(needed.values()) == arrays
 
 
-def test_what_cannot_fit_is_refused():
+def test_arrays_that_cannot_fit_are_refused():
     message = (
-        r"^a goal buffer of capacity 1000000000000 would take 440\.2 TiB \(goals 272\.8 TiB, index of goals 167\.3 TiB\), "
-        r"\d+\.\d [MG]iB are available: choose a smaller capacity$"
+        r"^a goal buffer of capacity 1000000000000 would take 440\.2 TiB"
+        r" \(goals 272\.8 TiB, index of goals 167\.3 TiB\),"
+        r" \d+\.\d [MG]iB are available: choose a smaller capacity$"
     )
     with pytest.raises(MemoryError, match=message):
         GoalBuffer(spaces.Box(0, 255, (10, 10, 3), np.uint8), capacity=10**12)
-    message = r"^the replay memory and the goals would take .* \(.*replay next ids 7\.3 TiB, .*index of goals .*available"
+    message = (
+        r"^the replay memory and the goals would take .*"
+        r" \(.*replay next ids 7\.3 TiB, .*index of goals .*available"
+    )
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # SB3 only warns, and not before it has allocated
+        # SB3 would only warn, and only after it has allocated the arrays.
+        warnings.simplefilter("error")
         with pytest.raises(MemoryError, match=message):
             make_model(Corridor(length=60), buffer_size=10**12)
 
@@ -53,7 +57,11 @@ GIB = 2**30
 
 
 class Rooms(gym.Env):
-    """Pictures of 8 x 8 places, or ones that never recur; it starts anywhere and never ends."""
+    """
+    Pictures of 8 x 8 places.
+
+    It starts anywhere and never ends. Without ``recurs``, no picture is ever shown twice.
+    """
 
     action_space = spaces.Discrete(4)
 
@@ -83,14 +91,14 @@ class Rooms(gym.Env):
 
 
 def pictured(world, monkeypatch, available=8 * GIB, **kwargs):
-    """A learner of pictures on a machine with so much memory."""
+    """Make a learner of pictures on a machine with so many bytes of memory."""
     monkeypatch.setattr(memory_limits, "available_memory", lambda: available)
     settings = {"learning_starts": 50, "batch_size": 4, "goal_batch_size": 4, "seed": 0}
     settings["policy_kwargs"] = {"net_arch": [8], "embedding_dim": 8}
     return ManyGoalsDQN("CnnPolicy", world, **{**settings, **kwargs})
 
 
-def test_pictures_that_recur_need_no_more_memory_than_there_are_of_them(monkeypatch):
+def test_pictures_that_recur_take_memory_only_once(monkeypatch):
     model = pictured(Rooms(), monkeypatch).learn(400)
     assert isinstance(model.targets, PlannedTargets)
     assert model.replay_buffer.buffer_size == model.buffer_size == 1_000_000
@@ -106,7 +114,7 @@ def test_pictures_that_do_not_recur_get_the_memory_that_fits(monkeypatch):
     size_of_one = 2 * 84 * 84 * 3
     assert 1_000 <= model.replay_buffer.buffer_size <= GIB // 4 // size_of_one
     assert model.replay_buffer.size() == 400
-    # and where values are bootstrapped from the beginning, the goals are counted too
+    # If values are bootstrapped from the beginning, the goals are counted too.
     with pytest.warns(UserWarning, match="a replay memory of 1000000 transitions would take"):
         model = pictured(Rooms(), monkeypatch, available=GIB // 4, target_class=TDTargets)
     taken = sum(model.goal_buffer.memory_to_come.values())
@@ -115,13 +123,13 @@ def test_pictures_that_do_not_recur_get_the_memory_that_fits(monkeypatch):
         pictured(Rooms(), monkeypatch, available=GIB // 20, target_class=TDTargets)
 
 
-def test_a_capacity_that_is_not_given_is_what_fits(monkeypatch, tmp_path):
+def test_the_default_capacity_is_what_fits(monkeypatch, tmp_path):
     monkeypatch.setattr(memory_limits, "available_memory", lambda: 8 * GIB)
     space = spaces.Box(0, 255, (400, 600, 3), np.uint8)
     goals = GoalBuffer(space)
     assert goals.capacity == 4 * GIB // (400 * 600 * 3 + 184)
     state = GoalBuffer(spaces.Discrete(100)).get_checkpoint_state()
-    # a checkpoint of it goes on where more or less memory is available
+    # A checkpoint restores its capacity on a machine with less memory.
     monkeypatch.setattr(memory_limits, "available_memory", lambda: 2**20)
     restored = GoalBuffer(spaces.Discrete(100))
     assert restored.capacity < 100_000
@@ -155,7 +163,7 @@ def test_a_memory_that_shrinks_keeps_the_newest_transitions(n, kept_steps, n_env
     np.testing.assert_array_equal(there[rows], expected + 1)
     first = n - buffer.size()
     np.testing.assert_array_equal(buffer.actions[rows, 0, 0], np.arange(first, n) % 3)
-    # it goes on from there, also in a checkpoint
+    # The memory goes on from there, and so does one restored from its checkpoint.
     other = ManyGoalsReplayBuffer(12 * n_envs, GOAL_SPACE, spaces.Discrete(3), "cpu", n_envs)
     if numbered:
         other.keep_states(buffer.states)
@@ -167,14 +175,15 @@ def test_a_memory_that_shrinks_keeps_the_newest_transitions(n, kept_steps, n_env
         np.testing.assert_array_equal(left, right)
 
 
-def test_the_memory_of_a_plan_is_looked_at_when_the_model_is_built(monkeypatch):
+def test_the_memory_of_a_plan_is_checked_when_the_model_is_built(monkeypatch):
     kwargs = {"target_class": PlannedTargets, "target_kwargs": {"max_plan_bytes": 3 * GIB}}
     with pytest.raises(MemoryError, match=r"the plan 3\.0 GiB.* or fewer max_plan_bytes"):
         pictured(Rooms(side=40), monkeypatch, available=2 * GIB, **kwargs)
-    few = GoalBuffer(Rooms(side=40).observation_space, capacity=70)  # whose plan is small
+    # A plan for few goals is small.
+    few = GoalBuffer(Rooms(side=40).observation_space, capacity=70)
     world = GoalBufferWrapper(Rooms(side=40), few)
     pictured(world, monkeypatch, available=2 * GIB, **kwargs)
-    # without arguments it takes what there is
+    # By default it takes half of the available memory.
     default = pictured(Rooms(side=40), monkeypatch, available=GIB, buffer_size=1_000)
     assert default.targets.plan.max_bytes == GIB // 2
 
@@ -196,15 +205,18 @@ def test_the_index_of_goals_is_not_underestimated():
     assert taken / 5_500 < 160
 
 
-V1 = {"memory/memory.limit_in_bytes": "5000\n", "memory/memory.usage_in_bytes": "4000\n"}
-V1["memory/memory.stat"] = "inactive_file 9\ntotal_inactive_file 10\ntotal_active_file 20\n"
+V1 = {
+    "memory/memory.limit_in_bytes": "5000\n",
+    "memory/memory.usage_in_bytes": "4000\n",
+    "memory/memory.stat": "inactive_file 9\ntotal_inactive_file 10\ntotal_active_file 20\n",
+}
 V2 = {
     "a/memory.max": "3000\n",
     "a/memory.current": "1000\n",
+    "a/memory.stat": "anon 500\ninactive_file 300\nactive_file 100\n",
     "a/b/memory.max": "max\n",
     "a/b/memory.current": "700\n",
 }
-V2["a/memory.stat"] = "anon 500\ninactive_file 300\nactive_file 100\n"
 GROUPS = {
     "none": (None, {}, None),
     "v2": ("0::/a/b\n", V2, 2400),
@@ -215,15 +227,15 @@ GROUPS = {
         1030,
     ),
 }
-"""What a process is told of its groups, the files of these, and the bytes that are left."""
+"""The text in /proc/self/cgroup, the files of the groups, and the bytes that they leave."""
 
 
 @pytest.mark.parametrize(("own", "files", "left"), GROUPS.values(), ids=GROUPS)
 def test_limits_of_control_groups(own, files, left, tmp_path, monkeypatch):
-    told = {} if own is None else {"proc/self/cgroup": own}
-    for name, text in (
-        told | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
-    ).items():
+    texts = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    if own is not None:
+        texts["proc/self/cgroup"] = own
+    for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     host = 10**6

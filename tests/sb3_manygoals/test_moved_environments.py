@@ -1,4 +1,4 @@
-"""Callbacks that move the environments in which a model learns."""
+"""Tests of callbacks that move the environments in which a model learns."""
 
 import gymnasium as gym
 import numpy as np
@@ -37,7 +37,7 @@ def world():
 
 
 class Evaluates(BaseCallback):
-    """Evaluates a model in its own environments, wherever a callback may."""
+    """Evaluates a model in its own environments, at a given point of the training."""
 
     def __init__(self, where):
         super().__init__()
@@ -93,7 +93,7 @@ KINDS = {
 
 
 def check(rows):
-    """Each row has a cell, an action and the cell it led to."""
+    """Check that each row has a cell, an action and the cell to which the action leads."""
     there = np.clip(rows[:, 0] + np.array([-1, 1, 0])[rows[:, 1]], 0, LENGTH - 1)
     np.testing.assert_array_equal(rows[:, 2], there)
 
@@ -113,11 +113,11 @@ def evaluates(model):
         ),
     ],
 )
-def test_no_transition_is_made_up_where_a_callback_moves_the_world_during_training(kind, make):
+def test_no_transition_is_made_up_if_a_callback_moves_the_world(kind, make):
     model = make_model(KINDS[kind](), updates_per_step=0.1)
-    with pytest.warns(UserWarning, match="a callback has moved the environments") as said:
+    with pytest.warns(UserWarning, match="a callback has moved the environments") as caught:
         model.learn(150, make(model))
-    assert len([one for one in said if "has moved" in str(one.message)]) == 1
+    assert len([one for one in caught if "has moved" in str(one.message)]) == 1
     rows, _ = model.replay_buffer.outcomes()
     cells = model.replay_buffer.states.observations
     check(np.column_stack([cells[rows[:, 0]], rows[:, 1], cells[rows[:, 2]]]))
@@ -125,7 +125,7 @@ def test_no_transition_is_made_up_where_a_callback_moves_the_world_during_traini
 
 
 @pytest.mark.filterwarnings("ignore:a callback has moved the environments")
-def test_nor_with_a_target_network():
+def test_no_transition_is_made_up_with_a_target_network():
     model = td_model(GoalBufferWrapper(world()), updates_per_step=0.1)
     model.learn(150, [Evaluates("step"), Resets()])
     observations, next_observations = (array.reshape(-1) for array in kept(model.replay_buffer))
@@ -135,7 +135,7 @@ def test_nor_with_a_target_network():
 
 @pytest.mark.filterwarnings("ignore:a callback has moved the environments")
 @pytest.mark.parametrize("where", ["step", "rollout start"])
-def test_nor_is_a_table_updated_by_one(where, monkeypatch):
+def test_no_table_is_updated_by_a_made_up_transition(where, monkeypatch):
     model = TabularAllGoals("TablePolicy", world(), seed=0)
     seen = []
     monkeypatch.setattr(model.table, "update", lambda *columns: seen.append(columns[:3]))
@@ -144,7 +144,7 @@ def test_nor_is_a_table_updated_by_one(where, monkeypatch):
 
 
 class Masked(NumberedCorridor):
-    """Never allows to stay, nor to go where there is no cell."""
+    """A corridor in which staying and running into a wall are not allowed."""
 
     def mask(self):
         return np.array([self.cell > 0, self.cell < self.length - 1, False])
@@ -160,12 +160,12 @@ class Masked(NumberedCorridor):
 
 
 @pytest.mark.filterwarnings("ignore:a callback has moved the environments")
-def test_masks_are_those_of_what_is_shown_now():
+def test_masks_are_those_of_the_current_observation():
     model = make_model(Masked(3), action_masks=True)
     model.learn(150, Resets())
 
 
-def test_an_environment_of_its_own_is_no_reason_to_warn():
+def test_an_evaluation_in_other_environments_does_not_warn():
     model = make_model(make_vec_env(world, 1))
     other = VecGoalBufferWrapper(make_vec_env(world, 2), model.goal_buffer, training=False)
     resets = []
@@ -188,7 +188,7 @@ def test_an_evaluation_in_the_same_world_that_cannot_be_noticed_is_refused(aroun
 
 
 @pytest.mark.parametrize("model_of", [make_model, lambda env: A2C("MlpPolicy", env)])
-def test_mastery_is_not_measured_in_the_world_of_training(model_of):
+def test_measuring_mastery_in_the_world_of_training_is_refused(model_of):
     shared = Corridor()
     worlds = gym.vector.SyncVectorEnv([lambda: shared])
     measured = MasteryCallback(worlds, np.eye(6, dtype=np.uint8), 10)
@@ -207,17 +207,17 @@ def test_episodes_of_auxiliary_tasks_are_not_mixed_with_those_of_an_evaluation()
 
 
 def limited():
-    """Whose time limit tells that it has moved; resets draw no numbers."""
+    """Make a world whose time limit shows that it has moved. Its resets draw no numbers."""
     return gym.wrappers.TimeLimit(NumberedCorridor(LENGTH, start=0), 1_000)
 
 
 def drawn():
-    """Whose random generator tells it, as it starts anywhere."""
+    """Make a world that starts anywhere, so its random generator shows that it was reset."""
     return NumberedCorridor(LENGTH)
 
 
 class Walks(BaseCallback):
-    """Walks in a world that the goal wrapper of the learner is around, without the learner's knowing."""
+    """Walks in the world beneath the learner's goal wrapper, which does not notice."""
 
     def __init__(self, world):
         super().__init__()
@@ -233,12 +233,12 @@ class Walks(BaseCallback):
 
 @pytest.mark.parametrize("make", [limited, drawn])
 @pytest.mark.parametrize("table", [False, True])
-def test_nor_where_somebody_moves_the_world_beneath_the_goal_wrapper(make, table):
+def test_moves_of_the_world_beneath_the_goal_wrapper_are_noticed(make, table):
     bare = make()
     model = TabularAllGoals("TablePolicy", bare) if table else make_model(bare, seed=0)
     with pytest.warns(UserWarning, match="a callback has moved the environments"):
         model.learn(100, Walks(bare))
-    # between trainings too
+    # They are noticed between trainings too.
     bare.reset()
     bare.step(1)
     model.learn(50, reset_num_timesteps=False)
@@ -248,7 +248,7 @@ def test_nor_where_somebody_moves_the_world_beneath_the_goal_wrapper(make, table
         check(np.column_stack([rows, there.ravel()]).astype(np.int64))
 
 
-def test_callbacks_that_move_nothing_are_no_reason_to_begin_anew():
+def test_callbacks_that_move_nothing_change_nothing():
     class Looks(BaseCallback):
         def _on_step(self):
             return True
@@ -260,7 +260,7 @@ def test_callbacks_that_move_nothing_are_no_reason_to_begin_anew():
         np.testing.assert_array_equal(left, right)
 
 
-def test_a_predictor_of_rewards_is_not_evaluated_in_its_own_environments():
+def test_an_evaluation_in_the_environments_of_a_reward_predictor_is_refused():
     env = make_vec_env(lambda: Corridor(LENGTH), 2)
     model = RewardPredictor("MlpPolicy", env, learning_starts=10)
     with pytest.raises(ValueError, match="EvalCallback evaluates in the environment"):

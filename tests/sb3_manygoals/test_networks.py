@@ -1,3 +1,5 @@
+"""Tests of the networks."""
+
 import numpy as np
 import pytest
 import torch as th
@@ -23,20 +25,22 @@ from sb3_manygoals.networks import ATARI_LAYERS, MASTERY_LAYERS, PaddedCNN, Prep
 def test_every_pixel_is_seen(height, width, layers):
     th.manual_seed(0)
     extractor = PaddedCNN(spaces.Box(0, 255, (3, height, width), np.uint8), layers=layers)
-    # leaky, so that a pixel is not missed only because the units that see it happen to be off
+    # With leaky units, a pixel is not missed only because the units that see it are off.
     extractor.net = nn.Sequential(
         *(nn.LeakyReLU(0.5) if isinstance(part, nn.ReLU) else part for part in extractor.net)
     )
-    base, pixels = th.full((1, 3, height, width), 0.5), th.arange(height * width)
+    base = th.full((1, 3, height, width), 0.5)
+    pixels = th.arange(height * width)
     variants = base.repeat(height * width, 1, 1, 1)
     variants[pixels, :, pixels // width, pixels % width] += 0.5
     with th.no_grad():
         assert ((extractor(variants) - extractor(base)).abs().amax(dim=1) > 1e-6).all()
 
 
-def test_atari_layers_are_exactly_the_nature_cnn():
+def test_the_network_with_atari_layers_is_the_nature_cnn():
     space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
-    ours, nature = PaddedCNN(space), NatureCNN(space)
+    ours = PaddedCNN(space)
+    nature = NatureCNN(space)
     theirs = [*nature.cnn, *nature.linear]
     assert [type(part) for part in ours.net] == [type(part) for part in theirs]
     ours.load_state_dict(dict(zip(ours.state_dict(), nature.state_dict().values(), strict=True)))
@@ -52,44 +56,44 @@ def test_atari_layers_are_exactly_the_nature_cnn():
 
 
 @pytest.mark.parametrize("head", ["bilinear", "distance"])
-def test_pairwise_values_are_those_of_every_pair_by_itself(head):
+def test_pairwise_values_equal_the_values_of_single_pairs(head):
     th.manual_seed(0)
-    papers = {
+    settings = {
         "features_extractor_class": PaddedCNN,
         "net_arch": [],
         "embedding_dim": 1024,
         "standardize": False,
     }
     space = goal_space(spaces.Box(0, 255, (10, 10, 3), np.uint8))
-    network = CnnPolicy(space, spaces.Discrete(5), lambda _: 1e-3, head=head, **papers).q_net
+    network = CnnPolicy(space, spaces.Discrete(5), lambda _: 1e-3, head=head, **settings).q_net
     states, goals = (th.randint(256, (n, 10, 10, 3), dtype=th.uint8) for n in (7, 4))
     actions = th.tensor([0, 1, 2, 3, 4, 0, 1])
     with th.no_grad():
         embedded = network.embed(states, goals)
-        pairwise, taken = network.pairwise(*embedded), network.pairwise_taken(*embedded, actions)
+        pairwise = network.pairwise(*embedded)
+        taken = network.pairwise_taken(*embedded, actions)
         for s in range(7):
             for g in range(4):
-                alone = network(states[s : s + 1], goals[g : g + 1])[0]
-                th.testing.assert_close(pairwise[s, g], alone, rtol=1e-4, atol=1e-6)
-                th.testing.assert_close(taken[s, g], alone[actions[s]], rtol=1e-4, atol=1e-6)
+                single = network(states[s : s + 1], goals[g : g + 1])[0]
+                th.testing.assert_close(pairwise[s, g], single, rtol=1e-4, atol=1e-6)
+                th.testing.assert_close(taken[s, g], single[actions[s]], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(10, 10, 10), (5, 5, 10), (12, 8, 10)])
 @pytest.mark.parametrize("policy_class", [CnnPolicy, MlpPolicy])
-def test_images_whose_shape_leaves_open_which_axis_holds_the_channels_are_refused_until_it_is_stated(
-    shape, policy_class
-):
+def test_images_need_channels_last_if_their_shape_does_not_tell(shape, policy_class, tmp_path):
     arguments = goal_space(spaces.Box(0, 255, shape, np.uint8)), spaces.Discrete(3), lambda _: 1e-3
-    told = r'do not tell which axis holds the channels: give policy_kwargs={"channels_last": True}'
-    with pytest.raises(ValueError, match=told):
+    message = (
+        'do not tell which axis holds the channels: give policy_kwargs={"channels_last": True}'
+    )
+    with pytest.raises(ValueError, match=message):
         policy_class(*arguments)
     for channels_last, expected in ((True, (shape[2], *shape[:2])), (False, shape)):
         policy = policy_class(*arguments, channels_last=channels_last, embedding_dim=4)
         assert policy.q_net.trunk[0].space.shape == expected
-        assert (
-            policy_class(**policy._get_constructor_parameters()).q_net.trunk[0].space.shape
-            == expected
-        )
+        policy.save(tmp_path / "policy")
+        loaded = policy_class.load(tmp_path / "policy")
+        assert loaded.q_net.trunk[0].space.shape == expected
 
 
 @pytest.mark.parametrize(
@@ -102,7 +106,7 @@ def test_images_whose_shape_leaves_open_which_axis_holds_the_channels_are_refuse
         ((2, 10, 3), True),
     ],
 )
-def test_the_smallest_axis_holds_the_channels(shape, last):
+def test_the_shape_tells_which_axis_holds_the_channels(shape, last):
     expected = (shape[2], *shape[:2]) if last else shape
     assert Preprocess(spaces.Box(0, 255, shape, np.uint8)).space.shape == expected
 
@@ -116,7 +120,7 @@ WIDE = {
 
 
 @pytest.mark.parametrize("origin", WIDE.values(), ids=WIDE)
-def test_what_only_more_than_float32_tells_apart_is_told_apart_once_it_is_standardized(origin):
+def test_standardization_tells_apart_numbers_that_are_equal_in_float32(origin):
     grid = np.indices((5, 5)).reshape(2, -1).T.astype(origin.dtype)
     observations = th.as_tensor(origin + grid)
     space = spaces.Box(0, origin.max() + 5, (2,), origin.dtype)
@@ -128,14 +132,14 @@ def test_what_only_more_than_float32_tells_apart_is_told_apart_once_it_is_standa
     standardized = preprocess(observations).double()
     expected = (grid - grid.mean(axis=0)) / grid.std(axis=0)
     np.testing.assert_allclose(standardized.numpy(), expected, atol=1e-6)
-    # it is saved with the network
+    # The standardization is saved with the network.
     loaded = Preprocess(space, standardize=True)
     loaded.load_state_dict(preprocess.state_dict())
     th.testing.assert_close(loaded(observations), preprocess(observations))
 
 
 def test_the_unit_of_a_vector_does_not_matter():
-    """Numbers of a ten-millionth are standardized as those of one are; they are no rounding errors of 0."""
+    """Small numbers are standardized as large ones are. They do not count as rounding errors."""
     grid = np.indices((5, 5)).reshape(2, -1).T
     for unit in (1e-7, 1.0, 1e7):
         preprocess = Preprocess(spaces.Box(0, 1e9, (2,), np.float32), standardize=True)

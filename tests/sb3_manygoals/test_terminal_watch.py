@@ -1,4 +1,4 @@
-"""Environments that hand out one array again and again."""
+"""Tests of environments that return one array again and again."""
 
 import warnings
 
@@ -35,14 +35,20 @@ from tests.sb3_manygoals.worlds import Always
 
 
 class Reusing(gym.Env):
-    """Cells in a row; an episode is a walk to the right, of 4 steps by default. One array shows all of it."""
+    """
+    Cells in a row, in which an episode is a walk to the right.
+
+    One array shows all observations, unless ``copies`` is true.
+    """
 
     action_space = spaces.Discrete(2)
 
     def __init__(self, starts=5, copies=False, home=False, length=4):
         self.observation_space = spaces.Box(0, 20, (1,), np.float32)
         self.state = np.zeros(1, np.float32)
-        self.starts, self.copies, self.home = starts, copies, home
+        self.starts = starts
+        self.copies = copies
+        self.home = home
         self.length = length
 
     def show(self):
@@ -123,16 +129,16 @@ def test_lost_terminal_observations_are_noticed_once(vector, message, make):
 
 
 @pytest.mark.parametrize("vector", [dummy, sync, counted, subproc])
-def test_copies_are_not_suspected(vector):
+def test_copies_cause_no_warning(vector):
     walk(VecGoalBufferWrapper(vector(copying)))
 
 
 @pytest.mark.parametrize("vector", [dummy, sync])
-def test_episodes_may_end_where_the_next_begins(vector):
+def test_episodes_that_end_where_the_next_begins_cause_no_warning(vector):
     walk(VecGoalBufferWrapper(vector(home)))
 
 
-def test_a_world_of_one_observation_is_not_suspected():
+def test_a_world_of_one_observation_causes_no_warning():
     class Still(Reusing):
         def step(self, action):
             return np.zeros(1, np.float32), 0.0, True, False, {}
@@ -146,8 +152,8 @@ def test_asynchronous_environments_are_looked_at():
         walk(GymnasiumVecEnv(worlds))
 
 
-def test_below_the_vector_environment_a_goal_wrapper_copies():
-    """Nothing is lost then, and nothing is warned of."""
+def test_a_goal_wrapper_below_the_vector_environment_copies():
+    """Nothing is lost then, and there is no warning."""
     env = GoalBufferWrapper(Reusing())
     model = ManyGoalsDQN("MlpPolicy", env, learning_starts=10, seed=0, device="cpu").learn(60)
     kept = model.goal_buffer.observations.ravel()
@@ -160,7 +166,7 @@ def reset_by_us(make):
     return GymnasiumVecEnv(SyncVectorEnv([make] * 2, autoreset_mode=AutoresetMode.DISABLED))
 
 
-def test_where_our_vector_environment_resets_nothing_is_lost():
+def test_nothing_is_lost_if_our_vector_environment_resets():
     venv = VecGoalBufferWrapper(reset_by_us(Reusing))
     walk(venv)
     assert venv.goal_buffer.observations.max() == 8
@@ -184,7 +190,7 @@ def test_every_learner_notices(learn, vector):
     learn(vector(copying))
 
 
-def test_mastery_notices():
+def test_evaluation_of_mastery_notices():
     goals = np.full((2, 1), 20, np.float32)
     for mode in AutoresetMode:
         worlds = SyncVectorEnv([Reusing, lambda: Reusing(length=9)], autoreset_mode=mode)
@@ -195,7 +201,7 @@ def test_mastery_notices():
             evaluate_mastery(Always(0), worlds, goals, max_steps=20)
 
 
-def test_a_predictor_is_saved_without_what_it_looks_at(tmp_path):
+def test_a_saved_reward_predictor_can_be_loaded_after_a_warning(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = RewardPredictor("MlpPolicy", make_vec_env(Reusing, 2), buffer_size=100).learn(60)
@@ -215,7 +221,7 @@ def test_checkpoints_of_a_vector_environment_are_as_before():
 
 
 class Pictures(Reusing):
-    """The same as pictures with three channels, the last axis."""
+    """The same cells, shown as pictures with channels last."""
 
     def __init__(self, copies=False):
         super().__init__(copies=copies)
@@ -239,11 +245,11 @@ def test_lost_observations_are_seen_below_a_stack_of_frames(world, transposed, c
     watch = TerminalWatch()
     venv.seed(0)
     observations = venv.reset()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(60):
             observations, _, dones, infos = venv.step(np.zeros(2, np.int64))
             watch.look(venv, observations, dones, infos)
     venv.close()
-    lost = [str(one.message) for one in said if "one array again and again" in str(one.message)]
+    lost = [one for one in caught if "one array again and again" in str(one.message)]
     assert len(lost) == (0 if copies else 1)
