@@ -1,3 +1,5 @@
+"""Tests of the callbacks of auxiliary tasks."""
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -37,17 +39,13 @@ def build(env=None, policy_kwargs=None, **kwargs):
     return A2C(AuxiliaryActorCriticPolicy, env, policy_kwargs=policy_kwargs, **SETTINGS | kwargs)
 
 
-def n_transitions(episodes):
-    return sum(len(segment.actions) for segment in episodes._segments)
-
-
 ENV = cart_poles()
 BARE = AuxiliaryActorCriticPolicy, ENV
 OTHER = EpisodeBuffer(spaces.Box(0, 1, (3,), np.float32))
 
 
 class ManyGoalsOfNoWeight(ManyGoalsCallback):
-    """All is computed and added, and all of it is zero."""
+    """Computes and adds gradients that are all zero."""
 
     def loss(self, policy, episodes, rng):
         return 0.0 * super().loss(policy, episodes, rng)
@@ -86,48 +84,72 @@ def test_without_auxiliary_losses_it_is_sb3s_a2c_to_the_last_bit(callback, kind,
     assert before.keys() == after.keys()
     assert all(th.equal(before[name], after[name]) for name in before)
     states = [model.policy.optimizer.state_dict()["state"] for model in (plain, ours)]
-    for number, state in states[0].items():  # the shared layers come first
-        assert all(
-            th.equal(th.as_tensor(state[name]), th.as_tensor(states[1][number][name]))
-            for name in state
-        )
+    # The layers of A2C have the same numbers in both, because the heads come last.
+    for number, state in states[0].items():
+        for name, value in state.items():
+            assert th.equal(th.as_tensor(value), th.as_tensor(states[1][number][name]))
+
+
+def copies_of_gradients(model):
+    parameters = model.policy.parameters()
+    return [None if one.grad is None else one.grad.clone() for one in parameters]
+
+
+def copies_of_weights(model):
+    return [one.detach().clone() for one in model.policy.parameters()]
 
 
 class Watch(BaseCallback):
-    """Notes the gradient with which the optimizer will step, before the callbacks after this one have added theirs."""
+    """
+    Notes gradients and weights before each step of A2C's optimizer.
+
+    Callbacks after this one have not added their gradients then.
+    """
 
     def _on_training_start(self):
-        self.gradients, self.weights = [], []
+        self.gradients = []
+        self.weights = []
         self.hook = self.model.policy.optimizer.register_step_pre_hook(lambda *_: self.note())
 
     def note(self):
-        self.gradients.append(
-            [None if p.grad is None else p.grad.clone() for p in self.model.policy.parameters()]
-        )
-        self.weights.append([p.detach().clone() for p in self.model.policy.parameters()])
+        self.gradients.append(copies_of_gradients(self.model))
+        self.weights.append(copies_of_weights(self.model))
 
     def _on_step(self):
         return True
 
 
+def shared_and_heads(policy):
+    """Return all weights but those of the actor and the critic."""
+    return [*policy.features_extractor.parameters(), *policy.heads.parameters()]
+
+
 class Planned(ManyGoalsCallback):
-    """A loss whose gradient is known: the sum of all weights but those of the actor and the critic."""
+    """Has a loss with a known gradient, the sum of these weights."""
 
     size = 1.0
 
     def loss(self, policy, episodes, rng):
-        return self.size * sum(
-            p.sum() for m in (policy.features_extractor, policy.heads) for p in m.parameters()
-        )
+        return self.size * sum(one.sum() for one in shared_and_heads(policy))
+
+
+class Pulled(ManyGoalsCallback):
+    """Has a loss with a known gradient, half the squares of these weights."""
+
+    size = 1.0
+
+    def loss(self, policy, episodes, rng):
+        return self.size * sum(one.square().sum() / 2 for one in shared_and_heads(policy))
+
+
+SGD = {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}
 
 
 @pytest.mark.parametrize(("size", "clipped"), [(1e-4, False), (5.0, True)])
-def test_one_step_on_the_joint_gradient_each_part_clipped_alone(size, clipped):
-    model = build(
-        policy_kwargs=HEADS | {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}},
-        learning_rate=0.1,
-    )
-    task, watch = Planned(beta=0.5, update="joint"), Watch()
+def test_a_joint_update_steps_on_the_sum_of_gradients_that_are_clipped_alone(size, clipped):
+    model = build(policy_kwargs=HEADS | SGD, learning_rate=0.1)
+    watch = Watch()
+    task = Planned(beta=0.5, update="joint")
     task.size = size
     model.learn(200, [watch, task])
     touched = {
@@ -138,85 +160,80 @@ def test_one_step_on_the_joint_gradient_each_part_clipped_alone(size, clipped):
     assert clipped == (0.5 * size * count**0.5 > 0.5)
     added = 0.5 / count**0.5 if clipped else 0.5 * size
     assert task.n_updates > 10
-    step = len(watch.weights) - task.n_updates + 3  # one with auxiliary loss
-    both, gradients = (
-        zip(watch.weights[step], watch.weights[step + 1], strict=True),
+    # This is a step with an auxiliary loss.
+    step = len(watch.weights) - task.n_updates + 3
+    for (name, is_touched), gradient, old, new in zip(
+        touched.items(),
         watch.gradients[step],
-    )
-    for (name, yes), (old, new), gradient in zip(touched.items(), both, gradients, strict=True):
+        watch.weights[step],
+        watch.weights[step + 1],
+        strict=True,
+    ):
         if not name.startswith("goal_target"):
-            whole = (0.0 if gradient is None else gradient) + (added if yes else 0.0)
+            whole = added if is_touched else 0.0
+            if gradient is not None:
+                whole = whole + gradient
             th.testing.assert_close(new, old - 0.1 * whole, rtol=0, atol=5e-7, msg=name)
 
 
-class Pulled(ManyGoalsCallback):
-    """A loss whose gradient is known: half the square of all weights but those of the actor and the critic."""
-
-    size = 1.0
-
-    def loss(self, policy, episodes, rng):
-        return self.size * sum(
-            p.square().sum() / 2
-            for m in (policy.features_extractor, policy.heads)
-            for p in m.parameters()
-        )
-
-
 class WatchSecond(Watch):
-    """Notes also step size, weights and gradients after A2C's step and after those of the callbacks before this one."""
+    """
+    Also notes step size, weights and gradients after each step of A2C's optimizer.
+
+    Callbacks before this one have taken their second steps then.
+    """
 
     def _on_training_start(self):
         super()._on_training_start()
-        self.after, self.rates, self.kept = [], [], []
+        self.after = []
+        self.rates = []
+        self.kept = []
         self.post_hook = self.model.policy.optimizer.register_step_post_hook(
             lambda *_: self.note_after()
         )
 
     def note_after(self):
-        self.after.append([p.detach().clone() for p in self.model.policy.parameters()])
+        self.after.append(copies_of_weights(self.model))
         self.rates.append(self.model.policy.optimizer.param_groups[0]["lr"])
-        self.kept.append(
-            [None if p.grad is None else p.grad.clone() for p in self.model.policy.parameters()]
-        )
-
-
-SGD = {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}
+        self.kept.append(copies_of_gradients(self.model))
 
 
 @pytest.mark.parametrize(("size", "clipped"), [(1e-3, False), (5.0, True)])
-def test_two_steps_the_second_on_the_gradient_after_the_first(size, clipped):
+def test_the_second_step_is_on_the_gradient_after_the_first(size, clipped):
     model = build(policy_kwargs=HEADS | SGD, learning_rate=lambda left: 0.02 * left)
-    task, watch = Pulled(beta=0.5), WatchSecond()
+    watch = WatchSecond()
+    task = Pulled(beta=0.5)
     task.size = size
     model.learn(200, [task, watch])
     names = [name for name, _ in model.policy.named_parameters()]
     touched = [name.startswith(("features_extractor", "heads")) for name in names]
     assert task.n_updates > 10
     for step in (-task.n_updates, -3, -1):
-        rate, gradients = watch.rates[step], watch.gradients[step]
+        rate = watch.rates[step]
         assert rate < 0.02
         between = [
             old if gradient is None else old - rate * gradient
-            for old, gradient in zip(watch.weights[step], gradients, strict=True)
+            for old, gradient in zip(watch.weights[step], watch.gradients[step], strict=True)
         ]
-        own = [weight for weight, yes in zip(between, touched, strict=True) if yes]
+        own = [weight for weight, is_own in zip(between, touched, strict=True) if is_own]
         length = size * th.cat([weight.flatten() for weight in own]).norm()
         assert clipped == (length > 0.5)
         scale = size * (0.5 / length if clipped else 1.0)
-        for name, yes, middle, new in zip(names, touched, between, watch.after[step], strict=True):
+        for name, is_own, middle, new in zip(
+            names, touched, between, watch.after[step], strict=True
+        ):
             if not name.startswith("goal_target"):
-                expected = middle - 0.5 * rate * scale * middle if yes else middle
+                expected = middle - 0.5 * rate * scale * middle if is_own else middle
                 th.testing.assert_close(new, expected, rtol=0, atol=2e-7, msg=name)
-    for step in range(
-        -task.n_updates, 0
-    ):  # whoever looks after the step still finds A2C's gradient
+    # After both steps, hooks still find A2C's gradient.
+    for step in range(-task.n_updates, 0):
         for before, after in zip(watch.gradients[step], watch.kept[step], strict=True):
             assert (before is None) == (after is None)
             assert before is None or th.equal(before, after)
 
 
 class Printed(A2C):
-    """Algorithm 2 as it is printed: A2C's step, then one of another optimizer for each auxiliary task."""
+    """Algorithm 2 as it is printed: A2C's step, then a step of another optimizer for each task."""
 
     def train(self):
         super().train()
@@ -225,12 +242,17 @@ class Printed(A2C):
                 continue
             if task not in self.optimizers:
                 heads = list(self.policy.heads.parameters())
-                own = [p for p in self.policy.parameters() if all(p is not head for head in heads)]
-                kind, kwargs = self.policy.optimizer_class, self.policy.optimizer_kwargs
-                self.optimizers[task] = kind([*own, *heads], lr=1.0, **kwargs)
+                others = [
+                    one
+                    for one in self.policy.parameters()
+                    if all(one is not weight for weight in heads)
+                ]
+                self.optimizers[task] = self.policy.optimizer_class(
+                    [*others, *heads], lr=1.0, **self.policy.optimizer_kwargs
+                )
             optimizer = self.optimizers[task]
-            for group in optimizer.param_groups:
-                group["lr"] = self.betas[task] * self.lr_schedule(self._current_progress_remaining)
+            rate = self.policy.optimizer.param_groups[0]["lr"]
+            optimizer.param_groups[0]["lr"] = self.betas[task] * rate
             self.policy.zero_grad()
             task.loss(self.policy, task.episodes, task.rng).backward()
             th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
@@ -247,14 +269,13 @@ class Printed(A2C):
         {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {"momentum": 0.9}},
     ],
 )
-def test_many_goals_and_others_take_the_steps_of_algorithm_2(optimizer):
+def test_callbacks_take_the_steps_of_algorithm_2(optimizer):
     def learn(kind, betas, **update):
-        policy_kwargs = HEADS | optimizer
         model = kind(
             AuxiliaryActorCriticPolicy,
             stories(n_stack=4, limit=12),
             lambda left: 1e-3 * left,
-            policy_kwargs=policy_kwargs,
+            policy_kwargs=HEADS | optimizer,
             **SETTINGS,
         )
         episodes = EpisodeBuffer(model.observation_space, n_stack=4)
@@ -265,7 +286,8 @@ def test_many_goals_and_others_take_the_steps_of_algorithm_2(optimizer):
             ),
             RewardPredictionCallback(betas[2], batch_size=4, episodes=episodes, seed=1, **update),
         ]
-        model.tasks, model.optimizers = tasks, {}
+        model.tasks = tasks
+        model.optimizers = {}
         model.betas = dict(zip(tasks, (0.5, 0.3, 0.7), strict=True))
         model.learn(200, tasks)
         assert {task.n_updates for task in tasks} == {tasks[0].n_updates}
@@ -278,16 +300,18 @@ def test_many_goals_and_others_take_the_steps_of_algorithm_2(optimizer):
         th.testing.assert_close(ours[name], value, rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_each_source_gives_the_default_of_update():
+def test_defaults_of_update_are_those_of_the_sources():
     kinds = ManyGoalsCallback, PixelControlCallback, RewardPredictionCallback
     assert [kind().update for kind in kinds] == ["two_steps", "joint", "joint"]
 
 
 @pytest.mark.parametrize("update", ["two_steps", "joint"])
-def test_share_and_cosine_are_of_what_both_do_to_the_shared_weights(update):
+def test_share_and_cosine_compare_what_both_do_to_the_shared_weights(update):
     model = build(policy_kwargs=HEADS | SGD, learning_rate=0.02)
-    task, watch, logged = Pulled(beta=0.5, update=update), WatchSecond(), []
+    watch = WatchSecond()
+    task = Pulled(beta=0.5, update=update)
     task.size = 1e-3
+    logged = []
 
     def look(local, _):
         values = local["self"].logger.name_to_value
@@ -308,7 +332,7 @@ def test_share_and_cosine_are_of_what_both_do_to_the_shared_weights(update):
     )
     ours = 0.5 * 1e-3 * (between if update == "two_steps" else weights)
     cosine = th.cosine_similarity(gradient, ours, dim=0).item()
-    # Steps go against gradients, both of them.
+    # Both steps go against their gradients, so the cosine of steps is that of gradients.
     share = (ours.norm() / gradient.norm()).item()
     assert logged == pytest.approx([share, cosine], rel=1e-3, abs=1e-4)
 
@@ -320,38 +344,39 @@ def test_another_learner_gets_another_optimizer_for_the_second_step():
     fresh = ManyGoalsCallback(batch_size=5, seed=0, episodes=episodes)
     fresh.rng = callback.rng
     fresh.n_updates = callback.n_updates
-    state = {name: callback.get_checkpoint_state()[name] for name in ("rng", "n_updates")}
-    rng = state["rng"].bit_generator.state
+    rng_state = callback.rng.bit_generator.state
     models = []
     for one in (callback, fresh):
-        one.rng.bit_generator.state = rng
+        one.rng.bit_generator.state = rng_state
         one.episodes = EpisodeBuffer(episodes.observation_space, n_stack=4)
         models.append(build().learn(200, one))
     for name, value in models[0].policy.state_dict().items():
         assert th.equal(value, models[1].policy.state_dict()[name]), name
 
 
-def test_a_state_is_not_gone_on_with_by_another_update():
-    model, callback = build(), ManyGoalsCallback(batch_size=5)
-    model.learn(200, callback)
+def test_the_state_of_another_update_is_refused():
+    callback = ManyGoalsCallback(batch_size=5)
+    build().learn(200, callback)
     state = callback.get_checkpoint_state()
     joint = ManyGoalsCallback(batch_size=5, update="joint")
     with pytest.raises(CheckpointError, match="with update='two_steps', not 'joint'"):
         joint.set_checkpoint_state(state)
+    # States without an update were written when all updates were joint.
     old = {name: state[name] for name in ("rng", "n_updates", "episodes")}
-    joint.set_checkpoint_state(old)  # of before there were two steps
+    joint.set_checkpoint_state(old)
     assert joint.n_updates == callback.n_updates
     with pytest.raises(CheckpointError, match="with update='joint', not 'two_steps'"):
         ManyGoalsCallback().set_checkpoint_state(old)
 
 
-def test_many_goals_by_loops():
+def test_the_loss_of_many_goals_agrees_with_a_loop():
     model = build(stories(limit=12, lives=True))
     callback = ManyGoalsCallback(
         n_steps=5, batch_size=60, gamma=0.9, step_reward=-0.3, goal_reward=0.2
     )
     model.learn(120, callback)
-    policy, episodes = model.policy, callback.episodes
+    policy = model.policy
+    episodes = callback.episodes
     loss = callback.loss(policy, episodes, np.random.default_rng(2))
     batch = episodes.sample(12, 5, np.random.default_rng(2))
     assert len(set(batch.lengths)) > 1
@@ -363,17 +388,15 @@ def test_many_goals_by_loops():
         for t in range(length):
             pair = th.as_tensor(np.stack([observations[t], observations[t + 1], goal]))[None]
             q = policy.goal_values(pair)[0, 0, actions[t]].item()
-            reached = (observations[t + 1] == goal).all()
-            target = (
-                0.2
-                if reached
-                else -0.3 + 0.9 * policy.goal_values(pair, target=True)[0, 0].max().item()
-            )
+            if (observations[t + 1] == goal).all():
+                target = 0.2
+            else:
+                target = -0.3 + 0.9 * policy.goal_values(pair, target=True)[0, 0].max().item()
             errors.append((target - q) ** 2)
     assert loss.item() == pytest.approx(sum(errors) / len(errors), rel=1e-4)
 
 
-def test_the_target_network_follows_now_and_then(monkeypatch):
+def test_the_target_network_is_updated_at_its_interval(monkeypatch):
     updates = []
     callback = ManyGoalsCallback(batch_size=5, target_update_interval=4)
     monkeypatch.setattr(
@@ -386,13 +409,14 @@ def test_the_target_network_follows_now_and_then(monkeypatch):
     assert updates == list(range(0, callback.n_updates, 4))
 
 
-def test_pixel_control_looks_at_the_newest_frame():
+def test_pixel_control_counts_changes_of_the_newest_frame():
     model = build()
     callback = PixelControlCallback(n_steps=2, batch_size=20, gamma=0.0)
     model.learn(120, callback)
+    # With all values 0, the errors are the changes themselves.
     with th.no_grad():
         for parameter in model.policy.heads["pixel_control"].parameters():
-            parameter.zero_()  # all values are 0, so errors are the changes themselves
+            parameter.zero_()
     loss = callback.loss(model.policy, callback.episodes, np.random.default_rng(1))
     batch = callback.episodes.sample(10, 2, np.random.default_rng(1))
     newest = batch.observations[:, :, -1, 8:28, 8:28] / 255.0
@@ -403,18 +427,17 @@ def test_pixel_control_looks_at_the_newest_frame():
 
 @pytest.mark.parametrize("n_stack", [1, 4])
 @pytest.mark.parametrize("lives", [False, True])
-def test_what_is_kept_is_what_the_world_showed(lives, n_stack):
-    """Every drawn trajectory is one that Story tells: numbers of its pictures follow each other to the very end."""
+def test_the_buffer_keeps_what_the_world_showed(lives, n_stack):
+    """In every trajectory, the pictures of Story have consecutive numbers."""
     model = build(stories(3, n_stack, limit=12, lives=lives), n_steps=7)
     callback = ManyGoalsCallback(beta=0.0)
     model.learn(500, callback)
     episodes = callback.episodes
-    assert (episodes.frames.n_stack, episodes.observation_space) == (
-        n_stack,
-        model.observation_space,
-    )
+    assert episodes.frames.n_stack == n_stack
+    assert episodes.observation_space == model.observation_space
     batch = episodes.sample(300, 4, np.random.default_rng(0))
-    pictures = batch.observations[:, :, -1]  # the newest frames
+    # These are the newest frames.
+    pictures = batch.observations[:, :, -1]
     numbers = pictures[:, :, 0, :2].astype(int)
     columns = (pictures[:, :, 10] == 255).argmax(axis=2)
     for row, (length, rewards) in enumerate(zip(batch.lengths, batch.rewards, strict=True)):
@@ -425,33 +448,36 @@ def test_what_is_kept_is_what_the_world_showed(lives, n_stack):
             move = (-3, 3, 0)[batch.actions[row, t]]
             cell = min(max(columns[row, t] + move, 0), 35)
             assert columns[row, t + 1] == cell
-            assert rewards[t] == (1.0 if cell > 18 and move == 3 else -1.0 if cell == 0 else 0.0)
-        ended = columns[row, length] in (0, 35)
+            if cell == 0:
+                assert rewards[t] == -1.0
+            else:
+                assert rewards[t] == float(cell > 18 and move == 3)
+        # The time limit does not count as a termination.
         if not lives:
-            assert batch.terminated[row] == ended  # not by the time limit
-    assert np.isin(
-        columns[np.arange(300), batch.lengths], (0, 35)
-    ).any()  # terminal observations are the true ones
-    games = list(model.ep_info_buffer)  # of several lives one episode, ranked by its score
+            assert batch.terminated[row] == (columns[row, length] in (0, 35))
+    # Terminal observations are those of the episode that ended.
+    assert np.isin(columns[np.arange(300), batch.lengths], (0, 35)).any()
+    # All lives of a game are one episode.
+    games = list(model.ep_info_buffer)
     np.testing.assert_allclose(episodes.returns, sorted(game["r"] for game in games))
-    assert n_transitions(episodes) == sum(game["l"] for game in games)
+    assert episodes.n_transitions == sum(game["l"] for game in games)
 
 
 def test_without_a_monitor_every_episode_of_the_learner_counts():
-    callback, lengths = ManyGoalsCallback(beta=0.0), []
+    callback = ManyGoalsCallback(beta=0.0)
+    dones = []
+
+    def note(local, _):
+        dones.append(bool(local["dones"][0]))
+        return True
+
     venv = VecTransposeImage(DummyVecEnv([lambda: gym.wrappers.TimeLimit(Story(), 12)]))
-    build(venv).learn(
-        300,
-        [
-            callback,
-            ConvertCallback(lambda local, _: lengths.append(int(local["dones"][0])) is None),
-        ],
-    )
-    assert len(callback.episodes) == sum(lengths) > 10
+    build(venv).learn(300, [callback, ConvertCallback(note)])
+    assert len(callback.episodes) == sum(dones) > 10
 
 
 class Endless(Story):
-    """The dot stays at an end of its line."""
+    """A Story whose dot stays at an end of its line, without an end of the episode."""
 
     def step(self, action):
         observation, reward, _, truncated, info = super().step(action)
@@ -476,23 +502,30 @@ def test_a_world_that_never_ends_is_learned_from_in_pieces(callback, n_envs):
     batch = callback.episodes.sample(50, 5, np.random.default_rng(0))
     assert (batch.lengths == 5).all()
     assert not batch.terminated.any()
-    assert not model.ep_info_buffer  # nothing was reset
+    # The environments were not reset.
+    assert not model.ep_info_buffer
 
 
-def test_training_says_that_there_is_nothing_to_learn_from():
+def test_training_warns_if_there_is_nothing_to_learn_from():
     def grid():
         return build(make_vec_env(Endless, 1), n_steps=1)
 
     def uncut(model):
         return EpisodeBuffer(model.observation_space, cut_after=None)
 
-    model, seen = grid(), []
+    n_warnings = []
+
+    def count_warnings(local, _):
+        n_warnings.append(len(caught))
+        return True
+
+    model = grid()
     callback = RewardPredictionCallback(episodes=uncut(model))
-    told = ConvertCallback(lambda local, _: seen.append(len(caught)) is None)
     with pytest.warns(UserWarning, match="no episode is complete, and none is cut") as caught:
-        model.learn(230, [callback, told])
-    assert seen.count(0) == 200  # it is said once, while training goes on
-    assert seen[-1] == len(caught) == 1
+        model.learn(230, [callback, ConvertCallback(count_warnings)])
+    # It warns once, while training goes on.
+    assert n_warnings.count(0) == 200
+    assert n_warnings[-1] == len(caught) == 1
     what = "RewardPredictionCallback has learned nothing in 95 steps of each environment"
     with pytest.warns(UserWarning, match=f"{what}.* TimeLimit"):
         build(make_vec_env(Endless, 6)).learn(570, RewardPredictionCallback())
@@ -501,37 +534,36 @@ def test_training_says_that_there_is_nothing_to_learn_from():
 
 
 def test_training_that_ended_within_a_step_goes_on_from_where_the_world_is():
-    env, callback = gym.wrappers.TimeLimit(Corridor(), 20), ManyGoalsCallback()
+    callback = ManyGoalsCallback()
+    env = gym.wrappers.TimeLimit(Corridor(), 20)
     model = A2C(AuxiliaryActorCriticPolicy, env, seed=0, policy_kwargs={"embedding_dim": 8})
     for stop in range(33, 400, 31):
         ending = ConvertCallback(lambda local, _, stop=stop: local["self"].num_timesteps < stop)
         model.learn(1_000, [callback, ending], reset_num_timesteps=False)
     batch = callback.episodes.sample(400, 1, np.random.default_rng(0))
     here, there = batch.observations.argmax(axis=2).T
-    np.testing.assert_array_equal(
-        there, np.clip(here + np.array([-1, 1, 0])[batch.actions[:, 0]], 0, 5)
-    )
+    moves = np.array([-1, 1, 0])[batch.actions[:, 0]]
+    np.testing.assert_array_equal(there, np.clip(here + moves, 0, 5))
 
 
 @pytest.mark.parametrize("norm_obs", [False, True])
-def test_normalized_stacks_which_drift_are_kept_whole(norm_obs):
-    callback, env = (
-        ManyGoalsCallback(batch_size=5),
-        VecNormalize(VecFrameStack(cart_poles(), 4), norm_obs=norm_obs),
-    )
+def test_normalized_stacks_are_kept_whole(norm_obs):
+    """The normalization drifts, so normalized stacks do not overlap."""
+    callback = ManyGoalsCallback(batch_size=5)
+    env = VecNormalize(VecFrameStack(cart_poles(), 4), norm_obs=norm_obs)
     build(env, {}).learn(300, callback)
     assert callback.episodes.frames.n_stack == (1 if norm_obs else 4)
-    bytes_, callback = (
-        make_vec_env(lambda: gym.wrappers.TimeLimit(Corridor(), 20), 2),
-        ManyGoalsCallback(),
-    )
-    build(VecNormalize(bytes_, norm_obs=norm_obs), {}).learn(
-        300, callback
-    )  # which makes floats of them
+
+
+@pytest.mark.parametrize("norm_obs", [False, True])
+def test_observations_of_bytes_may_be_normalized(norm_obs):
+    callback = ManyGoalsCallback()
+    worlds = make_vec_env(lambda: gym.wrappers.TimeLimit(Corridor(), 20), 2)
+    build(VecNormalize(worlds, norm_obs=norm_obs), {}).learn(300, callback)
     assert callback.n_updates > 0
 
 
-def test_a_common_buffer_is_filled_once():
+def test_a_shared_buffer_is_filled_by_one_callback():
     model = build()
     episodes = EpisodeBuffer(model.observation_space, n_stack=4)
     callbacks = [
@@ -540,36 +572,35 @@ def test_a_common_buffer_is_filled_once():
     ]
     model.learn(300, callbacks)
     assert callbacks[0].n_updates == callbacks[1].n_updates > 20
-    assert n_transitions(episodes) <= 300
-    for callback, steps in (
-        (callbacks[0], 500),
-        (callbacks[1], 700),
-    ):  # another training, another who fills it
+    assert episodes.n_transitions <= 300
+    # Any of the callbacks may fill it in another training.
+    for callback, steps in ((callbacks[0], 500), (callbacks[1], 700)):
         model.learn(200, callback)
-        assert steps - 120 < n_transitions(episodes) <= steps
+        assert steps - 120 < episodes.n_transitions <= steps
 
 
 @pytest.mark.parametrize("update", ["two_steps", "joint"])
 @pytest.mark.parametrize("optimizer", [th.optim.RMSprop, RMSpropTFLike])
-def test_one_update_a_step_in_several_trainings_and_after_exceptions(optimizer, update):
-    model, callback = (
-        build(policy_kwargs=HEADS | {"optimizer_class": optimizer}),
-        ManyGoalsCallback(batch_size=5, update=update),
-    )
+def test_each_step_has_one_update_in_several_trainings_and_after_exceptions(optimizer, update):
+    model = build(policy_kwargs=HEADS | {"optimizer_class": optimizer})
+    callback = ManyGoalsCallback(batch_size=5, update=update)
     model.learn(200, callback)
     first = callback.n_updates
     with pytest.raises(KeyboardInterrupt):
         model.learn(200, [callback, Stop(100)])
     updates = callback.n_updates
     assert first < updates
-    model.learn(100)  # without it
+    # Trainings without the callback make no auxiliary update.
+    model.learn(100)
     assert callback.n_updates == updates
     model.learn(100, ManyGoalsCallback(batch_size=5))
     assert callback.n_updates == updates
+    # There are as many as A2C's own.
     model.learn(100, callback, reset_num_timesteps=False)
-    assert callback.n_updates == updates + 10  # as many as A2C's own
-    assert not model.policy.optimizer._optimizer_step_pre_hooks
-    assert not model.policy.optimizer._optimizer_step_post_hooks
+    assert callback.n_updates == updates + 10
+    # After a training, a step of the optimizer is A2C's alone.
+    model.policy.optimizer.step()
+    assert callback.n_updates == updates + 10
 
 
 @pytest.mark.parametrize(
@@ -679,13 +710,14 @@ def test_one_update_a_step_in_several_trainings_and_after_exceptions(optimizer, 
         ),
     ],
 )
-def test_bad_arguments_and_models_that_do_not_fit(model, callback, error, message):
+def test_bad_arguments_and_models_are_refused(model, callback, error, message):
     with pytest.raises(error, match=message):
         callback() if model is None else model().learn(10, callback())
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_step():
-    model, callback = build(), ManyGoalsCallback()
+    model = build()
+    callback = ManyGoalsCallback()
     callback.step_reward = float("inf")
     with pytest.raises(FloatingPointError, match="the loss of update 1"):
         model.learn(1000, callback)
