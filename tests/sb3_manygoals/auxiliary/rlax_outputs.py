@@ -1,4 +1,8 @@
-"""What rlax computes, recorded for ``test_losses.py``; to record again, ``pip install -e ".[rlax]"``, and run this file."""
+"""
+Record outputs of rlax for ``test_losses.py``.
+
+To record them again, run ``pip install -e ".[rlax]"`` and then this file.
+"""
 
 from pathlib import Path
 
@@ -8,7 +12,7 @@ RECORDED = Path(__file__).with_suffix(".npz")
 
 
 def record() -> dict[str, np.ndarray]:
-    """Random inputs, and rlax's outputs for them, under one name each."""
+    """Return random inputs, and rlax's outputs for them, by name."""
     import rlax
 
     rng = np.random.default_rng(0)
@@ -34,15 +38,12 @@ def record() -> dict[str, np.ndarray]:
         )
         found["many_goals"][index] = error**2
 
-    images, cells_q, pixel_actions = (
-        normal(2, 6, 2, 10, 11),
-        normal(2, 6, 3, 2, 2),
-        rng.integers(3, size=(2, 5)),
-    )
+    images = normal(2, 6, 2, 10, 11)
+    cells_q = normal(2, 6, 3, 2, 2)
+    pixel_actions = rng.integers(3, size=(2, 5))
     found |= {"images": images, "cells_q": cells_q, "pixel_actions": pixel_actions}
-    cropped = images[..., 1:9, 1:9].transpose(
-        0, 1, 3, 4, 2
-    )  # the middle 8 x 8 pixels, two cells of 4 a side
+    # The 8 x 8 pixels in the middle have two cells of 4 pixels on each side.
+    cropped = images[..., 1:9, 1:9].transpose(0, 1, 3, 4, 2)
     found["changes"] = np.stack([rlax.pixel_control_rewards(one, 4) for one in cropped])
     values = cells_q.transpose(0, 1, 3, 4, 2)
     losses = [

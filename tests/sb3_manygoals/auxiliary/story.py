@@ -1,4 +1,4 @@
-"""A world whose pictures tell all about it."""
+"""A world in which every picture shows its episode and step."""
 
 import gymnasium as gym
 import numpy as np
@@ -11,8 +11,11 @@ SIDE = 36
 
 class Story(gym.Env):
     """
-    A dot on a line of 36 cells; action 0 goes left, 1 right. The reward is 1 for each step to the right beyond the middle, -1
-    at the left end, and the episode ends at either end. In a corner stand the number of the episode and of the step.
+    A dot on a line of 36 cells.
+
+    Action 0 goes left, 1 goes right, 2 stays. The reward is 1 for each step to the right beyond the
+    middle, and -1 at the left end. The episode ends at either end. A corner of the picture shows
+    the number of the episode and of the step.
     """
 
     observation_space = spaces.Box(0, 255, (SIDE, SIDE, 1), np.uint8)
@@ -23,7 +26,8 @@ class Story(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.episode, self.number = self.episode + 1, 0
+        self.episode += 1
+        self.number = 0
         self.cell = int(self.np_random.integers(15, 19))
         return self.observation(), {}
 
@@ -32,7 +36,9 @@ class Story(gym.Env):
         self.cell += (-3, 3, 0)[int(action)]
         ended = not 0 < self.cell < SIDE - 1
         self.cell = min(max(self.cell, 0), SIDE - 1)
-        reward = 1.0 if self.cell > SIDE // 2 and action == 1 else -1.0 if self.cell == 0 else 0.0
+        reward = float(self.cell > SIDE // 2 and action == 1)
+        if self.cell == 0:
+            reward = -1.0
         return self.observation(), reward, ended, False, {}
 
     def observation(self):
@@ -43,11 +49,16 @@ class Story(gym.Env):
 
 
 class Lives(gym.Wrapper):
-    """An episode of the learner each five steps, of which the world knows nothing, as of a lost life."""
+    """
+    Ends the learner's episode every five steps, as at a lost life.
+
+    The world beneath goes on.
+    """
 
     def __init__(self, env):
         super().__init__(env)
-        self.steps, self.over = 0, True
+        self.steps = 0
+        self.over = True
 
     def reset(self, **kwargs):
         if self.over:
@@ -58,12 +69,13 @@ class Lives(gym.Wrapper):
 
     def step(self, action):
         self.last, reward, terminated, truncated, info = self.env.step(action)
-        self.steps, self.over = self.steps + 1, terminated or truncated
+        self.steps += 1
+        self.over = terminated or truncated
         return self.last, reward, terminated or self.steps % 5 == 0, truncated, info
 
 
 def stories(n_envs=2, n_stack=1, limit=30, lives=False):
-    """:return: an SB3 VecEnv with Monitors inside"""
+    """Make an SB3 VecEnv of Stories, with Monitors inside."""
 
     def make():
         return gym.wrappers.TimeLimit(Story(), limit)

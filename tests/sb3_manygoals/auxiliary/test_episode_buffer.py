@@ -1,4 +1,6 @@
-"""The buffer against a plain record of everything that happened."""
+"""Tests that compare the episode buffer with a plain record of everything that happened."""
+
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,23 +12,39 @@ from sb3_manygoals.auxiliary import EpisodeBuffer
 from sb3_manygoals.checkpoint import copy_tree
 
 
+class Step(NamedTuple):
+    """A transition."""
+
+    observation: np.ndarray
+    action: int
+    reward: float
+    next_observation: np.ndarray
+    terminated: bool
+
+
+class Game(NamedTuple):
+    """A complete episode."""
+
+    score: float
+    number: int
+    segments: list[list[Step]]
+
+
 class Player:
-    """Plays worlds of nothing but noise into a buffer, and remembers all of it."""
+    """Plays worlds of random transitions into a buffer, and records all of it."""
 
     def __init__(self, rng, n_envs, space, n_stack=1, capacity=2000, lives=False):
-        self.rng, self.n_envs, self.space, self.n_stack, self.lives = (
-            rng,
-            n_envs,
-            space,
-            n_stack,
-            lives,
-        )
+        self.rng = rng
+        self.n_envs = n_envs
+        self.space = space
+        self.n_stack = n_stack
+        self.lives = lives
         self.frame = (space.shape[0] // n_stack, *space.shape[1:]) if n_stack > 1 else space.shape
         self.buffer = EpisodeBuffer(space, capacity, n_stack)
         self.buffer.monitored = True
         self.number = 0
         self.frames = [[] for _ in range(n_envs)]
-        self.games = []  # (return, number, segments), of lists of (observation, action, reward, next observation, terminated)
+        self.games = []
         self.pending = [[[]] for _ in range(n_envs)]
         self.current = np.stack([self.first(env) for env in range(n_envs)])
         self.buffer.start(self.current)
@@ -44,25 +62,27 @@ class Player:
 
     def step(self, n=1):
         for _ in range(n):
-            n_envs, rng = self.n_envs, self.rng
-            actions, rewards = rng.integers(4, size=n_envs), rng.integers(-1, 2, size=n_envs) * 0.5
-            dones, truncated = rng.random(n_envs) < 0.3, rng.random(n_envs) < 0.5
+            n_envs = self.n_envs
+            actions = self.rng.integers(4, size=n_envs)
+            rewards = self.rng.integers(-1, 2, size=n_envs) * 0.5
+            dones = self.rng.random(n_envs) < 0.3
+            truncated = self.rng.random(n_envs) < 0.5
             reached = np.stack([self.following(env) for env in range(n_envs)])
-            observations, infos = reached.copy(), [{} for _ in range(n_envs)]
+            observations = reached.copy()
+            infos = [{} for _ in range(n_envs)]
             for env in range(n_envs):
-                ended = bool(dones[env] and not truncated[env])
-                step = (self.current[env], actions[env], rewards[env], reached[env], ended)
+                terminated = bool(dones[env] and not truncated[env])
+                step = Step(self.current[env], actions[env], rewards[env], reached[env], terminated)
                 self.pending[env][-1].append(step)
                 if dones[env]:
                     infos[env] = {
                         "terminal_observation": reached[env],
                         "TimeLimit.truncated": truncated[env],
                     }
-                    if not self.lives or truncated[env] or rng.random() < 0.5:
-                        infos[env]["episode"] = {"r": float(rng.integers(5))}
-                        self.games.append(
-                            (infos[env]["episode"]["r"], len(self.games), self.pending[env])
-                        )
+                    if not self.lives or truncated[env] or self.rng.random() < 0.5:
+                        score = float(self.rng.integers(5))
+                        infos[env]["episode"] = {"r": score}
+                        self.games.append(Game(score, len(self.games), self.pending[env]))
                         self.pending[env] = []
                     self.pending[env].append([])
                     observations[env] = self.first(env)
@@ -74,14 +94,15 @@ class Player:
         return sorted(self.games, key=lambda game: game[:2])[-self.buffer.capacity :]
 
     def pieces(self, n_steps):
-        """All that may be drawn, as bytes of observations and so on."""
-        for *_, segments in self.best:
-            for segment in segments:
+        """Yield all trajectories that may be sampled."""
+        for game in self.best:
+            for segment in game.segments:
                 for start in range(max(len(segment) - n_steps, 0) + 1):
                     yield segment[start : start + n_steps]
 
 
-IMAGE, VECTOR = spaces.Box(0, 255, (4, 3, 3), np.uint8), spaces.Box(-1e9, 1e9, (6,), np.float32)
+IMAGE = spaces.Box(0, 255, (4, 3, 3), np.uint8)
+VECTOR = spaces.Box(-1e9, 1e9, (6,), np.float32)
 
 
 def players():
@@ -100,17 +121,20 @@ def players():
 
 
 def key(piece, n_steps):
-    observations = [piece[0][0], *(step[3] for step in piece)]
+    """Return a trajectory as bytes and plain numbers. Its last observation is repeated."""
+    observations = [piece[0].observation, *(step.next_observation for step in piece)]
     observations += [observations[-1]] * (n_steps + 1 - len(observations))
-    actions, rewards = [int(step[1]) for step in piece], [float(step[2]) for step in piece]
-    return b"".join(o.tobytes() for o in observations), tuple(actions), tuple(rewards), piece[-1][4]
+    shown = b"".join(one.tobytes() for one in observations)
+    actions = tuple(int(step.action) for step in piece)
+    rewards = tuple(float(step.reward) for step in piece)
+    return shown, actions, rewards, piece[-1].terminated
 
 
 @given(players(), st.integers(1, 60), st.integers(1, 6))
-def test_what_is_drawn_is_what_happened(player, steps, n_steps):
+def test_sampled_trajectories_are_those_that_happened(player, steps, n_steps):
     player.step(steps)
     buffer = player.buffer
-    assert buffer.returns.tolist() == [score for score, *_ in player.best]
+    assert buffer.returns.tolist() == [game.score for game in player.best]
     assert len(buffer) == len(player.best)
     if not len(buffer):
         return
@@ -122,61 +146,53 @@ def test_what_is_drawn_is_what_happened(player, steps, n_steps):
         length = batch.lengths[row]
         assert not batch.actions[row, length:].any()
         assert not batch.rewards[row, length:].any()
-        actions, rewards = (
-            tuple(values[row, :length].tolist()) for values in (batch.actions, batch.rewards)
-        )
-        assert (
+        sampled = (
             batch.observations[row].tobytes(),
-            actions,
-            rewards,
+            tuple(batch.actions[row, :length].tolist()),
+            tuple(batch.rewards[row, :length].tolist()),
             bool(batch.terminated[row]),
-        ) in possible
+        )
+        assert sampled in possible
 
 
 @given(players(), st.integers(20, 60))
-def test_rewards_are_drawn_with_what_was_seen_before(player, steps):
+def test_rewards_are_sampled_with_the_observations_before(player, steps):
     player.step(steps)
     if not len(player.buffer):
         return
     seen = set()
-    for *_, segments in player.best:
-        for segment in segments:
+    for game in player.best:
+        for segment in game.segments:
             for t, step in enumerate(segment):
-                seen.add(
-                    (
-                        b"".join(segment[max(t - back, 0)][0].tobytes() for back in (2, 1, 0)),
-                        float(step[2]),
-                    )
-                )
-    drawn, rewards = player.buffer.sample_rewards(21, player.rng)
-    for observations, reward in zip(drawn, rewards.tolist(), strict=True):
+                three = [segment[max(t - back, 0)].observation for back in (2, 1, 0)]
+                seen.add((b"".join(one.tobytes() for one in three), float(step.reward)))
+    sampled, rewards = player.buffer.sample_rewards(21, player.rng)
+    for observations, reward in zip(sampled, rewards.tolist(), strict=True):
         assert (observations.tobytes(), reward) in seen
-    kinds = {reward != 0 for _, reward in seen}
-    nonzero = int((rewards != 0).sum())
-    assert nonzero == (10 if len(kinds) == 2 else 21 if kinds == {True} else 0)
+    n_rewarded = {(True,): 21, (False,): 0, (False, True): 10}
+    kinds = tuple(sorted({reward != 0 for _, reward in seen}))
+    assert (rewards != 0).sum() == n_rewarded[kinds]
 
 
 @given(players(), st.integers(1, 60))
 def test_only_frames_of_kept_and_unfinished_episodes_are_kept(player, steps):
     player.step(steps)
     ongoing = [segment for pending in player.pending for segment in pending]
-    kept = [segment for *_, segments in player.best for segment in segments]
-    pieces = [
-        piece for one in player.buffer._ongoing for piece in (one, *one.segments)
-    ] + player.buffer._segments
-    frames = {id(frame) for piece in pieces for frame in piece.frames}
-    # one frame for each observation, and zeros
-    assert len(frames) <= 1 + sum(1 + len(segment) for segment in kept + ongoing)
-    shown = {
-        step[key].tobytes() for segment in kept + ongoing for step in segment for key in (0, 3)
-    }
-    assert len(frames) >= len(shown)
+    kept = [segment for game in player.best for segment in game.segments]
+    # There is one frame for each observation, and one of zeros.
+    assert player.buffer.n_frames <= 1 + sum(1 + len(segment) for segment in kept + ongoing)
+    transitions = [step for segment in kept + ongoing for step in segment]
+    shown = {step.observation.tobytes() for step in transitions}
+    shown |= {step.next_observation.tobytes() for step in transitions}
+    assert player.buffer.n_frames >= len(shown)
+    assert player.buffer.n_transitions == sum(len(segment) for segment in kept)
 
 
-def test_every_place_is_as_likely():
+def test_all_places_are_equally_likely():
     player = Player(np.random.default_rng(0), 2, VECTOR)
     player.step(40)
-    n_places = len(list(player.pieces(2)))  # no two begin alike
+    # No two trajectories begin with the same observation.
+    n_places = len(list(player.pieces(2)))
     batch = player.buffer.sample(100 * n_places, 2, player.rng)
     counts = np.unique(batch.observations[:, 0, 0], return_counts=True)[1]
     assert len(counts) == n_places
@@ -184,7 +200,7 @@ def test_every_place_is_as_likely():
 
 
 @given(players(), st.integers(1, 40))
-def test_going_on_from_a_checkpoint(player, steps):
+def test_a_restored_buffer_goes_on_as_the_saved_one(player, steps):
     player.step(steps)
     state = copy_tree(player.buffer.get_checkpoint_state())
     fresh = EpisodeBuffer(player.space, player.buffer.capacity, player.n_stack)
@@ -192,7 +208,8 @@ def test_going_on_from_a_checkpoint(player, steps):
     assert fresh.monitored
     fresh.start(player.current, keep_ongoing=True)
     player.buffer.start(player.current, keep_ongoing=True)
-    actions, zeros = np.ones(player.n_envs), np.zeros(player.n_envs)
+    actions = np.ones(player.n_envs)
+    zeros = np.zeros(player.n_envs)
     last = [np.stack([player.following(env) for env in range(player.n_envs)]) for _ in range(2)]
     end = [player.following(env) for env in range(player.n_envs)]
     for buffer in (fresh, player.buffer):
@@ -208,12 +225,10 @@ def test_going_on_from_a_checkpoint(player, steps):
 
 def test_an_environment_that_was_reset_begins_a_new_episode():
     buffer = EpisodeBuffer(spaces.Box(0, 255, (2,), np.uint8))
-    first, second = np.array([[1, 1]], np.uint8), np.array([[2, 2]], np.uint8)
-    for shown, keep in (
-        (first, True),
-        (second, True),
-        (second, False),
-    ):  # the second time it is where it was
+    first = np.array([[1, 1]], np.uint8)
+    second = np.array([[2, 2]], np.uint8)
+    # Only the second time, the environment still is where it was and goes on.
+    for shown, keep in ((first, True), (second, True), (second, False)):
         buffer.start(first)
         buffer.add([0], [1.0], [False], second, [{}])
         buffer.start(shown, keep_ongoing=keep)
@@ -221,18 +236,28 @@ def test_an_environment_that_was_reset_begins_a_new_episode():
     assert buffer.returns.tolist() == [1.0, 1.0, 2.0]
 
 
-def test_what_a_monitor_does_not_see_end_has_the_sum_of_its_rewards_or_is_said():
-    buffer, shown = EpisodeBuffer(spaces.Box(0, 255, (2,), np.uint8)), np.array([[1, 1]], np.uint8)
+def test_an_episode_that_a_limit_around_the_monitor_ends_has_the_sum_of_its_rewards():
+    buffer = EpisodeBuffer(spaces.Box(0, 255, (2,), np.uint8))
+    shown = np.array([[1, 1]], np.uint8)
     buffer.start(shown)
     last = {"terminal_observation": shown[0]}
+    # A life is lost, then the limit ends the episode. The Monitor sees only the end of the next.
     for info in (
         last,
         last | {"TimeLimit.truncated": True},
         last | {"episode": {"r": 7.0}},
-    ):  # a life, and a limit around it
+    ):
         buffer.monitored = True
         buffer.add([0], [2.0], [True], shown, [info])
     assert buffer.returns.tolist() == [4.0, 7.0]
+
+
+def test_the_buffer_warns_if_a_monitor_never_gives_a_return():
+    buffer = EpisodeBuffer(spaces.Box(0, 255, (2,), np.uint8))
+    buffer.monitored = True
+    shown = np.array([[1, 1]], np.uint8)
+    buffer.start(shown)
+    last = {"terminal_observation": shown[0]}
     for _ in range(99):
         buffer.add([0], [2.0], [True], shown, [last])
     with pytest.warns(
@@ -242,7 +267,11 @@ def test_what_a_monitor_does_not_see_end_has_the_sum_of_its_rewards_or_is_said()
 
 
 def walk(buffer, n_steps, ends=(), first=0, reward=1.0, **info):
-    """One environment counts its steps; after those in ``ends`` it begins anew. :return: its count"""
+    """
+    Add the steps of an environment that counts them, and return what it shows.
+
+    It begins a new episode after the steps in ``ends``.
+    """
     shown = np.array([[first]], np.float32)
     for step in range(1, n_steps + 1):
         shown = shown + 1
@@ -262,7 +291,8 @@ def counting(**kwargs):
 
 
 def lengths_of(buffer):
-    return sorted(int(n) for n in buffer.returns)  # each step pays 1
+    """Return the lengths of episodes and pieces in which each step has the reward 1."""
+    return sorted(int(score) for score in buffer.returns)
 
 
 def test_endless_episodes_are_cut_and_the_world_goes_on():
@@ -289,7 +319,7 @@ def test_complete_episodes_come_before_pieces():
     buffer = counting(cut_after=20, capacity=3)
     walk(buffer, 80)
     assert lengths_of(buffer) == [20, 20, 20]
-    # the rest of an episode of which pieces were kept is none that is complete, whatever its Monitor says
+    # The rest of an episode with pieces is not complete, although its Monitor gives a return.
     walk(buffer, 7, ends=(7,), first=80, episode={"r": 87.0})
     assert lengths_of(buffer) == [20, 20, 20]
     walk(buffer, 4, ends=(2, 4), episode={"r": 2.0})
@@ -304,28 +334,29 @@ def test_the_rest_of_a_cut_episode_has_the_return_of_its_own_rewards():
 
 
 @given(players(), st.integers(1, 60))
-def test_where_episodes_are_short_nothing_is_cut(player, steps):
+def test_short_episodes_are_not_cut(player, steps):
     whole = EpisodeBuffer(player.space, player.buffer.capacity, player.n_stack, cut_after=None)
     whole.monitored = True
     whole.start(player.current)
-    kept, add = player.buffer, whole.add
-    original = kept.add
+    buffer = player.buffer
+    original = buffer.add
 
-    def both(*transition):
-        add(*transition)
+    def add_to_both(*transition):
+        whole.add(*transition)
         original(*transition)
 
-    kept.add = both
+    buffer.add = add_to_both
     player.step(steps)
-    if len(kept):
-        draws = [one.sample(9, 4, np.random.default_rng(1)) for one in (kept, whole)]
-        for left, right in zip(*draws, strict=True):
+    if len(buffer):
+        samples = [one.sample(9, 4, np.random.default_rng(1)) for one in (buffer, whole)]
+        for left, right in zip(*samples, strict=True):
             np.testing.assert_array_equal(left, right)
 
 
 def test_pieces_go_on_from_a_checkpoint():
-    buffer, fresh = counting(cut_after=20), EpisodeBuffer(COUNT, cut_after=20)
+    buffer = counting(cut_after=20)
     shown = walk(buffer, 50)
+    fresh = EpisodeBuffer(COUNT, cut_after=20)
     fresh.set_checkpoint_state(copy_tree(buffer.get_checkpoint_state()))
     for one in (fresh, buffer):
         one.start(shown, keep_ongoing=True)
@@ -347,7 +378,8 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="cut_after must be a whole number, at least 1, got 0"):
         EpisodeBuffer(IMAGE, cut_after=0)
     buffer = EpisodeBuffer(spaces.Box(0, 255, (4,), np.uint8), n_stack=4)
-    begin, after = np.array([[0, 0, 0, 1]], np.uint8), np.array([[0, 0, 1, 2]], np.uint8)
+    begin = np.array([[0, 0, 0, 1]], np.uint8)
+    after = np.array([[0, 0, 1, 2]], np.uint8)
     with pytest.raises(ValueError, match="before the first episode has ended"):
         buffer.sample(1, 1, np.random.default_rng())
 
@@ -373,8 +405,9 @@ def test_bad_input_is_refused():
     refused(
         "n_stack=4 along the first axis, but an observation of environment 0 does not begin", other
     )
+    # The environment was used since, so another episode begins.
     buffer.start(begin, keep_ongoing=True)
-    buffer.add([0], [0], [0], other, [{}])  # the world was used since: another episode
+    buffer.add([0], [0], [0], other, [{}])
     refused("does not begin with the newest frames", begin)
     buffer.start(begin)
     refused(

@@ -1,3 +1,5 @@
+"""Tests of the losses of auxiliary tasks."""
+
 import numpy as np
 import pytest
 import torch as th
@@ -20,7 +22,8 @@ def test_no_gradient_passes_through_targets():
     assert to_q[..., 1:].abs().max() == 0
 
     cells = th.randn(2, 4, 3, 2, 2, requires_grad=True)
-    changes, ended = th.rand(2, 3, 2, 2), th.zeros(2, dtype=th.bool)
+    changes = th.rand(2, 3, 2, 2)
+    ended = th.zeros(2, dtype=th.bool)
     losses.pixel_control_losses(
         cells, th.zeros(2, 3, dtype=th.int64), changes, ended, ~achieved, 0.9
     ).sum().backward()
@@ -28,11 +31,9 @@ def test_no_gradient_passes_through_targets():
 
 
 def test_only_real_transitions_count():
-    found, real = (
-        th.tensor([[3.0, 5.0], [th.nan, th.inf]]),
-        th.tensor([[True, True], [False, False]]),
-    )
-    assert losses.mean_of_real(found, real).item() == 4.0
+    found = th.tensor([[3.0, 5.0], [th.nan, th.inf]])
+    is_real = th.tensor([[True, True], [False, False]])
+    assert losses.mean_of_real(found, is_real).item() == 4.0
 
 
 @given(
@@ -42,15 +43,16 @@ def test_only_real_transitions_count():
     st.floats(0.0, 1.0),
     st.integers(0, 2**31),
 )
-def test_pixel_control_against_loops(n_trajectories, n_steps, n_actions, gamma, seed):
+def test_losses_of_pixel_control_agree_with_loops(n_trajectories, n_steps, n_actions, gamma, seed):
     rng = np.random.default_rng(seed)
     q = rng.normal(size=(n_trajectories, n_steps + 1, n_actions, 2, 3))
     changes = rng.random((n_trajectories, n_steps, 2, 3))
     actions = rng.integers(n_actions, size=(n_trajectories, n_steps))
     lengths = rng.integers(1, n_steps + 1, size=n_trajectories)
     terminated = rng.random(n_trajectories) < 0.5
+    # After a short trajectory, its last observation is repeated.
     for b, length in enumerate(lengths):
-        q[b, length:] = q[b, length]  # what follows a short piece is its last observation again
+        q[b, length:] = q[b, length]
     valid = np.arange(n_steps) < lengths[:, None]
     found = losses.pixel_control_losses(
         *(th.tensor(array) for array in (q, actions, changes, terminated, valid)), gamma
@@ -68,8 +70,9 @@ def test_pixel_control_against_loops(n_trajectories, n_steps, n_actions, gamma, 
             assert found[b, t].item() == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
-def test_against_rlax():
-    with np.load(RECORDED) as recorded:  # by rlax 0.1.9
+def test_losses_agree_with_rlax():
+    """The outputs were recorded with rlax 0.1.9."""
+    with np.load(RECORDED) as recorded:
         rlax = {name: th.tensor(recorded[name]) for name in recorded}
     found = losses.many_goals_losses(
         rlax["q"], rlax["next_q"], rlax["actions"], rlax["achieved"], 0.99, 0.0, -0.1
@@ -77,9 +80,10 @@ def test_against_rlax():
     th.testing.assert_close(found, rlax["many_goals"], atol=1e-5, rtol=0)
     changes = losses.pixel_changes(rlax["images"], crop=8, cell=4)
     th.testing.assert_close(changes, rlax["changes"], atol=1e-5, rtol=0)
-    never, always = th.zeros(2, dtype=th.bool), th.ones(2, 5, dtype=th.bool)
+    terminated = th.zeros(2, dtype=th.bool)
+    valid = th.ones(2, 5, dtype=th.bool)
     found = losses.pixel_control_losses(
-        rlax["cells_q"], rlax["pixel_actions"], changes, never, always, 0.9
+        rlax["cells_q"], rlax["pixel_actions"], changes, terminated, valid, 0.9
     )
     th.testing.assert_close(found, rlax["pixel_control"], atol=0, rtol=1e-5)
     rewards = th.tensor([0, 1, -1])[rlax["classes"]]

@@ -1,3 +1,5 @@
+"""Tests of the actor-critic policy with heads for auxiliary tasks."""
+
 import numpy as np
 import pytest
 import torch as th
@@ -21,7 +23,7 @@ def policy(space, tasks=("many_goals",), actions=DISCRETE, **kwargs):
     return AuxiliaryActorCriticPolicy(space, actions, lambda _: 1e-3, tasks=tasks, **kwargs)
 
 
-def test_the_papers_network():
+def test_the_network_for_atari_is_the_papers():
     net = policy(ATARI, ALL)
     shapes = [
         tuple(one.weight.shape)
@@ -30,11 +32,8 @@ def test_the_papers_network():
     ]
     assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136)]
     observations = th.randint(256, (2, 4, *ATARI.shape), dtype=th.uint8)
-    assert (
-        net.goal_values(observations).shape
-        == net.goal_values(observations, target=True).shape
-        == (2, 3, 6)
-    )
+    assert net.goal_values(observations).shape == (2, 3, 6)
+    assert net.goal_values(observations, target=True).shape == (2, 3, 6)
     assert net.cell_values(observations).shape == (2, 4, 6, 20, 20)
     assert net.reward_logits(observations[:, :3]).shape == (2, 3)
     heads = net.heads
@@ -47,18 +46,19 @@ def test_the_papers_network():
     ("space", "extractor", "width"),
     [(ATARI, NatureCNN, 512), (SMALL, PaddedCNN, 512), (VECTOR, FlattenExtractor, 128)],
 )
-def test_what_is_shared(space, extractor, width):
+def test_heads_share_the_extractor_or_the_last_layers(space, extractor, width):
     net = policy(space)
-    assert (type(net.features_extractor), net.shared_dim) == (extractor, width)
+    assert type(net.features_extractor) is extractor
+    assert net.shared_dim == width
     observations = th.as_tensor(np.stack([space.sample() for _ in range(3)]))
-    features = net.features_extractor(
-        observations.float() / (255.0 if space is not VECTOR else 1.0)
-    )
-    expected = th.cat(net.mlp_extractor(features), dim=1) if space is VECTOR else features
+    if space is VECTOR:
+        expected = th.cat(net.mlp_extractor(net.features_extractor(observations)), dim=1)
+    else:
+        expected = net.features_extractor(observations.float() / 255.0)
     th.testing.assert_close(net.shared_features(observations), expected)
 
 
-def test_values_of_trajectories_one_pair_at_a_time():
+def test_values_of_trajectories_equal_those_of_single_pairs():
     net = policy(SMALL)
     observations = th.randint(256, (3, 5, *SMALL.shape), dtype=th.uint8)
     with th.no_grad():
@@ -75,7 +75,7 @@ def test_values_of_trajectories_one_pair_at_a_time():
                 th.testing.assert_close(values[b, t], head.head(product)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_the_target_network_stays_until_it_is_told():
+def test_the_target_network_changes_only_when_it_is_updated():
     net = policy(SMALL)
     observations = th.randint(256, (1, 3, *SMALL.shape), dtype=th.uint8)
     before = net.goal_values(observations, target=True)
@@ -86,15 +86,14 @@ def test_the_target_network_stays_until_it_is_told():
     net.update_goal_target()
     after = net.goal_values(observations, target=True)
     assert not th.allclose(after, before)
-    shifted = th.cat(
-        [observations[:, 1:], observations[:, -1:]], dim=1
-    )  # the learning network's of the same observations
+    # Shifted by one, the learning network values the same observations as the target network.
+    shifted = th.cat([observations[:, 1:], observations[:, -1:]], dim=1)
     th.testing.assert_close(net.goal_values(shifted), after)
     assert not any(parameter.requires_grad for parameter in net.goal_target.parameters())
 
 
 @pytest.mark.parametrize("cells", [1, 2, 3, 4, 5, 8, 20])
-def test_advantages_have_no_mean_and_every_cell_learns(cells):
+def test_advantages_have_mean_0_and_every_cell_learns(cells):
     head = PixelControlHead(6, 3, (2 * cells, 2 * cells + 1), crop=2 * cells, cell=2)
     features = th.randn(4, 6)
     q = head(features)
@@ -104,13 +103,14 @@ def test_advantages_have_no_mean_and_every_cell_learns(cells):
     assert (q.std(dim=0) > 0).all()
 
 
-def test_heads_begin_by_the_seed_and_the_learners_numbers_are_as_if_there_were_none():
+def test_heads_depend_on_the_seed_and_do_not_change_the_learners_random_numbers():
     def seeded(seed, tasks):
         th.manual_seed(seed)
         heads = policy(VECTOR, tasks).heads
         return heads, th.get_rng_state()
 
-    (heads, after), (_, without) = seeded(0, ALL[::2]), seeded(0, ())
+    heads, after = seeded(0, ALL[::2])
+    _, without = seeded(0, ())
     assert th.equal(after, without)
     for name, layer in (("many_goals", "state_embedding"), ("reward_prediction", "0")):
         ours, same, other = (
@@ -119,12 +119,12 @@ def test_heads_begin_by_the_seed_and_the_learners_numbers_are_as_if_there_were_n
         )
         assert th.equal(ours.weight, same.weight)
         assert not th.equal(ours.weight, other.weight)
-        # nor is it made of the numbers that the learner draws next, for its first actions
+        # The weights are not made of the numbers that the learner draws next.
         th.set_rng_state(after)
         assert not th.equal(ours.weight, th.nn.Linear(ours.in_features, ours.out_features).weight)
 
 
-def test_saved_and_loaded(tmp_path):
+def test_a_model_and_a_policy_are_saved_and_loaded(tmp_path):
     kwargs = {"tasks": ALL, "crop": 20, "cell": 4, "embedding_dim": 8}
     model = A2C(
         AuxiliaryActorCriticPolicy, stories(limit=12), policy_kwargs=kwargs, seed=1, device="cpu"
@@ -140,7 +140,7 @@ def test_saved_and_loaded(tmp_path):
     assert all(th.equal(left[i]["square_avg"], right[i]["square_avg"]) for i in left)
     assert loaded.policy.tasks == ALL
     loaded.set_env(stories())
-    loaded.learn(40, ManyGoalsCallback())  # goes on
+    loaded.learn(40, ManyGoalsCallback())
 
     model.policy.save(tmp_path / "policy")
     alone = AuxiliaryActorCriticPolicy.load(tmp_path / "policy")
@@ -181,6 +181,6 @@ def test_saved_and_loaded(tmp_path):
         ({"actions": spaces.Discrete(4, start=1)}, TypeError, r"got Discrete\(4, start=1\)"),
     ],
 )
-def test_bad_arguments(kwargs, error, message):
+def test_bad_arguments_are_refused(kwargs, error, message):
     with pytest.raises(error, match=message):
         policy(**{"space": SMALL} | kwargs)

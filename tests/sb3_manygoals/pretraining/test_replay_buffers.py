@@ -1,4 +1,4 @@
-"""Frames kept once, against replay memories that keep whole observations."""
+"""Tests that compare replay memories of frames with those of whole observations."""
 
 import numpy as np
 import pytest
@@ -16,12 +16,13 @@ ACTIONS = spaces.Discrete(3)
 
 
 def shown(rng, n_envs, n_stack):
-    """Stacks of few different frames, in any order: each may have been shown just before, as in games, or not."""
-    return (
-        rng.integers(0, 3, size=(n_envs, n_stack, 1, 1), dtype=np.uint8)
-        .repeat(2, axis=2)
-        .repeat(2, axis=3)
-    )
+    """
+    Return stacks of a few different frames in random order.
+
+    A frame may have been shown just before, as in games, or not.
+    """
+    levels = rng.integers(0, 3, size=(n_envs, n_stack, 1, 1), dtype=np.uint8)
+    return levels.repeat(2, axis=2).repeat(2, axis=3)
 
 
 def space_of(n_stack):
@@ -30,8 +31,12 @@ def space_of(n_stack):
 
 @given(st.integers(0, 10_000), st.integers(1, 40), st.integers(1, 3), st.integers(1, 4))
 @settings(max_examples=60)
-def test_observations_are_those_that_were_put_in(seed, n_added, n_envs, n_stack):
-    """Both buffers fed the same, round the ring several times: every row is equal, and batches drawn alike."""
+def test_observations_come_back_as_they_were_put_in(seed, n_added, n_envs, n_stack):
+    """
+    Both memories get the same transitions, several times as many as they have rows.
+
+    Then all rows are equal, and batches with the same seed too.
+    """
     rng = np.random.default_rng(seed)
     space = space_of(n_stack)
     size = 7 * n_envs
@@ -47,22 +52,23 @@ def test_observations_are_those_that_were_put_in(seed, n_added, n_envs, n_stack)
             {"achieved_goal_id": number, "env_terminated": bool(rng.random() < 0.3)}
             for _ in range(n_envs)
         ]
-        actions, zeros, done = (
-            rng.integers(3, size=n_envs),
-            rng.normal(size=n_envs),
-            rng.random(n_envs) < 0.2,
-        )
+        actions = rng.integers(3, size=n_envs)
+        rewards = rng.normal(size=n_envs)
+        dones = rng.random(n_envs) < 0.2
         for buffer in (whole, ours):
-            buffer.add({"observation": here}, {"observation": there}, actions, zeros, done, infos)
+            buffer.add(
+                {"observation": here}, {"observation": there}, actions, rewards, dones, infos
+            )
         for buffer in (plain, sb3):
-            buffer.add(here, there, actions, zeros, done, infos)
+            buffer.add(here, there, actions, rewards, dones, infos)
     for mine, theirs in ((ours, whole), (plain, sb3)):
         used = slice(mine.size())
         np.testing.assert_array_equal(mine.observations[used], theirs.observations[used])
         np.testing.assert_array_equal(mine.next_observations[used], theirs.next_observations[used])
         batches = []
         for buffer in (mine, theirs):
-            np.random.seed(seed)  # noqa: NPY002 - the generator that SB3 draws from
+            # SB3 samples with NumPy's global generator.
+            np.random.seed(seed)  # noqa: NPY002
             batches.append(buffer.sample(20))
         for left, right in zip(*batches, strict=True):
             assert (left is None) == (right is None)
@@ -76,16 +82,14 @@ def test_ten_thousand_transitions_of_a_game_take_an_eighth():
         ACTIONS,
         1,
     )
-    frames, whole = (
-        ManyGoalsFrameReplayBuffer.memory_needed,
-        ManyGoalsReplayBuffer.memory_needed(*arguments),
-    )
+    whole = ManyGoalsReplayBuffer.memory_needed(*arguments)
     observations = whole.pop("replay observations") + whole.pop("replay next observations")
-    size = (
-        10_005 * (84 * 84 + 33) + 2 * 10_000 * 4 * 8
-    )  # frames, objects of Python, and a reference to each that a stack has
-    assert size < 0.13 * observations == 0.13 * 2 * 10_000 * 4 * 84 * 84
-    assert frames(*arguments, action_masks=False, n_stack=4) == {"replay frames": size, **whole}
+    assert observations == 2 * 10_000 * 4 * 84 * 84
+    # Each frame is an object of Python, to which all stacks with this frame refer.
+    size = 10_005 * (84 * 84 + 33) + 2 * 10_000 * 4 * 8
+    assert size < 0.13 * observations
+    needed = ManyGoalsFrameReplayBuffer.memory_needed(*arguments, action_masks=False, n_stack=4)
+    assert needed == {"replay frames": size, **whole}
 
 
 def test_the_state_of_another_memory_is_refused():

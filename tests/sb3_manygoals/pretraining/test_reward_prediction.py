@@ -1,3 +1,5 @@
+"""Tests of the reward predictor."""
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from tests.sb3_manygoals.worlds import Corridor, numbered_from_one
 
 
 class Signs(Corridor):
-    """The reward is that of the cell that is left: -3, 0 or 2, whatever is done there."""
+    """A corridor in which the cell before the step gives the reward: -3, 0 or 2."""
 
     def step(self, action):
         reward = (-3.0, 0.0, 0.0, 2.0, 2.0, -3.0)[self.cell]
@@ -35,17 +37,18 @@ def make(env=None, **kwargs):
     return RewardPredictor("MlpPolicy", Signs() if env is None else env, **defaults | kwargs)
 
 
-def test_the_signs_of_rewards_are_learned_from_what_is_seen_before():
+def test_signs_of_rewards_are_learned_from_the_observation_before():
     model = make(buffer_size=800, learning_rate=0.01, policy_kwargs={"net_arch": [32]}).learn(800)
     cells = th.as_tensor(np.eye(6, dtype=np.uint8))
     with th.no_grad():
         kinds = model.policy(cells).argmax(dim=1)
-    assert kinds.tolist() == [2, 0, 0, 1, 1, 2]  # 0 for zero, 1 for positive, 2 for negative
+    # 0 is zero, 1 is positive, 2 is negative.
+    assert kinds.tolist() == [2, 0, 0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize])
 def test_an_update_descends_the_cross_entropy_of_the_batch(wrap):
-    """One step of the optimizer against one put together here."""
+    """Compare a step of the optimizer with one computed here."""
     kwargs = {
         "policy_kwargs": {"net_arch": [5], "optimizer_class": th.optim.SGD},
         "learning_rate": 0.1,
@@ -53,39 +56,43 @@ def test_an_update_descends_the_cross_entropy_of_the_batch(wrap):
     model, other = (make(wrap(make_vec_env(Signs, seed=3)), **kwargs) for _ in range(2))
     model.learn(50, log_interval=None)
     other.policy.load_state_dict(model.policy.state_dict())
-    np.random.seed(7)  # noqa: NPY002 - the generator that SB3 draws from
-    batch = model.replay_buffer.sample(20, env=model._vec_normalize_env)
+    # SB3 samples with NumPy's global generator.
+    np.random.seed(7)  # noqa: NPY002
+    batch = model.replay_buffer.sample(20, env=model.get_vec_normalize_env())
     np.random.seed(7)  # noqa: NPY002
     model.train(1, 20)
-    logs = nn.functional.log_softmax(
-        other.policy.head(other.policy.trunk(batch.observations)), dim=1
-    )
+    logits = other.policy.head(other.policy.trunk(batch.observations))
+    log_probabilities = nn.functional.log_softmax(logits, dim=1)
     kinds = [{0.0: 0, 1.0: 1, -1.0: 2}[sign] for sign in batch.rewards[:, 0].sign().tolist()]
     assert len(set(kinds)) == 3
-    loss = -sum(logs[row, kind] for row, kind in enumerate(kinds)) / 20
+    loss = -sum(log_probabilities[row, kind] for row, kind in enumerate(kinds)) / 20
     loss.backward()
     for ours, theirs in zip(model.policy.parameters(), other.policy.parameters(), strict=True):
         th.testing.assert_close(ours, theirs - 0.1 * theirs.grad)
 
 
-def test_actions_are_random_whatever_was_learned():
+def test_actions_stay_random_after_learning():
     taken = []
     for rate in (0.0, 0.1):
         model = make(buffer_size=300, learning_rate=rate, train_freq=3).learn(300)
         taken.append(model.replay_buffer.actions.reshape(-1).copy())
     np.testing.assert_array_equal(*taken)
-    assert (np.bincount(taken[0]) > 70).all()  # 100 are expected of each, with a deviation of 8
+    # Of each action 100 are expected, with a standard deviation of 8.
+    assert (np.bincount(taken[0]) > 70).all()
     assert set(model.predict(np.eye(6, dtype=np.uint8))[0].tolist()) <= {0, 1, 2}
 
 
 def test_the_defaults_are_the_papers():
     model = RewardPredictor("MlpPolicy", Signs(), device="cpu")
-    assert (model.batch_size, model.buffer_size, model.learning_rate) == (80, 10_000, 7e-4)
-    assert (model.train_freq.frequency, model.gradient_steps) == (1, 1)
+    assert model.batch_size == 80
+    assert model.buffer_size == 10_000
+    assert model.learning_rate == 7e-4
+    assert model.train_freq.frequency == 1
+    assert model.gradient_steps == 1
     assert isinstance(model.policy.optimizer, RMSpropTFLike)
 
 
-def test_pictures_whose_channels_sb3_has_moved_are_not_turned_again():
+def test_channels_that_sb3_has_moved_are_not_moved_again():
     model = RewardPredictor("CnnPolicy", Corridor(length=4, image=True), device="cpu")
     assert model.policy.trunk[0].space.shape == model.observation_space.shape == (3, 4, 4)
 
@@ -98,7 +105,7 @@ def test_pictures_whose_channels_sb3_has_moved_are_not_turned_again():
         (None, "environment 0 gave a reward that is not finite: nan"),
     ],
 )
-def test_what_is_no_reward_is_not_taken_for_zero(reward, message):
+def test_a_reward_that_is_not_a_number_does_not_count_as_zero(reward, message):
     class Paying(Corridor):
         def step(self, action):
             observation, _, *others = super().step(action)
@@ -108,8 +115,9 @@ def test_what_is_no_reward_is_not_taken_for_zero(reward, message):
         make(DummyVecEnv([Paying])).learn(60)
 
 
-def test_it_is_saved_and_loaded(tmp_path):
-    env = stories(2, 4)  # channels last, which SB3 turns
+def test_a_reward_predictor_is_saved_and_loaded(tmp_path):
+    # Channels are last, and SB3 moves them.
+    env = stories(2, 4)
     model = RewardPredictor(
         "CnnPolicy", env, learning_starts=20, buffer_size=50, n_stack=4, seed=1, device="cpu"
     )
@@ -150,7 +158,7 @@ def test_bad_input_is_refused(env, kwargs, error, message):
         make(env(), **kwargs)
 
 
-def test_a_memory_of_something_else_is_refused_and_changes_nothing(tmp_path):
+def test_loading_another_kind_of_replay_memory_is_refused_and_changes_nothing(tmp_path):
     model = RewardPredictor("MlpPolicy", Corridor(), learning_starts=10).learn(20)
     model.save_replay_buffer(tmp_path / "own")
     goals = ManyGoalsDQN("MlpPolicy", Corridor(), learning_starts=10).learn(20)

@@ -1,4 +1,4 @@
-"""The trunk of one network at the beginning of another."""
+"""Tests of the transfer of a trunk to an actor-critic."""
 
 import gymnasium as gym
 import numpy as np
@@ -15,12 +15,12 @@ from tests.sb3_manygoals.worlds import Corridor, numbered_from_one
 
 
 def screen(side=84, channels=4, first=True):
-    """Pictures of a game's size, of nothing."""
+    """Make an environment of random pictures of a game's size."""
     return FakeImageEnv(3, side, side, channels, channel_first=first)
 
 
 def many_goals(env, policy="CnnPolicy", **kwargs):
-    """With a trunk that others may have too: neither standardized nor with activations of its own."""
+    """Make a learner whose trunk an actor-critic may have too."""
     trunk = {"embedding_dim": 8, "standardize": False, "activation_fn": nn.ReLU}
     if policy == "CnnPolicy":
         trunk |= {"features_extractor_class": PaddedCNN, "net_arch": []}
@@ -34,7 +34,8 @@ def weights(module):
 
 
 def test_the_trunk_of_an_atari_agent_becomes_the_extractor_of_a2c():
-    source, target = many_goals(screen()), A2C("CnnPolicy", screen(), seed=2, device="cpu")
+    source = many_goals(screen())
+    target = A2C("CnnPolicy", screen(), seed=2, device="cpu")
     before = weights(target.policy)
     copied = transfer_trunk(source, target)
     assert copied == {
@@ -43,18 +44,19 @@ def test_the_trunk_of_an_atari_agent_becomes_the_extractor_of_a2c():
         "features_extractor.cnn.4": "trunk.1.net.4",
         "features_extractor.linear.0": "trunk.1.net.7",
     }
-    ours, theirs = source.policy.trunk.state_dict(), weights(target.policy)
+    ours = source.policy.trunk.state_dict()
+    theirs = weights(target.policy)
     for there, here in copied.items():
-        for kind in ("weight", "bias"):
-            assert th.equal(
-                ours[f"{here.removeprefix('trunk.')}.{kind}"], theirs[f"{there}.{kind}"]
-            )
-    for name in before:  # heads are as they were
+        name = here.removeprefix("trunk.")
+        assert th.equal(ours[f"{name}.weight"], theirs[f"{there}.weight"])
+        assert th.equal(ours[f"{name}.bias"], theirs[f"{there}.bias"])
+    # The heads have not changed.
+    for name in before:
         assert th.equal(before[name], theirs[name]) != ("features_extractor" in name)
 
 
-def test_channels_last_on_the_one_side_are_channels_first_on_the_other():
-    """ManyGoalsDQN sees (H, W, C) and turns them itself, SB3 does so in a wrapper."""
+def test_a_trunk_for_channels_last_fits_a_target_with_channels_first():
+    """ManyGoalsDQN sees (H, W, C) and moves the channels itself. SB3 does so in a wrapper."""
     source = many_goals(screen(40, 3, first=False))
     target = A2C(
         "CnnPolicy",
@@ -71,11 +73,13 @@ def test_channels_last_on_the_one_side_are_channels_first_on_the_other():
 
 
 def test_a_trunk_of_fully_connected_layers_becomes_the_beginning_of_actor_and_critic():
-    source, target = vectors(net_arch=[16])(), towers(seed=2)()
+    source = vectors(net_arch=[16])()
+    target = towers(seed=2)()
     before = weights(target.policy)
     towers_first = ("mlp_extractor.policy_net.0", "mlp_extractor.value_net.0")
     assert transfer_trunk(source, target) == dict.fromkeys(towers_first, "trunk.2")
-    after, trunk = weights(target.policy), source.policy.trunk[2]
+    after = weights(target.policy)
+    trunk = source.policy.trunk[2]
     for tower in ("policy_net", "value_net"):
         assert th.equal(after[f"mlp_extractor.{tower}.0.weight"], trunk.weight)
         assert th.equal(after[f"mlp_extractor.{tower}.0.bias"], trunk.bias)
@@ -95,10 +99,8 @@ def test_extractors_that_are_not_shared_are_both_filled():
 
 
 def test_heads_of_auxiliary_tasks_stay_and_their_target_network_follows():
-    source, target = (
-        many_goals(screen()),
-        A2C(AuxiliaryActorCriticPolicy, screen(), seed=2, device="cpu"),
-    )
+    source = many_goals(screen())
+    target = A2C(AuxiliaryActorCriticPolicy, screen(), seed=2, device="cpu")
     heads = weights(target.policy.heads)
     transfer_trunk(source, target)
     assert all(
@@ -116,7 +118,8 @@ def test_the_optimizer_forgets_moments_of_other_weights():
     transfer_trunk(vectors(net_arch=[16])(), target)
     assert len(target.policy.optimizer.state) == 0
     before = target.policy.mlp_extractor.policy_net[0].weight.clone()
-    target.learn(20)  # from the trunk: the optimizer has the same parameters as before
+    # The optimizer still has the target's parameters.
+    target.learn(20)
     assert not th.equal(target.policy.mlp_extractor.policy_net[0].weight, before)
 
 
@@ -144,7 +147,7 @@ def padded(stride):
 
 
 def dark():
-    """Pictures of bytes that are no images, so that nothing scales them."""
+    """Make a learner of pictures that are no images for SB3, which does not scale them."""
     space = gym.spaces.Box(0, 1, (3, 8, 8), np.uint8)
     return A2C(
         "MlpPolicy",
@@ -178,23 +181,24 @@ OTHER = {"features_extractor_class": PaddedCNN, "features_extractor_kwargs": pad
         ),
         (vectors(), towers(6), r"sees Box\(0, 1, \(5,\).*the target sees Box\(0, 1, \(6,\)"),
         (screens(8, 3), dark, r"trunk sees Box\(0, 255, .*, the target sees Box\(0, 1, "),
-        # on 40 x 40 pixels NatureCNN leaves some unseen, where PaddedCNN adds zeros: the same weights would see other things
+        # On 40 x 40 pixels, NatureCNN ignores some of them, while PaddedCNN adds zeros.
         (screens(40, 3), cnn(40, 3), r"trunk\.1\.net\.2, ZeroPad2d.*features_extractor\.cnn\.2"),
-        # weights are of the same shapes, and so is what follows them: the window fits once in either case
+        # The weights have the same shapes, because the window fits once with either stride.
         (
             screens(4, 3, False, **padded(4)),
             cnn(4, 3, False, **OTHER),
             r"net\.0, Conv2d.*stride=\(4, 4\).*stride=\(2, 2\)",
         ),
+        # The trunk is too short.
         (
             screens(layers=[(32, 8, 4)], features_dim=9),
             cnn(),
             r"trunk\.1\.net\.3,.* in the source",
-        ),  # too short
+        ),
         (screens(), cnn(normalize_images=False), "normalize_images=True"),
     ],
 )
-def test_networks_that_are_not_alike_are_refused_by_the_layers_name(source, target, message):
+def test_networks_that_are_not_alike_are_refused_and_the_layer_is_named(source, target, message):
     taker = target()
     before = weights(taker.policy)
     with pytest.raises(TransferError, match=message):
@@ -202,11 +206,9 @@ def test_networks_that_are_not_alike_are_refused_by_the_layers_name(source, targ
     assert all(th.equal(before[name], tensor) for name, tensor in taker.policy.state_dict().items())
 
 
-def test_only_a_trunk_is_given_and_only_actor_critics_take_it():
-    source, target = (
-        many_goals(Corridor(5), "MlpPolicy"),
-        A2C("MlpPolicy", Corridor(5), device="cpu"),
-    )
+def test_sources_without_a_trunk_and_targets_without_an_actor_are_refused():
+    source = many_goals(Corridor(5), "MlpPolicy")
+    target = A2C("MlpPolicy", Corridor(5), device="cpu")
     with pytest.raises(TypeError, match=r"source must be .* got one with ActorCriticPolicy"):
         transfer_trunk(target, target)
     with pytest.raises(TypeError, match=r"target must .* got one with DQNPolicy"):
