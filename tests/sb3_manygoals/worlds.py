@@ -1,4 +1,4 @@
-"""Small worlds whose every move can be followed by hand."""
+"""Small worlds in which every move can be followed by hand."""
 
 from __future__ import annotations
 
@@ -13,14 +13,24 @@ from stable_baselines3.common.env_util import make_vec_env
 
 class Corridor(gym.Env[NDArray[Any], np.int64]):
     """
-    Cells 0 to ``length`` - 1 in a row; action 0 goes left, 1 right, 2 stays. The observation is a vector (one-hot) or a
-    picture of height 4. With ``deadly``, stepping off the right end terminates; reward is the cell's number.
+    Cells in a row, numbered from 0 to ``length`` - 1.
+
+    Action 0 goes left, 1 goes right, 2 stays. The observation is a one-hot vector, or a picture of
+    height 4. The reward is the number of the cell.
+
+    :param length: number of cells
+    :param image: whether the observation is a picture
+    :param deadly: whether stepping off the right end terminates
+    :param start: the cell in which episodes start; None: a random one
     """
 
     def __init__(
         self, length: int = 6, image: bool = False, deadly: bool = False, start: int | None = None
     ) -> None:
-        self.length, self.image, self.deadly, self.start = length, image, deadly, start
+        self.length = length
+        self.image = image
+        self.deadly = deadly
+        self.start = start
         shape = (4, length, 3) if image else (length,)
         self.observation_space = spaces.Box(0, 255 if image else 1, shape, np.uint8)
         self.action_space = spaces.Discrete(3)
@@ -46,7 +56,13 @@ class Corridor(gym.Env[NDArray[Any], np.int64]):
 
 
 class NumberedCorridor(Corridor):
-    """The same, and the observation is the number of the cell."""
+    """
+    A corridor with the number of the cell as observation.
+
+    :param length: number of cells
+    :param deadly: whether stepping off the right end terminates
+    :param start: the cell in which episodes start; None: a random one
+    """
 
     def __init__(self, length: int = 6, deadly: bool = False, start: int | None = None) -> None:
         super().__init__(length, deadly=deadly, start=start)
@@ -57,7 +73,15 @@ class NumberedCorridor(Corridor):
 
 
 class Paid(Corridor):
-    """A corridor that pays rewards on arriving in some cells, and ``cost`` in the others; some cells end the episode."""
+    """
+    A corridor with rewards for arriving in some cells.
+
+    :param rewards: rewards by the number of the cell
+    :param ends: cells that end the episode
+    :param cost: reward for arriving in other cells
+    :param length: number of cells
+    :param start: the cell in which episodes start
+    """
 
     def __init__(
         self,
@@ -68,21 +92,18 @@ class Paid(Corridor):
         start: int = 4,
     ):
         super().__init__(length, start=start)
-        self.rewards, self.ends, self.cost = rewards, ends, cost
+        self.rewards = rewards
+        self.ends = ends
+        self.cost = cost
 
     def step(self, action: Any) -> Any:
         observation, _, _, truncated, info = super().step(action)
-        return (
-            observation,
-            self.rewards.get(self.cell, self.cost),
-            self.cell in self.ends,
-            truncated,
-            info,
-        )
+        reward = self.rewards.get(self.cell, self.cost)
+        return observation, reward, self.cell in self.ends, truncated, info
 
 
 def numbered_from_one(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-    """The same world, whose actions are counted from 1."""
+    """Return the same world with actions that are counted from 1."""
     actions = env.action_space
     assert isinstance(actions, spaces.Discrete)
     shifted = spaces.Discrete(int(actions.n), start=1)
@@ -94,7 +115,11 @@ def cart_poles(n_envs: int = 2) -> Any:
 
 
 class Always:
-    """What acts in them without a look: by one action."""
+    """
+    A policy that always takes the same action.
+
+    :param action: the action
+    """
 
     def __init__(self, action: int) -> None:
         self.action = action
