@@ -1,4 +1,9 @@
-"""The command line: ``python -m benchmarks COMMAND --help``, and ``python -m benchmarks --help`` for all commands."""
+"""
+The command line.
+
+``python -m benchmarks --help`` lists all commands, ``python -m benchmarks COMMAND --help`` explains
+one.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,11 @@ RUNS = {
         "Learn the task of a world from nothing; when is its rare reward met, when is it solved?",
     ),
 }
-"""Commands that make one run: where their settings are, and what they do. One that was begun can go on: --resume FOLDER."""
+"""
+Commands that make one run: where their settings are, and what they do.
+
+Each of them can go on with a run that was begun: ``--resume FOLDER``.
+"""
 
 OTHERS = {
     "mastery-study": (
@@ -96,7 +105,8 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command, (_, text) in (RUNS | OTHERS).items():
         commands.add_parser(command, help=text, add_help=False)
-    command, arguments = parser.parse_args(sys.argv[1:2]).command, sys.argv[2:]
+    command = parser.parse_args(sys.argv[1:2]).command
+    arguments = sys.argv[2:]
     path, text = (RUNS | OTHERS)[command]
     options: dict[str, Any] = {"default": defaults(path, arguments)} if command in RUNS else {}
     try:
@@ -108,18 +118,33 @@ def main() -> None:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(
-            "stopped: a run that writes checkpoints goes on with --resume and its folder, a study with the same command"
+            "stopped: a run that writes checkpoints goes on with --resume and its folder, "
+            "a study with the same command"
         )
 
 
 def load(path: str) -> Any:
-    """What "module:name" names below this package; only that module and what it needs is imported."""
+    """
+    Import what a path names. Only its module, and what that needs, is imported.
+
+    :param path: "module:name", the module below this package
+    :return: the object of that name
+    """
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(f"benchmarks.{module}"), name)
 
 
 def defaults(path: str, arguments: list[str]) -> Any:
-    """The defaults of a command of ``RUNS``. A run to go on with, or the kind of world, gives them, so it is read before."""
+    """
+    Return the defaults of a command of :data:`RUNS`.
+
+    They depend on the run to go on with, or on the kind of world. These two options are therefore
+    read before all others.
+
+    :param path: where the settings of the command are, as :func:`load` takes it
+    :param arguments: those of the command line after the command
+    :return: settings, an object of the command's class
+    """
     config = load(path)
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--resume", type=Path)
@@ -130,9 +155,8 @@ def defaults(path: str, arguments: list[str]) -> Any:
             return config.saved(found.resume)
         except (OSError, ValueError, KeyError, TypeError) as error:
             sys.exit(f"error: --resume: {found.resume} is not the folder of a run: {error!r}")
-    worlds = getattr(
-        sys.modules[config.__module__], "WORLDS", {}
-    )  # what is no world is refused later
+    # An unknown world gets the general defaults here, and is refused when all options are read.
+    worlds = getattr(sys.modules[config.__module__], "WORLDS", {})
     return worlds.get(found.world) or config()
 
 

@@ -1,4 +1,8 @@
-"""Section 5 of the paper: A2C with an auxiliary task, in an Atari or MinAtar game or in a small world with a rare reward."""
+"""
+Section 5 of the paper: A2C with an auxiliary task.
+
+It learns in an Atari or MinAtar game, or in a small world with a rare reward.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +43,24 @@ class AuxiliaryConfig(A2CConfig):
     agent: Agent = "many_goals"
     """A2C alone, or with one auxiliary task."""
     weight: float | None = None
-    """Of the auxiliary loss; by default that of its source."""
+    """Weight of the auxiliary loss; by default that of its source."""
     update: Literal["two_steps", "joint"] | None = None
-    """Two steps, as in the paper's Algorithm 2, or one on the sum of losses; by default as in its source."""
+    """Two steps, as in the paper's Algorithm 2, or one step on the sum of the losses; by default as
+    in the source of the task."""
     capacity: int = 2000
-    """Best episodes that are kept: the paper's K."""
+    """Number of best episodes that are kept: the paper's K."""
     goal: int = 0
-    """Number of the state to reach, of two_rooms."""
+    """Number of the state to reach, for two_rooms only."""
 
     def run(self) -> Path:
-        """Train, and write ``config.json``, ``curve.csv``, ``score.json``, ``model.zip``, logs, checkpoints."""
+        """
+        Train, and write the files of the run.
+
+        These are ``config.json``, ``curve.csv``, ``score.json``, ``model.zip``, logs and
+        checkpoints.
+
+        :return: the folder of the run
+        """
         th.set_num_threads(self.threads)
         with building(f"{self.agent} in {self.game}"):
             model, tasks = make(self)
@@ -91,8 +103,14 @@ WORLDS: dict[WorldName, AuxiliaryConfig] = {
 
 
 def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
-    """An untrained agent, and the callback of its auxiliary task, if it has one, by name."""
-    env, kind = config.kind.make(config, config.n_envs), config.kind
+    """
+    Make an untrained agent, and the callback of its auxiliary task.
+
+    :param config: settings of the run
+    :return: the agent; callbacks by the name of their task, none for the agent a2c
+    """
+    kind = config.kind
+    env = kind.make(config, config.n_envs)
     settings = a2c.settings(config)
     tasks = [] if config.agent == "a2c" else [config.agent]
     settings["policy_kwargs"] |= {"embedding_dim": config.embedding_dim, "tasks": tasks}
@@ -109,11 +127,11 @@ def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
             config.capacity,
             kind.n_stack,
             compress=kind.compress,
-            cut_after=None,  # complete episodes only, as in the paper: all of these worlds end
+            # Only complete episodes are kept, as in the paper: episodes of all these worlds end.
+            cut_after=None,
         )
-        transitions = 80 * max(
-            1, model.n_envs * model.n_steps // 80
-        )  # as many as of A2C's own loss, the paper's 80 or more
+        # The auxiliary loss has as many transitions as A2C's own, and the paper's 80 at least.
+        transitions = 80 * max(1, model.n_envs * model.n_steps // 80)
         callbacks[task] = CALLBACKS[task](
             *weight, episodes=episodes, batch_size=transitions, **update
         )
@@ -121,7 +139,12 @@ def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
 
 
 def paper_score(config: AuxiliaryConfig) -> float | None:
-    """The paper's score of this agent in this game after 10M steps, if there is one."""
+    """
+    Return the paper's score of this agent in this game after 10M steps.
+
+    :param config: settings of the run, with its agent, world and game
+    :return: the score; None, if the paper has none
+    """
     table = scores.read_table("paper_auxiliary_scores")
     if config.world != "atari" or config.game not in table.index:
         return None

@@ -20,13 +20,15 @@ from sb3_manygoals import MasteryResult
 from sb3_manygoals.evaluation import GoalReacher
 
 GOALS = 6
-"""In the film of an agent."""
-SUCCESS, UNDER_WAY = (46, 160, 67), (238, 238, 238)
-"""Colours of the frame around a picture."""
+"""Number of goals in the film of an agent."""
+SUCCESS = (46, 160, 67)
+"""Colour of the frame around a picture in which the goal is reached."""
+UNDER_WAY = (238, 238, 238)
+"""Colour of the frame around all other pictures."""
 MOST_STEPS = 100
-"""After which an agent gives a goal up."""
+"""Steps after which an agent gives a goal up."""
 MOST_PIXELS = 200
-"""Above it a side of a picture is made smaller, in worlds other than TwoRoomsSwitch."""
+"""Longer sides of a picture are made smaller, in worlds other than TwoRoomsSwitch."""
 PAUSE = 6
 """Frames for which the last picture of a goal stands still."""
 
@@ -38,16 +40,21 @@ class FilmConfig:
     layout: str = "paper"
     """The name of a layout that comes with the package, or a file with an ASCII map."""
     seed: int = 0
-    """Of the goals, the start and the world."""
+    """Seed of the goals, the start and the world."""
     goals: int = 4
     """Number of goals, drawn from all states."""
     output: Path = Path("runs/film.gif")
     """The GIF to write."""
     cell_size: int = 24
-    """Pixels a cell."""
+    """Pixels a side of a cell."""
 
     def run(self) -> Path:
-        """Write a GIF of the policy that takes the fewest steps on average, from anywhere; nothing is left out."""
+        """
+        Write a GIF of the policy that takes the fewest steps on average. No step is left out.
+
+        :return: the GIF
+        :raises SettingError: if there are not so many goals
+        """
         env = TwoRoomsSwitchEnv(
             layout_of(self.layout, "layout"), render_mode="rgb_array", cell_size=self.cell_size
         )
@@ -71,9 +78,19 @@ def reaching(
     numbered: bool = False,
 ) -> None:
     """
-    Write a GIF of the agent in a TwoRoomsSwitch world on its way to six goals, drawn from ``states``, those of the goals of
-    ``result``, that it reached in every episode (from all, if those are too few). Some actions are random: a greedy policy
-    stands still for ever where it is wrong. An agent that is ``numbered`` observes state numbers, others pictures.
+    Write a GIF of the agent in a TwoRoomsSwitch world on its way to six goals.
+
+    They are drawn from the goals that it reached in every episode; from all goals, if those are too
+    few. Some actions are random: a greedy policy stands still for ever where it is wrong.
+
+    :param model: acts towards goals
+    :param world: a TwoRoomsSwitch world
+    :param result: of the measurement, its goals as in ``states``
+    :param states: numbers of the goal states, shape (G,)
+    :param path: the GIF
+    :param seed: seed of the choice, the start, the world and the random actions
+    :param epsilon: share of random actions
+    :param numbered: whether the agent observes state numbers; by default it sees pictures
     """
     chosen = _chosen(result, len(states), seed)
     env = cast("TwoRoomsSwitchEnv", world.make(render_mode="rgb_array", cell_size=24).unwrapped)
@@ -93,16 +110,17 @@ def reaching_anywhere(
     """
     Write a GIF of the agent on its way to goals in any world that renders ``rgb_array``.
 
-    Goals are chosen as in :func:`reaching`. How one looks is known only when it was reached: until then its place is grey.
+    Goals are chosen as in :func:`reaching`. The picture of a goal is known only after it was
+    reached: if it never was, its place is grey.
 
     :param model: acts towards goals
-    :param world: where; nothing is written if it does not render
+    :param world: any world; nothing is written if it does not render
     :param result: of the measurement, its goals as in ``goals``
     :param goals: as the model observes them, shape (G, ...)
     :param path: the GIF
-    :param seed: of the choice, the starts and the world
+    :param seed: seed of the choice, the starts, the world and the random actions
     :param epsilon: share of random actions
-    :param observe: makes the model's observation of one of the world
+    :param observe: turns an observation of the world into one of the model; by default both agree
     """
     env = world.make()
     renders = "rgb_array" in env.metadata.get("render_modes", [])
@@ -132,7 +150,7 @@ def _walk(
     epsilon: float,
     observe: Callable[[Any], Any],
 ) -> tuple[list[NDArray[np.uint8]], bool]:
-    """The pictures of an episode that ends at a goal, and whether it was reached."""
+    """Return the pictures of an episode that ends at a goal, and whether it was reached."""
     seen, _ = env.reset(seed=seed)
     frames = [_small(env.render())]
     for _ in range(MOST_STEPS):
@@ -151,13 +169,14 @@ def _walk(
 
 
 def _small(picture: Any) -> NDArray[np.uint8]:
-    """A picture of at most about 200 pixels a side: a film has hundreds of them."""
+    """Return a picture with at most about 200 pixels a side: a film has hundreds of them."""
     array = np.asarray(picture, dtype=np.uint8)
-    return array[:: (step := 1 + max(array.shape[:2]) // MOST_PIXELS), ::step]
+    stride = 1 + max(array.shape[:2]) // MOST_PIXELS
+    return array[::stride, ::stride]
 
 
 def _chosen(result: MasteryResult, n_goals: int, seed: int) -> NDArray[np.int64]:
-    """Goals that were reached in every episode, or of all, if those are too few."""
+    """Choose among the goals that were reached in every episode, or among all, if too few were."""
     mastered = np.flatnonzero(result.reached.all(axis=1))
     candidates = mastered if len(mastered) >= GOALS else np.arange(n_goals)
     rng = np.random.default_rng(seed)
@@ -174,19 +193,25 @@ def _write(
     max_steps: int | None = None,
     numbered: bool = False,
 ) -> int:
-    """Film each goal until it is reached, with a green frame at its end, or given up. Returns the steps taken."""
+    """
+    Film each goal until it is reached or given up. Reached goals end with a green frame.
+
+    :return: the number of steps taken
+    """
     env.reset(seed=seed)
     rng = np.random.default_rng((seed, 1))
     observe = np.asarray if numbered else env.observation_of
     pictures: list[NDArray[np.uint8]] = []
     total = 0
     for goal in goals:
-        goal_picture, steps = env.render_observation(env.observation_of(goal)), 0
+        goal_picture = env.render_observation(env.observation_of(goal))
+        steps = 0
         while True:
             pictures.append(_beside(np.asarray(env.render()), goal_picture, env.state == goal))
             if env.state == goal or steps == max_steps:
                 break
-            here, there = observe(env.state)[None], observe(goal)[None]
+            here = observe(env.state)[None]
+            there = observe(goal)[None]
             observation = {"observation": here, "achieved_goal": here, "desired_goal": there}
             action, _ = model.predict(observation, deterministic=True)
             env.step(rng.integers(len(Action)) if rng.random() < epsilon else action[0])
@@ -200,7 +225,7 @@ def _write(
 
 def _save(pictures: list[NDArray[np.uint8]], path: Path) -> None:
     """Write pictures of one size as a GIF."""
-    # one palette for all frames, so that nothing flickers
+    # One palette for all frames prevents flicker.
     numbers = [
         np.unique(picture.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32))
         for picture in pictures
@@ -217,7 +242,7 @@ def _save(pictures: list[NDArray[np.uint8]], path: Path) -> None:
 
 
 def _beside(world: NDArray[np.uint8], goal: NDArray[np.uint8], there: bool) -> NDArray[np.uint8]:
-    """The world on the left, the goal on the right."""
+    """Return one picture: the world on the left, the goal on the right, a frame around both."""
     height, width, _ = world.shape
     gap = max(height // 16, 4)
     picture = np.full(

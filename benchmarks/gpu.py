@@ -1,4 +1,8 @@
-"""What a GPU is worth: the CUDA tests, speed, the default, the paper's recipe, a large map, within a number of minutes."""
+"""
+What a GPU is worth, within a number of minutes.
+
+The steps are the CUDA tests, measurements of speed, the default, the paper's recipe and a large map.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +29,39 @@ GRACE = 20.0
 
 @dataclass(frozen=True)
 class GPUConfig:
-    """Carry out the steps in order of worth, the runs of a step side by side, each until it ends or the minutes are over."""
+    """
+    Carry out the steps in order of worth, the runs of a step side by side.
+
+    Each run goes on until it ends or the minutes are over.
+    """
 
     minutes: float = 30.0
-    """For all steps; what still runs then is told to end, and killed 20 seconds later."""
+    """Minutes for all steps; what still runs then is told to end, and killed 20 seconds later."""
     device: str = "cuda"
     """Where the networks live; cpu for a rehearsal."""
     scale: float = 1.0
-    """Of the steps of training; small for a rehearsal."""
+    """Factor of the number of training steps; small for a rehearsal."""
     output: Path = Path("runs")
-    """Folder in which that of this call is made."""
+    """Folder in which the folder of this call is made."""
 
     def run(self) -> Path:
-        """Write what each prints to a text file, how it ended to ``gpu.csv``, its run to ``runs/``. Returns the folder."""
+        """
+        Carry out all steps.
+
+        What each command prints is written to a text file, how it ended to ``gpu.csv``, its run
+        to ``runs/``.
+
+        :return: the folder of this call
+        :raises SettingError: if minutes or scale are not positive
+        """
         if self.minutes <= 0 or self.scale <= 0:
             raise SettingError(
                 f"minutes and scale must be positive, got {self.minutes} and {self.scale}"
             )
         if self.device == "cuda" and not th.cuda.is_available():
             sys.exit("error: no CUDA device; --device cpu rehearses without one")
-        folder, until = recording.create(self.output, "gpu"), time.monotonic() + 60 * self.minutes
+        folder = recording.create(self.output, "gpu")
+        until = time.monotonic() + 60 * self.minutes
         recording.write_config(folder, self)
         rows: list[dict[str, str]] = []
         for step, commands in steps(self, folder / "runs").items():
@@ -55,70 +72,54 @@ class GPUConfig:
 
 
 def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
-    """The command lines of each step, after ``python -m``."""
+    """
+    Return the command lines of each step.
+
+    :param config: settings
+    :param runs: the folder to which runs are written
+    :return: for each step its commands, without ``python -m``
+    """
 
     def mastery(agent: str, steps: int, *options: str) -> Command:
-        length = (
-            "--total-steps",
-            str(max(300, int(steps * config.scale))),
-            "--no-progress-bar",
-            "--final-episodes",
-            "1",
-        )
-        return (
-            "benchmarks",
-            "mastery",
-            "--agent",
-            agent,
-            *length,
-            "--device",
-            config.device,
-            "--output",
-            str(runs),
-            *options,
-        )
+        length = str(max(300, int(steps * config.scale)))
+        command = ["benchmarks", "mastery", "--agent", agent, "--total-steps", length]
+        command += ["--no-progress-bar", "--final-episodes", "1", "--device", config.device]
+        return (*command, "--output", str(runs), *options)
 
-    left_open = itertools.product(
-        (1e-4, 3e-4), (250, 2_500), (10, 50)
-    )  # by the paper: step size, target network's period, T
+    # The paper leaves open the step size, the target network's period, and T.
+    left_open = itertools.product((1e-4, 3e-4), (250, 2_500), (10, 50))
     arguments = (
         {
-            "learning_rate": a,
-            "target_kwargs": {"update_interval": b},
-            "goal_wrapper_kwargs": {"max_episode_steps": c},
+            "learning_rate": learning_rate,
+            "target_kwargs": {"update_interval": update_interval},
+            "goal_wrapper_kwargs": {"max_episode_steps": max_episode_steps},
         }
-        for a, b, c in left_open
+        for learning_rate, update_interval, max_episode_steps in left_open
     )
+    few = ("--most-goals", "1000")
     curve = ("--eval-freq", str(max(300, int(10_000 * config.scale))))
+    mansion = ("--map", "mansion", "--most-goals", "300", "--eval-steps", "400")
     return {
         "tests": [("pytest", "-q", "-k", "cuda or gpu", "tests/sb3_manygoals")],
         "update": [
             ("benchmarks", "speed-update", "--threads", "1", "--rounds", "3", "--output", str(runs))
         ],
-        "default": [mastery("default", 200_000, "--most-goals", "1000", *curve)],
+        "default": [mastery("default", 200_000, *few, *curve)],
         "recipe": [
-            mastery("paper", 3_000_000, "--most-goals", "1000", "--agent-kwargs", json.dumps(a))
-            for a in arguments
+            mastery("paper", 3_000_000, *few, "--agent-kwargs", json.dumps(each))
+            for each in arguments
         ],
-        "mansion": [
-            mastery(
-                "large",
-                32_250_000,
-                "--map",
-                "mansion",
-                "--most-goals",
-                "300",
-                "--eval-steps",
-                "400",
-            )
-        ],
+        "mansion": [mastery("large", 32_250_000, *mansion)],
     }
 
 
 def _side_by_side(
     folder: Path, step: str, commands: list[Command], until: float
 ) -> list[dict[str, str]]:
-    began, running, rows = time.monotonic(), [], []
+    """Run the commands of a step at once; return a row for each of them."""
+    began = time.monotonic()
+    running: list[subprocess.Popen[bytes]] = []
+    rows: list[dict[str, str]] = []
     for number, command in enumerate(commands if began < until else []):
         with (folder / f"{step}-{number}.txt").open("w", encoding="utf-8") as log:
             running.append(
@@ -143,10 +144,12 @@ def _side_by_side(
 def _ended(
     process: subprocess.Popen[bytes], until: float, running: list[subprocess.Popen[bytes]]
 ) -> str:
+    """Wait for a process, and end all that run when the time is over. Return how it ended."""
     for late, last in (("", until), ("out of time, ", until + GRACE)):
         with contextlib.suppress(subprocess.TimeoutExpired):
             return f"{late}exit {process.wait(max(0.0, last - time.monotonic()))}"
         for each in running:
-            each.terminate()  # a run writes a checkpoint then, so that it can go on
+            # A run writes a checkpoint when it is told to end, and can go on later.
+            each.terminate()
     process.kill()
     return f"{late}exit {process.wait()}"

@@ -1,4 +1,8 @@
-"""Section 3 of the paper, in any world: how many of its observations does an agent learn to reach?"""
+"""
+Section 3 of the paper, in any world.
+
+How many of a world's observations does an agent learn to reach?
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.goals.wrapping import goal_trackers
 
 MOST_KNOWN = 1_000
-"""Goals that are measured at most in a world without tables, whose steps take time."""
+"""Most goals that are measured in a world without tables, whose steps take time."""
 
 CURVE = [
     "step",
@@ -43,10 +47,14 @@ CURVE = [
     "epsilon_low",
     "epsilon_high",
 ]
-"""Columns of ``mastery.csv``: mastery of all goals. Those of the held-out goals follow, if there are any."""
+"""Columns of ``mastery.csv``: mastery of all goals. Those of held-out goals follow, if any are."""
 
 MEASURES = ("greedy", "epsilon", "plan", "held_out_greedy", "held_out_epsilon", "held_out_plan")
-"""Of mastery after training, in ``summary.csv``: by the greedy policy, with random actions, by the plan itself."""
+"""
+Measures of mastery after training, in ``summary.csv``.
+
+They are of the greedy policy, of the same with random actions, and of the plan itself.
+"""
 
 
 @dataclass(frozen=True)
@@ -54,40 +62,48 @@ class MasteryConfig(AgentConfig):
     """Train an agent in a world, measure how many of its observations it masters, write a report."""
 
     env_id: Annotated[str, tyro.conf.arg(name="world")] = "TwoRoomsSwitch-v0"
-    """The world: the id of a Gymnasium environment, TwoRoomsSwitch, FrozenLake8x8-v1, MiniGrid-DoorKey-6x6-v0 or another. An
-    own one is module:Id-v0, where the module registers it and is found on PYTHONPATH."""
+    """The world: the id of a Gymnasium environment, as TwoRoomsSwitch, FrozenLake8x8-v1 or
+    MiniGrid-DoorKey-6x6-v0. An own one is module:Id-v0, where the module registers it and is found
+    on PYTHONPATH."""
     map: str | None = None
     """Layout of TwoRoomsSwitch: paper, small, locks, warehouse, mansion, or a file with a map."""
     held_out: float = 0.0
-    """Share of all goals, drawn at random, that are neither pursued nor taught (the paper: 0.2), and measured on their own."""
+    """Share of all goals, drawn at random, that are neither pursued nor taught (the paper: 0.2);
+    they are measured on their own."""
     eval_freq: int | None = None
-    """Environment steps between measurements of mastery; by default a fifth of all."""
+    """Environment steps between measurements of mastery; by default a fifth of total_steps."""
     eval_epsilon: float = 0.1
     """Mastery is measured greedily, and with this share of random actions."""
     eval_steps: int = 200
     """Steps within which a goal must be reached."""
     final_episodes: int | None = None
-    """Starts for each goal in the measurement after training; by default 2 if there are more than 2,000 goals, else 10."""
+    """Starts for each goal in the measurement after training; by default 2 if there are more than
+    2,000 goals, else 10."""
     most_goals: int = 10_000
-    """Goals that are measured at most, drawn at random."""
+    """Most goals that are measured after training, drawn at random."""
     curve_goals: int = 1_000
-    """The same while it trains: measuring all of a large world takes as long as some ten thousand steps."""
+    """Most goals that are measured while it trains: measuring all goals of a large world takes as
+    long as some ten thousand steps."""
     scenarios: int | None = None
-    """
-    Of a world that accepts few seeds: it is trained and measured with those from 0 to one less than this; by default with
-    any.
-    """
+    """Number of scenarios of a world that accepts few seeds, from 0 to one less than this: it is
+    trained and measured with those. By default a world accepts any seed."""
 
     @property
     def world(self) -> World:
+        """The world that the options describe."""
         return World(self.env_id, self.map, scenarios=self.scenarios)
 
     def run(self) -> Path:
         """
-        Train, or go on, measure, and write ``config.json``, ``checkpoints/``, ``progress.csv``, ``mastery.csv``,
-        ``goals.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (not for tables), ``report.html`` with
-        ``report-data/``, TensorBoard events; ``reaching.gif`` where the world renders; in TwoRoomsSwitch, of ManyGoalsDQN,
-        ``demo.html``.
+        Train, or go on with it, measure, and write the files of the run.
+
+        These are ``config.json``, ``checkpoints/``, ``progress.csv``, ``mastery.csv``,
+        ``goals.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (not for tables),
+        ``report.html`` with ``report-data/``, and TensorBoard events. A world that renders has
+        ``reaching.gif``, too; a run of ManyGoalsDQN in TwoRoomsSwitch has ``demo.html``.
+
+        :return: the folder of the run
+        :raises SettingError: if an option is out of range, or does not fit the world
         """
         self.check_counts("total_steps", "n_envs", "eval_freq", "eval_steps", "threads")
         self.check_counts("final_episodes", "most_goals", "curve_goals", "scenarios")
@@ -102,8 +118,8 @@ class MasteryConfig(AgentConfig):
             print(f"{len(evaluated.tables)} observations can be reached")
         seconds = _train(config, folder, evaluated)
         _conclude(config, folder, evaluated, seconds)
-        pages = [page for name in ("report.html", "demo.html") if (page := folder / name).exists()]
-        print(f"open {' and '.join(map(str, pages))}")
+        pages = [folder / name for name in ("report.html", "demo.html")]
+        print(f"open {' and '.join(str(page) for page in pages if page.exists())}")
         return folder
 
 
@@ -114,10 +130,11 @@ class EvaluatedAgent:
     model: Any
     """The algorithm, with its environment and a ``predict`` towards goals."""
     numbered: bool
-    """Whether it observes state numbers."""
+    """Whether it observes state numbers; else it sees what the world shows."""
     world: World
+    """The world in which it learns."""
     tables: Tables | None
-    """Of the world, as the model observes it, if there are any."""
+    """Tables of the world, as the model observes it, if there are any."""
     held_out: NDArray[np.bool_]
     """Which of the measured goals are held out, shape (n_goals,)."""
     states: NDArray[np.int64]
@@ -125,13 +142,16 @@ class EvaluatedAgent:
 
 
 def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
-    world, tables = config.world, None
+    """Make the agent of a run, and choose the goals that are held out and measured."""
+    world = config.world
+    tables = None
     world.make().close()
     try:
         tables = world.tables
     except NotEnumerable as error:
         print(
-            f"{world.id} cannot be written out: {error}. The goals that are measured are those known in the end"
+            f"{world.id} cannot be written out: {error}. "
+            "The goals that are measured are those known in the end"
         )
         if config.held_out:
             raise SettingError(
@@ -147,25 +167,36 @@ def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
 
 
 def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
-    """Which of all goals are held out, drawn at random, shape (n_goals,)."""
+    """
+    Draw the goals that are held out.
+
+    :param n_goals: number of all goals
+    :param share: share of goals that are held out, at least 0 and less than 1
+    :param seed: seed of the draw
+    :return: which of all goals are held out, shape (n_goals,)
+    :raises SettingError: if the share is out of range
+    """
     if not 0.0 <= share < 1.0:
         raise SettingError(f"held_out must be in [0, 1), got {share}")
     held_out = np.zeros(n_goals, dtype=np.bool_)
-    rng = np.random.default_rng((seed, 5))  # tagged: worlds draw with default_rng(seed)
+    # Worlds draw with default_rng(seed): the tag keeps the two streams apart.
+    rng = np.random.default_rng((seed, 5))
     held_out[rng.permutation(n_goals)[: round(share * n_goals)]] = True
     return held_out
 
 
 def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> float:
-    """Train, and measure meanwhile where goals are known; returns the seconds of training."""
-    tables, held_out, states = evaluated.tables, evaluated.held_out, evaluated.states
-    curve = CurveLog(
-        folder / "mastery.csv", CURVE + [f"held_out_{name}" for name in CURVE[2:] if held_out.any()]
-    )
+    """Train, and measure meanwhile where goals are known. Return the seconds of training."""
+    tables = evaluated.tables
+    held_out = evaluated.held_out
+    states = evaluated.states
+    columns = [f"held_out_{name}" for name in CURVE[2:] if held_out.any()]
+    curve = CurveLog(folder / "mastery.csv", CURVE + columns)
     callback: MasteryCallback | Clock = Clock()
     if tables is not None:
         some = np.sort(np.random.default_rng(1).permutation(len(states))[: config.curve_goals])
-        if held_out.any() and not held_out[some].any():  # of few held-out goals
+        # Of few held-out goals, none may be among those drawn: then all goals are measured.
+        if held_out.any() and not held_out[some].any():
             some = np.arange(len(states))
 
         def note(point: MasteryPoint) -> None:
@@ -178,10 +209,9 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
             )
 
         assert config.eval_freq is not None
-        worlds, goals = TabularVectorEnv(tables, len(some)), tables.observations[states[some]]
         callback = MasteryCallback(
-            worlds,
-            goals,
+            TabularVectorEnv(tables, len(some)),
+            tables.observations[states[some]],
             config.eval_freq,
             config.eval_steps,
             config.eval_epsilon,
@@ -201,8 +231,9 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
 def _conclude(
     config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent, training_seconds: float
 ) -> None:
-    """Measure, and write and print what came out."""
-    import pandas as pd  # here, as it and matplotlib take seconds to import
+    """Measure the trained agent, print the results, and write them, the film and the pages."""
+    # pandas and matplotlib take seconds to import, so the command line starts without them.
+    import pandas as pd
 
     from benchmarks.report import study
 
@@ -211,10 +242,15 @@ def _conclude(
     summary = _summary(config, evaluated, results, training_seconds)
     pd.DataFrame([summary]).to_csv(folder / "summary.csv", index=False)
     if evaluated.world.is_two_rooms:
-        path, greedy, states = folder / "reaching.gif", results["greedy"], evaluated.states
-        model, world, numbered = evaluated.model, evaluated.world, evaluated.numbered
         film.reaching(
-            model, world, greedy, states, path, config.seed, config.eval_epsilon, numbered
+            evaluated.model,
+            evaluated.world,
+            results["greedy"],
+            evaluated.states,
+            folder / "reaching.gif",
+            config.seed,
+            config.eval_epsilon,
+            evaluated.numbered,
         )
         if config.agent in demo.AGENTS:
             try:
@@ -230,7 +266,7 @@ def _conclude(
 def _film(
     config: MasteryConfig, evaluated: EvaluatedAgent, result: MasteryResult, path: Path
 ) -> None:
-    """A film in another world than TwoRoomsSwitch; what goes wrong in its ``render`` costs the film alone."""
+    """Film another world than TwoRoomsSwitch. An error of its ``render`` costs the film alone."""
     world = evaluated.world
     options: dict[str, Any] = {}
     if evaluated.numbered:
@@ -247,22 +283,38 @@ def _film(
             config.eval_epsilon,
             **options,
         )
-    except Exception as error:  # it is somebody else's code that draws
+    except Exception as error:  # The code that draws is somebody else's.
         print(f"no {path.name}: {error}")
 
 
 class ByPlan:
-    """Acts by the plan of PlannedTargets, not by the network that learns it; at random where the plan has no action."""
+    """
+    Acts by the plan of PlannedTargets, not by the network that learns it.
+
+    Where the plan has no action, it draws one at random.
+
+    :param model: a learner with PlannedTargets
+    :param seed: seed of the random actions
+    """
 
     def __init__(self, model: ManyGoalsDQN, seed: int) -> None:
         assert isinstance(model.targets, PlannedTargets)
-        self.model, self.plan = model, model.targets.plan
+        self.model = model
+        self.plan = model.targets.plan
         self.rng = np.random.default_rng(seed)
 
     def predict(
         self, observation: dict[str, NDArray[Any]], *, deterministic: bool = False
     ) -> tuple[NDArray[Any], Any]:
-        states, goals = self.model.replay_buffer.states, self.model.goal_buffer
+        """
+        Choose an action for each of a batch of observations.
+
+        :param observation: "observation" and "desired_goal", each of shape (n, ...)
+        :param deterministic: has no effect, as the plan has one action for each pair
+        :return: actions, shape (n,); None in place of a recurrent state
+        """
+        states = self.model.replay_buffer.states
+        goals = self.model.goal_buffer
         assert states is not None
         assert goals is not None
         actions = self.plan.best_actions(
@@ -273,7 +325,7 @@ class ByPlan:
 
 
 def _measured_goals(config: MasteryConfig, evaluated: EvaluatedAgent) -> NDArray[Any]:
-    """The goals that are measured, as the model observes them."""
+    """Return the goals that are measured, as the model observes them."""
     if evaluated.tables is not None:
         return evaluated.tables.observations[evaluated.states]
     known: NDArray[Any] = evaluated.model.goal_buffer.observations
@@ -282,10 +334,12 @@ def _measured_goals(config: MasteryConfig, evaluated: EvaluatedAgent) -> NDArray
 
 
 def _measure(config: MasteryConfig, evaluated: EvaluatedAgent) -> dict[str, MasteryResult]:
-    """Mastery after training, from other starts than before."""
-    model, tables = evaluated.model, evaluated.tables
+    """Measure mastery after training, from other starts than before."""
+    model = evaluated.model
+    tables = evaluated.tables
     env: VectorEnv[Any, Any, Any]
-    goals, ceiling = _measured_goals(config, evaluated), None
+    goals = _measured_goals(config, evaluated)
+    ceiling = None
     if tables is None:
         env = SyncVectorEnv([evaluated.world.make] * min(len(goals), 64))
         seeds = None if config.scenarios is None else range(config.scenarios)
@@ -314,8 +368,9 @@ def _summary(
     results: dict[str, MasteryResult],
     training_seconds: float,
 ) -> dict[str, Any]:
-    """The row of ``summary.csv``; what is unknown or has no meaning is empty."""
-    model, greedy = evaluated.model, results["greedy"]
+    """Return the row of ``summary.csv``. What is unknown or has no meaning is empty."""
+    model = evaluated.model
+    greedy = results["greedy"]
     row: dict[str, Any] = {
         "world": evaluated.world.name,
         "agent": config.agent,
@@ -326,11 +381,9 @@ def _summary(
     }
     for name in MEASURES:
         result = results.get(name)
-        values = (
-            [""] * 3
-            if result is None
-            else [round(value, 4) for value in (result.rate, *result.interval)]
-        )
+        values: list[Any] = ["", "", ""]
+        if result is not None:
+            values = [round(value, 4) for value in (result.rate, *result.interval)]
         row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
     return row | {
         "ceiling": "" if greedy.ceiling is None else round(float(greedy.ceiling.mean()), 4),
@@ -344,12 +397,11 @@ def _summary(
 def _say(summary: dict[str, Any]) -> None:
     """Print the summary in words."""
     reachable = summary["reachable"]
-    of = (
-        f"of {reachable} reachable observations"
-        if reachable
-        else "observations; how many can be reached is not known"
-    )
-    print(f"known: {summary['known']} {of}")
+    if reachable:
+        known = f"{summary['known']} of {reachable} reachable observations"
+    else:
+        known = f"{summary['known']} observations; how many can be reached is not known"
+    print(f"known: {known}")
     for name in MEASURES:
         rate, low, high = (summary[f"{name}{end}"] for end in ("", "_low", "_high"))
         if rate != "":
@@ -361,26 +413,36 @@ def _say(summary: dict[str, Any]) -> None:
 
 
 def _goals(evaluated: EvaluatedAgent, results: dict[str, MasteryResult]) -> dict[str, Any]:
-    """Columns about each goal: its state, whether it is held out, in how many updates it was, and how the agent fared."""
-    model, tables, states = evaluated.model, evaluated.tables, evaluated.states
+    """
+    Return the columns of ``goals.csv``, a row for each goal.
+
+    They say which state it is, whether it is held out, in how many updates it was, and how the
+    agent fared.
+    """
+    model = evaluated.model
+    tables = evaluated.tables
+    states = evaluated.states
     table: dict[str, Any] = {
         "state": np.arange(len(results["greedy"].reached)),
         "held_out": 0,
         "updates": 0,
     }
     if tables is not None:
+        # How often SB3's agents learned about a goal is unknown: their column stays empty.
         table |= {
             "state": states,
             "held_out": evaluated.held_out.astype(int),
             "updates": "",
-        }  # unknown of SB3's agents
-        if evaluated.numbered:  # a table, where each transition is an update of every goal
+        }
+        if evaluated.numbered:
+            # In a table, each transition updates every goal.
             table["updates"] = model.num_timesteps
         elif hasattr(model, "goal_updates"):
             ids = model.goal_buffer.ids(tables.observations[states])
             table["updates"] = np.where(ids == UNKNOWN, 0, model.goal_updates[ids])
     for name in ("greedy", "epsilon"):
-        reached, steps = results[name].reached, results[name].steps
+        reached = results[name].reached
+        steps = results[name].steps
         table[f"{name}_reached"] = reached.mean(axis=1).round(4)
         table[f"{name}_mean_steps"] = (
             np.ma.masked_array(steps, ~reached).mean(axis=1).round(1).filled(np.nan)

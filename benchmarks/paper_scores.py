@@ -1,4 +1,8 @@
-"""What the paper prints about its own scores, beside what follows from its tables: ``python -m benchmarks.paper_scores``."""
+"""
+The paper's own summaries of its scores, beside what follows from its tables.
+
+``python -m benchmarks.paper_scores`` prints them.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,14 @@ import pandas as pd
 
 from benchmarks.scores import count_above, median, normalized, read_table, relative_improvement
 
-AUXILIARY, PRETRAINING = "paper_auxiliary_scores", "paper_pretraining_scores"
-"""The paper's tables."""
+AUXILIARY = "paper_auxiliary_scores"
+"""The paper's table of scores with auxiliary tasks."""
+
+PRETRAINING = "paper_pretraining_scores"
+"""The paper's table of scores after pre-training."""
+
+OURS = {AUXILIARY: "many_goals", PRETRAINING: "many_goals_pretraining"}
+"""The column of many goals in each table."""
 
 PRINTED = (
     (AUXILIARY, "a2c", "A2C", 32.8, 21),
@@ -18,16 +28,27 @@ PRINTED = (
     (PRETRAINING, "reward_prediction_pretraining", "A2C + RP pre-training", 31.5, 18),
     (PRETRAINING, "many_goals_pretraining", "A2C + MG pre-training", 39.2, 23),
 )
-"""The lines of both summaries: the table summed up, its column, the agent's title, the median in percent, games above half."""
+"""
+The lines of both summaries.
+
+They are the table summed up, its column, the agent's title, the median in percent, and the number
+of games with more than half the human score.
+"""
 
 
 def summaries() -> pd.DataFrame:
-    """The paper's summaries as printed ("_printed"), as they follow from its tables, and whether both agree ("_follows")."""
+    """
+    Compare the paper's summaries with its tables.
+
+    :return: a row for each line of the summaries; columns that end in "_printed" have the paper's
+        numbers, those that end in "_follows" say whether they agree with its tables
+    """
     rows = []
     for file, column, title, printed, above in PRINTED:
         scores = read_table(file)[column]
         human = normalized(scores, scores.index)[None]
-        found, count = round(float(median(human)), 4), int(count_above(human))
+        found = round(float(median(human)), 4)
+        count = int(count_above(human))
         summary = f"{file.removeprefix('paper_').removesuffix('_scores')}, {title}"
         same = (f"{100 * found:.1f}" == f"{printed:.1f}", count == above)
         follows = ["yes" if each else "no" for each in same]
@@ -40,24 +61,27 @@ def summaries() -> pd.DataFrame:
 
 
 def improvements() -> dict[str, dict[str, float]]:
-    """The paper's five figures of bars: by title, the relative improvement of each game, from its tables."""
+    """
+    Compute the paper's five figures of bars from its tables.
+
+    :return: for each title, the relative improvement of each game
+    """
     found = {}
     for file, column, *_ in PRINTED:
-        ours, table = (
-            {AUXILIARY: "many_goals", PRETRAINING: "many_goals_pretraining"}[file],
-            read_table(file),
-        )
+        ours = OURS[file]
         if column != ours:
+            table = read_table(file)
             bars = relative_improvement(table[ours], table[column], table.index)
             found[f"{ours} over {column}"] = dict(zip(table.index, bars.tolist(), strict=True))
     return found
 
 
 def main() -> None:
-    """Print both summaries, what follows from the tables, and how many of the bars are positive."""
+    """Print both summaries, what follows from the tables, and how many bars are positive."""
     print(summaries().to_string(index=False))
     for title, bars in improvements().items():
-        better, worse = (sum(sign * bar > 0 for bar in bars.values()) for sign in (1, -1))
+        better = sum(bar > 0 for bar in bars.values())
+        worse = sum(bar < 0 for bar in bars.values())
         print(f"{title}: better in {better} games, worse in {worse} of {len(bars)}")
 
 
