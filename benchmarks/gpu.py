@@ -1,7 +1,8 @@
 """
 What a GPU is worth, within a number of minutes.
 
-The steps are the CUDA tests, measurements of speed, the default, the paper's recipe and a large map.
+The steps are the CUDA tests, measurements of speed, the default, the paper's recipe and a large
+map.
 """
 
 from __future__ import annotations

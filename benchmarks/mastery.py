@@ -59,7 +59,7 @@ They are of the greedy policy, of the same with random actions, and of the plan 
 
 @dataclass(frozen=True)
 class MasteryConfig(AgentConfig):
-    """Train an agent in a world, measure how many of its observations it masters, write a report."""
+    """Train an agent in a world, measure how many of its observations it masters, report."""
 
     env_id: Annotated[str, tyro.conf.arg(name="world")] = "TwoRoomsSwitch-v0"
     """The world: the id of a Gymnasium environment, as TwoRoomsSwitch, FrozenLake8x8-v1 or

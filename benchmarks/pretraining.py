@@ -1,4 +1,8 @@
-"""Section 4 of the paper: A2C whose trunk was pre-trained, by mastery or by reward prediction, or not."""
+"""
+Section 4 of the paper: A2C whose trunk was pre-trained, or not.
+
+The trunk learns mastery of many goals, or to predict rewards.
+"""
 
 from __future__ import annotations
 
@@ -27,29 +31,35 @@ Agent = Literal["many_goals", "reward_prediction", "none"]
 
 @dataclass(frozen=True)
 class PretrainingConfig(A2CConfig):
-    """Pre-train a trunk, then let A2C begin with it; or A2C from scratch. The defaults are the paper's."""
+    """
+    Pre-train a trunk, then let A2C begin with it; or A2C from scratch.
+
+    The defaults are the paper's.
+    """
 
     world: WorldName = "atari"
     """Atari games, MiniGrid or MinAtar; it gives the defaults of all other options."""
     agent: Agent = "many_goals"
-    """How the trunk is pre-trained: by mastery of many goals, by predicting the sign of rewards of random actions, or not at
-    all."""
+    """How the trunk is pre-trained: by mastery of many goals, by predicting the sign of rewards of
+    random actions, or not at all."""
     pretrain_steps: int = 1_000_000
-    """Environment steps of pre-training, over which epsilon falls from 1 to 0.1; without it, A2C has them too."""
+    """Environment steps of pre-training, over which epsilon falls from 1 to 0.1. Without
+    pre-training, A2C learns during these steps, too."""
     pretraining_learning_rate: float | None = None
     """Step size of RMSProp in pre-training; by default that of A2C."""
     buffer_size: int = 10_000
     """Transitions in the replay memory of pre-training."""
     learning_starts: int = 1_000
-    """Environment steps before its first update."""
+    """Environment steps before the first update of pre-training."""
     batch_size: int = 16
-    """Transitions in one of its updates, one a step; reward prediction has as many as these and goals make pairs."""
+    """Transitions in an update of pre-training, one update a step. Reward prediction has
+    batch_size * goal_batch_size transitions in an update."""
     goal_batch_size: int = 5
-    """Goals in an update, drawn from the replay memory."""
+    """Goals in an update of pre-training, drawn from the replay memory."""
     goal_steps: int = 50
     """Steps within which a behavior goal must be reached."""
     max_episode_steps: int = 250
-    """Steps of an episode, of minigrid."""
+    """Steps of an episode, for minigrid only."""
     device: str = "cpu"
     """Where the networks live: cpu, cuda, auto."""
 
@@ -66,7 +76,13 @@ class PretrainingConfig(A2CConfig):
             )
 
     def run(self) -> Path:
-        """Train, and write what a run of A2C does, and in ``pretraining/`` model, log and checkpoints of pre-training."""
+        """
+        Train, and write the files of a run of A2C.
+
+        The model, log and checkpoints of pre-training are written to ``pretraining/``.
+
+        :return: the folder of the run
+        """
         th.set_num_threads(self.threads)
         with building(f"{self.agent} in {self.game}"):
             model = make_a2c(self)
@@ -96,15 +112,19 @@ WORLDS: dict[WorldName, PretrainingConfig] = {
 
 
 def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
-    """What pre-trains, in one copy of the world, untrained."""
+    """
+    Make the untrained learner that pre-trains, with one copy of the world.
+
+    :param config: settings of the run; its agent must not be "none"
+    :return: a learner of many goals, or of the signs of rewards
+    """
     policy = {
         **OPTIMIZER,
         "ortho_init": config.ortho_init,
         "features_extractor_class": config.kind.extractor(),
         "features_extractor_kwargs": {"features_dim": config.features_dim},
-        "channels_last": False
-        if config.world == "minatar"
-        else None,  # Seaquest's pictures are cubes
+        # Seaquest's pictures are cubes: their shape does not show which axis is that of channels.
+        "channels_last": False if config.world == "minatar" else None,
     }
     common: dict[str, Any] = {
         "learning_rate": config.pretraining_learning_rate or config.learning_rate,
@@ -113,7 +133,8 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
         "seed": config.seed,
         "device": config.device,
     }
-    env, n_stack = config.kind.make(config, 1), config.kind.n_stack
+    env = config.kind.make(config, 1)
+    n_stack = config.kind.n_stack
     if config.agent == "reward_prediction":
         pairs = config.batch_size * config.goal_batch_size
         return RewardPredictor(
@@ -146,23 +167,32 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
 
 
 def make_a2c(config: PretrainingConfig) -> A2C:
-    """An untrained agent."""
+    """
+    Make the untrained agent.
+
+    :param config: settings of the run
+    :return: A2C, with its environments
+    """
     env = config.kind.make(config, config.n_envs)
     return A2C(ActorCriticPolicy, env, device=config.device, **a2c.settings(config))
 
 
 def _pretrain(config: PretrainingConfig, folder: Path, model: A2C) -> None:
-    """Pre-train, go on with it, or only read what came of it; and give the trunk to ``model``."""
+    """
+    Give the pre-trained trunk to a model.
+
+    Pre-training is done, gone on with, or only read, if it is complete already.
+    """
     generators = get_generators(model)
     (folder / "pretraining").mkdir(exist_ok=True)
-    learner, began = make_learner(config), time.perf_counter()
+    learner = make_learner(config)
+    began = time.perf_counter()
     recording.train(
         config, learner, config.pretrain_steps, folder, log_interval=20, part="pretraining"
     )
     print(f"pre-training took {time.perf_counter() - began:.0f} s")
     for target, source in transfer_trunk(learner, model).items():
         print(f"copied {source} to {target}")
-    set_generators(
-        generators
-    )  # those of A2C's seed, whether pre-training was done just now or only read
+    # A2C draws the same numbers, whether pre-training was done just now or only read.
+    set_generators(generators)
     model.num_timesteps = config.pretrain_steps

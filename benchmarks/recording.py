@@ -1,4 +1,9 @@
-"""The folder of a run: settings and versions, logs that go on from a checkpoint, training that can be killed at any moment."""
+"""
+The folder of a run.
+
+It holds settings and versions, logs that go on from a checkpoint, and the checkpoints themselves:
+training can be killed at any moment.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +46,7 @@ PACKAGES = (
     "minatar",
     "minigrid",
 )
-"""Those whose versions matter, if they are installed."""
+"""Packages of which ``config.json`` has the versions, if they are installed."""
 
 Config = TypeVar("Config", bound="RunConfig")
 
@@ -51,18 +56,21 @@ class RunConfig(ABC):
     """The options of every run."""
 
     seed: int = 0
-    """Of everything random."""
+    """Seed of everything random."""
     threads: int = 1
-    """Torch threads; the last bits of the results depend on them. Two are little faster with small networks, and many times
-    slower on cores that others use: OpenMP's threads wait by spinning, unless OMP_WAIT_POLICY is passive."""
+    """Torch threads; the last bits of the results depend on them. Two are little faster with small
+    networks, and many times slower on cores that others use: OpenMP's threads wait by spinning,
+    unless OMP_WAIT_POLICY is passive."""
     output: Path = Path("runs")
     """Folder in which the run's own folder is made."""
     progress_bar: bool = True
-    """Show one while training."""
+    """Show a progress bar while training."""
     checkpoint_minutes: float = 5.0
-    """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or Ctrl-C."""
+    """Minutes between checkpoints; one more is written when the run is told to end by SIGTERM or
+    Ctrl-C."""
     resume: Path | None = None
-    """Folder of a run to go on with, from its newest checkpoint or the start. Options are by default those of that run."""
+    """Folder of a run to go on with, from its newest checkpoint or the start. Options are by
+    default those of that run."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
@@ -70,12 +78,26 @@ class RunConfig(ABC):
 
     @classmethod
     def saved(cls: type[Config], folder: Path) -> Config:
-        """The settings of the run in a folder, to go on with it; an error if that is not the folder of such a run."""
+        """
+        Read the settings of the run in a folder, to go on with it.
+
+        :param folder: the folder of the run
+        :return: its settings, with ``resume`` set
+        :raises OSError: if there is no ``config.json``
+        :raises ValueError: if that is no JSON
+        :raises KeyError: if it has no settings
+        :raises TypeError: if it has settings of another kind of run
+        """
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
         return cls(**settings | {"output": Path(settings["output"]), "resume": folder})
 
     def check_counts(self, *names: str) -> None:
-        """SettingError, if an option is a number below 1."""
+        """
+        Check that options are numbers of at least 1, or None.
+
+        :param names: names of options
+        :raises SettingError: if one is smaller
+        """
         for name in names:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -83,31 +105,57 @@ class RunConfig(ABC):
 
     @abstractmethod
     def run(self) -> Path:
-        """Carry out the run, or go on with it; returns its folder."""
+        """
+        Carry out the run, or go on with it.
+
+        :return: the folder of the run
+        """
 
 
 def create(root: Path, name: str) -> Path:
-    """A new folder ``root/name-<date>-<time>-<microseconds>``."""
+    """
+    Make a new folder ``root/name-<date>-<time>-<microseconds>``.
+
+    :param root: in which it is made
+    :param name: how its name begins
+    :return: the new folder
+    """
     folder = root / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     folder.mkdir(parents=True)
     return folder
 
 
 def open_folder(config: RunConfig, name: str) -> Path:
-    """A new folder with ``config.json``, or that of the run that goes on; it is printed."""
+    """
+    Return the folder of a run, and print it.
+
+    :param config: settings; their ``resume`` is the folder of a run that goes on
+    :param name: how the name of a new folder begins
+    :return: a new folder with ``config.json``, or that of the run that goes on
+    :raises SettingError: if the run that goes on was begun with another seed
+    """
     folder = config.resume or create(config.output, name)
     if config.resume is None:
         write_config(folder, config)
-    elif config.seed != (begun := config.saved(folder)).seed:
-        raise SettingError(
-            f"seed must be {begun.seed}, as the run in {folder} was begun with it, got {config.seed}"
-        )
+    else:
+        begun = config.saved(folder)
+        if config.seed != begun.seed:
+            raise SettingError(
+                f"seed must be {begun.seed}, as the run in {folder} was begun with it, "
+                f"got {config.seed}"
+            )
     print(f"writing to {folder}")
     return folder
 
 
 def write_config(folder: Path, config: Any) -> dict[str, Any]:
-    """Write ``config.json``: every setting, the versions, the machine, and the git revision. Returns what was written."""
+    """
+    Write ``config.json``: every setting, the versions, the machine, and the git revision.
+
+    :param folder: the folder of the run
+    :param config: settings, a dataclass
+    :return: what was written
+    """
     record = {"settings": dataclasses.asdict(config), **_provenance()}
     _write_json(folder / "config.json", record)
     return record
@@ -118,7 +166,12 @@ def _write_json(path: Path, record: dict[str, Any]) -> None:
 
 
 def carry_out(config: RunConfig, folder: Path) -> None:
-    """Do a run of a suite in its folder, or go on with it."""
+    """
+    Do a run of a suite in its folder, or go on with it.
+
+    :param config: settings of the run
+    :param folder: the folder of the run, which need not be there yet
+    """
     config = dataclasses.replace(config, output=folder.parent)
     if not (folder / "config.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,8 +190,19 @@ def train(
     part: str = "",
 ) -> None:
     """
-    Train a new model up to a number of steps, from the newest checkpoint if there is one, and close its environment. Writes
-    ``checkpoints/``, ``progress.csv``, TensorBoard events and ``model.zip``, into the folder ``part`` of the run's.
+    Train a new model up to a number of steps, and close its environment.
+
+    It goes on from the newest checkpoint, if there is one. ``checkpoints/``, ``progress.csv``,
+    TensorBoard events and ``model.zip`` are written.
+
+    :param config: settings of the run
+    :param model: the untrained model
+    :param steps: environment steps after which training ends, those before the checkpoint included
+    :param folder: the folder of the run
+    :param callbacks: further callbacks of training
+    :param extras: further objects whose states checkpoints keep, by name
+    :param log_interval: SB3's number of episodes or rollouts between rows of ``progress.csv``
+    :param part: folder below ``folder`` for the files; by default they are written to ``folder``
     """
     place = folder / part
     table = CSVLog(place / "progress.csv")
@@ -154,11 +218,8 @@ def train(
         _note_resumption(folder, config, resumed)
     model.set_logger(logger(place, table, model.num_timesteps))
     if model.num_timesteps < steps:
-        for name in (
-            "summary.csv",
-            "goals.csv",
-            "score.json",
-        ):  # of a run that had ended earlier, and is now to go on
+        # A run that had ended earlier now goes on: these files would be out of date.
+        for name in ("summary.csv", "goals.csv", "score.json"):
             (folder / name).unlink(missing_ok=True)
         model.learn(
             steps - model.num_timesteps,
@@ -174,7 +235,7 @@ def train(
 
 
 def _note_resumption(folder: Path, config: RunConfig, resumed: bool) -> None:
-    """The settings that hold from now on; and that it went on, when, where and with which versions."""
+    """Note the settings that hold from now on, and when, where and with what the run went on."""
     record = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     record["settings"] = dataclasses.asdict(dataclasses.replace(config, resume=None))
     if resumed:
@@ -183,11 +244,13 @@ def _note_resumption(folder: Path, config: RunConfig, resumed: bool) -> None:
 
 
 def _provenance() -> dict[str, Any]:
+    """Return what results depend on beside the settings: command, versions, machine, revision."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    processor, cpuinfo = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
+    processor = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         names = [
             line.split(":", 1)[1].strip()
@@ -210,7 +273,11 @@ def _provenance() -> dict[str, Any]:
 
 
 def git_revision() -> str:
-    """The commit of the code that runs, marked if there are uncommitted changes; "unknown" outside of git."""
+    """
+    Return the commit of the code that runs.
+
+    :return: a short hash, marked if there are uncommitted changes; "unknown" outside of git
+    """
     git = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     answer = subprocess.run(
         git, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
@@ -219,57 +286,98 @@ def git_revision() -> str:
 
 
 class CurveLog:
-    """A small CSV file, a row a measurement. An old file is replaced with the first row."""
+    """
+    A small CSV file, a row a measurement. An old file is replaced with the first row.
+
+    :param path: the file
+    :param columns: names of the columns
+    """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
         self._text = ",".join(columns) + "\n"
 
     def add(self, row: Sequence[Any]) -> None:
+        """
+        Add a row, and write the file.
+
+        :param row: a value for each column
+        """
         self._text += ",".join(map(str, row)) + "\n"
         write_whole(self.path, self._text)
 
     def get_checkpoint_state(self) -> str:
+        """
+        Return the state that a checkpoint keeps.
+
+        :return: the text of the file
+        """
         return self._text
 
     def set_checkpoint_state(self, state: str) -> None:
+        """
+        Go on from a checkpoint: the file has what it had then.
+
+        :param state: the text of the file
+        """
         self._text = state
         write_whole(self.path, self._text)
 
 
 class CSVLog(CSVOutputFormat):
-    """``progress.csv`` as SB3 writes it. An old file is replaced with the first row."""
+    """
+    ``progress.csv`` as SB3 writes it. An old file is replaced with the first row.
+
+    :param path: the file
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.keys, self.separator, self.quotechar = [], ",", '"'
+        self.keys = []
+        self.separator = ","
+        self.quotechar = '"'
 
     @cached_property
     def file(self) -> io.TextIOWrapper:  # type: ignore[override]
-        """Opened late, as that empties it: a run that cannot be resumed keeps what it has."""
+        """The file. Opening it empties it: that is done late, for runs that cannot be resumed."""
         return self.path.open("w+", encoding="utf-8")
 
     def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        Return the state that a checkpoint keeps.
+
+        :return: the names of the columns, and the text of the file
+        """
         self.file.seek(0)
-        return {
-            "keys": self.keys,
-            "text": self.file.read(),
-        }  # reading to the end, where writing goes on
+        # Reading to the end leaves the file where writing goes on.
+        return {"keys": self.keys, "text": self.file.read()}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Go on from a checkpoint: the file has what it had then.
+
+        :param state: the names of the columns, and the text of the file
+        """
         self.keys = state["keys"]
-        self.file.write(state["text"])  # into an empty file, as it was opened just now
+        # The file is empty, as it is opened just now.
+        self.file.write(state["text"])
         self.file.flush()
 
 
 def logger(folder: Path, table: CSVLog, step: int) -> Logger:
-    """A logger to ``progress.csv`` and to TensorBoard, which drops what is later than the step from which a run goes on."""
+    """
+    Make a logger to ``progress.csv`` and to TensorBoard.
+
+    :param folder: where TensorBoard's events are written
+    :param table: ``progress.csv``
+    :param step: from which the run goes on, 0 for a new run; later events are dropped
+    :return: SB3's logger
+    """
     events = TensorBoardOutputFormat(str(folder))
     if step > 0:
         events.writer.close()
-        events.writer = SummaryWriter(
-            str(folder), purge_step=step + 1
-        )  # the first step that is dropped
+        # SummaryWriter takes the first step that is dropped.
+        events.writer = SummaryWriter(str(folder), purge_step=step + 1)
     return Logger(str(folder), [table, events])
 
 
@@ -278,11 +386,12 @@ class Clock(BaseCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._began, self._before = 0.0, 0.0
+        self._began = 0.0
+        self._before = 0.0
 
     @property
     def training_seconds(self) -> float:
-        """Until now, or until training ended."""
+        """Seconds of training until now, or until training ended."""
         return self._before + (time.perf_counter() - self._began if self._began else 0.0)
 
     def _on_training_start(self) -> None:
@@ -292,10 +401,21 @@ class Clock(BaseCallback):
         return True
 
     def _on_training_end(self) -> None:
-        self._before, self._began = self.training_seconds, 0.0
+        self._before = self.training_seconds
+        self._began = 0.0
 
     def get_checkpoint_state(self) -> Any:
+        """
+        Return the state that a checkpoint keeps.
+
+        :return: seconds of training
+        """
         return self.training_seconds
 
     def set_checkpoint_state(self, state: Any) -> None:
+        """
+        Go on from a checkpoint.
+
+        :param state: seconds of training before it
+        """
         self._before = state

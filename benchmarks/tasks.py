@@ -1,4 +1,8 @@
-"""Learn one task from nothing where its reward is rare: when is it first met, and when solved?"""
+"""
+Learn one task from nothing where its reward is rare.
+
+When is the reward first met, and when is the task solved?
+"""
 
 from __future__ import annotations
 
@@ -27,16 +31,29 @@ from sb3_manygoals import GoalBuffer, ManyGoalsDQN, PlannedTargets
 Agent = Literal["many_goals", "ppo", "a2c", "dqn", "hindsight"]
 
 POLICIES = ("greedy", "sampled", "planned")
-"""Ways to act: greedily; as while it learns, or with some random actions; ManyGoalsDQN by its plan."""
+"""
+Ways to act.
+
+They are greedily; as while the agent learns, or with some random actions; and, for ManyGoalsDQN, by
+its plan.
+"""
 
 CURVE = ("step", "first_reward", *POLICIES)
-"""Columns of ``curve.csv``: steps; the step of the first reward; shares of episodes with a reward."""
+"""
+Columns of ``curve.csv``.
+
+They are steps, the step of the first reward, and for each way to act the share of episodes with a
+reward.
+"""
 
 SOLVED = 0.95
-"""Success of a solved task."""
+"""Share of episodes with a reward from which a task counts as solved."""
 
-_EPSILON = 0.05  # random actions of agents that have no random policy, in the measurement of sampled actions
-_TASK_STEPS = 200  # of an episode of a task in TwoRoomsSwitch, as in the measurement of mastery
+_EPSILON = 0.05
+"""Share of random actions, in measurements of sampled actions, of agents without random policy."""
+
+_TASK_STEPS = 200
+"""Steps of an episode of a task in TwoRoomsSwitch, as in the measurement of mastery."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +61,16 @@ class TasksConfig(RunConfig):
     """Learn the task of a world from nothing, and measure its policy on the way."""
 
     env_id: Annotated[str, tyro.conf.arg(name="world")] = "MiniGrid-DoorKey-8x8-v0"
-    """The world: the id of a Gymnasium environment. Those of MiniGrid have one layout, all of which is seen. An own one is
-    module:Id-v0, where the module registers it and is found on PYTHONPATH."""
+    """The world: the id of a Gymnasium environment. Those of MiniGrid have one layout, all of which
+    is seen. An own one is module:Id-v0, where the module registers it and is found on
+    PYTHONPATH."""
     task: str | None = None
-    """Of a TwoRoomsSwitch world, one of those of told-tasks, such as "agent above, door shut"."""
+    """Task of a TwoRoomsSwitch world, one of those of told-tasks, as "agent above, door shut"."""
     agent: Agent = "many_goals"
-    """ManyGoalsDQN's task_policy(); SB3's PPO, A2C or DQN; SB3's DQN with HerReplayBuffer, towards what was rewarded."""
+    """ManyGoalsDQN's task_policy(); SB3's PPO, A2C or DQN; or SB3's DQN with HerReplayBuffer, which
+    pursues what was rewarded."""
     agent_kwargs: str = "{}"
-    """Further arguments of the agent's class, as JSON; {"class": "torch.nn:ReLU"} is that class."""
+    """Further arguments of the agent's class, as JSON. {"class": "torch.nn:ReLU"} is that class."""
     total_steps: int = 500_000
     """Environment steps to train for."""
     n_envs: int | None = None
@@ -59,14 +78,23 @@ class TasksConfig(RunConfig):
     eval_freq: int = 10_000
     """Environment steps between measurements."""
     eval_episodes: int = 100
-    """Episodes of each, which do not count as steps; of greedy actions in one layout only 1, as all are alike."""
+    """Episodes of a measurement, which do not count as steps. Of greedy actions in one layout it
+    has only 1, as all are alike."""
     patience: int = 0
-    """End early, once the task was solved at so many measurements in a row; 0: never."""
+    """End early, once the task was solved at so many measurements in a row. 0 never ends early."""
     device: str = "cpu"
     """Where the networks live: cpu, cuda, auto."""
 
     def run(self) -> Path:
-        """Train, or go on; writes ``config.json``, ``curve.csv``, ``summary.csv``, ``model.zip``, logs and checkpoints."""
+        """
+        Train, or go on with it, and write the files of the run.
+
+        These are ``config.json``, ``curve.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (of
+        agents that pursue goals), logs and checkpoints.
+
+        :return: the folder of the run
+        :raises SettingError: if an option is out of range, or does not fit the world
+        """
         self.check_counts("total_steps", "eval_freq", "eval_episodes")
         th.set_num_threads(self.threads)
         world = TaskWorld(self.env_id, None, self.task)
@@ -88,9 +116,8 @@ class TasksConfig(RunConfig):
             model.goal_buffer.save(folder / "goals.npz")
         targets = type(model.targets).__name__ if hasattr(model, "targets") else ""
         about = {"world": world.name, "agent": self.agent, "seed": self.seed, "targets": targets}
-        score = about | {
-            name: "" if value is None else value for name, value in scores(measure).items()
-        }
+        score = about | scores(measure)
+        score = {name: "" if value is None else value for name, value in score.items()}
         CurveLog(folder / "summary.csv", list(score)).add(list(score.values()))
         print(", ".join(f"{name} {value}" for name, value in score.items() if value != ""))
         return folder
@@ -98,19 +125,28 @@ class TasksConfig(RunConfig):
 
 @dataclass(frozen=True)
 class TaskWorld(World):
-    """A world, with a reward of 1 for the states of a task of TwoRoomsSwitch, which end the episode."""
+    """A world. States that fulfil a task of TwoRoomsSwitch are rewarded and end the episode."""
 
     task: str | None = None
+    """One of :data:`benchmarks.told_tasks.TASKS`; None for other worlds than TwoRoomsSwitch."""
 
     def __post_init__(self) -> None:
-        if self.task not in (TASKS if self.is_two_rooms else [None]) or (
-            self.is_two_rooms and self.id != TOLD_WORLD
-        ):
+        is_told = self.id == TOLD_WORLD and self.task in TASKS
+        is_plain = not self.is_two_rooms and self.task is None
+        if not (is_told or is_plain):
             raise SettingError(
-                f"task must be one of {'; '.join(TASKS)} in {TOLD_WORLD}, none elsewhere, got {self.task!r}"
+                f"task must be one of {'; '.join(TASKS)} in {TOLD_WORLD}, none elsewhere, "
+                f"got {self.task!r}"
             )
 
     def make(self, **options: Any) -> gym.Env[Any, Any]:
+        """
+        Make an environment.
+
+        :param options: of ``gymnasium.make``
+        :return: the world with the rewards of the task
+        :raises SettingError: if agents cannot learn goals in it
+        """
         env = super().make(**options)
         if self.task is None:
             return env
@@ -118,11 +154,25 @@ class TaskWorld(World):
         return TimeLimit(RewardedStates(env, rewarded, ~rewarded), _TASK_STEPS)
 
     def make_many(self, n_envs: int, seed: int) -> VecEnv:
+        """
+        Make an SB3 vector of environments.
+
+        :param n_envs: number of environments
+        :param seed: seed of the first
+        :return: the environments, with Monitors
+        """
         return make_vec_env(self.make, n_envs, seed)
 
 
 def make(config: TasksConfig, world: World) -> Any:
-    """An untrained agent."""
+    """
+    Make an untrained agent.
+
+    :param config: settings of the run
+    :param world: where it learns
+    :return: an algorithm of SB3 or ours, with its environments
+    :raises SettingError: if ``agent_kwargs`` are no arguments
+    """
     given = read_arguments(config.agent_kwargs)
     device = given.pop("device", config.device)
     if config.agent in rivals.CLASSES:
@@ -135,39 +185,55 @@ def make(config: TasksConfig, world: World) -> Any:
             "selector": hindsight.Rewarded(),
             "reset_worlds": "auto",
         }
-        return hindsight.make(
-            world.make_many(n_envs, config.seed), pursuit, config.seed, device, given
-        )
+        env = world.make_many(n_envs, config.seed)
+        return hindsight.make(env, pursuit, config.seed, device, given)
     env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
     policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
     return ManyGoalsDQN(policy, env, seed=config.seed, device=device, **given)
 
 
 def policy_of(model: Any, planned: bool = False) -> Any:
-    """How the agent solves its task as far as it knows; None while it knows no reward."""
+    """
+    Return the policy with which an agent solves its task, as far as it knows.
+
+    :param model: an agent of :func:`make`
+    :param planned: whether ManyGoalsDQN acts by its plan; by default its network acts
+    :return: has ``predict(observations, deterministic)``; None while the agent knows no reward
+    """
     if not hasattr(model, "goal_buffer"):
         return rivals.RivalPolicy(model)
     if not (model.goal_buffer.rewards > 0.0).any():
         return None
-    return (
-        model.task_policy(planned=planned)
-        if isinstance(model, ManyGoalsDQN)
-        else rivals.HindsightPolicy(model)
-    )
+    if isinstance(model, ManyGoalsDQN):
+        return model.task_policy(planned=planned)
+    return rivals.HindsightPolicy(model)
 
 
 def evaluate(
     policy: Any, world: World, episodes: int, seed: int, greedy: bool, epsilon: float = 0.0
 ) -> float:
-    """The share of episodes with a positive sum of rewards."""
-    rng = np.random.default_rng((seed, 7))  # tagged: worlds draw with default_rng(seed)
+    """
+    Measure a policy.
+
+    :param policy: has ``predict(observations, deterministic)``
+    :param world: where it acts
+    :param episodes: number of episodes
+    :param seed: seed of the first episode; each of the others has the next number
+    :param greedy: whether ``predict`` is deterministic
+    :param epsilon: share of random actions; none by default
+    :return: the share of episodes with a positive sum of rewards
+    """
+    # Worlds draw with default_rng(seed): the tag keeps the two streams apart.
+    rng = np.random.default_rng((seed, 7))
     worlds = [world.make() for _ in range(episodes)]
     seen = np.stack([env.reset(seed=seed + row)[0] for row, env in enumerate(worlds)])
-    sums, left = np.zeros(episodes), np.arange(episodes)
+    n_actions = int(worlds[0].action_space.n)  # type: ignore[attr-defined]
+    sums = np.zeros(episodes)
+    left = np.arange(episodes)
     while len(left):
         actions = np.array(policy.predict(seen[left], deterministic=greedy)[0])
         random = rng.random(len(left)) < epsilon
-        actions[random] = rng.integers(int(worlds[0].action_space.n), size=random.sum())  # type: ignore[attr-defined]
+        actions[random] = rng.integers(n_actions, size=random.sum())
         steps = [
             worlds[row].step(action) for row, action in zip(left.tolist(), actions, strict=True)
         ]
@@ -179,11 +245,19 @@ def evaluate(
 
 
 class Measure(BaseCallback):
-    """Notes the first reward, and measures the policy every so many steps."""
+    """
+    Notes the first reward, and measures the policy every so many steps.
+
+    :param config: settings of the run
+    :param world: where the policy is measured
+    :param curve: to which a row is added at each measurement
+    """
 
     def __init__(self, config: TasksConfig, world: World, curve: CurveLog) -> None:
         super().__init__()
-        self.config, self.world, self.curve = config, world, curve
+        self.config = config
+        self.world = world
+        self.curve = curve
         self.first_reward: int | None = None
         self.rows: list[list[Any]] = []
 
@@ -209,36 +283,44 @@ class Measure(BaseCallback):
         return enough and any(all(_is_solved(row[column]) for row in last) for column in columns)
 
     def _measure(self) -> None:
-        config, planned = (
-            self.config,
-            isinstance(getattr(self.model, "targets", None), PlannedTargets),
-        )
-        row: list[Any] = [
-            self.num_timesteps,
-            "" if self.first_reward is None else self.first_reward,
-        ]
+        """Measure each way to act, and add a row to the curve."""
+        config = self.config
+        planned = isinstance(getattr(self.model, "targets", None), PlannedTargets)
+        first_reward = "" if self.first_reward is None else self.first_reward
+        row: list[Any] = [self.num_timesteps, first_reward]
         for name in POLICIES if planned else POLICIES[:2]:
-            greedy, policy = name != "sampled", policy_of(self.model, name == "planned")
-            episodes = (
-                1 if greedy and config.env_id.startswith("MiniGrid-") else config.eval_episodes
-            )
+            greedy = name != "sampled"
+            policy = policy_of(self.model, name == "planned")
+            # Greedy episodes in one layout are all alike.
+            is_one_layout = config.env_id.startswith("MiniGrid-")
+            episodes = 1 if greedy and is_one_layout else config.eval_episodes
             epsilon = 0.0 if greedy or config.agent in ("ppo", "a2c") else _EPSILON
             seed = 10_000 * (config.seed + 1)
-            found = (
-                0.0
-                if policy is None
-                else evaluate(policy, self.world, episodes, seed, greedy or epsilon > 0.0, epsilon)
-            )
+            found = 0.0
+            if policy is not None:
+                deterministic = greedy or epsilon > 0.0
+                found = evaluate(policy, self.world, episodes, seed, deterministic, epsilon)
             row.append(f"{found:.4f}")
         row += [""] * (len(CURVE) - len(row))
         self.rows.append(row)
         self.curve.add(row)
 
     def get_checkpoint_state(self) -> Any:
+        """
+        Return the state that a checkpoint keeps.
+
+        :return: the step of the first reward, and all rows of the curve
+        """
         return {"first_reward": self.first_reward, "rows": self.rows}
 
     def set_checkpoint_state(self, state: Any) -> None:
-        self.first_reward, self.rows = state["first_reward"], state["rows"]
+        """
+        Go on from a checkpoint.
+
+        :param state: the step of the first reward, and all rows of the curve
+        """
+        self.first_reward = state["first_reward"]
+        self.rows = state["rows"]
 
 
 def _is_solved(success: str) -> bool:
@@ -246,15 +328,21 @@ def _is_solved(success: str) -> bool:
 
 
 def scores(measure: Measure) -> dict[str, Any]:
-    """For each policy the first measurement from which it is solved, and the share of later ones at which it was, too."""
+    """
+    Sum up all measurements of a run.
+
+    :param measure: the callback that made them
+    :return: ``first_reward``, and for each way to act the step of the first measurement at which
+        the task is solved, the share of the measurements from then on at which it is solved, and
+        the last measurement; None for what has not happened
+    """
     score: dict[str, Any] = {"first_reward": measure.first_reward}
     for column in POLICIES:
         place = CURVE.index(column)
         solved = [_is_solved(row[place]) for row in measure.rows]
         first = solved.index(True) if any(solved) else None
         score[f"{column}_solved"] = None if first is None else measure.rows[first][0]
-        score[f"{column}_kept"] = (
-            None if first is None else round(float(np.mean(solved[first:])), 3)
-        )
+        kept = None if first is None else round(float(np.mean(solved[first:])), 3)
+        score[f"{column}_kept"] = kept
         score[f"{column}_final"] = measure.rows[-1][place] if measure.rows else None
     return score

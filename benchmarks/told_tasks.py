@@ -1,4 +1,8 @@
-"""Twenty tasks of TwoRoomsSwitch, told to one agent after it has learned, beside the best possible policy of each."""
+"""
+Twenty tasks of TwoRoomsSwitch, told to one agent after it has learned.
+
+Its returns are compared with those of the best possible policy of each task.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +29,19 @@ from sb3_manygoals.checkpoint import read_newest
 from sb3_manygoals.pretrained import load_pretrained
 
 WORLD = "TwoRoomsSwitch-v0"
+"""The world of all tasks, with the paper's map."""
 
-GAMMA = 0.99  # of all tasks
+GAMMA = 0.99
+"""Discount factor of all tasks."""
 
 Mask = NDArray[np.bool_]
 
-_UPPER, _LOWER = (1, 1), (8, 8)  # switches
+_UPPER_SWITCH = (1, 1)
+_LOWER_SWITCH = (8, 8)
 
 
 def _at(cells: NDArray[Any], *places: tuple[int, int]) -> Mask:
+    """Return which cells are one of these places, given as row and column."""
     return np.isin(cells, [10 * row + column for row, column in places])
 
 
@@ -41,11 +49,11 @@ PREDICATES: dict[str, Callable[[TwoRoomsMDP, NDArray[Any], NDArray[Any]], Mask]]
     "agent above": lambda mdp, agent, block: agent < 30,
     "agent below": lambda mdp, agent, block: agent >= 40,
     "agent in the door": lambda mdp, agent, block: _at(agent, (3, 7)),
-    "agent at the upper switch": lambda mdp, agent, block: _at(agent, _UPPER),
+    "agent at the upper switch": lambda mdp, agent, block: _at(agent, _UPPER_SWITCH),
     "agent in a corner": lambda mdp, agent, block: _at(agent, (0, 0), (0, 9), (9, 0), (9, 9)),
     "agent slipping": lambda mdp, agent, block: mdp.slips,
     "agent beside the block": lambda mdp, agent, block: np.isin(np.abs(agent - block), (1, 10)),
-    "block at the lower switch": lambda mdp, agent, block: _at(block, _LOWER),
+    "block at the lower switch": lambda mdp, agent, block: _at(block, _LOWER_SWITCH),
     "block left": lambda mdp, agent, block: block % 10 == 1,
     "block right": lambda mdp, agent, block: block % 10 == 8,
     "block up": lambda mdp, agent, block: block // 10 == 5,
@@ -55,7 +63,12 @@ PREDICATES: dict[str, Callable[[TwoRoomsMDP, NDArray[Any], NDArray[Any]], Mask]]
     "door open": lambda mdp, agent, block: mdp.doors_open[:, 0],
     "door shut": lambda mdp, agent, block: ~mdp.doors_open[:, 0],
 }
-"""Of the states of the paper's map: its cells are numbered row by row, ten in a row."""
+"""
+Conditions of the states of the paper's map.
+
+Each takes the model, and the cells of the agent and of the block in all states. Cells are numbered
+row by row, ten in a row.
+"""
 
 TASKS = (
     "agent above",
@@ -79,11 +92,17 @@ TASKS = (
     "agent in a corner, agent above, door shut",
     "agent beside the block, door shut, block right",
 )
-"""What must hold together for a reward of 1, at which the task ends."""
+"""Tasks: all conditions of one must hold for a reward of 1, at which the task ends."""
 
 
 def rewarded_states(mdp: TwoRoomsMDP, task: str) -> Mask:
-    """Which states are rewarded, shape (S,)."""
+    """
+    Return which states are rewarded.
+
+    :param mdp: the model of the paper's map
+    :param task: one of :data:`TASKS`
+    :return: shape (S,)
+    """
     parts = [PREDICATES[name](mdp, mdp.agent, mdp.blocks[:, 0]) for name in task.split(", ")]
     return np.asarray(np.logical_and.reduce(parts))
 
@@ -91,7 +110,15 @@ def rewarded_states(mdp: TwoRoomsMDP, task: str) -> Mask:
 def returns(
     matrices: list[Any], rewarded: Mask, gamma: float, actions: NDArray[np.int64] | None = None
 ) -> NDArray[np.float64]:
-    """The expected discounted return from each state, of the best policy or of one that takes these actions, shape (S,)."""
+    """
+    Compute the expected discounted return from each state.
+
+    :param matrices: of each action, the probabilities of next states, (S, S)
+    :param rewarded: which states are rewarded, shape (S,)
+    :param gamma: discount factor
+    :param actions: those of a policy, shape (S,); by default the best possible ones
+    :return: shape (S,)
+    """
     values = np.zeros(len(rewarded))
     while True:
         worth = np.where(rewarded, 1.0, gamma * values)
@@ -104,30 +131,36 @@ def returns(
 
 @dataclass(frozen=True)
 class ToldTasksConfig:
-    """Tell one agent of the paper's map twenty tasks, and compare its returns with the best possible ones."""
+    """Tell one agent of the paper's map twenty tasks, and compare its returns with the best."""
 
     agent: Path | None = None
-    """Folder of a run of mastery in TwoRoomsSwitch-v0; by default the agent that comes with the package, without a memory."""
+    """Folder of a run of mastery in TwoRoomsSwitch-v0; by default the agent that comes with the
+    package, without a memory."""
     output: Path = Path("runs/told-tasks.csv")
     """Where the table is written."""
 
     def run(self) -> Path:
         """
-        Write a row for each task and way to act, by the network alone or by a plan in the replay memory: the mean discounted
-        return over all states where the task is not done, exactly.
+        Write a row for each task and way to act: by the network alone, or by a plan.
+
+        The row has the exact mean of the discounted return over all states where the task is not
+        done. The plan is made from the replay memory.
+
+        :return: the table
+        :raises SettingError: if the folder is not that of such a run
         """
         th.set_num_threads(1)
         model = load_pretrained(WORLD) if self.agent is None else _load(self.agent)
         mdp: TwoRoomsMDP = gym.make(WORLD).unwrapped.mdp  # type: ignore[attr-defined]
-        matrices, rows = transition_matrices(mdp), []
-        ways = (
-            ("network", "plan")
-            if isinstance(model.targets, PlannedTargets) and self.agent is not None
-            else ("network",)
-        )
+        matrices = transition_matrices(mdp)
+        assert model.goal_buffer is not None
+        known = mdp.states_of(model.goal_buffer.observations)
+        rows = []
+        plans = isinstance(model.targets, PlannedTargets) and self.agent is not None
+        ways = ("network", "plan") if plans else ("network",)
         for task, way in itertools.product(TASKS, ways):
             rewarded = rewarded_states(mdp, task)
-            told = rewarded[mdp.states_of(model.goal_buffer.observations)]  # type: ignore[union-attr]
+            told = rewarded[known]
             policy = model.task_policy(told, gamma=GAMMA, planned=way == "plan")
             parts = np.array_split(np.arange(mdp.n_states), 20)
             actions = np.concatenate([policy.predict(mdp.observe(states))[0] for states in parts])
@@ -141,14 +174,14 @@ class ToldTasksConfig:
         )
         table.to_csv(self.output, index=False, float_format="%.4f")
         for way, ratios in table.groupby("policy")["ratio"]:
-            print(
-                f"{way}: {(ratios >= 0.95).sum()} of {len(ratios)} tasks at .95 of the best or more"
-            )
+            done = (ratios >= 0.95).sum()
+            print(f"{way}: {done} of {len(ratios)} tasks at .95 of the best or more")
         print(f"written to {self.output}")
         return self.output
 
 
 def _load(folder: Path) -> ManyGoalsDQN:
+    """Load the newest checkpoint of a run of mastery."""
     newest = read_newest(folder / "checkpoints")
     if newest is not None and (folder / "goals.npz").exists():
         config = MasteryConfig.saved(folder)
@@ -157,5 +190,6 @@ def _load(folder: Path) -> ManyGoalsDQN:
             model.set_checkpoint_state(newest[1]["learner"])
             return model
     raise SettingError(
-        f"agent must be the folder of a finished run of mastery in {WORLD} by ManyGoalsDQN, got {folder}"
+        f"agent must be the folder of a finished run of mastery in {WORLD} by ManyGoalsDQN, "
+        f"got {folder}"
     )

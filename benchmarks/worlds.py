@@ -26,26 +26,32 @@ from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError
 from sb3_manygoals import GymnasiumVecEnv
 from sb3_manygoals.goals.buffer import check_goal_space
 
-_EMPTY = (1, 0, 0)  # MiniGrid's code of an empty cell
+_EMPTY = (1, 0, 0)
+"""MiniGrid's code of an empty cell."""
 
 TILE = 4
-"""Pixels a side of a cell in MiniGrid's pictures for A2C, as of a cell of pixel control."""
-
+"""Pixels a side of a cell in MiniGrid's pictures for A2C, and of a cell of pixel control there."""
 
 OWN_WORLD = (
-    "An own world is given as module:Id-v0, where the module registers Id-v0. Run from the folder of this project, with the "
-    "folder of your module on the path: PYTHONPATH=/your/folder python -m benchmarks mastery --world module:Id-v0"
+    "An own world is given as module:Id-v0, where the module registers Id-v0. Run from the folder "
+    "of this project, with the folder of your module on the path: "
+    "PYTHONPATH=/your/folder python -m benchmarks mastery --world module:Id-v0"
 )
 """How to name a world that no package registers, for messages."""
 
 
 class SettingError(ValueError):
-    """There is no such world, or an agent cannot learn in it with these settings."""
+    """Raised when there is no such world, or an agent cannot learn in it with these settings."""
 
 
 @contextmanager
 def building(what: str) -> Iterator[None]:
-    """Errors of ours, SB3, Gymnasium and PyTorch while ``what`` is built of somebody's settings become a SettingError."""
+    """
+    Turn errors while something is built from a user's settings into SettingErrors.
+
+    :param what: that is built, for messages
+    :raises SettingError: in place of errors of this project, SB3, Gymnasium and PyTorch
+    """
     try:
         yield
     except (SettingError, LayoutError):
@@ -55,7 +61,14 @@ def building(what: str) -> Iterator[None]:
 
 
 def layout_of(name: str, setting: str = "map") -> Layout:
-    """A layout by its name or by a file with an ASCII map; ``setting`` is what gives it, for messages."""
+    """
+    Return a layout.
+
+    :param name: of a layout that comes with the package, or of a file with an ASCII map
+    :param setting: the setting that gives it, for messages
+    :return: the layout
+    :raises LayoutError: if there is none of this name, or the file is no valid map
+    """
     if name in NAMED_LAYOUTS:
         return NAMED_LAYOUTS[name]
     if not Path(name).is_file():
@@ -66,7 +79,7 @@ def layout_of(name: str, setting: str = "map") -> Layout:
 
 
 def _made(name: str, **options: Any) -> gym.Env[Any, Any]:
-    """``gymnasium.make``; where it finds nothing, the error says how an own world is given."""
+    """Make an environment. If it is not found, the error says how an own world is given."""
     try:
         return gym.make(name, **options)
     except (gym.error.UnregisteredEnv, ModuleNotFoundError) as error:
@@ -75,10 +88,10 @@ def _made(name: str, **options: Any) -> gym.Env[Any, Any]:
 
 class FewSeeds(gym.Wrapper[Any, Any, Any, Any]):
     """
-    A world that accepts few seeds, for those who give it any.
+    A world that accepts few seeds. Any other seed is taken modulo their number.
 
     :param env: the world
-    :param n: the number of its scenarios, of seeds from 0 to n - 1
+    :param n: the number of its scenarios, which have the seeds from 0 to n - 1
     """
 
     def __init__(self, env: gym.Env[Any, Any], n: int) -> None:
@@ -89,28 +102,34 @@ class FewSeeds(gym.Wrapper[Any, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """
-        As the world's.
+        Begin an episode.
 
         :param seed: any whole number, or None
-        :param options: for the world
-        :return: its first observation, and info
+        :param options: options of the world
+        :return: first observation and info
         """
         return self.env.reset(seed=None if seed is None else seed % self.n, options=options)
 
 
 @dataclass(frozen=True)
 class World:
-    """A world without goals. Those of MiniGrid have one layout, and are seen as :class:`WholeGrid` shows them."""
+    """
+    A world without goals.
+
+    Those of MiniGrid have one layout, and are seen as :class:`WholeGrid` shows them.
+    """
 
     id: str
-    """Of a Gymnasium environment; of one that a module registers, ``module:Id-v0``."""
+    """Id of a Gymnasium environment; ``module:Id-v0``, if a module has to register it."""
     map: str | None = None
-    """Layout of a TwoRoomsSwitch world, see :func:`layout_of`; None: its own."""
+    """Layout of a TwoRoomsSwitch world, see :func:`layout_of`; None for its own."""
     scenarios: int | None = field(default=None, kw_only=True)
-    """Of a world that accepts the seeds below this number only; others are taken modulo it."""
+    """Number of seeds that the world accepts, from 0 to one less; others are taken modulo it. None
+    for a world that accepts any."""
 
     @property
     def is_two_rooms(self) -> bool:
+        """Whether it is a TwoRoomsSwitch world."""
         return self._bare_id.startswith("TwoRoomsSwitch")
 
     @property
@@ -120,13 +139,13 @@ class World:
 
     @property
     def name(self) -> str:
-        """For folders."""
-        return re.sub("[/:]", "-", self.id).removesuffix("-v0") + (
-            "" if self.map is None else f"-{Path(self.map).stem}"
-        )
+        """Name for folders."""
+        name = re.sub("[/:]", "-", self.id).removesuffix("-v0")
+        return name if self.map is None else f"{name}-{Path(self.map).stem}"
 
     @property
     def _options(self) -> dict[str, Any]:
+        """Options of ``gymnasium.make`` for the map."""
         if self.map is None:
             return {}
         if not self.is_two_rooms:
@@ -136,13 +155,19 @@ class World:
         return {"layout": layout_of(self.map)}
 
     def make(self, **options: Any) -> gym.Env[Any, Any]:
-        """An environment, by ``gymnasium.make`` with these options; an error if agents cannot learn goals in it."""
+        """
+        Make an environment.
+
+        :param options: further options of ``gymnasium.make``
+        :return: the environment
+        :raises SettingError: if there is none of this id, or agents cannot learn goals in it
+        """
         env: gym.Env[Any, Any]
         with building(f"a world with goals to learn of {self.id!r}"):
             if self._bare_id.startswith(("MiniGrid-", "BabyAI-")):
-                import minigrid  # noqa: F401 - registers its worlds
+                import minigrid  # noqa: F401 - it registers its worlds
 
-                # WholeGrid does without the agent's partial view, which takes half of a step.
+                # WholeGrid does not show the agent's partial view, which takes half of a step.
                 env = WholeGrid(
                     gym.make(
                         self.id, **self._options, agent_view_size=3, highlight=False, **options
@@ -155,12 +180,18 @@ class World:
             check_goal_space(env.observation_space)
         if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
             raise SettingError(
-                f"world must have discrete actions that start at 0, got {self.id!r} with {env.action_space}"
+                f"world must have discrete actions that start at 0, got {self.id!r} "
+                f"with {env.action_space}"
             )
         return env
 
     def vector(self, n_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
-        """Environments in one, the native one if there is one, which must be reset by their user."""
+        """
+        Make several environments in one: the world's own vector environment, if it has one.
+
+        :param n_envs: number of environments
+        :return: a vector environment that does not reset itself when episodes end
+        """
         if self.is_two_rooms:
             return gym.make_vec(
                 self.id, n_envs, "vector_entry_point", autoreset_mode="Disabled", **self._options
@@ -168,16 +199,20 @@ class World:
         return gym.vector.SyncVectorEnv([self.make] * n_envs, autoreset_mode=AutoresetMode.DISABLED)
 
     def make_many(self, n_envs: int, seed: int) -> VecEnv:
-        """An SB3 vector of environments; the seed is of the first."""
-        return (
-            GymnasiumVecEnv(self.vector(n_envs))
-            if self.is_two_rooms
-            else make_vec_env(self.make, n_envs, seed)
-        )
+        """
+        Make an SB3 vector of environments.
+
+        :param n_envs: number of environments
+        :param seed: seed of the first
+        :return: the environments
+        """
+        if self.is_two_rooms:
+            return GymnasiumVecEnv(self.vector(n_envs))
+        return make_vec_env(self.make, n_envs, seed)
 
     @cached_property
     def space(self) -> spaces.Space[Any]:
-        """Of observations."""
+        """Space of observations."""
         env = self.make()
         env.close()
         return env.observation_space
@@ -189,14 +224,20 @@ class World:
 
     @cached_property
     def tables(self) -> Tables:
-        """The world without its time limit: from its own model in ``P``, else explored by copies."""
+        """
+        The world as tables, without its time limit.
+
+        They come from its own model in ``P``, if it has one; else it is explored by copies.
+        """
         env = self.make()
         world: Any = env.unwrapped
         if not hasattr(world, "P"):
             return explore_by_copies(env)
-        first, model = getattr(world, "initial_state_distrib", None), world.P
+        first = getattr(world, "initial_state_distrib", None)
+        model = world.P
         if self.is_two_rooms:
-            first, shown = np.full(len(model), 1.0 / len(model)), world.mdp.render
+            first = np.full(len(model), 1.0 / len(model))
+            shown = world.mdp.render
         elif isinstance(env.observation_space, spaces.Discrete) and first is not None:
             shown = np.asarray
         else:
@@ -219,12 +260,20 @@ class World:
 
 class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
     """
-    A MiniGrid world of one layout, as a picture of all of it: a pixel for each cell, with its object, colour and state, or
-    the agent and its direction; a last row of pixels shows what the agent carries, which MiniGrid's FullyObsWrapper does not.
+    A MiniGrid world of one layout, as a picture of all of it.
+
+    It has a pixel for each cell, with its object, colour and state, or the agent and its direction.
+    A last row of pixels shows what the agent carries, which MiniGrid's FullyObsWrapper does not.
+
+    :param env: a MiniGrid environment
     """
 
     SCALE = np.array([25, 51, 85], dtype=np.uint8)
-    """Scales MiniGrid's numbers of objects, up to 10, colours, up to 5, and states, up to 3, to the range of a pixel."""
+    """
+    Factors that scale MiniGrid's codes to the range of a pixel.
+
+    Codes of objects go up to 10, those of colours up to 5, and those of states up to 3.
+    """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -234,17 +283,28 @@ class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        return super().reset(seed=0, options=options)  # one layout
+        """
+        Begin an episode in the one layout.
+
+        :param seed: has no effect
+        :param options: options of the world
+        :return: first observation and info
+        """
+        return super().reset(seed=0, options=options)
 
     def observation(self, observation: Any) -> NDArray[np.uint8]:
+        """
+        Return the picture of the world.
+
+        :param observation: MiniGrid's own, which is not used
+        :return: shape (width + 1, height, 3), uint8
+        """
         world: Any = self.unwrapped
         cells = np.zeros(self.observation_space.shape or (), dtype=np.uint8)
-        found = [
-            _EMPTY if cell is None else cell.encode() for cell in world.grid.grid
-        ]  # as Grid.encode(), faster
-        cells[:-1] = (
-            np.array(found, dtype=np.uint8).reshape(world.height, world.width, 3).swapaxes(0, 1)
-        )
+        # These are the codes of Grid.encode(), found faster.
+        codes = [_EMPTY if cell is None else cell.encode() for cell in world.grid.grid]
+        rows = np.array(codes, dtype=np.uint8).reshape(world.height, world.width, 3)
+        cells[:-1] = rows.swapaxes(0, 1)
         cells[tuple(world.agent_pos)] = (10, 0, world.agent_dir)
         if world.carrying is not None:
             cells[-1] = world.carrying.encode()
@@ -252,29 +312,55 @@ class WholeGrid(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
 
     @classmethod
     def one_hot(cls, observations: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Pictures, shape (B, W, H, 3), as vectors of zeros and ones, shape (B, W * H * 21), float32."""
+        """
+        Turn pictures into vectors of zeros and ones.
+
+        :param observations: pictures, shape (B, W, H, 3), uint8
+        :return: shape (B, W * H * 21), float32
+        """
         numbers = (observations // cls.SCALE).reshape(-1, 3)
         parts = [np.eye(n, dtype=np.float32)[numbers[:, axis]] for axis, n in enumerate((11, 6, 4))]
         return np.concatenate(parts, axis=1).reshape(len(observations), -1)
 
 
 class RewardedStates(gym.Wrapper[Any, Any, Any, Any]):
-    """TwoRoomsSwitch with a reward of 1 for some states, which end the episode. It begins in any of ``starts``."""
+    """
+    TwoRoomsSwitch with a reward of 1 for some states, which end the episode.
+
+    :param env: a TwoRoomsSwitch world
+    :param rewarded: which states are rewarded, shape (S,)
+    :param starts: which states an episode may begin with, shape (S,); rewarded ones are left out
+    """
 
     def __init__(
         self, env: gym.Env[Any, Any], rewarded: NDArray[np.bool_], starts: NDArray[np.bool_]
     ) -> None:
         super().__init__(env)
-        self.rewarded, self.starts = rewarded, np.flatnonzero(starts & ~rewarded)
+        self.rewarded = rewarded
+        self.starts = np.flatnonzero(starts & ~rewarded)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
+        """
+        Begin an episode.
+
+        :param seed: seed of the world; by default its generator goes on
+        :param options: options of the world; by default the start is drawn
+        :return: first observation and info
+        """
         if seed is not None:
             self.env.reset(seed=seed)
         return self.env.reset(options=options or {"state": int(self.np_random.choice(self.starts))})
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """
+        Take a step.
+
+        :param action: of the world
+        :return: observation, reward of 0 or 1, whether a rewarded state ended the episode, whether
+            it was cut short, and info
+        """
         observation, _, _, truncated, info = self.env.step(action)
         reached = bool(self.rewarded[info["state"]])
         return observation, float(reached), reached, truncated, info
@@ -282,8 +368,16 @@ class RewardedStates(gym.Wrapper[Any, Any, Any, Any]):
 
 def two_rooms(game: str, goal: int, max_episode_steps: int) -> gym.Env[Any, Any]:
     """
-    A TwoRoomsSwitch world with one rewarded state. Episodes begin where the blocks stand as there: otherwise A2C would hardly
-    ever reach it. Pictures are made square by black pixels at the right and below, as pixel control looks at a square.
+    Make a TwoRoomsSwitch world with one rewarded state.
+
+    Episodes begin with the blocks where they stand in that state: otherwise A2C would hardly ever
+    reach it. Black pixels at the right and below make pictures square, as pixel control needs them.
+
+    :param game: id of the environment
+    :param goal: number of the rewarded state
+    :param max_episode_steps: steps after which an episode is cut short
+    :return: the world
+    :raises SettingError: if there is no such state
     """
     env: gym.Env[Any, Any] = gym.make(game)
     mdp = env.unwrapped.mdp  # type: ignore[attr-defined]
@@ -301,22 +395,32 @@ def two_rooms(game: str, goal: int, max_episode_steps: int) -> gym.Env[Any, Any]
 
 
 def minigrid(game: str, max_episode_steps: int) -> gym.Env[Any, Any]:
-    """A MiniGrid world, seen whole, in pictures of 4 x 4 pixels a cell. Its reward depends on ``max_episode_steps``, too."""
-    from minigrid.wrappers import (
-        ImgObsWrapper,
-        RGBImgObsWrapper,
-    )  # here, as the command line works without it
+    """
+    Make a MiniGrid world that is seen whole, in pictures of 4 x 4 pixels a cell.
 
-    # Without the agent's partial view, which takes more time than all else.
+    :param game: id of the environment
+    :param max_episode_steps: steps after which an episode is cut short; its reward depends on them
+    :return: the world
+    """
+    # The command line works without minigrid, so it is imported here.
+    from minigrid.wrappers import ImgObsWrapper, RGBImgObsWrapper
+
+    # The agent's partial view would take more time than all else.
     env = gym.make(game, max_steps=max_episode_steps, highlight=False, agent_view_size=3)
-    pictures: gym.Env[Any, Any] = ImgObsWrapper(RGBImgObsWrapper(env, tile_size=TILE))  # type: ignore[no-untyped-call]
+    env = RGBImgObsWrapper(env, tile_size=TILE)  # type: ignore[no-untyped-call]
+    pictures: gym.Env[Any, Any] = ImgObsWrapper(env)  # type: ignore[no-untyped-call]
     return pictures
 
 
 class PartialView(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
     """
-    What the agent of MiniGrid sees, in pictures of 4 x 4 pixels a cell: as MiniGrid's RGBImgPartialObsWrapper shows it, which
-    draws every picture anew. Here each kind of cell is drawn once, and a step takes a third of the time.
+    What the agent of MiniGrid sees, in pictures of 4 x 4 pixels a cell.
+
+    They are those of MiniGrid's RGBImgPartialObsWrapper, which draws every picture anew. Here each
+    kind of cell is drawn once, and a step takes a third of the time.
+
+    :param game: id of the environment
+    :param max_episode_steps: steps after which an episode is cut short; its reward depends on them
     """
 
     def __init__(self, game: str, max_episode_steps: int) -> None:
@@ -327,12 +431,20 @@ class PartialView(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
         n: int = self.unwrapped.agent_view_size  # type: ignore[attr-defined]
         self.observation_space = spaces.Box(0, 255, (n * TILE, n * TILE, 3), np.uint8)
         self._agent = np.zeros((n, n), dtype=np.int64)
-        self._agent[n // 2, -1] = 1  # looks up from the middle of the last row
+        # The agent looks up from the middle of the last row.
+        self._agent[n // 2, -1] = 1
         self._tiles = np.zeros((11, 6, 4, 2, TILE, TILE, 3), dtype=np.uint8)
         self._is_drawn = np.zeros(self._tiles.shape[:4], dtype=np.bool_)
-        self._decode, self._draw = WorldObj.decode, Grid.render_tile
+        self._decode = WorldObj.decode
+        self._draw = Grid.render_tile
 
     def observation(self, observation: Any) -> NDArray[np.uint8]:
+        """
+        Return the picture of what the agent sees.
+
+        :param observation: MiniGrid's own, with "image" of shape (n, n, 3)
+        :return: shape (4 * n, 4 * n, 3), uint8
+        """
         cells = (*np.moveaxis(observation["image"], 2, 0), self._agent)
         for cell in np.stack(cells)[:, ~self._is_drawn[cells]].T.tolist():
             kind, colour, state, agent = cell
@@ -341,6 +453,5 @@ class PartialView(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
                 seen, 3 if agent else None, highlight=kind > 0, tile_size=TILE
             )
             self._is_drawn[tuple(cell)] = True
-        return np.asarray(
-            self._tiles[cells].transpose(1, 2, 0, 3, 4).reshape(self.observation_space.shape or ())
-        )
+        picture = self._tiles[cells].transpose(1, 2, 0, 3, 4)
+        return np.asarray(picture.reshape(self.observation_space.shape or ()))

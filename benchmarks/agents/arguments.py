@@ -10,14 +10,15 @@ from typing import Any
 from benchmarks.worlds import SettingError, building
 
 FORM = '{"class": "module:Name"}'
-"""How a class is given in JSON, for messages."""
+"""Form in which a class is given in JSON, for messages."""
 
 
 def read_arguments(text: str) -> dict[str, Any]:
     """
-    Read arguments.
+    Read arguments from JSON.
 
-    :param text: a JSON object, in which ``{"class": "torch.nn:ReLU"}`` is that class; a string is always a string
+    :param text: a JSON object, in which ``{"class": "torch.nn:ReLU"}`` is that class, and a string
+        is always a string
     :return: the arguments by name
     :raises SettingError: if it is no JSON object, or names a class that is not there
     """
@@ -29,7 +30,12 @@ def read_arguments(text: str) -> dict[str, Any]:
 
 
 def hint(text: str) -> str:
-    """What to add to a message where an agent cannot be built and arguments look as if they named a class."""
+    """
+    Explain how a class is given, if arguments look as if they named one as a string.
+
+    :param text: the arguments as they were given
+    :return: what to add to a message that an agent cannot be built; empty if nothing is to be said
+    """
     named = re.search(r'"(?!class")\w+": *"([A-Za-z_][\w.]*:[A-Za-z_]\w*)"', text)
     if named is None:
         return ""
@@ -37,7 +43,7 @@ def hint(text: str) -> str:
 
 
 def _with_classes(value: Any) -> Any:
-    """A value of JSON, the classes that are named in it in place of their names."""
+    """Return a value of JSON with classes in place of their names."""
     if isinstance(value, list):
         return [_with_classes(one) for one in value]
     if not isinstance(value, dict):
@@ -48,10 +54,10 @@ def _with_classes(value: Any) -> Any:
 
 
 def _class(path: Any) -> type:
-    """The class that ``module:Name`` names."""
-    match = (
-        re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", path) if isinstance(path, str) else None
-    )
+    """Return the class that ``module:Name`` names."""
+    match = None
+    if isinstance(path, str):
+        match = re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", path)
     if match is None:
         raise SettingError(f"agent_kwargs must name a class as {FORM}, got {path!r}")
     module, name = match.groups()

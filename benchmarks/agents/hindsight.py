@@ -1,4 +1,8 @@
-"""SB3's DQN with HerReplayBuffer; of its settings see docs/results/hindsight-search.csv, tried on the small map."""
+"""
+SB3's DQN with HerReplayBuffer.
+
+Its settings were tried on the small map: see docs/results/hindsight-search.csv.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +30,26 @@ from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, Preprocess
 
 UPDATES_PER_STEP = 0.25
-"""For any number of environments."""
+"""Updates a step of an environment, for any number of environments."""
 
 _DICTS = ("observations", "next_observations")
+"""Arrays of the replay memory that are held in dictionaries."""
+
 _ARRAYS = ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length")
+"""All other arrays of the replay memory."""
 
 
 class GoalProduct(BaseFeaturesExtractor):
     """
-    The paper's network up to its head, for SB3's algorithms: one trunk for observation and goal, an embedding for each, and
-    their product. The trunk may end with layer normalization, and begin by standardizing images, see ``trunk[0].fit``.
+    The paper's network up to its head, for SB3's algorithms.
+
+    It has one trunk for observation and goal, an embedding for each, and their product.
+
+    :param observation_space: has "observation" and "desired_goal", both of the same space
+    :param features_dim: width of the embeddings
+    :param trunk_dim: width of the trunk's end
+    :param layer_norm: whether the trunk ends with layer normalization
+    :param standardize: whether the trunk begins by standardizing images, see ``trunk[0].fit``
     """
 
     def __init__(
@@ -50,9 +64,8 @@ class GoalProduct(BaseFeaturesExtractor):
         seen = observation_space["observation"]
         first: list[nn.Module]
         if isinstance(seen, spaces.Box) and is_image_space(seen):
-            preprocess = Preprocess(
-                seen, normalize_images=False, standardize=standardize
-            )  # SB3 has scaled them already
+            # SB3 has scaled images already.
+            preprocess = Preprocess(seen, normalize_images=False, standardize=standardize)
             assert isinstance(preprocess.space, spaces.Box)
             first = [preprocess, PaddedCNN(preprocess.space, trunk_dim)]
         else:
@@ -63,6 +76,12 @@ class GoalProduct(BaseFeaturesExtractor):
         self.goal_embedding = nn.Linear(trunk_dim, features_dim)
 
     def forward(self, observations: dict[str, th.Tensor]) -> th.Tensor:
+        """
+        Compute the product of the embeddings.
+
+        :param observations: "observation" and "desired_goal", each of shape (B, ...)
+        :return: shape (B, features_dim)
+        """
         both = self.trunk(th.cat([observations["observation"], observations["desired_goal"]]))
         states, goals = both.chunk(2)
         product: th.Tensor = self.state_embedding(states) * self.goal_embedding(goals)
@@ -70,23 +89,34 @@ class GoalProduct(BaseFeaturesExtractor):
 
 
 class Rewarded(UniformSelector):
-    """Half of the goals to pursue are drawn among the rewarded ones, once there are some."""
+    """Draws half of the goals to pursue among the rewarded ones, once there are some."""
 
     def select(
         self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        ids, rewarded = (
-            super().select(goal_buffer, current_ids, rng),
-            np.flatnonzero(goal_buffer.rewards > 0.0),
-        )
+        """
+        Draw a goal for each environment.
+
+        :param goal_buffer: the known goals and their rewards
+        :param current_ids: the goal in which each environment is, shape (n_envs,)
+        :param rng: random numbers
+        :return: ids of the goals to pursue, shape (n_envs,)
+        """
+        ids = super().select(goal_buffer, current_ids, rng)
+        rewarded = np.flatnonzero(goal_buffer.rewards > 0.0)
         chosen = rng.choice(rewarded, len(ids)) if len(rewarded) else ids
         return np.where((rng.random(len(ids)) < 0.5) & (chosen != current_ids), chosen, ids)
 
 
 class ResumableHerReplayBuffer(HerReplayBuffer):
-    """SB3's, with exact checkpoints."""
+    """SB3's HerReplayBuffer, with exact checkpoints."""
 
     def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        Return the state that a checkpoint keeps.
+
+        :return: the used part of all arrays, and the place where writing goes on
+        """
         used = slice(self.size())
         return {
             "buffer_size": self.buffer_size,
@@ -101,33 +131,41 @@ class ResumableHerReplayBuffer(HerReplayBuffer):
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Go on from a checkpoint.
+
+        :param state: of :meth:`get_checkpoint_state`
+        :raises CheckpointError: if it is of a memory of another size
+        """
         if state["buffer_size"] != self.buffer_size:
             raise CheckpointError(
-                f"buffer_size of the saved memory is {state['buffer_size']}, of this one {self.buffer_size}"
+                f"buffer_size of the saved memory is {state['buffer_size']}, "
+                f"of this one {self.buffer_size}"
             )
         for name in _DICTS:
             for key, array in getattr(self, name).items():
                 array[: len(state[name][key])] = state[name][key]
         for name in _ARRAYS:
             getattr(self, name)[: len(state[name])] = state[name]
-        self.pos, self.full, self._current_ep_start = (
-            state["pos"],
-            state["full"],
-            state["current_ep_start"],
-        )
+        self.pos = state["pos"]
+        self.full = state["full"]
+        self._current_ep_start = state["current_ep_start"]
 
 
 class HindsightDQN(DQN):
     """
-    SB3's DQN with HerReplayBuffer, exact checkpoints, and images standardized by the goals that are known at the first update.
-    It needs no VecTransposeImage: the network permutes images itself. SB3 does not relabel ``done``: the target of a
-    transition that reaches its new goal goes on beyond it.
+    SB3's DQN with HerReplayBuffer and exact checkpoints.
+
+    Images are standardized by the goals that are known at the first update. The agent needs no
+    VecTransposeImage: the network permutes images itself. SB3 does not relabel ``done``: the target
+    of a transition that reaches its new goal goes on beyond it.
     """
 
     replay_buffer: ResumableHerReplayBuffer
 
     @property
     def goal_buffer(self) -> GoalBuffer:
+        """The known goals, which the goal wrapper collects."""
         assert self.env is not None
         return goal_trackers(self.env)[0].goal_buffer
 
@@ -136,17 +174,26 @@ class HindsightDQN(DQN):
         return as_goal_vec_env(env, monitor_wrapper)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        """
+        Make updates.
+
+        :param gradient_steps: number of updates
+        :param batch_size: transitions in an update
+        """
         if self._n_updates == 0:
             for network in (self.q_net, self.q_net_target):
                 preprocess = network.features_extractor.trunk[0]  # type: ignore[index]
                 if isinstance(preprocess, Preprocess) and preprocess.standardize:
-                    preprocess.fit(
-                        th.as_tensor(self.goal_buffer.observations.copy(), device=self.device)
-                        / 255.0
-                    )
+                    pictures = self.goal_buffer.observations.copy()
+                    preprocess.fit(th.as_tensor(pictures, device=self.device) / 255.0)
         super().train(gradient_steps, batch_size)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        Return the state that a checkpoint keeps.
+
+        :return: states of the algorithm, the replay memory and the goals, and counters
+        """
         return {
             "algorithm": get_algorithm_state(self),
             "replay_buffer": self.replay_buffer.get_checkpoint_state(),
@@ -156,19 +203,36 @@ class HindsightDQN(DQN):
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Go on from a checkpoint.
+
+        :param state: of :meth:`get_checkpoint_state`
+        :raises CheckpointError: if it does not fit this agent
+        """
         set_algorithm_state(self, state["algorithm"])
         self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         try:
             self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
         except ValueError as error:
             raise CheckpointError(str(error)) from error
-        self.exploration_rate, self._n_calls = state["exploration_rate"], state["n_calls"]
+        self.exploration_rate = state["exploration_rate"]
+        self._n_calls = state["n_calls"]
 
 
 def make(
     worlds: Any, pursuit: Mapping[str, Any], seed: int, device: str, given: Mapping[str, Any]
 ) -> HindsightDQN:
-    """An untrained agent; ``pursuit`` are arguments of the goal wrapper, as is ``max_episode_steps`` of those given."""
+    """
+    Make an untrained agent.
+
+    :param worlds: environments without goals
+    :param pursuit: arguments of the goal wrapper
+    :param seed: seed of the agent
+    :param device: where the networks live
+    :param given: further arguments of the agent's class, or ``max_episode_steps`` of the wrapper
+    :return: the agent
+    :raises ValueError: if the replay memory, or the steps before the first update, are too few
+    """
     given = dict(given)
     steps = given.pop("max_episode_steps", 50)
     longest = worlds.num_envs * steps
@@ -201,8 +265,8 @@ def make(
     for name in ("buffer_size", "learning_starts"):
         if settings[name] <= longest:
             raise ValueError(
-                f"{name} must be more than n_envs x max_episode_steps = {longest}, as only whole episodes are relabelled, "
-                f"got {settings[name]}"
+                f"{name} must be more than n_envs x max_episode_steps = {longest}, "
+                f"as only whole episodes are relabelled, got {settings[name]}"
             )
     env = VecGoalBufferWrapper(
         worlds, **{"max_episode_steps": steps, "reset_worlds": True, **pursuit}

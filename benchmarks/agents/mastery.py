@@ -1,4 +1,4 @@
-"""Agents that learn to reach goals: ManyGoalsDQN in several settings, and whom it is compared with."""
+"""Agents that learn to reach goals: ManyGoalsDQN in several settings, and its rivals."""
 
 from __future__ import annotations
 
@@ -34,9 +34,13 @@ SELECTORS: dict[Selection, type[GoalSelector]] = {
     "uniform": UniformSelector,
     "learning_progress": LearningProgressSelector,
 }
+"""Classes that select behavior goals, by their names on the command line."""
 
 N_ENVS = {"paper": 1, "hindsight": 8}
-"""Environments of some agents in TwoRoomsSwitch; others have 64."""
+"""Number of environments of some agents in TwoRoomsSwitch; others have 64."""
+
+DEFAULT_GOALS = 100_000
+"""Goals that a goal buffer keeps by default."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +48,19 @@ class AgentConfig(RunConfig):
     """The options of the agent."""
 
     agent: Agent = "default"
-    """ManyGoalsDQN as it is; with the targets of a target network; with the paper's settings; with those for large worlds, 93%
-    of the steps random; a lookup table; SB3's DQN with HerReplayBuffer."""
+    """ManyGoalsDQN as it is; with the targets of a target network; with the paper's settings; with
+    those for large worlds, 93% of the steps random; a lookup table; or SB3's DQN with
+    HerReplayBuffer."""
     selection: Selection = "uniform"
     """How behavior goals are selected."""
     agent_kwargs: str = "{}"
-    """Further arguments of the agent's class, as JSON. Objects are merged with the agent's own; {"class": "torch.nn:ReLU"} is
-    that class."""
+    """Further arguments of the agent's class, as JSON. Objects are merged with the agent's own.
+    {"class": "torch.nn:ReLU"} is that class."""
     total_steps: int = 250_000
     """Environment steps to train for."""
     n_envs: int | None = None
-    """Environments side by side; by default 64 in TwoRoomsSwitch, but 1 for paper and 8 for hindsight, and elsewhere 1."""
+    """Environments side by side; by default 64 in TwoRoomsSwitch, but 1 for paper and 8 for
+    hindsight, and elsewhere 1."""
     device: str = "cpu"
     """Where the networks live: cpu, cuda, auto."""
 
@@ -65,7 +71,16 @@ def make(
     tables: Tables | None,
     held_out: NDArray[np.bool_] | None = None,
 ) -> tuple[Any, bool]:
-    """An untrained agent, and whether it observes state numbers; states that are ``held_out`` are never goals."""
+    """
+    Make an untrained agent.
+
+    :param config: options of the agent
+    :param world: where it learns
+    :param tables: tables of the world, if there are any
+    :param held_out: which states are never goals, shape (S,); by default all may be
+    :return: the agent, and whether it observes state numbers
+    :raises SettingError: if the options do not fit the agent or the world
+    """
     n_envs = config.n_envs or (N_ENVS.get(config.agent, 64) if world.is_two_rooms else 1)
     given = read_arguments(config.agent_kwargs)
     never = None if held_out is None or tables is None else tables.observations[held_out]
@@ -85,45 +100,50 @@ def make(
                 world.vector(n_envs), tables.states_of, single_observation_space=numbers
             )
             settings = {"exploration_steps": max(1, config.total_steps // 3), **given}
-            return TabularAllGoals(
+            algorithm = TabularAllGoals(
                 "TablePolicy", GymnasiumVecEnv(env), seed=config.seed, **settings
-            ), True
+            )
+            return algorithm, True
         pursuit: dict[str, Any] = {}
         if config.selection != "uniform":
             pursuit["selector"] = SELECTORS[config.selection]()
-        many = (
-            tables is not None and len(tables) > 100_000
-        )  # more than a goal buffer keeps by default
+        many = tables is not None and len(tables) > DEFAULT_GOALS
         if config.agent == "hindsight" or never is not None or many:
             pursuit["goal_buffer"] = GoalBuffer(
                 world.space, 10_000 if tables is None else len(tables), never
             )
         device = given.pop("device", config.device)
         if config.agent == "hindsight":
-            return hindsight.make(
-                world.make_many(n_envs, config.seed), pursuit, config.seed, device, given
-            ), False
+            worlds = world.make_many(n_envs, config.seed)
+            return hindsight.make(worlds, pursuit, config.seed, device, given), False
         own: dict[str, Any] = {
             "td": {"target_class": TDTargets},
             "paper": PAPER,
             "large": large_world(config.total_steps),
         }.get(config.agent, {})
-        if config.agent == "paper" and not world.is_seen:  # without pictures, no convolutions
+        if config.agent == "paper" and not world.is_seen:
+            # Convolutions are for pictures only.
             convolutions = ("features_extractor_class", "net_arch")
-            own = own | {
-                "policy_kwargs": {
-                    k: v for k, v in own["policy_kwargs"].items() if k not in convolutions
-                }
+            policy_kwargs = {
+                name: value
+                for name, value in own["policy_kwargs"].items()
+                if name not in convolutions
             }
+            own = own | {"policy_kwargs": policy_kwargs}
         own = merged(own, {"goal_wrapper_kwargs": pursuit} if pursuit else {})
         env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
         policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
-        return ManyGoalsDQN(
-            policy, env, seed=config.seed, device=device, **merged(own, given)
-        ), False
+        own = merged(own, given)
+        return ManyGoalsDQN(policy, env, seed=config.seed, device=device, **own), False
 
 
 def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments, those ``given`` in place of ``own`` ones; dictionaries are merged likewise."""
+    """
+    Merge arguments. Dictionaries in both are merged likewise.
+
+    :param own: the agent's own arguments
+    :param given: further arguments, which take the place of own ones
+    :return: all arguments
+    """
     both = [key for key in given if isinstance(own.get(key), dict) and isinstance(given[key], dict)]
     return {**own, **given, **{key: merged(own[key], given[key]) for key in both}}

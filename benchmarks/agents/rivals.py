@@ -30,18 +30,29 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "exploration_fraction": 0.3,
     },
 }
-"""PPO's are rl_zoo3's for MiniGrid-DoorKey-5x5, but for the entropy bonus, which is 0 there. It has none for A2C and DQN:
-SB3's, but for what is here."""
+"""
+Arguments of each agent's class.
+
+PPO's are rl_zoo3's for MiniGrid-DoorKey-5x5, except for the entropy bonus, which is 0 there. rl_zoo3
+has none for A2C and DQN: theirs are SB3's, except for what is here.
+"""
 
 N_ENVS = {"ppo": 8, "a2c": 8, "dqn": 1}
+"""Default number of environments of each agent."""
 
 _ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+"""Arrays of DQN's replay memory."""
 
 
 class ResumableDQN(DQN):
-    """SB3's, with exact checkpoints."""
+    """SB3's DQN, with exact checkpoints."""
 
     def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        Return the state that a checkpoint keeps.
+
+        :return: the state of the algorithm, the used part of the replay memory, and counters
+        """
         memory = self.replay_buffer
         assert memory is not None
         arrays = {name: getattr(memory, name)[: memory.size()] for name in _ARRAYS}
@@ -55,6 +66,11 @@ class ResumableDQN(DQN):
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Go on from a checkpoint.
+
+        :param state: of :meth:`get_checkpoint_state`
+        """
         set_algorithm_state(self, state["algorithm"])
         for name, array in state["arrays"].items():
             getattr(self.replay_buffer, name)[: len(array)] = array
@@ -63,13 +79,20 @@ class ResumableDQN(DQN):
 
 
 CLASSES: dict[str, type[BaseAlgorithm]] = {"ppo": PPO, "a2c": A2C, "dqn": ResumableDQN}
+"""The class of each agent."""
 
 
 def as_vectors(observations: NDArray[Any], is_grid: bool) -> NDArray[Any]:
-    """Observations, shape (B, ...), as vectors, shape (B, n): MiniGrid's one-hot."""
-    return (
-        WholeGrid.one_hot(observations) if is_grid else observations.reshape(len(observations), -1)
-    )
+    """
+    Turn observations into vectors.
+
+    :param observations: shape (B, ...)
+    :param is_grid: whether they are those of :class:`WholeGrid`, which become one-hot
+    :return: shape (B, n)
+    """
+    if is_grid:
+        return WholeGrid.one_hot(observations)
+    return observations.reshape(len(observations), -1)
 
 
 def make(
@@ -80,18 +103,27 @@ def make(
     given: Mapping[str, Any],
 ) -> BaseAlgorithm:
     """
-    An untrained agent on vectors. MiniGrid's are one-hot: PPO solves none of its worlds with the numbers of objects. Others
-    are normalized, and rewards too, as in rl_zoo3; for DQN not rewards.
+    Make an untrained agent that observes vectors.
+
+    MiniGrid's are one-hot: PPO solves none of its worlds with the numbers of objects. Others are
+    normalized, and so are rewards, as in rl_zoo3; rewards of DQN are not.
+
+    :param name: "ppo", "a2c" or "dqn"
+    :param world: makes an environment
+    :param seed: seed of the agent and of its first environment
+    :param device: where the networks live
+    :param given: further arguments of the agent's class, or ``n_envs``
+    :return: the agent, whose environment is a VecNormalize
     """
 
     def flat() -> gym.Env[Any, Any]:
         env = world()
         is_grid = isinstance(env, WholeGrid)
         size = as_vectors(np.array(env.observation_space.sample())[None], is_grid).shape[1:]
-        # floats, also of bytes: SB3 keeps what is normalized in the dtype of the space
-        space = spaces.Box(
-            0.0 if is_grid else -np.inf, 1.0 if is_grid else np.inf, size, np.float32
-        )
+        # Bytes become floats, too: SB3 keeps normalized observations in the dtype of the space.
+        low = 0.0 if is_grid else -np.inf
+        high = 1.0 if is_grid else np.inf
+        space = spaces.Box(low, high, size, np.float32)
         return TransformObservation(
             env, lambda seen: as_vectors(np.asarray(seen)[None], is_grid)[0], space
         )
@@ -105,44 +137,69 @@ def make(
 
 
 class RivalPolicy:
-    """How an agent of :func:`make` acts: greedily, or as it does while it learns, DQN with some random actions."""
+    """
+    The policy of an agent of :func:`make`.
+
+    It acts greedily, or as the agent does while it learns: DQN then takes some random actions.
+
+    :param model: the agent
+    """
 
     def __init__(self, model: BaseAlgorithm) -> None:
-        self.model, self.env = model, model.get_vec_normalize_env()
+        self.model = model
+        self.env = model.get_vec_normalize_env()
         self._random = th.get_rng_state()
 
     def predict(
         self, observation: NDArray[Any], *, deterministic: bool = True
     ) -> tuple[NDArray[Any], Any]:
+        """
+        Choose actions, without a change of the random numbers of training.
+
+        :param observation: as the world shows them, shape (n, ...)
+        :param deterministic: whether to act greedily
+        :return: actions, shape (n,); None in place of a recurrent state
+        """
         assert self.env is not None
         flat = as_vectors(observation, not self.env.norm_obs)
-        with th.random.fork_rng():  # measuring does not change training
-            th.set_rng_state(
-                self._random
-            )  # not that of the step before: its actions would be drawn by the same numbers
+        with th.random.fork_rng():
+            # The numbers go on from the last call: else all calls would draw by the same numbers.
+            th.set_rng_state(self._random)
             chosen = self.model.predict(self.env.normalize_obs(flat), deterministic=deterministic)
             self._random = th.get_rng_state()
         return chosen
 
 
 class HindsightPolicy:
-    """Acts towards the rewarded goal of the highest value, of at most ``most`` rewarded ones that were met most often."""
+    """
+    Acts towards the rewarded goal of the highest value.
+
+    :param model: the agent
+    :param most: at most so many rewarded goals are considered, those that were met most often
+    """
 
     def __init__(self, model: HindsightDQN, most: int = 50) -> None:
         goals = model.goal_buffer
         rewarded = np.flatnonzero(goals.rewards > 0.0)
         often = np.argsort(-goals.labels[rewarded, 0], kind="stable")
-        self.model, self.goals = model, goals[rewarded[often[:most]]]
+        self.model = model
+        self.goals = goals[rewarded[often[:most]]]
 
     @th.no_grad()
     def predict(
         self, observation: NDArray[Any], *, deterministic: bool = True
     ) -> tuple[NDArray[Any], Any]:
-        n, many = len(observation), len(self.goals)
-        seen, goals = (
-            np.repeat(observation, many, axis=0),
-            np.tile(self.goals, (n, *[1] * (self.goals.ndim - 1))),
-        )
+        """
+        Choose actions.
+
+        :param observation: as the world shows them, shape (n, ...)
+        :param deterministic: has no effect, as it acts greedily
+        :return: actions, shape (n,); None in place of a recurrent state
+        """
+        n = len(observation)
+        many = len(self.goals)
+        seen = np.repeat(observation, many, axis=0)
+        goals = np.tile(self.goals, (n, *[1] * (self.goals.ndim - 1)))
         tensors, _ = self.model.policy.obs_to_tensor(
             {"observation": seen, "achieved_goal": seen, "desired_goal": goals}
         )

@@ -1,1 +1,5 @@
-"""A page on which a visitor sets goals for a trained agent; it runs in a browser, without a network connection."""
+"""
+A page on which a visitor sets goals for a trained agent.
+
+It runs in a browser, without a network connection.
+"""

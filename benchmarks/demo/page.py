@@ -1,4 +1,8 @@
-"""Writes the page: the world and the network as numbers, for what the browser does with them (script.js)."""
+"""
+Writes the page.
+
+It holds the world and the network as numbers. What the browser does with them is in ``script.js``.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +31,21 @@ from sb3_manygoals import ManyGoalsDQN
 from sb3_manygoals.networks import DistanceQNetwork, PaddedCNN, UniversalQNetwork
 
 PARTS = Path(__file__).parent
+"""Folder of the files of the page."""
 FILES = ("page.html", "style.css", "model.js", "script.js")
+"""Files of which the page is made, its template first."""
 AGENTS = ("default", "td", "paper")
-MOST_CELLS, MOST_STATES = 1_000, 250_000
-"""Of a map. Beyond, the page would have hundreds of megabytes."""
+"""Agents of runs of mastery that the page can show."""
+MOST_CELLS = 1_000
+"""Most cells of a map. Beyond, the page would have hundreds of megabytes."""
+MOST_STATES = 250_000
+"""Most states of a map. Beyond, the page would have hundreds of megabytes."""
 HEADS: dict[type[nn.Module], str] = {UniversalQNetwork: "bilinear", DistanceQNetwork: "distance"}
+"""Networks that the page can compute, and what it calls their heads."""
 ACTIVATIONS: dict[type[nn.Module], str] = {nn.GELU: "gelu", nn.ReLU: "relu"}
+"""Activation functions that the page can compute, and what it calls them."""
 AFFINE = (nn.Linear, nn.Conv2d, nn.ZeroPad2d, nn.Flatten, FlattenExtractor)
-"""Layers that multiply by a matrix and add a bias; consecutive ones become one."""
+"""Layers that multiply by a matrix and add a bias. Consecutive ones become one."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -47,7 +58,13 @@ class DemoConfig:
     """Folder of a finished run of mastery in a TwoRoomsSwitch world, with the agent default, td or paper."""
 
     def run(self) -> Path:
-        """Write the page, and return it; errors are those of :func:`write`."""
+        """
+        Write the page.
+
+        :return: the page
+        :raises SettingError: if there can be no page of the run, see :func:`write`
+        :raises LayoutError: if the run's map is not there
+        """
         page = write(self.folder)
         print(f"open {page}")
         return page
@@ -55,12 +72,18 @@ class DemoConfig:
 
 def write(folder: Path) -> Path:
     """
-    Write ``demo.html`` into the folder of a run of mastery, one file that opens without a network connection. SettingError if
-    it is another folder, or the page cannot show this world, agent or network; LayoutError if the run's map is not there.
+    Write ``demo.html``, one file that opens without a network connection, into a run's folder.
+
+    :param folder: the folder of a run of mastery
+    :return: the page
+    :raises SettingError: if it is another folder, or the page cannot show this world, agent or
+        network
+    :raises LayoutError: if the run's map is not there
     """
     try:
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
-        agent, world = settings["agent"], World(settings["env_id"], settings["map"])
+        agent = settings["agent"]
+        world = World(settings["env_id"], settings["map"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SettingError(
             f"folder must be that of a run of mastery, got {folder}: {error!r}"
@@ -71,7 +94,8 @@ def write(folder: Path) -> Path:
         )
     if agent not in AGENTS:
         raise SettingError(
-            f"folder must be of a run of one of the agents {', '.join(AGENTS)}, got {folder}, a run of {agent}"
+            f"folder must be of a run of one of the agents {', '.join(AGENTS)}, got {folder}, "
+            f"a run of {agent}"
         )
     if not (folder / "model.zip").is_file():
         raise SettingError(
@@ -79,29 +103,36 @@ def write(folder: Path) -> Path:
         )
     with building(f"a page of {folder / 'model.zip'}"):
         model = ManyGoalsDQN.load(folder / "model.zip", device="cpu")
+    mdp = cast("TwoRoomsSwitchEnv", world.make().unwrapped).mdp
     page = folder / "demo.html"
-    page.write_text(
-        render(model, cast("TwoRoomsSwitchEnv", world.make().unwrapped).mdp), encoding="utf-8"
-    )
+    page.write_text(render(model, mdp), encoding="utf-8")
     return page
 
 
 def render(model: ManyGoalsDQN, mdp: TwoRoomsMDP) -> str:
-    """The page, HTML, of a model trained in the world; SettingError if it is of another world, or cannot be shown."""
+    """
+    Make the page of a model trained in a world.
+
+    :param model: a learner with one of the networks of :data:`HEADS`
+    :param mdp: the world, with its map
+    :return: HTML
+    :raises SettingError: if the model is of another world, or cannot be shown
+    """
     layout = mdp.layout
-    seen, shown = model.observation_space["observation"].shape, (layout.height, layout.width, 3)
+    seen = model.observation_space["observation"].shape
+    shown = (layout.height, layout.width, 3)
     if seen != shown:
         raise SettingError(
-            f"the model must observe pictures of shape {shown}, as the map of the run has, got {seen}"
+            f"the model must observe pictures of shape {shown}, as the map of the run has, "
+            f"got {seen}"
         )
     if layout.height * layout.width > MOST_CELLS or mdp.n_states > MOST_STATES:
         most = f"{MOST_CELLS} cells and {MOST_STATES} states"
         raise SettingError(
             f"the page shows maps of at most {most}, got {shown[:2]} and {mdp.n_states} states"
         )
-    network, weights = _network(
-        model.policy.q_net if model.policy.q_net_ema is None else model.policy.q_net_ema
-    )
+    policy = model.policy
+    network, weights = _network(policy.q_net if policy.q_net_ema is None else policy.q_net_ema)
     index, packed = _packed(_tables(mdp) | weights)
     known = {
         "rows": layout.rows,
@@ -127,17 +158,20 @@ def render(model: ManyGoalsDQN, mdp: TwoRoomsMDP) -> str:
 
 
 def _tables(mdp: TwoRoomsMDP) -> Arrays:
+    """Return the tables by which the page steps the world."""
     whole = np.uint16 if mdp.n_states <= 2**16 else np.uint32
-    tables = {
-        name: getattr(mdp, name)
-        for name in ("agent", "blocks", "slips", "next_state", "closed_state")
-    }
+    names = ("agent", "blocks", "slips", "next_state", "closed_state")
+    tables = {name: getattr(mdp, name) for name in names}
     tables["opened"] = mdp.doors_open @ (1 << np.arange(mdp.doors_open.shape[1]))
     return {name: table.astype(whole) for name, table in tables.items()}
 
 
 def _network(network: UniversalQNetwork) -> tuple[dict[str, Any], Arrays]:
-    """What the page must know of a network, and its weights, most of them in half precision."""
+    """
+    Return what the page must know of a network, and its weights.
+
+    Most weights are in half precision.
+    """
     preprocess, *modules = cast("Any", network.trunk)
     if type(network) not in HEADS or not preprocess.channels_last:
         kind = type(network).__name__
@@ -148,35 +182,37 @@ def _network(network: UniversalQNetwork) -> tuple[dict[str, Any], Arrays]:
     arrays: Arrays = {"mean": np.zeros((height, width, channels), np.float32)}
     arrays["scale"] = arrays["mean"] + 1
     if preprocess.standardize:
-        arrays |= {
-            name: getattr(preprocess, name).permute(1, 2, 0).numpy() for name in ("mean", "scale")
-        }
+        for name in ("mean", "scale"):
+            arrays[name] = getattr(preprocess, name).permute(1, 2, 0).numpy()
 
     def add(name: str, layers: list[nn.Module], units: th.Tensor) -> tuple[int, ...]:
-        """Add the layers as one matrix, which is what they make of unit vectors, and a bias."""
+        """
+        Add some layers as one matrix, which is what they make of unit vectors, and a bias.
+
+        :param name: what the page calls the layers
+        :param layers: affine layers
+        :param units: all unit vectors, in the shape of the first layer's input
+        :return: the shape of the last layer's output
+        """
         exact = copy.deepcopy(nn.Sequential(*layers)).double()
         with th.no_grad():
             bias = exact(th.zeros_like(units[:1]))
             matrix = (exact(units) - bias).flatten(1).T
-        arrays[f"{name}.weight"], arrays[f"{name}.bias"] = (
-            matrix.half().numpy(),
-            bias.half().numpy(),
-        )
+        arrays[f"{name}.weight"] = matrix.half().numpy()
+        arrays[f"{name}.bias"] = bias.half().numpy()
         return tuple(bias.shape[1:])
 
     activations: list[str] = []
     affine: list[nn.Module] = []
     units = _units((height, width, channels)).permute(0, 3, 1, 2)
-    for module in [*_layers(modules), nn.Identity()]:  # the last ends what is affine
+    # The identity at the end makes a layer of the affine ones before it.
+    for module in [*_layers(modules), nn.Identity()]:
         if isinstance(module, AFFINE):
             affine.append(module)
             continue
         name = {**ACTIVATIONS, nn.Identity: "none"}.get(type(module))
-        if (
-            name is None
-            or (name != "none" and not affine)
-            or getattr(module, "approximate", "none") != "none"
-        ):
+        is_first = name != "none" and not affine
+        if name is None or is_first or getattr(module, "approximate", "none") != "none":
             raise SettingError(f"the page cannot compute networks with {module}")
         if affine:
             units = _units(add(f"layer{len(activations)}", affine, units))
@@ -191,19 +227,20 @@ def _network(network: UniversalQNetwork) -> tuple[dict[str, Any], Arrays]:
     broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
     if broken:
         raise SettingError(
-            f"the page cannot compute networks whose weights are not finite in half precision: {broken[0]}"
+            "the page cannot compute networks whose weights are not finite in half precision: "
+            f"{broken[0]}"
         )
     divisor = 255 if preprocess.normalize_images else 1
     return {"head": HEADS[type(network)], "activations": activations, "divisor": divisor}, arrays
 
 
 def _units(shape: tuple[int, ...]) -> th.Tensor:
-    """All unit vectors, in that shape."""
+    """Return all unit vectors, in that shape."""
     return th.eye(int(np.prod(shape)), dtype=th.float64).view(-1, *shape)
 
 
 def _layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """Single layers, in the order in which they compute."""
+    """Return single layers, in the order in which they compute."""
     found: list[nn.Module] = []
     for module in modules:
         inner = module.net if type(module) is PaddedCNN else module
@@ -212,7 +249,7 @@ def _layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def _packed(arrays: Arrays) -> tuple[dict[str, list[Any]], str]:
-    """Where each array is (type, first byte, length), and the bytes of all, compressed, in base64."""
+    """Return where each array is (type, first byte, length), and the bytes of all in base64."""
     index: dict[str, list[Any]] = {}
     content = bytearray()
     for name, array in arrays.items():

@@ -1,5 +1,5 @@
-"""One reader of runs, tables and figures of them, and one page that opens without a network."""
+"""Reads runs, makes tables and figures of them, and writes one page that opens without a network."""
 
 
 class PastRunError(ValueError):
-    """Folders that cannot be summed up. The message says which and why."""
+    """Raised when folders cannot be summed up. The message says which and why."""

@@ -1,4 +1,8 @@
-"""Sections of a page about runs whose episodes have returns: summaries beside the paper's, scores and curves by game."""
+"""
+Sections of a page about runs whose episodes have returns.
+
+They have summaries beside the paper's, and scores and curves by game.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,10 @@ from benchmarks.scores import Scores
 OURS = "many-goals"
 """How the names of the agents begin whose improvement over the others is drawn, as in the paper."""
 PRETRAINED = "-pretraining"
-"""How the names of agents end whose rivals are each other and the baseline."""
+"""How the names of pre-trained agents end. They are compared with each other and the baseline."""
 
 CURVE = ["agent", "game", "seed", "step", "episode_return"]
+"""Columns of curves that are drawn."""
 
 STATISTICS: dict[str, Callable[..., Scores]] = {
     "median": scores.median,
@@ -29,36 +34,42 @@ STATISTICS: dict[str, Callable[..., Scores]] = {
     "interquartile_mean": scores.interquartile_mean,
     "optimality_gap": scores.optimality_gap,
 }
-"""Of normalized scores, by columns of the summary."""
+"""Statistics of normalized scores, by columns of the summary."""
 
 
 def sections(runs: pd.DataFrame, book: Book) -> Iterator[dict[str, Any]]:
-    """What the template needs of each study and length of runs that have a score or returns."""
+    """
+    Return what the template needs of runs that have a score or returns.
+
+    :param runs: of :func:`benchmarks.report.runs.read`
+    :param book: to which tables and figures are added
+    :return: a section for each study and length of runs
+    """
     number = 0
     for (study, steps), alike in runs[runs["group"].isna()].groupby(["study", "steps"]):
-        curves, scored = (
-            reader.gather(alike, "curve.csv").reindex(columns=CURVE).dropna(),
-            alike.dropna(subset=["score"]),
-        )
+        curves = reader.gather(alike, "curve.csv").reindex(columns=CURVE).dropna()
+        scored = alike.dropna(subset=["score"])
         if len(curves) or len(scored):
             number += 1
-            prefix, where = f"games{number}", study.split(":")[0].split(".")[-1] or "single runs"
+            prefix = f"games{number}"
+            where = study.split(":")[0].split(".")[-1] or "single runs"
             agents = list(dict.fromkeys(alike["agent"]))
             section = {
                 "kind": "games",
                 "id": prefix,
                 "title": f"Scores: {where}, {steps:,} steps",
                 "agents": agents,
+                "games": sorted(set(alike["game"])),
             }
-            section |= {"games": sorted(set(alike["game"]))} | _scores(scored, book, prefix)
+            section |= _scores(scored, book, prefix)
             yield section | _returns(alike, curves, agents, book, prefix)
 
 
 def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
+    """Return what the template needs of scores: a summary, a table by game, and improvements."""
     references = [scores.read_table(name).index for name in scores.REFERENCES]
-    known = runs[
-        runs["game"].isin(next((each for each in references if each.isin(runs["game"]).any()), []))
-    ]
+    with_reference = (each for each in references if each.isin(runs["game"]).any())
+    known = runs[runs["game"].isin(next(with_reference, []))]
     games, raw = _complete(known)
     base = next((agent for agent in raw if agent.endswith(BASELINE)), next(iter(raw), ""))
     by_game = _by_game(runs, known)
@@ -80,7 +91,7 @@ def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
 
 
 def _complete(runs: pd.DataFrame) -> tuple[list[str], dict[str, Scores]]:
-    """Games in which each agent has all its seeds, and the scores there, of each agent, shape (n_seeds, n_games)."""
+    """Return the games in which each agent has all its seeds, and each agent's scores in them."""
     table = runs.pivot_table("score", ["agent", "seed"], "game").dropna(axis=1)
     return table.columns.tolist(), {
         agent: rows.to_numpy() for agent, rows in table.groupby("agent") if table.shape[1]
@@ -88,7 +99,11 @@ def _complete(runs: pd.DataFrame) -> tuple[list[str], dict[str, Scores]]:
 
 
 def _summary(games: list[str], raw: dict[str, Scores], base: str) -> pd.DataFrame:
-    """A row an agent: statistics of its normalized scores, how often it is better than the base, and the paper's."""
+    """
+    Return a row an agent, with the statistics of its normalized scores.
+
+    It says how often the agent is better than the base, and what the paper has of it.
+    """
     normalized = {agent: scores.normalized(each, games) for agent, each in raw.items()}
     rows = []
     for agent, each in normalized.items():
@@ -114,7 +129,7 @@ def _summary(games: list[str], raw: dict[str, Scores], base: str) -> pd.DataFram
 
 
 def _of_paper(agent: str) -> pd.Series:
-    """The paper's scores of an agent, by game; none, if it has no such agent."""
+    """Return the paper's scores of an agent, by game; none, if it has no such agent."""
     column = agent.lower().replace("-", "_")
     tables_with = (
         scores.read_table(file) for file in (paper_scores.AUXILIARY, paper_scores.PRETRAINING)
@@ -123,7 +138,11 @@ def _of_paper(agent: str) -> pd.Series:
 
 
 def _by_game(runs: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
-    """Means over finished runs, beside the paper's and the scores that count as 0 and as 1, if the game has such."""
+    """
+    Return means over finished runs, beside other scores of the game, if there are any.
+
+    These are the paper's, and those that count as 0 and as 1.
+    """
     found = runs.groupby(["game", "agent"])["score"].agg(seeds="size", score="mean").reset_index()
     found["paper"] = [
         _of_paper(agent).get(game, np.nan)
@@ -137,21 +156,25 @@ def _by_game(runs: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
 
 
 def _improvements(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the relative improvement of each pair of agents in each game."""
     found = [pd.DataFrame(columns=["panel", "game", "improvement"])]
     for ours, other in rivals(list(dict.fromkeys(runs["agent"]))):
         games, raw = _complete(runs[runs["agent"].isin([ours, other])])
         if games:
             gained = scores.relative_improvement(raw[ours], raw[other], games)
-            found.append(
-                pd.DataFrame(
-                    {"panel": f"{ours} over {other}", "game": games, "improvement": gained}
-                )
-            )
+            bars = {"panel": f"{ours} over {other}", "game": games, "improvement": gained}
+            found.append(pd.DataFrame(bars))
     return pd.concat(found[1:] or found, ignore_index=True)
 
 
 def rivals(agents: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of one of ours and who it is compared with: the baseline, and others of its kind."""
+    """
+    Pair agents of many goals with those that they are compared with.
+
+    :param agents: names of all agents
+    :return: pairs of one of ours and the baseline, or another agent that is pre-trained or not as
+        ours is
+    """
     theirs = [agent for agent in agents if not agent.startswith(OURS)]
     return [
         (ours, other)
@@ -165,7 +188,7 @@ def rivals(agents: Sequence[str]) -> list[tuple[str, str]]:
 def _returns(
     runs: pd.DataFrame, curves: pd.DataFrame, agents: list[str], book: Book, prefix: str
 ) -> dict[str, Any]:
-    """Returns while training: a table, and a figure a game."""
+    """Return what the template needs of returns while training: a table, and a figure a game."""
     lines = tables.bands(curves.set_axis(["agent", "panel", "seed", "step", "value"], axis=1))
     draw = partial(figures.curves, agents=agents)
     return {

@@ -1,4 +1,8 @@
-"""Sections of a page about mastery: a table beside what the paper says, curves, goals that fail, films."""
+"""
+Sections of a page about mastery.
+
+They have a table beside what the paper says, curves, goals that fail, and films.
+"""
 
 from __future__ import annotations
 
@@ -19,38 +23,43 @@ from benchmarks.report.page import Book
 from benchmarks.worlds import World
 
 MOST_PICTURES = 24
-"""Of failing goals of each agent that are shown; they are counted in any case."""
+"""Failing goals of each agent that are shown at most; all are counted."""
 
 
 def sections(runs: pd.DataFrame, book: Book) -> Iterator[dict[str, Any]]:
-    """What the template needs of each group of comparable runs."""
+    """
+    Return what the template needs of each group of comparable runs.
+
+    :param runs: of :func:`benchmarks.report.runs.read`
+    :param book: to which tables and figures are added
+    :return: a section for each group
+    """
     for number, (_, group) in enumerate(runs.dropna(subset=["group"]).groupby("group"), start=1):
         yield _section(group, book, f"mastery{number}")
 
 
 def _section(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
+    """Return what the template needs of comparable runs."""
     settings = runs["settings"].iloc[0]
-    world, done = World(settings["env_id"], settings.get("map")), runs[runs["status"] == "finished"]
-    curves, finals, goals = (
-        reader.gather(alike, file)
-        for alike, file in ((runs, "mastery.csv"), (done, "summary.csv"), (done, "goals.csv"))
+    world = World(settings["env_id"], settings.get("map"))
+    done = runs[runs["status"] == "finished"]
+    curves = reader.gather(runs, "mastery.csv")
+    finals = _with_columns(
+        reader.gather(done, "summary.csv"), *tables.MEASURES, "ceiling", "training_seconds"
     )
-    finals = finals.reindex(
-        columns=finals.columns.union([*tables.MEASURES, "ceiling", "training_seconds"], sort=False)
-    )
-    goals = goals.reindex(
-        columns=goals.columns.union(["state", "held_out", "updates", "greedy_reached"], sort=False)
+    goals = _with_columns(
+        reader.gather(done, "goals.csv"), "state", "held_out", "updates", "greedy_reached"
     )
     table = tables.mastery(runs, curves, finals, goals)
     sheets = {
         "table": book.add(f"{prefix}-table", table),
         "finals": book.add(f"{prefix}-finals", finals),
     }
+    title = f"Mastery: {world.name}, {settings['total_steps']:,} steps"
     return {
         "kind": "mastery",
         "id": prefix,
-        "title": f"Mastery: {world.name}, {settings['total_steps']:,} steps"
-        + (", goals held out" if settings.get("held_out") else ""),
+        "title": title + (", goals held out" if settings.get("held_out") else ""),
         "settings": settings,
         "measures": tables.MEASURES,
         "levels": tables.LEVELS,
@@ -69,7 +78,13 @@ def _section(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
     }
 
 
+def _with_columns(table: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """Return a table with these columns, which are empty if it did not have them."""
+    return table.reindex(columns=table.columns.union(list(names), sort=False))
+
+
 def _curves(curves: pd.DataFrame, agents: list[str], book: Book, prefix: str) -> dict[str, Any]:
+    """Return what the template needs of mastery while training: a figure for each measure."""
     key = ["agent", "seed", "step"]
     named = curves.reindex(columns=[*key, *tables.MEASURES]).rename(columns=tables.MEASURES)
     lines = tables.bands(named.melt(key, var_name="panel").dropna())
@@ -81,16 +96,18 @@ def _curves(curves: pd.DataFrame, agents: list[str], book: Book, prefix: str) ->
 def _failing(
     goals: pd.DataFrame, world: World, book: Book, prefix: str
 ) -> list[tuple[str, list[tuple[Markup, Markup]]]]:
-    """By agent, pictures of the goals that failed most often, greedily, over all seeds, and from what share of starts."""
+    """
+    Return pictures of the goals that failed most often, by agent.
+
+    Each is captioned with the share of starts from which it was reached greedily, over all seeds.
+    """
     shares = (
         goals.groupby(["agent", "state"])["greedy_reached"].mean().rename("reached").reset_index()
     )
     failing = shares[shares["reached"] < 1.0].sort_values(["agent", "reached"], kind="stable")
     worst = failing.groupby("agent").head(MOST_PICTURES).reset_index(drop=True)
-    sheet, env = (
-        book.add(f"{prefix}-worst", worst),
-        world.make(render_mode="rgb_array", cell_size=12),
-    )
+    sheet = book.add(f"{prefix}-worst", worst)
+    env = world.make(render_mode="rgb_array", cell_size=12)
     found: dict[str, list[tuple[Markup, Markup]]] = {}
     for row, goal in enumerate(worst.itertuples()):
         env.reset(options={"state": int(goal.state)})
@@ -112,10 +129,13 @@ def _png(picture: Image.Image) -> bytes:
 
 
 def _films(runs: pd.DataFrame, book: Book) -> list[tuple[Markup, Markup]]:
-    """Of the run of each agent with the lowest seed, which is no choice of anybody's."""
-    filmed = runs[[(own / "reaching.gif").is_file() for own in runs["own"]]].sort_values(
-        ["agent", "seed"]
-    )
+    """
+    Return a film of each agent.
+
+    It is that of the run with the lowest seed, which nobody has chosen.
+    """
+    filmed = runs[[(own / "reaching.gif").is_file() for own in runs["own"]]]
+    filmed = filmed.sort_values(["agent", "seed"])
     films = []
     for run in filmed.groupby("agent").head(1).itertuples():
         said = page.name(f"{run.agent}, seed {run.seed}")
@@ -123,14 +143,13 @@ def _films(runs: pd.DataFrame, book: Book) -> list[tuple[Markup, Markup]]:
             said += Markup('. <a href="{}">Set it a goal with the mouse</a>').format(
                 book.link(run.own / "demo.html")
             )
-        films.append(
-            (_film(run.own / "reaching.gif", f"{run.agent} moving towards six goals"), said)
-        )
+        film = _film(run.own / "reaching.gif", f"{run.agent} moving towards six goals")
+        films.append((film, said))
     return films
 
 
 def _film(path: Path, alt: str) -> Markup:
-    """An animation, or its last picture for those who want nothing to move."""
+    """Return an animation, or its last picture for those who want nothing to move."""
     with Image.open(path) as animation:
         animation.seek(getattr(animation, "n_frames", 1) - 1)
         still = page.address("image/png", _png(animation))

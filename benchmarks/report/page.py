@@ -1,4 +1,8 @@
-"""A page and the CSV files beside it. Each number that the page shows is a cell of one of them, and says which."""
+"""
+A page and the CSV files beside it.
+
+Each number that the page shows is a cell of one of them, and says which.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,11 @@ from benchmarks.report import figures
 
 
 class Sheet:
-    """A CSV file as it was written; ``frame`` has its cells as text."""
+    """
+    A CSV file as it was written.
+
+    :param path: the file; ``frame`` has its cells as text
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,14 +36,25 @@ class Sheet:
         return len(self.frame)
 
     def has(self, column: str) -> bool:
-        """Whether any cell of a column is filled."""
+        """
+        Return whether any cell of a column is filled.
+
+        :param column: name of the column, which need not be there
+        :return: whether a cell has text
+        """
         return column in self.frame and any(self.frame[column])
 
     def cell(self, row: int, column: str, form: str = "") -> Markup:
         """
-        An element with a number in this format, or without a format with words, in which digits are no numbers. It says in
-        ``data-cell`` which file, row (counted from 1, below the names) and column it is; columns ``_low`` and ``_high`` give
-        an interval.
+        Return an element that shows a cell.
+
+        It says in ``data-cell`` which file, row (counted from 1, below the names) and column it is.
+        Columns ``_low`` and ``_high`` of the same name give an interval.
+
+        :param row: counted from 0
+        :param column: name of the column
+        :param form: format of a number; by default the cell has words, whose digits are no numbers
+        :return: HTML, empty for an empty cell
         """
         text = self.frame[column][row]
         if not form or text in ("", "inf"):
@@ -48,21 +67,39 @@ class Sheet:
 
 
 class Book:
-    """An HTML page, and a folder of CSV files beside it, named as the page without the ending, and ``-data``."""
+    """
+    An HTML page, and a folder of CSV files beside it.
+
+    :param page: the page; the folder has its name without the ending, and ``-data``
+    """
 
     def __init__(self, page: Path) -> None:
-        self.page, self.folder = page, page.with_name(f"{page.stem}-data")
+        self.page = page
+        self.folder = page.with_name(f"{page.stem}-data")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._facts: list[tuple[str, str]] = []
 
     def add(self, file: str, frame: pd.DataFrame) -> Sheet:
-        """Write a table to a CSV file of that name, which goes without its ending."""
+        """
+        Write a table to a CSV file.
+
+        :param file: name of the file, without its ending
+        :param frame: the table
+        :return: the file as it was written
+        """
         path = self.folder / f"{file}.csv"
         frame.to_csv(path, index=False, float_format="%.10g")
         return Sheet(path)
 
     def fact(self, what: str, value: float, form: str = ",.0f") -> Markup:
-        """A number that is in no table, in words what it is, and its format; it goes to ``facts.csv``."""
+        """
+        Show a number that is in no table. It goes to ``facts.csv``.
+
+        :param what: what the number is, in words
+        :param value: the number
+        :param form: its format; by default a whole number
+        :return: HTML
+        """
         self._facts.append((what, str(value)))
         return _data(str(value), f"facts.csv#{len(self._facts)}/value", form)
 
@@ -74,12 +111,23 @@ class Book:
         alt: str,
         draw: Callable[[pd.DataFrame], Figure],
     ) -> dict[str, Any]:
-        """Add a table, and draw each group of its rows; ``alt`` and the group's name say what is to be seen."""
-        sheet, charts = self.add(file, table), []
+        """
+        Add a table, and draw each group of its rows.
+
+        :param file: name of the CSV file, without its ending
+        :param table: the table
+        :param by: column whose values tell the groups apart
+        :param alt: says with the group's name what is to be seen
+        :param draw: makes a figure of the rows of a group
+        :return: "sheet", the table, and "charts", a list of HTML elements
+        """
+        sheet = self.add(file, table)
+        charts = []
         for title, here in table.groupby(by, sort=False):
-            whole, inside = figures.svg(draw(here), f"{alt} {title}")
+            text = f"{alt} {title}"
+            whole, inside = figures.svg(draw(here), text)
             name_of_file = "".join(
-                letter if letter.isalnum() or letter in "-_" else "-" for letter in f"{alt} {title}"
+                letter if letter.isalnum() or letter in "-_" else "-" for letter in text
             )
             (self.folder / f"{file}-{name_of_file[:120]}.svg").write_text(whole, encoding="utf-8")
             element = Markup('<figure data-source="{}"><figcaption>{}</figcaption>{}</figure>')
@@ -87,11 +135,20 @@ class Book:
         return {"sheet": sheet, "charts": charts}
 
     def link(self, path: Path) -> str:
-        """The address of a file, relative to the page."""
+        """
+        Return the address of a file, relative to the page.
+
+        :param path: the file
+        :return: a URL
+        """
         return quote(Path(os.path.relpath(path, self.page.absolute().parent)).as_posix())
 
     def write(self, **content: Any) -> None:
-        """Write the page, whose template gets ``content``, and ``facts.csv``."""
+        """
+        Write the page and ``facts.csv``.
+
+        :param content: what the template of the page needs
+        """
         loader = jinja2.FileSystemLoader(Path(__file__).parent)
         templates = jinja2.Environment(
             loader=loader,
@@ -104,23 +161,40 @@ class Book:
             book=self, name=name, key=figures.key, **content
         )
         self.page.write_text(html, encoding="utf-8")
-        pd.DataFrame(self._facts, columns=["what", "value"]).to_csv(
-            self.folder / "facts.csv", index=False
-        )
+        facts = pd.DataFrame(self._facts, columns=["what", "value"])
+        facts.to_csv(self.folder / "facts.csv", index=False)
 
 
 def name(text: object) -> Markup:
-    """A name, a date, a version: digits in it are no numbers."""
+    """
+    Show a name, a date or a version: digits in it are no numbers.
+
+    :param text: what is shown
+    :return: HTML
+    """
     return Markup('<span class="name">{}</span>').format(text)
 
 
 def image(kind: str, content: bytes, alt: str) -> Markup:
-    """A picture of a MIME type that needs no file."""
+    """
+    Show a picture that needs no file.
+
+    :param kind: MIME type
+    :param content: of a file with the picture
+    :param alt: what is to be seen, for those who do not see it
+    :return: HTML
+    """
     return Markup('<img src="{}" alt="{}">').format(address(kind, content), alt)
 
 
 def address(kind: str, content: bytes) -> str:
-    """A file as an address that needs no file."""
+    """
+    Return the content of a file as an address that needs no file.
+
+    :param kind: MIME type
+    :param content: of the file
+    :return: a URL
+    """
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 

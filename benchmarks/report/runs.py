@@ -16,19 +16,31 @@ from benchmarks.suite import Spec, SuiteError, read_result
 KEY = ["study", "agent", "game", "seed", "steps"]
 """Columns that say which run it is."""
 NUMBERS = ["step", "attempts", "training_seconds", "wall_seconds", "score"]
+"""Columns with measurements."""
 COMPARABLE = ("env_id", "map", "eval_steps", "eval_epsilon", "total_steps", "held_out")
 """Settings that make mastery comparable: runs that differ in one are summed up apart."""
 INCIDENTAL = {"seed", "output", "resume", "progress_bar", "checkpoint_minutes"}
 """Settings in which runs of one agent may differ."""
+NOT_SHOWN = ("lock", "spec.json", "report.html")
+"""Files in the folder of a run that are not for readers."""
 
 
 def read(folders: Iterable[Path]) -> pd.DataFrame:
     """
-    A row a run, of all runs and suites in or below the folders. Single runs of one agent are told apart by their settings.
-    Columns: :data:`KEY` ("study" is empty for single runs), "status" ("finished", "unfinished", "not begun"), "step" of the
-    newest measurement, "attempts", "training_seconds", "wall_seconds" of the last attempt, "score", "group" (of runs of
-    mastery that can be compared), "path" of its folder, "own" folder with its files, "settings", and "record" of
+    Read all runs and suites in or below some folders.
+
+    Single runs of one agent are told apart by their settings.
+
+    The columns are :data:`KEY` ("study" is empty for single runs), "status" ("finished",
+    "unfinished", "not begun"), "step" of the newest measurement, "attempts", "training_seconds",
+    "wall_seconds" of the last attempt, "score", "group" (of runs of mastery that can be compared),
+    "path" of the run's folder, "own" folder with its files, "settings", and "record" of
     ``config.json``.
+
+    :param folders: the folders
+    :return: a row a run
+    :raises PastRunError: if a folder is not there, there are no runs, or two are the same
+    :raises SuiteError: if a file of a suite is damaged
     """
     folders = list(map(Path, folders))
     for folder in folders:
@@ -43,11 +55,11 @@ def read(folders: Iterable[Path]) -> pd.DataFrame:
     rows = [*map(_of_suite, suites), *filter(None, map(_single, singles))]
     if not rows:
         raise PastRunError(
-            "runs must have at least one folder with spec.json, or config.json and measurements, got none"
+            "runs must have at least one folder with spec.json, or config.json and measurements, "
+            "got none"
         )
-    runs = pd.DataFrame(rows).reindex(
-        columns=[*KEY, "status", *NUMBERS, "group", "path", "own", "settings", "record"]
-    )
+    columns = [*KEY, "status", *NUMBERS, "group", "path", "own", "settings", "record"]
+    runs = pd.DataFrame(rows).reindex(columns=columns)
     runs = runs.astype(dict.fromkeys(NUMBERS, float)).astype({"group": object})
     _tell_apart(runs)
     for _, same in runs.groupby([*KEY, "group"], dropna=False):
@@ -55,13 +67,20 @@ def read(folders: Iterable[Path]) -> pd.DataFrame:
             _, agent, game, seed, steps = same.iloc[0][KEY]
             where = " and ".join(map(str, same["path"][:2]))
             raise PastRunError(
-                f"two runs of {agent} in {game}, seed {seed}, {steps} steps, in {where}: report on them apart"
+                f"two runs of {agent} in {game}, seed {seed}, {steps} steps, in {where}: "
+                "report on them apart"
             )
     return runs.sort_values(["study", "agent", "steps", "game", "seed"], ignore_index=True)
 
 
 def gather(runs: pd.DataFrame, file: str) -> pd.DataFrame:
-    """The rows of a CSV file in the folders of all runs that have it, with "agent", "game" and "seed" of the run first."""
+    """
+    Gather the rows of a CSV file from the folders of all runs that have it.
+
+    :param runs: of :func:`read`
+    :param file: name of the file
+    :return: all rows, with "agent", "game" and "seed" of the run as first columns
+    """
     key = ["agent", "game", "seed"]
     having = [run for run in runs.itertuples() if (run.own / file).is_file()]
     found = [
@@ -73,20 +92,22 @@ def gather(runs: pd.DataFrame, file: str) -> pd.DataFrame:
 
 
 def files(path: Path) -> list[Path]:
-    """Those that a run left in its folder and that can be looked at: no checkpoints, no report."""
-    found = [
-        each
-        for each in path.rglob("*")
-        if each.is_file() and each.name not in ("lock", "spec.json", "report.html")
-    ]
-    return sorted(
-        each
-        for each in found
-        if not {"checkpoints", "report-data"} & {*each.relative_to(path).parts}
-    )
+    """
+    List the files of a run that can be looked at: no checkpoints, and no report.
+
+    :param path: the folder of the run
+    :return: files, sorted
+    """
+    found = []
+    for each in sorted(path.rglob("*")):
+        is_inner = {"checkpoints", "report-data"} & {*each.relative_to(path).parts}
+        if each.is_file() and each.name not in NOT_SHOWN and not is_inner:
+            found.append(each)
+    return found
 
 
 def _folders_with(name: str, folders: list[Path]) -> dict[Path, None]:
+    """Return the folders below some others that have a file, each once and in order."""
     return {
         Path(os.path.abspath(path.parent)): None
         for each in folders
@@ -95,18 +116,21 @@ def _folders_with(name: str, folders: list[Path]) -> dict[Path, None]:
 
 
 def _of_suite(folder: Path) -> dict[str, Any]:
+    """Return the row of a run of a suite."""
     try:
         spec = Spec(**json.loads((folder / "spec.json").read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise SuiteError(f"{folder / 'spec.json'} is damaged: {error!r}") from error
-    log, own = (
-        folder / "attempts.jsonl",
-        next((path.parent for path in sorted(folder.rglob("config.json"))), None),
-    )
+    log = folder / "attempts.jsonl"
+    own = next((path.parent for path in sorted(folder.rglob("config.json"))), None)
     attempts = len(log.read_text(encoding="utf-8").splitlines()) if log.is_file() else 0
-    row: dict[str, Any] = dict(
-        zip(KEY, (spec.carry_out, spec.agent, spec.game, spec.seed, spec.steps), strict=True)
-    )
+    row: dict[str, Any] = {
+        "study": spec.carry_out,
+        "agent": spec.agent,
+        "game": spec.game,
+        "seed": spec.seed,
+        "steps": spec.steps,
+    }
     row |= {
         "path": folder,
         "own": own or folder,
@@ -115,21 +139,21 @@ def _of_suite(folder: Path) -> dict[str, Any]:
     }
     if (folder / "result.json").exists():
         result = read_result(folder)
-        row |= {
-            key: value
-            for key, value in result.values.items()
-            if key in ("score", "training_seconds")
-        }
+        for name in ("score", "training_seconds"):
+            if name in result.values:
+                row[name] = result.values[name]
         row |= {"status": "finished", "step": spec.steps, "wall_seconds": result.seconds}
     return row | (_measured(own) if own is not None else {})
 
 
 def _single(folder: Path) -> dict[str, Any] | None:
+    """Return the row of a single run; None, if it has measured nothing yet."""
     row = _measured(folder)
     if "step" not in row:
         print(f"left out: {folder}, which has no measurement in mastery.csv or curve.csv")
         return None
-    settings, score = row["settings"], folder / "score.json"
+    settings = row["settings"]
+    score = folder / "score.json"
     try:
         row |= {"agent": settings["agent"], "seed": int(settings["seed"])}
         if "env_id" in settings:
@@ -150,7 +174,7 @@ def _single(folder: Path) -> dict[str, Any] | None:
 
 
 def _measured(own: Path) -> dict[str, Any]:
-    """What a run's own folder says of it: its record, and how far it has come."""
+    """Return what a run's own folder says of it: its record, and how far it has come."""
     record = json.loads((own / "config.json").read_text(encoding="utf-8"))
     settings = record.get("settings", {})
     group = str([settings.get(each) for each in COMPARABLE]) if "eval_steps" in settings else None
@@ -160,23 +184,22 @@ def _measured(own: Path) -> dict[str, Any]:
         if len(table) and column in table:
             last = table.iloc[-1]
             found["step"] = last[column]
-            return found | (
-                {"training_seconds": last["training_seconds"]} if "training_seconds" in last else {}
-            )
+            if "training_seconds" in last:
+                found["training_seconds"] = last["training_seconds"]
+            break
     return found
 
 
 def _tell_apart(runs: pd.DataFrame) -> None:
     """Append the settings in which single runs of one agent differ to its name."""
-    for _, alike in runs[runs["study"] == ""].groupby(
-        ["group", "agent", "game", "steps"], dropna=False
-    ):
+    singles = runs[runs["study"] == ""]
+    for _, alike in singles.groupby(["group", "agent", "game", "steps"], dropna=False):
         texts = [
             {key: str(value) for key, value in each.items() if key not in INCIDENTAL}
             for each in alike["settings"]
         ]
         settings = pd.DataFrame(texts, index=alike.index)
         for row, values in settings.loc[:, settings.nunique() > 1].iterrows():
-            # a setting that a run does not have is one that there was not yet: no difference
+            # A run that lacks a setting is older than the setting: that is no difference.
             said = [f"{key}={value}" for key, value in values.dropna().items()]
             runs.loc[row, "agent"] = ", ".join([runs.loc[row, "agent"], *said])

@@ -1,4 +1,8 @@
-"""One page about runs of any kind: what was run and what not, what came out, beside the paper's numbers."""
+"""
+One page about runs of any kind.
+
+It says what was run and what not, and what came out, beside the paper's numbers.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +23,26 @@ from benchmarks.report.page import Book
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """Sum up runs and suites, finished or not: one HTML page that opens without a network, and its numbers as CSV files."""
+    """
+    Sum up runs and suites, finished or not.
+
+    One HTML page that opens without a network is written, and its numbers as CSV files.
+    """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs or suites, or folders below which they are."""
     output: Path
     """The page. Its numbers and figures are written beside it, to a folder of its name and -data."""
     title: str = "Many-goals reinforcement learning"
-    """Of the page."""
+    """Title of the page."""
 
     def run(self) -> Path:
-        """Write the page, and return it."""
+        """
+        Write the page.
+
+        :return: the page
+        :raises PastRunError: if ``output`` is no page, or the runs cannot be summed up
+        """
         if self.output.suffix != ".html":
             raise PastRunError(f"output must end in .html, got {self.output}")
         print(f"written to {write(self.runs, self.output, self.title)}")
@@ -37,9 +50,19 @@ class ReportConfig:
 
 
 def write(folders: Iterable[Path], output: Path, title: str) -> Path:
-    """Write a page, and its numbers and figures beside it."""
+    """
+    Write a page, and its numbers and figures beside it.
+
+    :param folders: folders of runs or suites, or folders below which they are
+    :param output: the page
+    :param title: title of the page
+    :return: the page
+    :raises PastRunError: if the runs cannot be summed up
+    """
     runs = reader.read(folders)
-    book, begun = Book(output), runs[runs["status"] != "not begun"]
+    book = Book(output)
+    begun = runs[runs["status"] != "not begun"]
+    statuses = ("finished", "unfinished", "not begun")
     columns = [*reader.KEY, "status", "step", "attempts", "training_seconds", "wall_seconds"]
     book.write(
         title=title,
@@ -47,10 +70,7 @@ def write(folders: Iterable[Path], output: Path, title: str) -> Path:
         revision=recording.git_revision(),
         runs=book.add("runs", runs[columns].assign(folder=runs["path"].map(book.link))),
         coverage=book.add("coverage", tables.coverage(runs)),
-        counts={
-            status: int((runs["status"] == status).sum())
-            for status in ("finished", "unfinished", "not begun")
-        },
+        counts={status: int((runs["status"] == status).sum()) for status in statuses},
         sections=[*mastery.sections(begun, book), *games.sections(begun, book)],
         making=_making([record for record in runs["record"] if isinstance(record, dict)]),
         own_files=[
@@ -69,18 +89,18 @@ def write(folders: Iterable[Path], output: Path, title: str) -> Path:
 
 
 def _making(records: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Of runs that noted them: commands, code, first and last date, versions, machines, settings of all; each said once."""
-    found, parts = {}, [part for record in records for part in (record, *record.get("resumed", []))]
+    """
+    Return how the runs that noted it were made, each value once.
+
+    These are commands, code, first and last date, versions, machines, and the settings of all runs.
+    """
+    found = {}
+    parts = [part for record in records for part in (record, *record.get("resumed", []))]
     for key in ("command", "git_revision", "date", "versions", "machine"):
-        values = [part[key] for part in parts if key in part]
-        texts = [
-            ", ".join(f"{k} {v}" for k, v in each.items()) if isinstance(each, dict) else each
-            for each in values
-        ]
+        texts = [_text(part[key]) for part in parts if key in part]
         found[key] = list(dict.fromkeys(texts))
-    found["date"] = (
-        list(dict.fromkeys(f(found["date"]) for f in (min, max))) if found["date"] else []
-    )
+    dates = found["date"]
+    found["date"] = list(dict.fromkeys([min(dates), max(dates)])) if dates else []
     settings = pd.DataFrame(
         [
             {key: str(value) for key, value in record.get("settings", {}).items()}
@@ -89,3 +109,10 @@ def _making(records: list[dict[str, Any]]) -> dict[str, list[str]]:
     )
     alike = [key for key in settings if settings[key].nunique(dropna=False) == 1]
     return found | {"settings": [f"{key} = {settings[key].iloc[0]}" for key in alike]}
+
+
+def _text(value: Any) -> Any:
+    """Return an entry of ``config.json`` in words."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {each}" for name, each in value.items())
+    return value

@@ -11,24 +11,31 @@ from numpy.typing import ArrayLike
 from benchmarks.scores import DATA, estimated, interquartile_mean, interval
 
 POLICIES = ("greedy", "epsilon", "plan")
+"""Policies whose mastery is measured."""
 MEASURES = {name: name for name in POLICIES} | {
     f"held_out_{name}": f"goals held out, {name}" for name in POLICIES
 }
 """Columns of ``summary.csv`` with mastery, and what they are called."""
 LEVELS = (0.5, 0.9, 0.95)
-"""Of mastery at epsilon, how soon each is reached."""
+"""Levels of mastery at epsilon: the table of mastery says how soon each is reached."""
 BINS = 30
-"""Of the histogram of updates."""
+"""Bins of the histogram of updates."""
 BASELINE = "a2c"
 """How the name of the agent ends that others are compared with, if it is there."""
 
 
 def student(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
-    """Student's t interval of the mean of shares of independent runs, clipped to [0, 1]; NaN of fewer than two."""
+    """
+    Return Student's t interval of the mean of shares of independent runs.
+
+    :param values: a share of each run, shape (n,)
+    :param confidence: how often such intervals have the true mean
+    :return: low and high end, clipped to [0, 1]; NaN for fewer than two runs
+    """
     values = np.asarray(values, dtype=np.float64)
     if len(values) < 2:
         return np.nan, np.nan
-    from scipy import stats  # importing it takes a second
+    from scipy import stats  # Importing it takes a second.
 
     half = stats.t.ppf(0.5 + confidence / 2, len(values) - 1) * stats.sem(values)
     return max(0.0, float(values.mean() - half)), min(1.0, float(values.mean() + half))
@@ -36,8 +43,14 @@ def student(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
 
 def coverage(runs: pd.DataFrame) -> pd.DataFrame:
     """
-    A row for each study, agent and length, and one of sums: how many runs have which status, which are not finished, hours of
-    training and of finished runs' last attempts, and the median of steps a second of training, or else of whole runs.
+    Count the runs of each study, agent and length.
+
+    A row says how many runs have which status, which are not finished, the hours of training and of
+    finished runs' last attempts, and the median of steps a second: of training, or else of whole
+    runs. The last row has the sums.
+
+    :param runs: of :func:`benchmarks.report.runs.read`
+    :return: the table
     """
     rows = []
     for (study, agent, steps), alike in runs.groupby(["study", "agent", "steps"]):
@@ -48,26 +61,25 @@ def coverage(runs: pd.DataFrame) -> pd.DataFrame:
             "games": alike["game"].nunique(),
             "planned": len(alike),
         }
-        row |= {
-            status: (alike["status"] == status).sum()
-            for status in ("finished", "unfinished", "not begun")
-        }
+        for status in ("finished", "unfinished", "not begun"):
+            row[status] = (alike["status"] == status).sum()
         lacking = alike[alike["status"] != "finished"]
         said = [
             f"{run.game}, seed {run.seed} ({run.status})" for run in lacking.head(6).itertuples()
         ]
-        row["lacking"] = "; ".join([*said, "and more"] if len(lacking) > len(said) else said)
-        rates = (
-            alike["step"] / alike["training_seconds"].where(alike["training_seconds"] > 0)
-        ).dropna()
-        whole = (alike["steps"] / alike["wall_seconds"])[alike["attempts"] == 1]
+        if len(lacking) > len(said):
+            said.append("and more")
+        row["lacking"] = "; ".join(said)
+        seconds = alike["training_seconds"]
+        rates = (alike["step"] / seconds.where(seconds > 0)).dropna()
+        if not len(rates):
+            rates = (alike["steps"] / alike["wall_seconds"])[alike["attempts"] == 1].dropna()
         for kind in ("training", "wall"):
             row[f"{kind}_hours"] = alike[f"{kind}_seconds"].sum(min_count=1) / 3600
-        rows.append(row | {"steps_per_second": (rates if len(rates) else whole.dropna()).median()})
+        rows.append(row | {"steps_per_second": rates.median()})
     found = pd.DataFrame(rows)
-    sums = found[
-        ["planned", "finished", "unfinished", "not begun", "training_hours", "wall_hours"]
-    ].sum(min_count=1)
+    summed = ["planned", "finished", "unfinished", "not begun", "training_hours", "wall_hours"]
+    sums = found[summed].sum(min_count=1)
     return pd.concat([found, pd.DataFrame([{"agent": "all", **sums}])], ignore_index=True)
 
 
@@ -75,25 +87,33 @@ def mastery(
     runs: pd.DataFrame, curves: pd.DataFrame, finals: pd.DataFrame, goals: pd.DataFrame
 ) -> pd.DataFrame:
     """
-    A row an agent, from comparable runs and their rows of ``mastery.csv``, ``summary.csv`` and ``goals.csv``: means of
-    finished runs with Student t intervals over seeds; how many goals were reached greedily from every start with every seed
-    ("always") and from none ("never"); the median step at which each of :data:`LEVELS` was first measured (infinity: it was
-    not); and what the paper has of the same agent.
+    Sum up comparable runs of mastery, a row an agent.
+
+    The columns are means of finished runs with Student t intervals over seeds; how many goals were
+    reached greedily from every start with every seed ("always") and from none ("never"); the median
+    step at which each of :data:`LEVELS` was first measured (infinity: it was not); and what the
+    paper has of the same agent.
+
+    :param runs: of :func:`benchmarks.report.runs.read`
+    :param curves: the rows of ``mastery.csv`` of these runs
+    :param finals: the rows of ``summary.csv`` of those that are finished
+    :param goals: the rows of ``goals.csv`` of those that are finished
+    :return: the table
     """
     paper = pd.read_csv(DATA / "paper_mastery.csv")
-    of_paper = pd.concat(
-        [paper.assign(agent=part + paper["agent"]) for part in ("paper-", "generalization-")]
-    )
-    of_paper["paper"] = of_paper["mastery"].where(
-        of_paper["agent"].str.startswith("paper-"), of_paper["held_out"]
-    )
+    parts = ("paper-", "generalization-")
+    of_paper = pd.concat([paper.assign(agent=part + paper["agent"]) for part in parts])
+    of_all_goals = of_paper["agent"].str.startswith("paper-")
+    of_paper["paper"] = of_paper["mastery"].where(of_all_goals, of_paper["held_out"])
     rows = []
     for agent, alike in runs.groupby("agent"):
-        final, curve = finals[finals["agent"] == agent], curves[curves["agent"] == agent]
+        final = finals[finals["agent"] == agent]
+        curve = curves[curves["agent"] == agent]
         row: dict[str, Any] = {"agent": agent, "runs": len(alike), "finished": len(final)}
         for name in MEASURES:
             values = final[name].dropna()
-            row[name], (row[f"{name}_low"], row[f"{name}_high"]) = values.mean(), student(values)
+            row[name] = values.mean()
+            row[f"{name}_low"], row[f"{name}_high"] = student(values)
         shares = goals[goals["agent"] == agent].groupby("state")["greedy_reached"].mean()
         row |= {
             "ceiling": final["ceiling"].mean(),
@@ -108,7 +128,13 @@ def mastery(
 
 
 def updates(goals: pd.DataFrame) -> pd.DataFrame:
-    """How often each goal not held out was in an update, by agent, pooled over seeds; not of agents where all are alike."""
+    """
+    Count how often each goal that was not held out was in an update.
+
+    :param goals: the rows of ``goals.csv`` of finished runs
+    :return: bins of each agent's histogram, pooled over seeds; none of agents with one number for
+        all goals
+    """
     found = [pd.DataFrame(columns=["agent", "low", "high", "goals", "share"])]
     for agent, counts in goals[goals["held_out"] == 0].groupby("agent")["updates"]:
         if np.ptp(counts) > 0:
@@ -124,22 +150,26 @@ def updates(goals: pd.DataFrame) -> pd.DataFrame:
 
 
 def bands(curves: pd.DataFrame) -> pd.DataFrame:
-    """A row for each panel, agent, and step that all its seeds have: the interquartile mean and its bootstrap interval."""
+    """
+    Return the interquartile mean over seeds, and its bootstrap interval.
+
+    :param curves: columns "panel", "agent", "seed", "step" and "value"
+    :return: a row for each panel, agent, and step that all seeds of the agent have
+    """
     found = [pd.DataFrame(columns=["panel", "agent", "step", "seeds", "value", "low", "high"])]
     for (panel, agent), alike in curves.groupby(["panel", "agent"], sort=False):
         table = alike.pivot_table("value", "step", "seed").dropna()
-        values, seeds = table.to_numpy()[:, :, None], table.shape[1]
-        ends = (
-            interval(interquartile_mean, values)[1:]
-            if seeds > 1 and len(table)
-            else (np.nan, np.nan)
-        )
+        values = table.to_numpy()[:, :, None]
+        seeds = table.shape[1]
+        low, high = np.nan, np.nan
+        if seeds > 1 and len(table):
+            _, low, high = interval(interquartile_mean, values)
         line = {
             "step": table.index,
             "seeds": seeds,
             "value": interquartile_mean(values),
-            "low": ends[0],
-            "high": ends[1],
+            "low": low,
+            "high": high,
         }
         found.append(pd.DataFrame({"panel": panel, "agent": agent, **line}))
     return pd.concat(found[1:] or found, ignore_index=True)
@@ -147,19 +177,26 @@ def bands(curves: pd.DataFrame) -> pd.DataFrame:
 
 def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
-    A row for each game and agent, at steps that all runs of the game came by: interquartile means over seeds of the return at
-    the last ("final") and of each run's mean over all ("area"), with bootstrap intervals of several seeds; the step at which
-    the interquartile mean has come half of its way to its end ("half"); and the median time of a step by a2c's.
+    Sum up the returns of each agent in each game, at steps that all runs of the game came by.
+
+    The columns are interquartile means over seeds of the return at the last step ("final") and of
+    each run's mean over all steps ("area"), with bootstrap intervals of several seeds; the step at
+    which the interquartile mean has come half of its way to its end ("half"); and the median time
+    of a step divided by a2c's ("time_ratio").
+
+    :param curves: the rows of ``curve.csv``
+    :param runs: of :func:`benchmarks.report.runs.read`
+    :return: the table
     """
     rows = []
     for game, here in curves.groupby("game"):
-        table = here.pivot_table(
-            "episode_return", "step", ["agent", "seed"]
-        )  # noted at other steps after pre-training
+        table = here.pivot_table("episode_return", "step", ["agent", "seed"])
+        # Runs with pre-training noted their returns at other steps.
         table = table.interpolate(method="index", limit_area="inside").dropna()
         if table.empty:
             print(
-                f"left out: returns in {game}, whose runs have no step in common at which they were noted"
+                f"left out: returns in {game}, whose runs have no step in common at which they "
+                "were noted"
             )
             continue
         timed = runs[runs["game"] == game]
