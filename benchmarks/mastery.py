@@ -117,7 +117,7 @@ class MasteryConfig(AgentConfig):
         if evaluated.tables is not None:
             print(f"{len(evaluated.tables)} observations can be reached")
         seconds = _train(config, folder, evaluated)
-        _conclude(config, folder, evaluated, seconds)
+        conclude(config, folder, evaluated, seconds)
         pages = [folder / name for name in ("report.html", "demo.html")]
         print(f"open {' and '.join(str(page) for page in pages if page.exists())}")
         return folder
@@ -228,10 +228,17 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
     return callback.training_seconds
 
 
-def _conclude(
+def conclude(
     config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent, training_seconds: float
 ) -> None:
-    """Measure the trained agent, print the results, and write them, the film and the pages."""
+    """
+    Measure the trained agent, print the results, and write them, the film and the pages.
+
+    :param config: settings of the run
+    :param folder: the folder of the run
+    :param evaluated: the agent, and how it is measured
+    :param training_seconds: seconds of training so far
+    """
     # pandas and matplotlib take seconds to import, so the command line starts without them.
     import pandas as pd
 

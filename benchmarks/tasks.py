@@ -273,10 +273,14 @@ class Measure(BaseCallback):
             self.first_reward = self.num_timesteps
         if self.num_timesteps // self.config.eval_freq > len(self.rows):
             self._measure()
-        return not self._is_settled()
+        return not self.is_settled()
 
-    def _is_settled(self) -> bool:
-        """Whether one of the policies has solved the task often enough."""
+    def is_settled(self) -> bool:
+        """
+        Return whether one of the policies has solved the task often enough to end the run.
+
+        :return: False, if the run has no patience
+        """
         last = self.rows[-self.config.patience :]
         columns = [CURVE.index(name) for name in POLICIES]
         enough = 0 < self.config.patience <= len(self.rows)

@@ -33,8 +33,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """
 Arguments of each agent's class.
 
-PPO's are rl_zoo3's for MiniGrid-DoorKey-5x5, except for the entropy bonus, which is 0 there. rl_zoo3
-has none for A2C and DQN: theirs are SB3's, except for what is here.
+PPO's are rl_zoo3's for MiniGrid-DoorKey-5x5, except for the entropy bonus, which is 0 there.
+rl_zoo3 has none for A2C and DQN: theirs are SB3's, except for what is here.
 """
 
 N_ENVS = {"ppo": 8, "a2c": 8, "dqn": 1}

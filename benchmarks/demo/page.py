@@ -55,7 +55,8 @@ class DemoConfig:
     """Write a page on which a visitor sets goals for the agent of a run."""
 
     folder: tyro.conf.Positional[Path]
-    """Folder of a finished run of mastery in a TwoRoomsSwitch world, with the agent default, td or paper."""
+    """Folder of a finished run of mastery in a TwoRoomsSwitch world. Its agent must be default, td
+    or paper."""
 
     def run(self) -> Path:
         """

@@ -1,4 +1,4 @@
-"""Reads runs, makes tables and figures of them, and writes one page that opens without a network."""
+"""Reads runs, makes tables and figures of them, and writes a page that needs no network."""
 
 
 class PastRunError(ValueError):

@@ -105,7 +105,7 @@ def curves(lines: pd.DataFrame, agents: Sequence[str], **axes_options: object) -
 
     :param lines: of :func:`benchmarks.report.tables.bands`
     :param agents: names of the agents, in the order of their colours
-    :param axes_options: of matplotlib's ``Axes.set``; by default the chart is a small one of returns
+    :param axes_options: of matplotlib's ``Axes.set``; by default it is a small chart of returns
     :return: the figure
     """
     figure, axes = _chart(4.3, 2.9) if axes_options else _chart(3.0, 2.2)

@@ -32,7 +32,7 @@ class ReportConfig:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs or suites, or folders below which they are."""
     output: Path
-    """The page. Its numbers and figures are written beside it, to a folder of its name and -data."""
+    """The page. Its numbers and figures are written to a folder of its name and -data beside it."""
     title: str = "Many-goals reinforcement learning"
     """Title of the page."""
 

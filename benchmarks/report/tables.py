@@ -161,7 +161,8 @@ def bands(curves: pd.DataFrame) -> pd.DataFrame:
         table = alike.pivot_table("value", "step", "seed").dropna()
         values = table.to_numpy()[:, :, None]
         seeds = table.shape[1]
-        low, high = np.nan, np.nan
+        low = np.nan
+        high = np.nan
         if seeds > 1 and len(table):
             _, low, high = interval(interquartile_mean, values)
         line = {

@@ -1,1 +1,5 @@
-"""How fast updates, the world and training are: contenders measured in turn, beside what a user would run instead."""
+"""
+How fast updates, the world and training are.
+
+Contenders are measured in turn, beside what a user would run instead.
+"""

@@ -27,10 +27,15 @@ from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
 
 WORLD = "TwoRoomsSwitch-v0"
+"""World of all updates with pictures of a world."""
 WARM_UP = 1_100
 """Environment steps before anything is measured, to fill replay memories."""
 FRAMES = partial(FakeImageEnv, action_dim=18, n_channels=4, channel_first=True)
-"""Atari's shapes without a game: random pixels. What the pictures show does not change the time of an update."""
+"""
+An environment of Atari's shapes without a game: random pixels.
+
+What the pictures show does not change the time of an update.
+"""
 FRAMES_KEPT = 200
 """Transitions of Atari's shapes in the replay memory, 56 KiB each."""
 
@@ -42,52 +47,70 @@ class Scenario:
     """An update to measure."""
 
     kind: Kind
-    """Ours, the same loss tiled, SB3's DQN with the goal pursued, or with relabelled goals."""
+    """Ours; the same loss tiled; SB3's DQN with the goal pursued, or with relabelled goals."""
     transitions: int
+    """Transitions in an update."""
     goals: int = 1
-    """1 for SB3's, each of whose transitions has its own."""
+    """Goals in an update; 1 for SB3's, each of whose transitions has its own."""
     goal_sampling: Literal["uniform", "batch"] = "uniform"
-    """As that of TDTargets."""
+    """How TDTargets draws goals."""
     world: str = WORLD
     """Id of a TwoRoomsSwitch world, or "frames" for Atari's shapes."""
     device: str = "cpu"
+    """Where the networks live."""
 
     @property
     def name(self) -> str:
-        """In tables."""
+        """Name in tables."""
         if self.kind.startswith("SB3"):
             return f"{self.kind}, {self.transitions}"
-        where = (", Atari" if self.world == "frames" else "") + (
-            "" if self.device == "cpu" else f", {self.device}"
-        )
-        return f"{self.kind} {self.transitions} x {self.goals}{where}"
+        atari = ", Atari" if self.world == "frames" else ""
+        device = "" if self.device == "cpu" else f", {self.device}"
+        return f"{self.kind} {self.transitions} x {self.goals}{atari}{device}"
 
     def update(self) -> tuple[BaseAlgorithm, Callable[[], object]]:
-        """A new learner, and a function that makes an update; to sample transitions and goals is part of it."""
+        """
+        Make a learner, and a function that makes one of its updates.
+
+        To sample transitions and goals is part of an update.
+
+        :return: the learner and the function
+        """
         if self.kind.startswith("SB3"):
             dqn = sb3_dqn(self.world, self.transitions, relabel=self.kind == "SB3 DQN + HER")
             dqn.learn(WARM_UP)
             return dqn, partial(dqn.train, 1, self.transitions)
         model = self.learner()
         model.policy.set_training_mode(True)
-        return model, partial(tiled_update, model) if self.kind == "tiled" else partial(
-            model.train, 1, self.transitions
-        )
+        if self.kind == "tiled":
+            return model, partial(tiled_update, model)
+        return model, partial(model.train, 1, self.transitions)
 
     def speed(self, seconds: float) -> Callable[[], float]:
-        """A function that measures updates a second, for so many seconds at least."""
+        """
+        Return a function that measures updates a second.
+
+        :param seconds: for which each measurement goes on at least
+        :return: the function
+        """
         model, update = self.update()
         wait = partial(th.cuda.synchronize, model.device) if model.device.type == "cuda" else None
         return lambda: rate(update, seconds, wait=wait)
 
     def learner(self, n_envs: int = 8) -> ManyGoalsDQN:
-        """Our learner with the paper's network, some replay memory, and all goals of the world or the frames that were met."""
+        """
+        Make our learner with the paper's network and some replay memory.
+
+        It knows all goals of the world, or the frames that it has met.
+
+        :param n_envs: number of environments
+        :return: the learner
+        """
         frames = self.world == "frames"
         env = make_vec_env(FRAMES if frames else self.world, n_envs, seed=0)
         states = None if frames else World(self.world).tables.observations
-        goals = GoalBuffer(
-            env.observation_space, 2 * FRAMES_KEPT if states is None else len(states)
-        )
+        n_goals = 2 * FRAMES_KEPT if states is None else len(states)
+        goals = GoalBuffer(env.observation_space, n_goals)
         settings: dict[str, Any] = PAPER | {
             "buffer_size": FRAMES_KEPT if frames else 10_000,
             "batch_size": self.transitions,
@@ -106,18 +129,32 @@ class Scenario:
 
 
 def tiled_update(model: ManyGoalsDQN) -> None:
-    """An update with every pair a row of the networks."""
+    """
+    Make an update in which every pair of a transition and a goal is a row of the networks.
+
+    :param model: the learner, with TDTargets
+    """
     draw = model.targets.draw(model.batch_size, model.goal_batch_size, model.rng)
     model.policy.optimizer.zero_grad()
-    tiled_losses(model, draw.batch, draw.goals, draw.goal_ids).mean().backward()  # type: ignore[no-untyped-call]
+    losses = tiled_losses(model, draw.batch, draw.goals, draw.goal_ids)
+    losses.mean().backward()  # type: ignore[no-untyped-call]
     model.policy.optimizer.step()
 
 
 def tiled_losses(
     model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor
 ) -> th.Tensor:
-    """The losses of TDTargets, one a goal, by S x G rows in the networks."""
-    n_transitions, n_goals = len(batch.actions), len(goals)
+    """
+    Compute the losses of TDTargets by S x G rows in the networks.
+
+    :param model: the learner, with TDTargets
+    :param batch: S transitions
+    :param goals: as the model observes them, shape (G, ...)
+    :param goal_ids: their ids, shape (G,)
+    :return: a loss for each goal, shape (G,)
+    """
+    n_transitions = len(batch.actions)
+    n_goals = len(goals)
     tiled_goals = goals.repeat(n_transitions, *[1] * (goals.ndim - 1))
     with th.no_grad():
         next_q = model.q_net_target(
@@ -125,20 +162,29 @@ def tiled_losses(
         )
     q = model.q_net(batch.observations.repeat_interleave(n_goals, dim=0), tiled_goals)
     taken = q.gather(1, batch.actions.repeat_interleave(n_goals)[:, None])
-    reached, values = (
-        batch.next_ids[:, None] == goal_ids,
-        (model.gamma, model.goal_reward, model.step_reward),
-    )
+    reached = batch.next_ids[:, None] == goal_ids
     targets = pairwise_td_targets(
-        next_q.view(n_transitions, n_goals, -1), reached, batch.terminated, *values
+        next_q.view(n_transitions, n_goals, -1),
+        reached,
+        batch.terminated,
+        model.gamma,
+        model.goal_reward,
+        model.step_reward,
     )
     return pairwise_td_loss(taken.view(n_transitions, n_goals), targets)
 
 
 def sb3_dqn(world: str, batch_size: int, relabel: bool) -> DQN:
-    """SB3's DQN with the paper's network on images: with HerReplayBuffer, or with the goal pursued alone."""
-    # Channels first from the start: SB3 would transpose observations only, and HerReplayBuffer then ask for rewards of goals
-    # that the wrapper has never seen.
+    """
+    Make SB3's DQN with the paper's network on images.
+
+    :param world: id of a world
+    :param batch_size: transitions in an update
+    :param relabel: whether it has HerReplayBuffer; else it learns of the goal pursued alone
+    :return: the agent
+    """
+    # Channels are first from the start. SB3 would transpose observations only, and HerReplayBuffer
+    # would then ask for rewards of goals that the wrapper has never seen.
     env = gym.make(world)
     height, width, channels = env.observation_space.shape  # type: ignore[misc]
     space = spaces.Box(0, 255, (channels, height, width), np.uint8)
@@ -149,7 +195,8 @@ def sb3_dqn(world: str, batch_size: int, relabel: bool) -> DQN:
         GoalBufferWrapper(env, reset_worlds=True),
         learning_rate=1e-3,
         buffer_size=10_000,
-        learning_starts=11_000,  # nothing is learned while the replay memory is filled
+        # Nothing is learned while the replay memory is filled.
+        learning_starts=11_000,
         batch_size=batch_size,
         train_freq=1,
         policy_kwargs={

@@ -1,4 +1,8 @@
-"""The timing core: contenders measured in turn, round after round, and ratios taken within each round."""
+"""
+The timing core.
+
+Contenders are measured in turn, round after round, and ratios are taken within each round.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +27,48 @@ Contenders = Mapping[str, Callable[[], float]]
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two contenders, or of the best of several in each round, first multiplied by weights."""
+    """
+    The ratio of two contenders.
+
+    A side may also be the best of several in each round, after each is multiplied by its weight.
+    """
 
     title: str
+    """What the ratio is called."""
     of: str | Mapping[str, float]
+    """Dividend: the name of a contender, or the weights of several."""
     by: str | Mapping[str, float]
+    """Divisor: the name of a contender, or the weights of several."""
 
     def is_measured(self, measured: pd.DataFrame) -> bool:
-        names = {
-            name
-            for side in (self.of, self.by)
-            for name in ([side] if isinstance(side, str) else side)
-        }
-        return names <= set(measured.columns)
+        """
+        Return whether all contenders of both sides were measured.
+
+        :param measured: of :func:`measure`
+        :return: whether :meth:`values` can be computed
+        """
+        return {*self._weights(self.of), *self._weights(self.by)} <= set(measured.columns)
 
     def values(self, measured: pd.DataFrame) -> pd.Series:
-        """The ratio in each round of :func:`measure`."""
-        sides = [
-            pd.Series({side: 1.0} if isinstance(side, str) else dict(side))
-            for side in (self.of, self.by)
-        ]
-        best = [(measured[weights.index] * weights).max(axis=1) for weights in sides]
-        return best[0] / best[1]
+        """
+        Compute the ratio in each round.
+
+        :param measured: of :func:`measure`
+        :return: a value for each round
+        """
+        dividend = self._best(measured, self.of)
+        return dividend / self._best(measured, self.by)
+
+    @staticmethod
+    def _weights(side: str | Mapping[str, float]) -> dict[str, float]:
+        """Return the weights of the contenders of a side."""
+        return {side: 1.0} if isinstance(side, str) else dict(side)
+
+    @classmethod
+    def _best(cls, measured: pd.DataFrame, side: str | Mapping[str, float]) -> pd.Series:
+        """Return the best weighted value of a side in each round."""
+        weights = pd.Series(cls._weights(side))
+        return (measured[weights.index] * weights).max(axis=1)
 
 
 @dataclass(frozen=True)
@@ -52,12 +76,15 @@ class SpeedConfig(ABC):
     """What all measurements of speed have in common."""
 
     what: ClassVar[str]
-    """Of the names of files."""
+    """What is measured, for the names of files."""
     unit: ClassVar[str] = "steps/s"
+    """Unit of what is measured."""
     ratios: ClassVar[Sequence[Ratio]]
+    """Ratios that are printed."""
 
     rounds: int = 7
-    """Times that each contender is measured. Medians are reported; ratios are taken within a round."""
+    """Times that each contender is measured. Medians are reported; ratios are taken within a
+    round."""
     output: Path = Path("runs")
     """Folder in which the run's own folder is made."""
     threads: tuple[int, ...] = tuple(dict.fromkeys((1, os.cpu_count() or 1)))
@@ -70,26 +97,28 @@ class SpeedConfig(ABC):
 
     @abstractmethod
     def contenders(self) -> Contenders:
-        """What takes turns."""
+        """
+        Make what takes turns.
+
+        :return: for each name a function that measures
+        """
 
     def run(self) -> Path:
-        """Measure, print, and write ``config.json``, and each value to ``<what>-<n>-threads.csv``. Returns the folder."""
+        """
+        Measure, print, and write ``config.json`` and each value to ``<what>-<n>-threads.csv``.
+
+        :return: the folder of the run
+        """
         folder = recording.create(self.output, f"speed-{self.what}")
         record = recording.write_config(folder, self)
-        print(
-            ", ".join([record["machine"]["processor"], *map(" ".join, record["versions"].items())])
-        )
+        versions = (f"{name} {version}" for name, version in record["versions"].items())
+        print(", ".join([record["machine"]["processor"], *versions]))
         contenders = self.contenders()
         for threads in self.threads:
             th.set_num_threads(threads)
             print(f"\n{threads} torch thread(s)")
-            compare(
-                folder / f"{self.what}-{threads}-threads.csv",
-                contenders,
-                self.unit,
-                self.ratios,
-                self.rounds,
-            )
+            file = folder / f"{self.what}-{threads}-threads.csv"
+            compare(file, contenders, self.unit, self.ratios, self.rounds)
         print(f"written to {folder}")
         return folder
 
@@ -100,8 +129,17 @@ def rate(
     steps: int = 1,
     wait: Callable[[], object] | None = None,
 ) -> float:
-    """How often ``step`` is done a second, in so many seconds and so many steps at least; ``wait`` for a GPU to end them."""
-    count, begin = 0, time.perf_counter()
+    """
+    Measure how often a step is done a second.
+
+    :param step: does it once
+    :param seconds: for which it is repeated at least
+    :param steps: number of repetitions at least
+    :param wait: waits until a GPU has done all steps; by default steps are done when they return
+    :return: steps a second
+    """
+    count = 0
+    begin = time.perf_counter()
     while count < steps or time.perf_counter() - begin < seconds:
         step()
         count += 1
@@ -111,7 +149,15 @@ def rate(
 
 
 def measure(contenders: Contenders, rounds: int) -> pd.DataFrame:
-    """Each in turn, once a round, so that a slow while slows all; a first round warms up. A column each, a row a round."""
+    """
+    Measure each contender in turn, once a round, so that a slow while slows all.
+
+    One more round before the others warms up.
+
+    :param contenders: what is measured
+    :param rounds: number of rounds
+    :return: a column for each contender, a row for each round
+    """
     found = [{name: value() for name, value in contenders.items()} for _ in range(rounds + 1)]
     return pd.DataFrame(found[1:])
 
@@ -119,32 +165,39 @@ def measure(contenders: Contenders, rounds: int) -> pd.DataFrame:
 def compare(
     file: Path, contenders: Contenders, unit: str, ratios: Sequence[Ratio], rounds: int
 ) -> None:
-    """Measure, write the raw values to a CSV file, one a line, and print them and the ratios that can be computed."""
+    """
+    Measure, write the raw values to a CSV file, one a line, and print a summary.
+
+    :param file: the CSV file
+    :param contenders: what is measured
+    :param unit: unit of the values
+    :param ratios: are printed if all of their contenders are measured
+    :param rounds: number of rounds
+    """
     measured = measure(contenders, rounds)
-    raw = (
-        measured.rename_axis(index="round", columns="contender")
-        .stack()
-        .rename("value")
-        .reset_index()
-    )
+    named = measured.rename_axis(index="round", columns="contender")
+    raw = named.stack().rename("value").reset_index()
     raw.assign(unit=unit).to_csv(file, index=False)
-    shown, compared = (
-        Table(unit, "median [lowest, highest]"),
-        Table("ratio", "median [lowest, highest]"),
-    )
+    shown = Table(unit, "median [lowest, highest]")
+    compared = Table("ratio", "median [lowest, highest]")
     for name, values in measured.items():
         shown.add_row(name, spread(values))
     for ratio in ratios:
         if ratio.is_measured(measured):
             compared.add_row(ratio.title, spread(ratio.values(measured)))
-    # Markup would swallow brackets, and without a width a pipe gets 80 columns.
+    # Markup would swallow brackets, and without a width the output of a pipe has 80 columns.
     console = Console(width=127, markup=False)
     console.print(shown)
     console.print(compared)
 
 
 def spread(values: pd.Series) -> str:
-    """The median, and the lowest and highest in brackets."""
+    """
+    Sum up values in words.
+
+    :param values: of all rounds
+    :return: the median, and the lowest and highest in brackets
+    """
     median, low, high = (
         f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
         for value in values.quantile([0.5, 0, 1])

@@ -1,4 +1,8 @@
-"""Steps a second of whole training: the goal loop, A2C in Atari games with auxiliary tasks and without, and pre-training."""
+"""
+Steps a second of whole training.
+
+Measured are the goal loop, A2C in Atari games with auxiliary tasks and without, and pre-training.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,10 @@ Part = Literal["goals", "atari", "auxiliary", "pretraining"]
 SB3_BACKENDS: dict[str, Any] = {
     f"A2C, SB3's {kind.__name__}": kind for kind in (DummyVecEnv, SubprocVecEnv)
 }
-"""Whole set-ups of SB3's, games included, by how its games are stepped."""
+"""Classes that step SB3's own games, by the names of whole set-ups of SB3's."""
 
 _SB3 = dict.fromkeys(SB3_BACKENDS, 1.0)
+"""Both set-ups of SB3's, for a ratio to the faster of them."""
 
 RATIOS = (
     Ratio("steps/s: goal loop / SB3's DQN of one goal", "goal loop", "SB3's DQN"),
@@ -51,18 +56,21 @@ RATIOS = (
         "pre-training by reward_prediction",
     ),
 )
+"""Ratios that are printed."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig(SpeedConfig):
     """Time whole training, ours and others', in turn in every round."""
 
-    what, ratios = "training", RATIOS
+    what = "training"
+    ratios = RATIOS
 
     parts: tuple[Part, ...] = get_args(Part)
-    """The goal loop in the paper's world; A2C in a game beside SB3's set-ups; A2C with auxiliary tasks; pre-training."""
+    """The goal loop in the paper's world; A2C in a game beside SB3's set-ups; A2C with auxiliary
+    tasks; pre-training."""
     game: str = "Breakout"
-    """Of all parts but the first."""
+    """Game of all parts but the first."""
     goal_steps: int = 300
     """Steps in each measurement of the goal loop, each with an update."""
     a2c_steps: int = 4_000
@@ -74,9 +82,14 @@ class TrainingConfig(SpeedConfig):
     episodes: int = auxiliary.AuxiliaryConfig.capacity
     """Episodes of random play in the buffer of auxiliary tasks."""
     transitions: int = pretraining.PretrainingConfig.buffer_size
-    """In the replay memory of pre-training, which is full when anything is measured."""
+    """Transitions in the replay memory of pre-training, which is full when anything is measured."""
 
     def contenders(self) -> Contenders:
+        """
+        Make what takes turns.
+
+        :return: for each name a function that measures steps a second
+        """
         return {
             name: training(model, steps, callbacks)
             for name, model, steps, callbacks in learners(self)
@@ -86,10 +99,18 @@ class TrainingConfig(SpeedConfig):
 def training(
     model: BaseAlgorithm, steps: int, callbacks: list[BaseCallback]
 ) -> Callable[[], float]:
-    """A function that measures steps a second of ``learn``, of all environments together."""
+    """
+    Return a function that measures steps a second of ``learn``, of all environments together.
+
+    :param model: the learner, which goes on from measurement to measurement
+    :param steps: steps in each measurement
+    :param callbacks: callbacks of ``learn``
+    :return: the function
+    """
 
     def measure() -> float:
-        before, begin = model.num_timesteps, time.perf_counter()
+        before = model.num_timesteps
+        begin = time.perf_counter()
         model.learn(steps, callbacks, reset_num_timesteps=False)
         return (model.num_timesteps - before) / (time.perf_counter() - begin)
 
@@ -99,12 +120,15 @@ def training(
 def learners(
     config: TrainingConfig,
 ) -> Iterator[tuple[str, BaseAlgorithm, int, list[BaseCallback]]]:
-    """What is trained: its name, the learner, steps in each measurement, and callbacks."""
+    """
+    Make what is trained.
+
+    :param config: settings
+    :return: for each learner its name, itself, steps in each measurement, and callbacks
+    """
     if "goals" in config.parts:
-        ours, theirs = (
-            Scenario("pairwise", 32, 16).learner(n_envs=1),
-            sb3_dqn(WORLD, 32, relabel=False),
-        )
+        ours = Scenario("pairwise", 32, 16).learner(n_envs=1)
+        theirs = sb3_dqn(WORLD, 32, relabel=False)
         theirs.learn(WARM_UP)
         for name, model in (("goal loop", ours), ("SB3's DQN", theirs)):
             model.learning_starts = 0
@@ -115,19 +139,17 @@ def learners(
     if set(config.parts) - {"goals"}:
         yield "A2C", auxiliary.make(base)[0], config.a2c_steps, []
     if "atari" in config.parts:
-        from sb3_manygoals.atari import (
-            AtariVecEnv,
-            rom_id,
-        )  # here, as the command line works without ale-py
+        # The command line works without ale-py, so this is imported here.
+        from sb3_manygoals.atari import AtariVecEnv, rom_id
 
-        # names the module, which worker processes have not imported
+        # The id names the module, as worker processes have not imported it.
         game_id = f"ale_py:{rom_id(config.game).title().replace('_', '')}NoFrameskip-v4"
         envs: dict[str, VecEnv] = {"A2C, SB3's network": AtariVecEnv(config.game, config.n_envs, 0)}
         for name, kind in SB3_BACKENDS.items():
-            envs[name] = VecFrameStack(
-                make_atari_env(game_id, config.n_envs, 0, vec_env_cls=kind), 4
-            )
-        settings = a2c.settings(base) | {"policy_kwargs": a2c.OPTIMIZER}  # and SB3's own network
+            games = make_atari_env(game_id, config.n_envs, 0, vec_env_cls=kind)
+            envs[name] = VecFrameStack(games, 4)
+        # These arguments of the policy leave SB3's own network.
+        settings = a2c.settings(base) | {"policy_kwargs": a2c.OPTIMIZER}
         for name, env in envs.items():
             yield name, A2C("CnnPolicy", env, device="cpu", **settings), config.a2c_steps, []
     if "auxiliary" in config.parts:
@@ -143,16 +165,17 @@ def learners(
             yield f"A2C + {task}", learner, config.a2c_steps, list(callbacks.values())
     if "pretraining" in config.parts:
         for agent in get_args(pretraining.Agent)[:2]:
-            yield (
-                f"pre-training by {agent}",
-                pretrained(config, agent),
-                config.pretraining_steps,
-                [],
-            )
+            name = f"pre-training by {agent}"
+            yield name, pretrained(config, agent), config.pretraining_steps, []
 
 
 def play(episodes: EpisodeBuffer, env: VecEnv) -> None:
-    """Play games at random until the buffer is full."""
+    """
+    Play games at random until a buffer is full.
+
+    :param episodes: the buffer
+    :param env: the games
+    """
     assert isinstance(env.action_space, spaces.Discrete)
     rng = np.random.default_rng(0)
     observations: Any = env.reset()
@@ -165,7 +188,15 @@ def play(episodes: EpisodeBuffer, env: VecEnv) -> None:
 
 
 def pretrained(config: TrainingConfig, agent: pretraining.Agent) -> ManyGoalsDQN | RewardPredictor:
-    """A learner whose replay memory is full, without an update so far; it acts as half way through its training."""
+    """
+    Make a learner whose replay memory is full, without an update so far.
+
+    It explores as half way through its training.
+
+    :param config: settings
+    :param agent: how it pre-trains, not "none"
+    :return: the learner
+    """
     full = config.transitions
     steps: dict[str, Any] = {
         "buffer_size": full,

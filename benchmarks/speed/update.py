@@ -1,4 +1,8 @@
-"""What an update costs: ours, the same loss tiled, and SB3's DQN; and how that grows with the goals."""
+"""
+What an update costs: ours, the same loss tiled, and SB3's DQN.
+
+It also shows how the cost grows with the number of goals.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,19 @@ from benchmarks.speed.scenarios import Scenario
 from benchmarks.speed.timing import Contenders, Ratio, SpeedConfig
 
 HER_BATCHES = (32, 512, 4_096, 16_384)
+"""Transitions in updates of SB3's DQN with HerReplayBuffer."""
 
 SCENARIOS = (
     *(Scenario("pairwise", 32, goals) for goals in (16, 64, 256, 1024, 5_728)),
-    *(Scenario("tiled", 32, goals) for goals in (16, 64, 256)),  # with more it takes seconds
+    # With more goals a tiled update takes seconds.
+    *(Scenario("tiled", 32, goals) for goals in (16, 64, 256)),
     Scenario("pairwise", 64, 64, "batch"),
     Scenario("pairwise", 128, 128, "batch"),
     Scenario("tiled", 128, 128, "batch"),
     Scenario("SB3 DQN", 32),
     *(Scenario("SB3 DQN + HER", pairs) for pairs in HER_BATCHES),
-    # Pre-training, and the auxiliary task beside A2C: 5 steps of each of 16 environments, their last observations the goals.
+    # These are pre-training, and the auxiliary task beside A2C: 5 steps of each of 16 environments,
+    # whose last observations are the goals.
     Scenario("pairwise", 16, 5, world="frames"),
     Scenario("tiled", 16, 5, world="frames"),
     Scenario("pairwise", 80, 16, "batch", world="frames"),
@@ -28,7 +35,10 @@ SCENARIOS = (
 """The updates that are measured on the CPU."""
 
 _OURS = {f"pairwise {n} x {m}": float(n * m) for n, m in ((32, 16), (64, 64), (128, 128))}
+"""Pairs of a transition and a goal in an update of ours, by scenario."""
+
 _HER = {f"SB3 DQN + HER, {pairs}": float(pairs) for pairs in HER_BATCHES}
+"""Pairs of a transition and a goal in an update of SB3's, by scenario."""
 
 RATIOS = (
     *(
@@ -45,18 +55,26 @@ RATIOS = (
         "updates/s: pairwise 32 x 16 / SB3 DQN of one goal, 32", "pairwise 32 x 16", "SB3 DQN, 32"
     ),
 )
+"""Ratios that are printed."""
 
 
 @dataclass(frozen=True)
 class UpdateConfig(SpeedConfig):
     """Time updates with the paper's networks, ours and others, in turn in every round."""
 
-    what, unit, ratios = "update", "updates/s", RATIOS
+    what = "update"
+    unit = "updates/s"
+    ratios = RATIOS
 
     seconds: float = 0.5
-    """How long each measurement takes, at least."""
+    """Seconds for which each measurement goes on at least."""
 
     def contenders(self) -> Contenders:
+        """
+        Make what takes turns; on a machine with a GPU, our updates there, too.
+
+        :return: for each name a function that measures updates a second
+        """
         scenarios = list(SCENARIOS)
         if th.cuda.is_available():
             scenarios += [

@@ -13,43 +13,50 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-import gym_twoRooms  # noqa: F401 - registers its worlds
+import gym_twoRooms  # noqa: F401 - it registers its worlds
 from benchmarks.speed.timing import Contenders, Ratio, SpeedConfig, rate
 
 WORLD = "TwoRoomsSwitch-v0"
+"""The world that is measured."""
 FEW = 16
 """Environments in MiniGrid's SyncVectorEnv, which steps them one by one."""
 
 RATIOS = (
     Ratio("steps/s: vector / CartPole vector", "vector", "cartpole_vector"),
-    # Both are rates, and so the ratio of the times is the other way round.
+    # Both are rates, so the ratio of the times is the other way round.
     Ratio("time: vector step / copy of its observations", "copy", "vector"),
     Ratio("steps/s: vector / MiniGrid", "vector", "minigrid"),
     Ratio("steps/s: vector / MiniGrid, as few of each", "vector_few", "minigrid"),
     Ratio("steps/s: scalar / CliffWalking", "scalar", "cliff_walking"),
 )
+"""Ratios that are printed."""
 
 
 @dataclass(frozen=True)
 class WorldConfig(SpeedConfig):
     """Time the world against its peers, each in turn in every round."""
 
-    what, ratios = "world", RATIOS
+    what = "world"
+    ratios = RATIOS
 
     rounds: int = 15
     threads: tuple[int, ...] = (1,)
     num_envs: int = 4096
     """Worlds in the vector environments."""
     steps: int = 512
-    """Steps of all these worlds in each measurement; many, as the world draws random numbers ahead for many steps at once."""
+    """Steps of all these worlds in each measurement. They are many, as the world draws random
+    numbers ahead for many steps at once."""
 
     def contenders(self) -> Contenders:
+        """
+        Make what takes turns.
+
+        :return: for each name a function that measures steps a second, or copies a second
+        """
         world = gym.make_vec(WORLD, num_envs=self.num_envs)
         pictures = world.reset(seed=0)[0]
-        cartpole, few = (
-            gym.make_vec("CartPole-v1", self.num_envs, "vector_entry_point"),
-            gym.make_vec(WORLD, num_envs=FEW),
-        )
+        cartpole = gym.make_vec("CartPole-v1", self.num_envs, "vector_entry_point")
+        few = gym.make_vec(WORLD, num_envs=FEW)
         vectors = {"vector": world, "cartpole_vector": cartpole, "vector_few": few}
         found = {name: vector_speed(env, self.steps) for name, env in vectors.items()}
         if importlib.util.find_spec("minigrid") is None:
@@ -63,8 +70,13 @@ class WorldConfig(SpeedConfig):
 
 
 def minigrid() -> gym.vector.VectorEnv[Any, Any, Any]:
-    """MiniGrid's room with a locked door, seen as the world is: from above, all of it, as an image."""
-    wrappers = importlib.import_module("minigrid.wrappers")  # it is not there on Python 3.10
+    """
+    Make MiniGrid's room with a locked door, seen as the world is: all of it from above.
+
+    :return: a vector environment
+    """
+    # It is imported by name, as there is no minigrid for Python 3.10.
+    wrappers = importlib.import_module("minigrid.wrappers")
     # Two pixels a side are the least at which the four directions of the agent look different.
     seen = [partial(wrappers.RGBImgObsWrapper, tile_size=2), wrappers.ImgObsWrapper]
     return gym.make_vec(
@@ -73,17 +85,30 @@ def minigrid() -> gym.vector.VectorEnv[Any, Any, Any]:
 
 
 def vector_speed(env: gym.vector.VectorEnv[Any, Any, Any], steps: int) -> Callable[[], float]:
-    """A function that measures environment steps a second under random actions."""
+    """
+    Return a function that measures environment steps a second under random actions.
+
+    :param env: the environments
+    :param steps: steps of each in a measurement
+    :return: the function
+    """
     assert isinstance(env.single_action_space, gym.spaces.Discrete)
-    actions = cycle(
-        np.random.default_rng(0).integers(env.single_action_space.n, size=(16, env.num_envs))
-    )
+    rng = np.random.default_rng(0)
+    actions = cycle(rng.integers(env.single_action_space.n, size=(16, env.num_envs)))
     env.reset(seed=0)
     return lambda: rate(lambda: env.step(next(actions)), steps=steps) * env.num_envs
 
 
 def scalar_speed(env: gym.Env[Any, Any], steps: int) -> Callable[[], float]:
-    """A function that measures steps a second under random actions, resets at the ends of episodes included."""
+    """
+    Return a function that measures steps a second under random actions.
+
+    Resets at the ends of episodes are included.
+
+    :param env: the environment
+    :param steps: steps in a measurement
+    :return: the function
+    """
     assert isinstance(env.action_space, gym.spaces.Discrete)
     actions = cycle(np.random.default_rng(0).integers(env.action_space.n, size=1_000).tolist())
     env.reset(seed=0)

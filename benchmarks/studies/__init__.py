@@ -1,1 +1,5 @@
-"""The studies: each is data, who learns in which worlds for how long; ``study.py`` carries all of them out."""
+"""
+The studies. Each is data: which agents learn in which worlds for how long.
+
+``study.py`` carries all of them out.
+"""

@@ -16,10 +16,10 @@ Part = Literal["two-rooms", "minigrid", "minigrid-view"]
 
 
 def _part(name: str, world: WorldName) -> Study:
+    """Make the study of all agents in a world."""
     # What was measured in these worlds was joint.
-    agents = {
-        agent: {"world": world, "agent": agent, "update": "joint"} for agent in get_args(Agent)
-    }
+    options = {"world": world, "update": "joint"}
+    agents = {agent: {**options, "agent": agent} for agent in get_args(Agent)}
     config = WORLDS[world]
     return Study(
         "auxiliary",
@@ -37,16 +37,22 @@ PARTS: dict[Part, Study] = {
     "minigrid": _part("minigrid", "minigrid"),
     "minigrid-view": _part("minigrid-view", "minigrid_view"),
 }
+"""The parts of the study."""
 
 
 @dataclass(frozen=True)
 class AuxiliaryStudyConfig(StudyConfig):
-    """A part of the study of auxiliary tasks: carry out what has not finished. Then: ``report ROOT --output FILE.html``."""
+    """
+    A part of the study of auxiliary tasks: carry out what has not finished.
+
+    Then: ``report ROOT --output FILE.html``.
+    """
 
     root: Path = Path("runs/auxiliary-study")
     part: Part = "two-rooms"
-    """The small map with one state to reach; MiniGrid seen whole; seen by its agent."""
+    """The small map with one state to reach; MiniGrid seen whole; MiniGrid seen by its agent."""
 
     @property
     def study(self) -> Study:
+        """The part that was chosen."""
         return PARTS[self.part]

@@ -1,4 +1,8 @@
-"""Section 3 of the paper, and what goes beyond it: who is compared with whom, where, for how long, how often."""
+"""
+Section 3 of the paper, and what goes beyond it.
+
+The parts say which agents are compared, where, and for how long.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,21 @@ from benchmarks.studies.study import Options, Study, StudyConfig, carry_out
 
 __all__ = ["carry_out"]
 
-PAPERS_MAP, SMALL_MAP = "TwoRoomsSwitch-v0", "TwoRoomsSwitchSmall-v0"
+PAPERS_MAP = "TwoRoomsSwitch-v0"
+"""The paper's world."""
+SMALL_MAP = "TwoRoomsSwitchSmall-v0"
+"""A world like the paper's, with 220 states."""
 
 AGENTS: dict[str, Options] = {name: {"agent": name} for name in get_args(Agent)}
+"""All agents as they are."""
 
 RULES: dict[str, Options] = {
     name.replace("_", "-"): {"selection": name} for name in SELECTORS if name != "uniform"
 }
-"""The default with each rule to select behavior goals, but for the uniform one."""
+"""The default with each rule to select behavior goals, except the uniform one."""
 
 PLANNED: Options = {"target_class": {"class": "sb3_manygoals:PlannedTargets"}}
+"""Arguments that name the class of targets: ``target_kwargs`` need it."""
 
 ABLATIONS: dict[str, Options] = {
     "no-best-action-loss": {"agent_kwargs": PLANNED | {"target_kwargs": {"best_weight": 0.0}}},
@@ -36,7 +45,12 @@ ABLATIONS: dict[str, Options] = {
 """The default with one thing changed."""
 
 ON_POLICY: Options = {"batch_size": 16, "target_kwargs": {"goal_sampling": "behavior"}}
-"""16 transitions from the same replay memory, each teaching its own goal; as many updates as the others make."""
+"""
+Arguments for updates of the behavior goal alone.
+
+They have 16 transitions from the same replay memory, each teaching its own goal, and there are as
+many as of the other agents.
+"""
 
 PAPER: dict[str, Options] = {
     "uniform": {"agent": "paper"},
@@ -46,12 +60,13 @@ PAPER: dict[str, Options] = {
 """The paper's agents, with its settings."""
 
 HELD_OUT: Options = {"held_out": 0.2}
-"""As many goals as in the paper's second experiment."""
+"""The share of goals that are held out in the paper's second experiment."""
 
 Part = Literal["agents", "map", "held-out", "ablations", "paper", "generalization"]
 
 
 def _part(name: str, world: str, steps: int, agents: dict[str, Options]) -> Study:
+    """Make a part of the study in one world."""
     return Study("mastery", "mastery", agents, (world,), steps, rows=12, prefix=f"{name}-")
 
 
@@ -73,18 +88,25 @@ PARTS: dict[Part, Study] = {
         {name: own | HELD_OUT for name, own in PAPER.items()},
     ),
 }
+"""The parts of the study."""
 
 
 @dataclass(frozen=True)
 class MasteryStudyConfig(StudyConfig):
-    """A part of the study of mastery: carry out what has not finished. Then: ``report ROOT --output FILE.html``."""
+    """
+    A part of the study of mastery: carry out what has not finished.
+
+    Then: ``report ROOT --output FILE.html``.
+    """
 
     root: Path = Path("runs/mastery-study")
     part: Part = "agents"
-    """All agents, and the default with every rule to select goals, on the small map; all agents on the paper's map; with
-    goals held out; with one thing changed; the paper's two experiments with its settings."""
+    """All agents, and the default with every rule to select goals, on the small map; all agents on
+    the paper's map; with goals held out; with one thing changed; the paper's two experiments with
+    its settings."""
     seeds: int = 6
 
     @property
     def study(self) -> Study:
+        """The part that was chosen."""
         return PARTS[self.part]

@@ -1,4 +1,8 @@
-"""The agents of the paper's sections 4 and 5 in MinAtar's five games, and the search for the weights of auxiliary tasks."""
+"""
+The agents of the paper's sections 4 and 5 in MinAtar's five games.
+
+One part is the search for the weights of auxiliary tasks.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ __all__ = ["carry_out"]
 Part = Literal["agents", "search", "two-steps"]
 
 GAMES = tuple(read_table("minatar").index)
+"""MinAtar's games."""
 
 TUNING = ("asterix", "breakout")
 """Games of the search, named before it."""
@@ -29,22 +34,30 @@ WEIGHTS = {
     "pixel_control": (1e-4, 1e-3, 1e-2, 1e-1),
     "reward_prediction": (0.003, 0.01, 0.03, 0.1),
 }
-"""Weights to try, around the published ones; less for rewards, as the 1 of Jaderberg et al. (2017) ruins A2C in Asterix."""
+"""
+Weights to try, around the published ones.
+
+Those for rewards are smaller, as the 1 of Jaderberg et al. (2017) ruins A2C in Asterix.
+"""
 
 MINATAR: Options = {"world": "minatar"}
+"""Options of all agents."""
 JOINT: Options = {**MINATAR, "update": "joint"}
+"""Options of agents with an auxiliary task, whose loss is added to A2C's."""
 PRETRAINED: Options = {**MINATAR, "command": "pretraining"}
+"""Options of agents with pre-training."""
 
 AGENTS: dict[str, Options] = {
     "a2c": {**MINATAR, "agent": "a2c"},
     "many-goals": {**JOINT, "agent": "many_goals", "weight": 0.5},
-    "many-goals-beta-0.02": {**JOINT, "agent": "many_goals", "weight": 0.02},  # the paper's
+    # This has the paper's beta.
+    "many-goals-beta-0.02": {**JOINT, "agent": "many_goals", "weight": 0.02},
     "pixel-control": {**JOINT, "agent": "pixel_control", "weight": 1e-4},
     "reward-prediction": {**JOINT, "agent": "reward_prediction", "weight": 0.003},
     "many-goals-pretraining": {**PRETRAINED, "agent": "many_goals"},
     "reward-prediction-pretraining": {**PRETRAINED, "agent": "reward_prediction"},
 }
-"""With the weights that the search found, and the paper's beta; all losses are joint."""
+"""Agents with the weights that the search found, or the paper's beta. All losses are joint."""
 
 TWO_STEPS: Options = {
     **MINATAR,
@@ -52,22 +65,30 @@ TWO_STEPS: Options = {
     "update": "two_steps",
     "checkpoint_minutes": 2.0,
 }
+"""Options of many goals in two steps."""
 
 PRINTED: dict[str, Options] = {
     "a2c": {**AGENTS["a2c"], "checkpoint_minutes": 2.0},
     "many-goals-two-steps-0.02": {**TWO_STEPS, "weight": 0.02},
     "many-goals-two-steps-0.1": {**TWO_STEPS, "weight": 0.1},
 }
-"""By the paper's Algorithm 2, with its beta and a larger one, beside A2C. Checkpoints are many, as runs take minutes."""
+"""
+Many goals by the paper's Algorithm 2, with its beta and a larger one, beside A2C.
+
+Checkpoints are frequent, as runs take minutes.
+"""
 
 STEPS = WORLDS["minatar"].steps
+"""Environment steps of a run."""
 ROWS = STEPS // WORLDS["minatar"].eval_freq
+"""Rows of ``curve.csv`` of a run."""
 
 SEARCH = {
     f"{task}-{weight:g}": {**JOINT, "agent": task, "weight": weight}
     for task, tried in WEIGHTS.items()
     for weight in tried
 }
+"""Agents of the search."""
 
 PARTS: dict[Part, Study] = {
     "agents": Study("minatar", "auxiliary", AGENTS, GAMES, STEPS, ROWS),
@@ -84,21 +105,28 @@ PARTS: dict[Part, Study] = {
         most_seeds={"many-goals-two-steps-0.02": 5},
     ),
 }
+"""The parts of the study."""
 
 
 @dataclass(frozen=True)
 class MinAtarStudyConfig(StudyConfig):
-    """A part of the study in MinAtar: carry out what has not finished, and compare what has in comparison.csv."""
+    """
+    A part of the study in MinAtar: carry out what has not finished.
+
+    What has finished is compared in comparison.csv.
+    """
 
     root: Path = Path("runs/minatar-study")
     part: Part = "agents"
-    """All agents in all games; or the search for the weights, in two games and a quarter of the steps; or many goals in two
-    steps, beside A2C, where the paper's beta has at most five seeds."""
+    """All agents in all games; or the search for the weights, in two games and a quarter of the
+    steps; or many goals in two steps, beside A2C, where the paper's beta has at most five seeds."""
     seeds: int = 5
 
     @property
     def study(self) -> Study:
-        least = PRETRAINING["minatar"].pretrain_steps  # whatever the steps of a run
+        """The part that was chosen."""
+        # Pre-training has the same steps whatever the steps of a run.
+        least = PRETRAINING["minatar"].pretrain_steps
         if self.part == "agents" and self.steps is not None and self.steps <= least:
             raise SuiteError(
                 f"steps must be more than those of pre-training, {least}, got {self.steps}"
@@ -106,5 +134,10 @@ class MinAtarStudyConfig(StudyConfig):
         return PARTS[self.part]
 
     def compare(self, finished: Iterable[Result]) -> pd.DataFrame:
-        """Interquartile means of normalized scores, and how often an agent is better than A2C, see :func:`compared`."""
+        """
+        Compare each agent with A2C, see :func:`compared`.
+
+        :param finished: results of runs
+        :return: interquartile means of normalized scores, and how often an agent is better
+        """
         return compared(finished, "a2c")

@@ -1,4 +1,8 @@
-"""A2C in MiniGrid with each way of pre-training and without, at equal total steps; ``games.py`` has it in Atari games."""
+"""
+A2C in MiniGrid with each way of pre-training and without, at equal total steps.
+
+``games.py`` has it in Atari games.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +23,33 @@ __all__ = ["carry_out"]
 
 @dataclass(frozen=True)
 class PretrainingStudyConfig(StudyConfig):
-    """The study of pre-training: carry out what has not finished, and compare what has in comparison.csv."""
+    """
+    The study of pre-training: carry out what has not finished.
+
+    What has finished is compared in comparison.csv.
+    """
 
     root: Path = Path("runs/pretraining-study")
     pretrain_steps: int = WORLDS["minigrid"].pretrain_steps
-    """Of all steps, those of pre-training."""
+    """Steps of pre-training, of all steps of a run."""
     ortho_init: bool = True
-    """Orthogonal initial weights, as SB3's A2C has them, in pre-training too; else torch's. A root is for one of both."""
+    """Orthogonal initial weights, as SB3's A2C has them, in pre-training too; else PyTorch's. All
+    runs below a root have the same."""
 
     @property
     def study(self) -> Study:
+        """All agents in MiniGrid."""
         config = WORLDS["minigrid"]
         before = self.pretrain_steps
         trained = {
             "pretrain_steps": before,
             "learning_starts": min(config.learning_starts, before // 2),
         }
-        scratch = {
-            "pretrain_steps": 1,
-            "learning_starts": 0,
-        }  # not used: the run is the same however long others pre-train
-        common: Options = (
-            {"world": config.world}
-            if self.ortho_init
-            else {"world": config.world, "ortho_init": False}
-        )
+        # These are not used: the run without pre-training is the same however long others have it.
+        scratch = {"pretrain_steps": 1, "learning_starts": 0}
+        common: Options = {"world": config.world}
+        if not self.ortho_init:
+            common["ortho_init"] = False
         agents = {
             name: common | {"agent": name} | (scratch if name == "none" else trained)
             for name in get_args(Agent)
@@ -59,5 +65,10 @@ class PretrainingStudyConfig(StudyConfig):
         )
 
     def compare(self, finished: Iterable[Result]) -> pd.DataFrame:
-        """Means, and how often an agent is better than mastery for pre-training, see :func:`compared`."""
+        """
+        Compare each agent with pre-training by mastery, see :func:`compared`.
+
+        :param finished: results of runs
+        :return: means, and how often an agent is better
+        """
         return compared(finished, "pretraining-many_goals", mean, normalize=False)

@@ -1,4 +1,4 @@
-"""What a study is, the suite of its runs, and how a run of any study is carried out."""
+"""What a study is, which suite its runs are, and how a run of any study is carried out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ from benchmarks.suite.spec import write_whole
 Options = dict[str, Any]
 
 MEASURES = ("score", "mean_return")
-"""Of runs that have returns: the score after training, and the mean return on the way there."""
+"""
+Measures of runs that have returns.
+
+They are the score after training, and the mean return on the way there.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,21 +42,23 @@ class Study:
     """Agents in worlds."""
 
     module: str
-    """Of the study, below this package."""
+    """Module of the study, below this package."""
     command: str
-    """The one that makes a run: mastery, auxiliary or pretraining."""
+    """The command that makes a run: mastery, auxiliary, pretraining or tasks."""
     agents: Mapping[str, Options]
-    """Options of that command, by the names of agents; "command" overrides that of the study."""
+    """Options of that command, by the names of agents. "command" overrides that of the study."""
     games: Sequence[str]
+    """Games, or ids of environments."""
     steps: int
+    """Environment steps of a run."""
     rows: int = 40
     """Measurements of a run."""
     prefix: str = ""
-    """Of the names of agents in specs."""
+    """How the names of agents in specs begin."""
     any_game: bool = False
     """Whether other games may be asked for."""
     most_seeds: Mapping[str, int] = field(default_factory=dict)
-    """Of agents that are run with fewer seeds than others."""
+    """Number of seeds of agents that are run with fewer than others."""
 
     def specs(
         self,
@@ -61,20 +67,21 @@ class Study:
         games: Sequence[str] = (),
         only: Sequence[str] = (),
     ) -> list[Spec]:
-        """The runs, all agents in all games with one seed before the next seed. By default steps and games are the study's."""
+        """
+        Return the runs: all agents in all games with one seed before the next seed.
+
+        :param seeds: number of seeds, from 0 on
+        :param steps: environment steps of a run; by default those of the study
+        :param games: games to run; by default those of the study
+        :param only: agents to run; by default all
+        :return: a spec for each run
+        :raises SuiteError: if there are no seeds, or an agent or a game is unknown
+        """
         if seeds < 1:
             raise SuiteError(f"seeds must be at least 1, got {seeds}")
-        for name, chosen, known in (
-            ("only", only, list(self.agents)),
-            ("games", games, self.games),
-        ):
-            unknown = (
-                []
-                if name == "games" and self.any_game
-                else [each for each in chosen if each not in known]
-            )
-            if unknown:
-                raise SuiteError(f"{name} must be of {', '.join(known)}, got {' '.join(unknown)}")
+        _check_known("only", only, list(self.agents))
+        if not self.any_game:
+            _check_known("games", games, self.games)
         wanted = games or self.games
         where = wanted if self.any_game else [game for game in self.games if game in wanted]
         agents = [agent for agent in self.agents if not only or agent in only]
@@ -87,6 +94,7 @@ class Study:
         ]
 
     def _spec(self, agent: str, game: str, seed: int, steps: int | None) -> Spec:
+        """Return the spec of one run."""
         settings = {"command": self.command, **self.agents[agent]}
         steps = self.steps if steps is None else steps
         settings["eval_freq"] = max(1, steps // self.rows)
@@ -100,16 +108,28 @@ class Study:
         )
 
 
+def _check_known(option: str, chosen: Sequence[str], known: Sequence[str]) -> None:
+    """Raise a SuiteError, if something was chosen that is not known."""
+    unknown = [each for each in chosen if each not in known]
+    if unknown:
+        raise SuiteError(f"{option} must be of {', '.join(known)}, got {' '.join(unknown)}")
+
+
 def configuration(spec: Spec) -> RunConfig:
-    """The settings of a run of any study."""
+    """
+    Return the settings of a run of any study.
+
+    :param spec: the run
+    :return: settings of the command that makes it
+    """
     settings = dict(spec.settings)
     command = importlib.import_module(f"benchmarks.{settings.pop('command')}")
     settings |= {"seed": spec.seed, "progress_bar": False, "threads": th.get_num_threads()}
     kind = getattr(command, "MasteryConfig", getattr(command, "TasksConfig", None))
     if kind is not None:
-        given = json.dumps(settings.pop("agent_kwargs", {}))
+        agent_kwargs = json.dumps(settings.pop("agent_kwargs", {}))
         config: RunConfig = kind(
-            env_id=spec.game, total_steps=spec.steps, agent_kwargs=given, **settings
+            env_id=spec.game, total_steps=spec.steps, agent_kwargs=agent_kwargs, **settings
         )
         return config
     config = command.WORLDS[settings.get("world", "atari")]
@@ -118,36 +138,51 @@ def configuration(spec: Spec) -> RunConfig:
 
 def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
     """
-    Do a run of any study, or go on. Returns the numbers in ``summary.csv``; or those in ``score.json``, with
-    :func:`mean_return`, :func:`steps_to_half` and :func:`shares`.
+    Do a run of any study, or go on with it.
+
+    :param spec: the run
+    :param folder: its folder
+    :return: the numbers in ``summary.csv``; or those in ``score.json``, with :func:`mean_return`,
+        :func:`steps_to_half` and :func:`shares`
     """
     own = folder / spec.agent / "run"
     recording.carry_out(configuration(spec), own)
     if (own / "score.json").exists():
         found: dict[str, Any] = json.loads((own / "score.json").read_text(encoding="utf-8"))
-        curve, score = own / "curve.csv", found["score"]
+        curve = own / "curve.csv"
+        score = found["score"]
         found |= {"mean_return": mean_return(curve), "steps_to_half": steps_to_half(curve, score)}
         return found | shares(own / "progress.csv")
-    row = (
-        pd.read_csv(own / "summary.csv", dtype=str)
-        .iloc[0]
-        .drop(["world", "agent", "seed", "targets"])
-        .dropna()
-    )
-    return row.astype(float).to_dict()  # type: ignore[no-any-return]
+    row = pd.read_csv(own / "summary.csv", dtype=str).iloc[0]
+    numbers = row.drop(["world", "agent", "seed", "targets"]).dropna().astype(float)
+    return numbers.to_dict()  # type: ignore[no-any-return]
 
 
 def mean_return(curve: Path) -> float:
-    """Of ``curve.csv``: a row counts for the steps since the one before; steps before the first, as of pre-training, 0."""
+    """
+    Return the mean of the returns while training.
+
+    A row of the curve counts for the steps since the row before. Steps before the first row, as
+    those of pre-training, count as 0.
+
+    :param curve: ``curve.csv``, which need not be there
+    :return: the mean, 0 before an episode has ended
+    """
     rows = pd.read_csv(curve, float_precision="round_trip") if curve.exists() else pd.DataFrame()
-    if rows.empty:  # no episode has ended
+    if rows.empty:
         return 0.0
     gained: float = sum((rows["step"].diff() * rows["episode_return"])[1:].tolist())
     return gained / int(rows["step"].iloc[-1])
 
 
 def steps_to_half(curve: Path, score: float | None) -> int | None:
-    """The first step in ``curve.csv`` with half of the score after training; None before an episode has ended."""
+    """
+    Return the first step with half of the score after training.
+
+    :param curve: ``curve.csv``, which need not be there
+    :param score: the score after training; None before an episode has ended
+    :return: a step in the curve; None, if no row of it has half of the score
+    """
     if score is None or not curve.exists():
         return None
     rows = pd.read_csv(curve, float_precision="round_trip")
@@ -156,16 +191,19 @@ def steps_to_half(curve: Path, score: float | None) -> int | None:
 
 
 def shares(progress: Path) -> dict[str, float]:
-    """Medians over ``progress.csv`` of the "share" and the "cosine" of an auxiliary task, if there was one."""
+    """
+    Return the medians of the "share" and the "cosine" of an auxiliary task, if there was one.
+
+    :param progress: ``progress.csv``, which need not be there
+    :return: medians by the last part of their names
+    """
     if not progress.exists() or progress.stat().st_size == 0:
         return {}
-    rows = pd.read_csv(progress)
+    rows = pd.read_csv(progress).dropna(axis="columns", how="all")
     return {
         name.rpartition("_")[2]: float(rows[name].median())
         for name in rows
-        if name.startswith("auxiliary/")
-        and name.endswith(("_share", "_cosine"))
-        and rows[name].notna().any()
+        if name.startswith("auxiliary/") and name.endswith(("_share", "_cosine"))
     }
 
 
@@ -176,9 +214,18 @@ def compared(
     normalize: bool = True,
 ) -> pd.DataFrame:
     """
-    A row for each agent over the games and seeds that both it and the base have: a statistic of the scores after training and
-    of the mean returns on the way there, and the probability that a run is better than one of the base, with bootstrap
-    intervals (95%) of two seeds or more; and the mean in each game. A run in which no episode has ended counts 0.
+    Compare agents over the games and seeds that both they and the base have.
+
+    A row has a statistic of the scores after training, and of the mean returns on the way there;
+    the probability that a run is better than one of the base; and the mean in each game. For two
+    seeds or more there are bootstrap intervals (95%). A run in which no episode has ended counts
+    as 0.
+
+    :param finished: results of runs
+    :param base: name of the agent that others are compared with
+    :param statistic: of scores; by default the interquartile mean
+    :param normalize: whether scores are normalized; else they are raw
+    :return: a row for each agent, the best first
     """
     runs = [
         {"agent": run.spec.agent, "game": run.spec.game, "seed": run.spec.seed}
@@ -187,10 +234,9 @@ def compared(
     ]
     if not runs:
         return pd.DataFrame()
-    found = pd.DataFrame(runs).groupby("agent")
     tables = {
         agent: alike.pivot(index="seed", columns="game", values=list(MEASURES))
-        for agent, alike in found
+        for agent, alike in pd.DataFrame(runs).groupby("agent")
     }
     rows = []
     for agent, table in tables.items():
@@ -211,11 +257,9 @@ def compared(
                 row |= estimated(f"{measure}_better", probability_of_improvement, *scored)
             row |= {f"{measure}_{game}": mean for game, mean in ours[measure].mean().items()}
         rows.append(row)
-    return (
-        pd.DataFrame(rows).sort_values(MEASURES[0], ascending=False, ignore_index=True)
-        if rows
-        else pd.DataFrame()
-    )
+    if not rows:
+        return pd.DataFrame()
+    return pd.DataFrame(rows).sort_values(MEASURES[0], ascending=False, ignore_index=True)
 
 
 @dataclass(frozen=True)
@@ -234,10 +278,14 @@ class StudyConfig(SuiteConfig, ABC):
     @property
     @abstractmethod
     def study(self) -> Study:
-        """Who learns, where, and for how long."""
+        """Agents, games and steps of the study."""
 
     def specs(self) -> list[Spec]:
-        """The runs."""
+        """
+        Return the runs.
+
+        :return: a spec for each run
+        """
         return self.study.specs(self.seeds, self.steps, self.games, self.only)
 
     def note_finished(self) -> None:
@@ -254,17 +302,25 @@ class StudyConfig(SuiteConfig, ABC):
             write_whole(self.root / "runs.csv", table.to_csv(index=False))
 
     def compare(self, finished: Iterable[Result]) -> pd.DataFrame:
-        """What is written to ``comparison.csv`` about finished runs."""
+        """
+        Compare finished runs.
+
+        :param finished: results of runs
+        :return: what is written to ``comparison.csv``; nothing, if it is empty
+        """
         return pd.DataFrame()
 
     def run(self) -> None:
-        """Carry out what has not finished, or only list it; compare all agents that have. Exit status 1 on failure."""
+        """
+        Carry out what has not finished, or only list it, and compare all agents that have finished.
+
+        The process ends with status 1, if a run has failed.
+        """
         lacking = self.carry_out(self.specs())
         if self.dry_run:
             return
-        table = self.compare(
-            results(self.study.specs(self.seeds, self.steps, self.games), self.root).values()
-        )
+        suite = self.study.specs(self.seeds, self.steps, self.games)
+        table = self.compare(results(suite, self.root).values())
         if len(table):
             table.to_csv(self.root / "comparison.csv", index=False, float_format="%.4f")
             print(f"compared in {self.root / 'comparison.csv'}")

@@ -1,4 +1,9 @@
-"""Tasks whose reward is rare: ManyGoalsDQN beside agents that learn from the reward, in six worlds; and TwoRoomsSwitch."""
+"""
+Tasks whose reward is rare.
+
+ManyGoalsDQN learns beside agents that learn from the reward, in six worlds of MiniGrid. PPO learns
+each task of TwoRoomsSwitch.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +22,25 @@ from benchmarks.told_tasks import TASKS, WORLD
 
 __all__ = ["carry_out"]
 
-GRIDS = tuple(
-    f"MiniGrid-{name}-v0"
-    for name in (
-        "DoorKey-8x8",
-        "FourRooms",
-        "MultiRoom-N4-S5",
-        "KeyCorridorS3R1",
-        "UnlockPickup",
-        "LavaCrossingS9N1",
-    )
+GRIDS = (
+    "MiniGrid-DoorKey-8x8-v0",
+    "MiniGrid-FourRooms-v0",
+    "MiniGrid-MultiRoom-N4-S5-v0",
+    "MiniGrid-KeyCorridorS3R1-v0",
+    "MiniGrid-UnlockPickup-v0",
+    "MiniGrid-LavaCrossingS9N1-v0",
 )
+"""Worlds of MiniGrid."""
 
 COMMON: Options = {"eval_episodes": 20, "patience": 5}
+"""Options of all agents."""
 
 AGENTS: dict[str, Options] = {
     "many_goals": COMMON,
     **{name: {**COMMON, "agent": name} for name in ("ppo", "a2c", "dqn")},
     "hindsight": {**COMMON, "agent": "hindsight", "agent_kwargs": {"max_episode_steps": 200}},
 }
+"""Agents in MiniGrid."""
 
 SCRATCH: dict[str, Options] = {
     f"ppo-{number}": {**COMMON, "eval_episodes": 100, "agent": "ppo", "task": task}
@@ -47,22 +52,34 @@ PARTS = {
     "grids": Study("tasks", "tasks", AGENTS, GRIDS, 500_000, rows=50),
     "scratch": Study("tasks", "tasks", SCRATCH, (WORLD,), 500_000, rows=50),
 }
+"""The parts of the study."""
 
 
 @dataclass(frozen=True)
 class TasksStudyConfig(StudyConfig):
-    """All agents in six worlds of MiniGrid, or PPO on each task of TwoRoomsSwitch: carry out, and compare."""
+    """
+    All agents in six worlds of MiniGrid, or PPO on each task of TwoRoomsSwitch.
+
+    What has not finished is carried out, and what has finished is compared in comparison.csv.
+    """
 
     root: Path = Path("runs/tasks-study")
     part: Literal["grids", "scratch"] = "grids"
+    """Six worlds of MiniGrid; or each task of TwoRoomsSwitch, learned from nothing."""
     seeds: int = 5
 
     @property
     def study(self) -> Study:
+        """The part that was chosen."""
         return PARTS[self.part]
 
     def compare(self, finished: Iterable[Result]) -> pd.DataFrame:
-        """A row for each agent in each world: medians over seeds, of steps; never is infinity."""
+        """
+        Sum up each agent in each world.
+
+        :param finished: results of runs
+        :return: medians over seeds; a step that was never reached counts as infinity
+        """
         runs = pd.DataFrame(
             [{"world": run.spec.game, "agent": run.spec.agent, **run.values} for run in finished]
         )
@@ -70,8 +87,7 @@ class TasksStudyConfig(StudyConfig):
             return runs
         steps = ["first_reward", *(f"{policy}_solved" for policy in POLICIES)]
         shares = [f"{policy}_{what}" for policy in POLICIES for what in ("kept", "final")]
-        runs = runs.reindex(columns=["world", "agent", *steps, *shares]).fillna(
-            dict.fromkeys(steps, np.inf)
-        )
+        runs = runs.reindex(columns=["world", "agent", *steps, *shares])
+        runs = runs.fillna(dict.fromkeys(steps, np.inf))
         groups = runs.groupby(["world", "agent"], sort=False)
         return groups.median().assign(runs=groups.size()).reset_index()

@@ -30,20 +30,31 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(SystemExit):
-    """A signal told the process to end."""
+    """Raised when a signal tells the process to end."""
 
 
 class Busy(Exception):
-    """Another process holds the run."""
+    """Raised when another process holds the run."""
 
 
 def attempt(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0) -> Result:
     """
-    Carry out a run, or go on with it, unless it has finished, and write its result. A lock of the operating system, which is
-    never stale and on a shared disk holds between machines, is held meanwhile; Busy if another holds it for ``wait`` seconds.
+    Carry out a run, or go on with it, and write its result.
+
+    A finished run is only read. A lock of the operating system is held meanwhile. It is never
+    stale, and on a shared disk it holds between machines.
+
+    :param spec: the run
+    :param folder: its folder
+    :param threads: torch threads
+    :param wait: seconds to wait for the lock
+    :return: the result of the run
+    :raises Busy: if another process holds the lock
+    :raises SuiteError: if the function of the run is not there, or its result is damaged
     """
     folder.mkdir(parents=True, exist_ok=True)
-    log, lock = folder / "attempts.jsonl", FileLock(folder / "lock")
+    log = folder / "attempts.jsonl"
+    lock = FileLock(folder / "lock")
     try:
         held = lock.acquire(timeout=wait)
     except Timeout:
@@ -55,15 +66,13 @@ def attempt(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0) -> R
         if (folder / "result.json").exists():
             return read_result(folder)
         started = datetime.now().astimezone().isoformat(timespec="seconds")
+        record = {"started": started, "host": socket.gethostname(), "pid": os.getpid()}
         with log.open("a", encoding="utf-8") as lines:
-            lines.write(
-                json.dumps({"started": started, "host": socket.gethostname(), "pid": os.getpid()})
-                + "\n"
-            )
-        start, function = time.monotonic(), _function(spec.carry_out)
-        torch: Any = sys.modules.get(
-            "torch"
-        )  # if it comes later, OMP_NUM_THREADS of in_child counts
+            lines.write(json.dumps(record) + "\n")
+        start = time.monotonic()
+        function = _function(spec.carry_out)
+        # If PyTorch is imported later, it has the threads that in_child sets by OMP_NUM_THREADS.
+        torch: Any = sys.modules.get("torch")
         before = torch and torch.get_num_threads()
         try:
             if torch:
@@ -79,6 +88,7 @@ def attempt(spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0) -> R
 
 
 def _function(path: str) -> Callable[[Spec, Path], Mapping[str, Any]]:
+    """Return the function that a path names."""
     module, _, name = path.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
@@ -92,7 +102,18 @@ def _function(path: str) -> Callable[[Spec, Path], Mapping[str, Any]]:
 def attempted(
     spec: Spec, folder: Path, threads: int = 1, wait: float = 30.0, log: TextIO | None = None
 ) -> int:
-    """The exit status of an :func:`attempt`, :data:`BUSY` among them; what went wrong is written to ``log``, or stderr."""
+    """
+    Make an :func:`attempt`, and write what went wrong to a log.
+
+    :param spec: the run
+    :param folder: its folder
+    :param threads: torch threads
+    :param wait: seconds to wait for the lock
+    :param log: a text file; by default stderr
+    :return: exit status: 0 if the run has finished, :data:`BUSY` if another process holds it, or 1
+        if it has failed
+    :raises Stopped: if a signal told this process to end
+    """
     try:
         attempt(spec, folder, threads, wait)
     except Busy as busy:
@@ -100,7 +121,7 @@ def attempted(
         return BUSY
     except Stopped:
         raise
-    except (Exception, SystemExit):  # even with status 0: there is no result
+    except (Exception, SystemExit):  # After an exit with status 0 there is no result either.
         traceback.print_exc(file=log)
         return 1
     return 0
@@ -114,14 +135,22 @@ def in_child(
     stop: threading.Event | None = None,
 ) -> int:
     """
-    Make an attempt in a child process, which logs to ``log.txt``. The child is told to end (SIGTERM) when ``stop`` is set or
-    this function is left by an exception, and ends by itself when this process has died. Returns its exit status: 0 if the run
-    has finished, :data:`BUSY`, or minus the number of a signal.
+    Make an attempt in a child process, which logs to ``log.txt``.
+
+    The child is told to end (SIGTERM) when ``stop`` is set or this function is left by an
+    exception. It ends by itself when this process has died.
+
+    :param spec: the run
+    :param folder: its folder
+    :param threads: torch threads
+    :param wait: seconds to wait for the lock
+    :param stop: tells the child to end when it is set; by default nothing does
+    :return: exit status of the child: 0 if the run has finished, :data:`BUSY` if another process
+        holds it, or minus the number of a signal
     """
-    spec.write(folder.parent)  # where the child reads it
-    path = os.pathsep.join(
-        entry or os.getcwd() for entry in sys.path
-    )  # the child imports what this process can
+    # The child reads the spec from its folder, and imports what this process can.
+    spec.write(folder.parent)
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     code = "from benchmarks.suite.attempt import main; main()"
     command = [sys.executable, "-c", code, str(folder.resolve()), str(threads), str(wait)]
     variables = os.environ | {
@@ -130,7 +159,8 @@ def in_child(
         "OMP_NUM_THREADS": str(threads),
     }
     with (folder / "log.txt").open("a", encoding="utf-8") as log:
-        # In its own session Ctrl-C does not reach the child, which would take this process' SIGTERM for a second signal.
+        # In its own session Ctrl-C does not reach the child, which would take this process' SIGTERM
+        # for a second signal.
         child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -152,23 +182,36 @@ def in_child(
 
 
 def _end_with_parent() -> None:
-    """Nothing is written to the pipe; it ends when the parent does, even by ``kill -9``."""
-    os.read(
-        sys.stdin.fileno(), 1
-    )  # sys.stdin.read would hold a lock that the interpreter needs when it ends
+    """
+    End this process when its parent has died.
+
+    Nothing is written to the pipe; it ends when the parent does, even by ``kill -9``.
+    """
+    # sys.stdin.read would hold a lock that the interpreter needs when it ends.
+    os.read(sys.stdin.fileno(), 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    """Signal handler: raise :class:`Stopped`, so that the process cleans up. A second signal ends it at once."""
+    """
+    Handle a signal: raise :class:`Stopped`, so that the process cleans up.
+
+    A second signal ends the process at once.
+
+    :param number: number of the signal
+    :param frame: has no effect
+    :raises Stopped: always
+    """
     for each in SIGNALS:
         signal.signal(each, signal.SIG_DFL)
     raise Stopped(128 + number)
 
 
 def main() -> None:
-    """What :func:`in_child` starts; its arguments are the folder, the threads and the seconds to wait."""
-    folder, threads, wait = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    """Make an attempt in a child of :func:`in_child`; see the command there for its arguments."""
+    folder = Path(sys.argv[1])
+    threads = int(sys.argv[2])
+    wait = float(sys.argv[3])
     for number in SIGNALS:
         signal.signal(number, leave)
     threading.Thread(target=_end_with_parent, daemon=True).start()

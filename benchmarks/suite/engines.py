@@ -1,4 +1,8 @@
-"""Engines, which make attempts at runs: in this process, in processes of this machine, on a Ray cluster."""
+"""
+Engines, which make attempts at runs.
+
+They do so in this process, in processes of this machine, or on a Ray cluster.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,13 @@ from benchmarks.suite.spec import Spec
 
 
 class InProcess:
-    """One run after the other in this process, for debuggers. Also the interface of all engines."""
+    """
+    Makes one run after the other in this process, for debuggers.
+
+    It is also the interface of all engines.
+
+    :param threads: torch threads of a run
+    """
 
     workers = 1
     """Runs at a time."""
@@ -23,7 +33,13 @@ class InProcess:
         self._threads = threads
 
     def submit(self, spec: Spec, folder: Path) -> Future[int]:
-        """Make an attempt. To come is the exit status of :func:`~.attempt.in_child`, or an exception if a worker is lost."""
+        """
+        Make an attempt.
+
+        :param spec: the run
+        :param folder: its folder
+        :return: exit status of :func:`~.attempt.in_child`, or an exception if a worker is lost
+        """
         future: Future[int] = Future()
         with (folder / "log.txt").open("a", encoding="utf-8") as log:
             future.set_result(attempted(spec, folder, self._threads, log=log))
@@ -37,29 +53,53 @@ class InProcess:
 
 
 class Processes(InProcess):
-    """Each run in a child process on this machine."""
+    """
+    Makes each run in a child process on this machine.
+
+    :param workers: runs at a time
+    :param threads: torch threads of a run
+    """
 
     def __init__(self, workers: int, threads: int = 1) -> None:
         super().__init__(threads)
         self.workers = workers
         self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(workers)  # the threads only wait for a child
+        # The threads of the pool only wait for a child.
+        self._pool = ThreadPoolExecutor(workers)
 
     def submit(self, spec: Spec, folder: Path) -> Future[int]:
+        """
+        Make an attempt, as soon as a worker is free.
+
+        :param spec: the run
+        :param folder: its folder
+        :return: exit status of :func:`~.attempt.in_child`
+        """
         return self._pool.submit(in_child, spec, folder, self._threads, stop=self._stop)
 
     def stop(self) -> None:
+        """Tell all attempts to end, so that they can be resumed."""
         self._stop.set()
 
     def close(self) -> None:
+        """Wait for all attempts, and release the threads."""
         self._pool.shutdown()
 
 
 class Ray(InProcess):
     """
-    Each run a task on a Ray cluster, in a child of the task's process, which Ray uses again. All nodes must share the disk
-    with the runs, and have the code at the same path. Ray does not repeat a task whose node or process is lost; the suite
-    submits it again like any attempt that failed. Without an address a cluster is started on this machine.
+    Makes each run a task on a Ray cluster, in a child of the task's process, which Ray uses again.
+
+    All nodes must share the disk with the runs, and have the code at the same path. Ray does not
+    repeat a task whose node or process is lost; the suite submits it again like any attempt that
+    failed.
+
+    :param address: address of the cluster; None starts one on this machine
+    :param workers: runs at a time
+    :param cpus: cores of a run
+    :param gpus: GPUs of a run, which may be a part of one
+    :param threads: torch threads of a run
+    :raises ImportError: if Ray is not installed
     """
 
     def __init__(
@@ -79,23 +119,28 @@ class Ray(InProcess):
         super().__init__(threads)
         self.workers = workers
         self._ray: Any = ray
-        here = (
-            {"num_cpus": max(1, math.ceil(workers * cpus)), "include_dashboard": False}
-            if address is None
-            else {}
-        )
-        # Ray takes SIGTERM for its own, and would end this process without a word to the suite.
+        here: dict[str, Any] = {}
+        if address is None:
+            here["num_cpus"] = max(1, math.ceil(workers * cpus))
+            here["include_dashboard"] = False
+        # Ray handles SIGTERM itself, and would end this process without a word to the suite.
         handlers = {number: signal.getsignal(number) for number in SIGNALS}
         ray.init(address=address or "local", log_to_driver=False, **here)
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._task: Any = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0, max_calls=1)(
-            in_child
-        )
+        remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0, max_calls=1)
+        self._task: Any = remote(in_child)
         self._running: dict[Future[int], Any] = {}
 
     def submit(self, spec: Spec, folder: Path) -> Future[int]:
+        """
+        Make an attempt, as soon as the cluster has room for it.
+
+        :param spec: the run
+        :param folder: its folder
+        :return: exit status of :func:`~.attempt.in_child`, or an exception if the worker is lost
+        """
         reference = self._task.remote(spec, folder.absolute(), self._threads)
         future: Future[int] = reference.future()
         self._running[future] = reference
@@ -103,12 +148,13 @@ class Ray(InProcess):
         return future
 
     def stop(self) -> None:
+        """Tell all attempts to end, so that they can be resumed, and wait for them."""
         running = dict(self._running)
         for reference in running.values():
-            self._ray.cancel(
-                reference, force=False
-            )  # raises KeyboardInterrupt where the task waits for its child
+            # This raises KeyboardInterrupt where the task waits for its child.
+            self._ray.cancel(reference, force=False)
         wait(running)
 
     def close(self) -> None:
+        """Leave the cluster."""
         self._ray.shutdown()

@@ -1,4 +1,8 @@
-"""A suite carried out: options, engine, repetition of failed runs, obedience to signals, estimates of time."""
+"""
+A suite carried out.
+
+It has options and an engine, repeats failed runs, obeys signals, and estimates times.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,16 @@ from benchmarks.suite.engines import InProcess, Processes, Ray
 from benchmarks.suite.spec import Result, Spec, SuiteError, results
 
 BUSY_RUN = "another process holds it"
+"""What is said of a run that another process holds."""
 
 
 @dataclass(frozen=True)
 class SuiteConfig:
-    """Carry out the runs of a suite that have not finished. Stopped and killed runs go on; finished ones are left alone."""
+    """
+    Carry out the runs of a suite that have not finished.
+
+    Stopped and killed runs go on; finished ones are left alone.
+    """
 
     root: Path = Path("runs/suite")
     """Folder of all runs; on a cluster, on a disk that all machines share."""
@@ -34,7 +43,7 @@ class SuiteConfig:
     threads: int = 1
     """Torch threads of a run; the last bits of its results depend on them."""
     address: str | None = None
-    """Of the Ray cluster; by default one is started on this machine."""
+    """Address of the Ray cluster; by default one is started on this machine."""
     cpus: float = 1.0
     """Cores that Ray gives to a run."""
     gpus: float = 0.0
@@ -58,9 +67,14 @@ class SuiteConfig:
 
     def carry_out(self, specs: Iterable[Spec]) -> dict[Spec, str] | None:
         """
-        Returns the runs that have not finished, and why: another process holds them, or they failed as often as they were
-        tried; None with ``dry_run``. A run that fails does not stop the others. If this process is told to end (SIGTERM,
-        SIGINT), all runs are, and it waits for them. Another call goes on with what is left.
+        Carry out all runs that have not finished.
+
+        A run that fails does not stop the others. If this process is told to end (SIGTERM, SIGINT),
+        all runs are, and it waits for them. Another call goes on with what is left.
+
+        :param specs: the runs
+        :return: the runs that have not finished, and why: another process holds them, or they
+            failed as often as they were tried; None with ``dry_run``
         """
         suite = list(dict.fromkeys(specs))
         done = results(suite, self.root)
@@ -70,9 +84,11 @@ class SuiteConfig:
             self._show(todo, measured_rates(done.values()) | self.steps_per_second)
             return None
         for spec in todo:
-            spec.write(self.root)  # so that reports know what was asked for
+            # Reports read from the specs which runs were asked for.
+            spec.write(self.root)
         if not todo:
-            self.note_finished()  # of calls before
+            # An earlier call may have been killed before it noted its last runs.
+            self.note_finished()
             return {}
         with _obeying_signals():
             lacking = self._drive(todo)
@@ -81,9 +97,10 @@ class SuiteConfig:
         return lacking
 
     def note_finished(self) -> None:
-        """Called in this process after each run that has finished."""
+        """Note the runs that have finished; called in this process after each of them."""
 
     def _engine(self) -> InProcess:
+        """Start the engine."""
         if self.engine == "in-process":
             return InProcess(self.threads)
         if self.engine == "processes":
@@ -91,7 +108,10 @@ class SuiteConfig:
         return Ray(self.address, self.workers, self.cpus, self.gpus, self.threads)
 
     def _drive(self, todo: list[Spec]) -> dict[Spec, str]:
-        left, tries, lacking = deque(todo), Counter[Spec](), dict[Spec, str]()
+        """Make attempts until no run is left; return the runs that have not finished, and why."""
+        left = deque(todo)
+        tries = Counter[Spec]()
+        lacking: dict[Spec, str] = {}
         running: dict[Future[int], Spec] = {}
         engine = self._engine()
         try:
@@ -101,20 +121,19 @@ class SuiteConfig:
                     tries[spec] += 1
                     running[engine.submit(spec, spec.folder(self.root))] = spec
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    spec, trouble = running.pop(future), _trouble(future)
+                    spec = running.pop(future)
+                    trouble = _trouble(future)
                     if trouble not in (None, BUSY_RUN) and tries[spec] <= self.retries:
                         left.appendleft(spec)
                         print(f"again: {spec.name}: {trouble}", flush=True)
                         continue
-                    if trouble is not None:
-                        seen = (
-                            ""
-                            if trouble == BUSY_RUN
-                            else f"; see {spec.folder(self.root) / 'log.txt'}"
-                        )
-                        lacking[spec] = trouble + seen
-                    else:
+                    if trouble is None:
                         self.note_finished()
+                    elif trouble == BUSY_RUN:
+                        lacking[spec] = trouble
+                    else:
+                        log = spec.folder(self.root) / "log.txt"
+                        lacking[spec] = f"{trouble}; see {log}"
                     ended = len(todo) - len(left) - len(running)
                     print(f"{ended}/{len(todo)} {spec.name}: {trouble or 'finished'}", flush=True)
         except BaseException:
@@ -125,31 +144,37 @@ class SuiteConfig:
         return lacking
 
     def _show(self, todo: list[Spec], rates: Mapping[str, float]) -> None:
+        """Print which runs would be carried out, and how long that would take."""
         for spec in todo:
             begun = " (begun)" if (spec.folder(self.root) / "attempts.jsonl").exists() else ""
             print(f"would run {spec.name}{begun}")
-        agents, work = list(dict.fromkeys(spec.agent for spec in todo)), 0.0
+        agents = list(dict.fromkeys(spec.agent for spec in todo))
+        work = 0.0
         for agent in agents:
-            steps, rate = [spec.steps for spec in todo if spec.agent == agent], rates.get(agent)
-            hours = sum(steps) / rate / 3600 if rate else 0.0
-            work += hours
-            known = (
-                f"{rate:,.3g} steps/s, {hours:,.3g} hours of a worker" if rate else "never measured"
-            )
+            steps = [spec.steps for spec in todo if spec.agent == agent]
+            rate = rates.get(agent)
+            known = "never measured"
+            if rate:
+                hours = sum(steps) / rate / 3600
+                work += hours
+                known = f"{rate:,.3g} steps/s, {hours:,.3g} hours of a worker"
             print(f"{agent}: {len(steps)} runs, {sum(steps):,} steps, {known}")
-        if missing := [agent for agent in agents if agent not in rates]:
+        missing = [agent for agent in agents if agent not in rates]
+        if missing:
             print(
-                f"no estimate: never measured: {', '.join(missing)}. Give --steps-per-second, or run one of them first"
+                f"no estimate: never measured: {', '.join(missing)}. "
+                "Give --steps-per-second, or run one of them first"
             )
             return
         wall = hours_until_done(todo, rates, self.workers)
         print(
-            f"{work:.3g} hours of work; done after {wall:.3g} hours with {self.workers} at a time, at these rates"
+            f"{work:.3g} hours of work; done after {wall:.3g} hours with {self.workers} at a time, "
+            "at these rates"
         )
 
 
 def _trouble(future: Future[int]) -> str | None:
-    """What went wrong, or None if the run has finished."""
+    """Return what went wrong, or None if the run has finished."""
     error = future.exception()
     if error is not None:
         return f"its worker was lost: {error!r}".splitlines()[0]
@@ -161,7 +186,7 @@ def _trouble(future: Future[int]) -> str | None:
 
 @contextlib.contextmanager
 def _obeying_signals() -> Iterator[None]:
-    """Signals raise an exception."""
+    """Let signals that tell the process to end raise an exception."""
     before = {number: signal.signal(number, leave) for number in SIGNALS}
     try:
         yield
@@ -171,8 +196,16 @@ def _obeying_signals() -> Iterator[None]:
 
 
 def measured_rates(finished: Iterable[Result]) -> dict[str, float]:
-    """Steps/s by agent. Runs of several attempts do not count: their seconds are of the last attempt."""
-    steps, seconds = defaultdict[str, int](int), defaultdict[str, float](float)
+    """
+    Return the steps a second of finished runs.
+
+    Runs of several attempts do not count: their seconds are those of the last attempt.
+
+    :param finished: results of runs
+    :return: rates by agent
+    """
+    steps = defaultdict[str, int](int)
+    seconds = defaultdict[str, float](float)
     for result in finished:
         if result.attempts == 1:
             steps[result.spec.agent] += result.spec.steps
@@ -181,7 +214,14 @@ def measured_rates(finished: Iterable[Result]) -> dict[str, float]:
 
 
 def hours_until_done(todo: Iterable[Spec], rates: Mapping[str, float], workers: int) -> float:
-    """Hours until the last run has finished if each free worker takes the next one in order."""
+    """
+    Estimate when all runs will have finished, if each free worker takes the next one in order.
+
+    :param todo: the runs
+    :param rates: steps a second by agent
+    :param workers: runs at a time
+    :return: hours until the last run has finished
+    """
     free_at = [0.0] * workers
     for spec in todo:
         heapq.heapreplace(free_at, free_at[0] + spec.steps / rates[spec.agent] / 3600)

@@ -14,7 +14,7 @@ from typing import Any
 
 
 class SuiteError(ValueError):
-    """A spec, a result or an option is wrong. The message says what to do."""
+    """Raised when a spec, a result or an option is wrong. The message says what to do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,15 +22,16 @@ class Spec:
     """
     One run. Equal specs are the same run: they have the same name and the same folder.
 
-    :param carry_out: import path ``package.module:function``. ``function(spec, folder)`` goes on from what it left in
-        ``folder``, writes below ``folder`` only, and returns a mapping of plain JSON. It may be killed at any moment and is
-        then called again. It must not start programs, which would outlive it
-    :param agent: who learns; times are estimated for each agent
+    :param carry_out: import path ``package.module:function``. ``function(spec, folder)`` goes on
+        from what it left in ``folder``, writes below ``folder`` only, and returns a mapping of
+        plain JSON. It may be killed at any moment and is then called again. It must not start
+        programs, which would outlive it
+    :param agent: name of the agent that learns; times are estimated for each agent
     :param game: a game, or the id of an environment
-    :param seed: of everything random
+    :param seed: seed of everything random
     :param steps: environment steps
-    :param settings: whatever else the function needs, as plain JSON
-    :raises ValueError: if a field is invalid
+    :param settings: all else that the function needs, as plain JSON
+    :raises SuiteError: if a field is invalid
     """
 
     carry_out: str
@@ -58,16 +59,15 @@ class Spec:
             raise SuiteError(
                 f"settings must be plain JSON, got {self.settings!r}: {error}"
             ) from error
-        if copy != dict(self.settings):  # a tuple would come back as a list
+        if copy != dict(self.settings):  # A tuple would come back as a list.
             raise SuiteError(
                 f"settings must be plain JSON, got {self.settings!r}, which comes back as {copy!r}"
             )
         object.__setattr__(self, "settings", copy)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            self.name == other.name if isinstance(other, Spec) else NotImplemented
-        )  # not by fields, where 1 equals 1.0
+        """Return whether both are the same run. Names tell 1 from 1.0, which fields would not."""
+        return self.name == other.name if isinstance(other, Spec) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -76,35 +76,57 @@ class Spec:
     def name(self) -> str:
         """Name of the folder: readable, and unique by a hash of all fields."""
         text = json.dumps(asdict(self), sort_keys=True)
-        agent, game = (
-            re.sub(r"[^A-Za-z0-9-]+", "_", words)[:60].strip("_-")
-            for words in (self.agent, self.game)
-        )
-        return f"{agent}-{game}-{self.steps}-seed{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+        agent = _readable(self.agent)
+        game = _readable(self.game)
+        return f"{agent}-{game}-{self.steps}-seed{self.seed}-{digest}"
 
     def folder(self, root: Path) -> Path:
-        """That of this run, below that of all runs."""
+        """
+        Return the folder of this run.
+
+        :param root: the folder of all runs
+        :return: a folder below it, which need not be there
+        """
         return root / self.name
 
     def write(self, root: Path) -> None:
-        """Make the folder of this run, with ``spec.json`` in it."""
+        """
+        Make the folder of this run, with ``spec.json`` in it.
+
+        :param root: the folder of all runs
+        """
         folder = self.folder(root)
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "spec.json").exists():
             write_whole(folder / "spec.json", json.dumps(asdict(self), indent=2) + "\n")
 
 
+def _readable(words: str) -> str:
+    """Return words as a part of a name of a folder."""
+    return re.sub(r"[^A-Za-z0-9-]+", "_", words)[:60].strip("_-")
+
+
 @dataclass(frozen=True)
 class Result:
-    """What a run's function returned, the seconds of its last attempt, and the number of all attempts."""
+    """The result of a finished run."""
 
     spec: Spec
+    """The run."""
     values: Mapping[str, Any]
+    """What the run's function returned."""
     seconds: float
+    """Seconds of the last attempt."""
     attempts: int
+    """Number of all attempts."""
 
     def write(self, folder: Path) -> None:
-        """Write ``result.json`` atomically into the folder of the run."""
+        """
+        Write ``result.json`` atomically.
+
+        :param folder: the folder of the run
+        :raises SuiteError: if the values are no plain JSON
+        """
         try:
             text = json.dumps(asdict(self), indent=2, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -115,27 +137,41 @@ class Result:
 
 
 def read_result(folder: Path) -> Result:
-    """The result of the run in a folder; FileNotFoundError if it has not finished, SuiteError if it is damaged."""
+    """
+    Read the result of a run.
+
+    :param folder: the folder of the run
+    :return: the result
+    :raises FileNotFoundError: if the run has not finished
+    :raises SuiteError: if the result is damaged, or of another run
+    """
     path = folder / "result.json"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         values = dict(record["values"].items())
-        result = Result(
-            Spec(**record["spec"]), values, float(record["seconds"]), int(record["attempts"])
-        )
+        spec = Spec(**record["spec"])
+        result = Result(spec, values, float(record["seconds"]), int(record["attempts"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SuiteError(
             f"{path} is damaged: {error!r}. Remove it, and the run finishes once more"
         ) from error
     if result.spec.name != folder.name:
         raise SuiteError(
-            f"{path} is of another run, {result.spec.name}. Remove it, and the run finishes once more"
+            f"{path} is of another run, {result.spec.name}. "
+            "Remove it, and the run finishes once more"
         )
     return result
 
 
 def results(specs: Iterable[Spec], root: Path) -> dict[Spec, Result]:
-    """The results of finished runs below ``root``, in the order of ``specs``; SuiteError if one is damaged."""
+    """
+    Read the results of all runs that have finished.
+
+    :param specs: the runs
+    :param root: the folder of all runs
+    :return: results, in the order of ``specs``
+    :raises SuiteError: if a result is damaged
+    """
     folders = {spec: spec.folder(root) for spec in specs}
     return {
         spec: read_result(folder)
@@ -145,17 +181,23 @@ def results(specs: Iterable[Spec], root: Path) -> dict[Spec, Result]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically and durably: after a power failure it is the old one or the new one."""
+    """
+    Write a file atomically and durably: after a power failure it is the old one or the new one.
+
+    :param path: the file
+    :param text: its content
+    """
     staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with staged.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     staged.replace(path)
-    if os.name == "nt":  # folders cannot be opened there
+    if os.name == "nt":  # Folders cannot be opened on Windows.
         return
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(descriptor)  # the new name
+        # This makes the new name durable.
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -9,7 +9,13 @@ from numpy.typing import NDArray
 
 
 class ChannelsFirst(gym.ObservationWrapper[NDArray[np.uint8], Any, NDArray[np.uint8]]):
-    """Images with channels first. The zoo transposes others itself, around the goal wrapper, where goals would not follow."""
+    """
+    Images with channels first.
+
+    The zoo transposes other images itself, around the goal wrapper: goals would not follow.
+
+    :param env: an environment of images with channels last
+    """
 
     def __init__(self, env: gym.Env[NDArray[np.uint8], Any]) -> None:
         super().__init__(env)
@@ -17,4 +23,10 @@ class ChannelsFirst(gym.ObservationWrapper[NDArray[np.uint8], Any, NDArray[np.ui
         self.observation_space = spaces.Box(0, 255, (channels, height, width), np.uint8)
 
     def observation(self, observation: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """
+        Transpose an image.
+
+        :param observation: shape (height, width, channels), uint8
+        :return: shape (channels, height, width), uint8
+        """
         return observation.transpose(2, 0, 1)

@@ -1,7 +1,10 @@
 """
-``rl_zoo3.enjoy`` with ManyGoalsDQN among its algorithms: watch what :mod:`benchmarks.zoo.train` has trained, for instance::
+``rl_zoo3.enjoy`` with ManyGoalsDQN among its algorithms.
 
-    python -m benchmarks.zoo.enjoy --algo many_goals_dqn --env TwoRoomsSwitchSmall-v0 --gym-packages gym_twoRooms --folder logs
+It shows what :mod:`benchmarks.zoo.train` has trained, for instance::
+
+    python -m benchmarks.zoo.enjoy --algo many_goals_dqn --env TwoRoomsSwitchSmall-v0 \\
+        --gym-packages gym_twoRooms --folder logs
 """
 
 from rl_zoo3.enjoy import ALGOS, enjoy

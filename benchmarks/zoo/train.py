@@ -1,8 +1,8 @@
 """
 ``rl_zoo3.train`` with ManyGoalsDQN among its algorithms, for instance::
 
-    python -m benchmarks.zoo.train --algo many_goals_dqn --env TwoRoomsSwitchSmall-v0 --gym-packages gym_twoRooms \\
-        --conf-file benchmarks/zoo/many_goals_dqn.yml
+    python -m benchmarks.zoo.train --algo many_goals_dqn --env TwoRoomsSwitchSmall-v0 \\
+        --gym-packages gym_twoRooms --conf-file benchmarks/zoo/many_goals_dqn.yml
 """
 
 from rl_zoo3.train import ALGOS, train

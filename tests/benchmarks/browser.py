@@ -14,12 +14,10 @@ HELPERS = (Path(__file__).parent / "demo_helpers.js").read_text(encoding="utf-8"
 
 @contextmanager
 def chromium():
-    """The driver of one; without a browser or selenium the test is skipped."""
+    """Yield the driver of a browser. Without a browser or selenium, the test is skipped."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-    binary, driver = (
-        shutil.which("chromium") or shutil.which("google-chrome"),
-        shutil.which("chromedriver"),
-    )
+    binary = shutil.which("chromium") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
     if binary is None or driver is None:
         pytest.skip("needs chromium or google-chrome, and chromedriver")
     options = webdriver.ChromeOptions()
@@ -33,7 +31,7 @@ def chromium():
 
 
 def opened(browser, path):
-    """The page of a demo, drawn and paused: a function that runs JavaScript in it."""
+    """Open the page of a demo, and wait until it is drawn. Return a function that runs its JavaScript."""
     browser.get(path.as_uri())
     browser.execute_async_script(f"{HELPERS} whenDrawn(arguments[0])")
     return lambda script, *arguments: browser.execute_script(HELPERS + script, *arguments)
@@ -52,13 +50,13 @@ def emulate(browser, scheme="light", **screen):
 
 
 def processor_seconds(browser):
-    """Those that the page has taken. Other programs may be running, so a clock would say little."""
+    """Return the seconds that the page has computed: other programs do not count, as by a clock."""
     metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
     return next(metric["value"] for metric in metrics if metric["name"] == "ProcessTime")
 
 
 def requests(browser):
-    """Addresses asked for since the last call."""
+    """Return the addresses that were asked for since the last call."""
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [
         event["params"]["request"]["url"]

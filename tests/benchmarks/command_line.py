@@ -11,14 +11,21 @@ from benchmarks.__main__ import main
 
 
 def command(*arguments):
-    """``python -m benchmarks`` with them, in this process, as a new one imports torch for seconds; other errors are raised."""
-    code, out, err = 0, io.StringIO(), io.StringIO()
+    """
+    Do what ``python -m benchmarks`` does, in this process: a new one would import torch for seconds.
+
+    Errors that the command does not catch are raised.
+    """
+    code = 0
+    out = io.StringIO()
+    err = io.StringIO()
     argv = mock.patch("sys.argv", ["benchmarks", *arguments])
     with argv, redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # no errors, as they are in tests
+        # Tests make errors of warnings; the command line does not.
+        warnings.simplefilter("ignore")
         try:
             main()
-        except SystemExit as end:  # as the interpreter has it
+        except SystemExit as end:  # The interpreter treats its code in this way.
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
             if isinstance(end.code, str):
                 err.write(end.code)
@@ -26,14 +33,14 @@ def command(*arguments):
 
 
 def printed(*arguments):
-    """What a command prints, which must succeed."""
+    """Return what a command prints, and check that it succeeds."""
     done = command(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def rows_of(path, without=()):
-    """The rows of a CSV file, some columns left out."""
+    """Return the rows of a CSV file without some of its columns."""
     with path.open(newline="", encoding="utf-8") as file:
         return [
             {name: row[name] for name in sorted(row) if name not in without}

@@ -1,4 +1,4 @@
-"""Runs of A2C with auxiliary tasks: each world and agent, and going on with a run."""
+"""Runs of A2C with auxiliary tasks: each world and agent, and runs that are resumed."""
 
 import json
 from dataclasses import replace
@@ -70,7 +70,8 @@ def test_a_run(world, agent, tmp_path):
         "checkpoints",
     }
     assert any(name.startswith("events.out.tfevents") for name in files)
-    score, curve = read(folder / "score.json"), rows_of(folder / "curve.csv")
+    score = read(folder / "score.json")
+    curve = rows_of(folder / "curve.csv")
     assert set(curve[0]) == {
         "step",
         "episodes",
@@ -84,7 +85,8 @@ def test_a_run(world, agent, tmp_path):
         None,
     )
     assert score["score"] == pytest.approx(float(curve[-1]["episode_return"]), rel=1e-5)
-    assert score["episodes"] >= 48  # 16 worlds, 30 steps of each, 10 at most an episode
+    # Each of 16 worlds takes 30 steps, and an episode has at most 10.
+    assert score["episodes"] >= 48
     if agent != "a2c":
         assert any(row[f"auxiliary/{agent}_loss"] for row in rows_of(folder / "progress.csv"))
     policy = A2C.load(folder / "model.zip").policy
@@ -107,7 +109,8 @@ def test_going_on_is_as_if_it_had_not_stopped(world, agent, tmp_path):
     )
     whole = replace(config, steps=steps).run()
     stopped = replace(config, steps=stop, output=tmp_path / "stopped").run()
-    th.rand(3)  # the generators are elsewhere than they were
+    # The generators must not be where they were when the run stopped.
+    th.rand(3)
     assert AuxiliaryConfig.saved(stopped) == replace(
         config, steps=stop, output=tmp_path / "stopped", resume=stopped
     )
@@ -126,10 +129,8 @@ def test_going_on_is_as_if_it_had_not_stopped(world, agent, tmp_path):
     ]
     assert curves[0] == curves[1]
     record = read(stopped / "config.json")
-    assert (len(record["resumed"]), record["settings"]["steps"]) == (
-        1,
-        steps,
-    )  # those that it was resumed with
+    # The record has the steps with which the run was resumed.
+    assert (len(record["resumed"]), record["settings"]["steps"]) == (1, steps)
 
 
 def test_the_recipe_is_the_papers():
@@ -147,12 +148,12 @@ def test_the_recipe_is_the_papers():
                 0.99,
                 0.5,
             )
-            assert model.vf_coef == 0.25  # the paper's value loss: 0.5 of half the squared error
+            # The paper's value loss is 0.5 of half the squared error.
+            assert model.vf_coef == 0.25
             model.env.close()
     for name, expected in (("baselines", RMSpropTFLike), ("sb3", th.optim.RMSprop)):
-        optimizer = auxiliary.make(tiny("two_rooms", "a2c", None, optimizer=name))[
-            0
-        ].policy.optimizer
+        model, _ = auxiliary.make(tiny("two_rooms", "a2c", None, optimizer=name))
+        optimizer = model.policy.optimizer
         assert type(optimizer) is expected
         assert (
             optimizer.defaults["lr"],
@@ -168,7 +169,9 @@ def test_the_recipe_is_the_papers():
 
 @pytest.mark.parametrize("module", [auxiliary, pretraining])
 def test_the_world_gives_the_defaults_on_the_command_line(module, monkeypatch):
-    name, seen, worlds = module.__name__.split(".")[1], [], module.WORLDS
+    name = module.__name__.split(".")[1]
+    worlds = module.WORLDS
+    seen = []
     monkeypatch.setattr(type(worlds["atari"]), "run", lambda self: seen.append(self))
     command(name, "--world", "minigrid", "--agent", "many_goals", "--seed", "7")
     command(name, "--game", "Pong")
@@ -191,8 +194,10 @@ def test_what_makes_no_sense_is_refused():
 
 
 def test_scores_are_of_the_last_hundred_episodes():
-    """Against a list of all of them."""
-    ended, points, expected = [], [], []
+    """The scores are compared with those of a list of all episodes."""
+    ended = []
+    points = []
+    expected = []
 
     class Listed(ScoreCallback):
         def _on_step(self):

@@ -16,7 +16,8 @@ from tests.benchmarks.browser import HELPERS, chromium, emulate, opened, process
 from tests.benchmarks.command_line import command
 
 MDP = compile_layout(NAMED_LAYOUTS["small"])
-WIDTH, DOOR = MDP.layout.width, "".join(MDP.layout.rows).index("D")
+WIDTH = MDP.layout.width
+DOOR = "".join(MDP.layout.rows).index("D")
 
 
 def model_of(**options):
@@ -26,7 +27,7 @@ def model_of(**options):
 
 
 def folder_of(path, model=None, **settings):
-    """A folder as a run of mastery leaves it."""
+    """Make a folder as a run of mastery leaves it."""
     path.mkdir()
     settings = {"env_id": "TwoRoomsSwitchSmall-v0", "map": None, "agent": "default"} | settings
     (path / "config.json").write_text(json.dumps({"settings": settings}))
@@ -60,7 +61,7 @@ def page(browser, run):
 
 
 def values_of(model, states, goals):
-    """Those of the network that acts, with its weights in half precision."""
+    """Return the values of the network that acts, with its weights in half precision."""
     net = deepcopy(model.policy.q_net if model.policy.q_net_ema is None else model.policy.q_net_ema)
     for weights in net.parameters():
         weights.data = weights.data.half().float()
@@ -71,7 +72,8 @@ def values_of(model, states, goals):
 @pytest.mark.extras
 def test_it_needs_no_network_and_draws_within_a_second(browser, run):
     opened(browser, run)
-    before, _ = processor_seconds(browser), requests(browser)
+    requests(browser)
+    before = processor_seconds(browser)
     page = opened(browser, run)
     assert processor_seconds(browser) - before < 1.0
     assert requests(browser) == [run.as_uri()]
@@ -91,7 +93,8 @@ def test_actions_are_those_of_the_network(name, browser, run, model, tmp_path):
     if name == "paper":
         model = model_of(**PAPER)
         model.policy.fit_standardization(th.as_tensor(MDP.observations.copy()))
-        model.policy.q_net.head.weight.data *= 50  # beside which biases are small
+        # The weights become large beside the biases.
+        model.policy.q_net.head.weight.data *= 50
         run = demo.write(folder_of(tmp_path / "run", model, agent=name))
     pairs = np.random.default_rng(0).integers(MDP.n_states, size=(10_000, 2))
     actions = np.array(
@@ -149,7 +152,8 @@ def test_steps_are_those_of_the_oracle_and_of_the_network(browser, page, model):
     )
     assert np.flatnonzero(cells >= 0).tolist() == sorted(MDP.agent[there].tolist())
     there = there[there != goals[0]]
-    paid = -0.1 * (1 - 0.99 ** (cells[MDP.agent[there]] - 1)) / (1 - 0.99)  # in so many steps
+    # The page shows expected steps, which the discounted return of that many steps must match.
+    paid = -0.1 * (1 - 0.99 ** (cells[MDP.agent[there]] - 1)) / (1 - 0.99)
     values = values_of(model, there, np.full(len(there), goals[0])).max(axis=1)
     np.testing.assert_allclose(paid, np.minimum(values, 0.0), atol=1e-4)
 
@@ -161,13 +165,10 @@ def test_every_goal_can_be_set_by_mouse(page):
 
 @pytest.mark.extras
 def test_what_is_impossible_is_refused(page):
-    shut, within = (
-        int(np.flatnonzero(chosen)[0]) for chosen in (~MDP.doors_open[:, 0], MDP.agent == DOOR)
-    )
-    agent, block = (
-        "The agent cannot stand there.",
-        "A block cannot be there: it touches no wall, door or edge.",
-    )
+    shut = int(np.flatnonzero(~MDP.doors_open[:, 0])[0])
+    within = int(np.flatnonzero(MDP.agent == DOOR)[0])
+    agent = "The agent cannot stand there."
+    block = "A block cannot be there: it touches no wall, door or edge."
     cases = [
         (f"drag(on, on.agent.cell, {cell})", shut, agent)
         for cell in (DOOR - 1, DOOR, int(MDP.blocks[shut, 0]), -WIDTH)
@@ -176,7 +177,10 @@ def test_what_is_impossible_is_refused(page):
     cases += [
         ("on.doors[0][0].click()", within, "A door cannot shut while the agent stands in it.")
     ]
-    told = "return [on.state, byId('note').textContent, on.element.getAnimations({ subtree: true }).length > 0, isInPlace(on)]"
+    told = (
+        "return [on.state, byId('note').textContent, "
+        "on.element.getAnimations({ subtree: true }).length > 0, isInPlace(on)]"
+    )
     for script, state, note in cases:
         for board in ("world", "goals"):
             assert page(f"const on = {board}; begin({state}, {state}); {script}; {told}") == [
@@ -195,8 +199,12 @@ def test_a_visitor_sets_the_start_and_sees_the_agent_arrive(page):
         (state + 9) % 220,
         goal,
     )
-    told = "; return [world.state, byId('steps').textContent, byId('note').textContent, world.element.className]"
-    for before in ("begin(arguments[0], goals.state);", ""):  # and then it stays
+    told = (
+        "; return [world.state, byId('steps').textContent, byId('note').textContent, "
+        "world.element.className]"
+    )
+    # The second click finds the agent at the goal, where it stays.
+    for before in ("begin(arguments[0], goals.state);", ""):
         arrived = page(f"{before} byId('step').click() {told}", state)
         assert arrived == [goal, "1", "Reached in 1 step.", "board reached"]
     free = 0 if MDP.agent[goal] else 1
@@ -220,11 +228,8 @@ def test_the_keyboard_sets_a_goal(browser, page):
         page("return document.querySelector(':focus-visible').ariaLabel")
         == "Goal: Agent, row 2, column 2"
     )
-    assert press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_UP) == [
-        2 * WIDTH + 1,
-        block,
-        0,
-    ]  # over the wall and back
+    # The agent goes over the wall and back.
+    assert press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_UP) == [2 * WIDTH + 1, block, 0]
     assert press(Keys.TAB, Keys.ARROW_RIGHT) == [2 * WIDTH + 1, block + 1, 0]
     assert press(Keys.TAB, Keys.ENTER) == [2 * WIDTH + 1, block + 1, 1]
     assert page("return goals.doors[0][0].ariaLabel") == "Goal: Door, open"

@@ -19,7 +19,9 @@ def frames(path):
 
 
 def test_the_command_films_the_way_from_goal_to_goal(tmp_path):
-    output, gap, width = tmp_path / "new" / "film.gif", 12, 96
+    output = tmp_path / "new" / "film.gif"
+    gap = 12
+    width = 96
     assert "6 goals reached" in printed(
         "film", "--layout", "small", "--goals", "6", "--output", str(output)
     )
@@ -29,22 +31,19 @@ def test_the_command_films_the_way_from_goal_to_goal(tmp_path):
         for left in (gap, 2 * gap + width)
     )
     for picture, world, goal in zip(pictures, worlds, goals, strict=True):
-        assert (
-            np.array_equal(world, goal) == (picture[0, 0] == film.SUCCESS).all()
-        )  # green where the goal is reached
+        # The frame is green where the goal is reached.
+        assert np.array_equal(world, goal) == (picture[0, 0] == film.SUCCESS).all()
     assert np.array_equal(worlds[-1], goals[-1])
     changes = [
         time for time in range(1, len(goals)) if not np.array_equal(goals[time - 1], goals[time])
     ]
     assert len(changes) == 5
-    assert all(
-        np.array_equal(worlds[time], goals[time - 1]) for time in changes
-    )  # from each it goes on to the next
+    # From each goal the agent goes on to the next.
+    assert all(np.array_equal(worlds[time], goals[time - 1]) for time in changes)
     shown = {tuple(colour) for colour in pictures[-1].reshape(-1, 3).tolist()}
-    assert {
-        film.SUCCESS,
-        *(COLOURS[thing] for thing in ("floor", "wall", "slippery", "block", "agent")),
-    } <= shown  # exact
+    # Colours are exact.
+    things = ("floor", "wall", "slippery", "block", "agent")
+    assert {film.SUCCESS, *(COLOURS[thing] for thing in things)} <= shown
     done = command("film", "--layout", "nonsense", "--output", str(tmp_path / "none.gif"))
     assert done.returncode == 1
     assert "layout must be one of paper, small" in done.stderr
@@ -56,7 +55,8 @@ def test_the_command_films_the_way_from_goal_to_goal(tmp_path):
 
 def test_an_agents_film_ends_in_green_where_goals_are_reached(tmp_path):
     world = World("TwoRoomsSwitchSmall-v0")
-    mdp, reached = world.make().unwrapped.mdp, np.ones((220, 1), dtype=np.bool_)
+    mdp = world.make().unwrapped.mdp
+    reached = np.ones((220, 1), dtype=np.bool_)
     states = np.arange(220)[::-1]
     result = MasteryResult(1.0, (1.0, 1.0), reached, reached.astype(np.int64))
     film.reaching(OraclePolicy(mdp, states), world, result, states, tmp_path / "film.gif", 0, 0.1)

@@ -1,4 +1,4 @@
-"""The steps that a GPU is to take, rehearsed."""
+"""The steps that a GPU takes, rehearsed without one."""
 
 import time
 

@@ -31,7 +31,8 @@ from tests import ROOT
 from tests.benchmarks.command_line import command, printed, rows_of
 from tests.benchmarks.report.page_numbers import text_of
 
-SMALL, GRID = World("TwoRoomsSwitchSmall-v0"), "MiniGrid-Empty-5x5-v0"
+SMALL = World("TwoRoomsSwitchSmall-v0")
+GRID = "MiniGrid-Empty-5x5-v0"
 TINY = {
     "policy_kwargs": {"net_arch": [16], "embedding_dim": 8},
     "batch_size": 16,
@@ -42,14 +43,14 @@ KWARGS = {
     "table": {},
     "hindsight": {"gradient_steps": 1},
 }
-"""Agents made small."""
+"""Arguments that make each agent small."""
 
 QUICK = [
-    *shlex.split(
-        "--map small --total-steps 2400 --eval-freq 1200 --eval-steps 40 --final-episodes 1 --threads 1 --seed 3"
-    ),
+    *shlex.split("--map small --total-steps 2400 --eval-freq 1200 --eval-steps 40"),
+    *shlex.split("--final-episodes 1 --threads 1 --seed 3"),
     *("--n-envs", "4", "--agent-kwargs", json.dumps(TINY | {"updates_per_step": 0.05})),
 ]
+"""Options of a run that is short."""
 
 
 def config(**options):
@@ -145,7 +146,8 @@ def test_the_tables_agree_with_each_other(folder):
         "default",
         "3",
     )
-    assert 0.3 < float(summary["plan"]) <= 1.0  # random actions: .05
+    # Random actions master .05 of the goals.
+    assert 0.3 < float(summary["plan"]) <= 1.0
     assert float(summary["ceiling"]) == pytest.approx(1.0, abs=0.05)
     assert f"knows {summary['known']} of the 220 observations" in page
 
@@ -193,17 +195,16 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
     goals = rows_of(folder / "goals.csv")
     if agent == "table":
         assert {row["updates"] for row in goals} == {summary["steps"]}
-    assert (folder / "reaching.gif").exists()  # both worlds render
+    # Both worlds render.
+    assert (folder / "reaching.gif").exists()
     assert (folder / "demo.html").exists() == (world == SMALL.id and agent in ("default", "paper"))
 
 
 def test_a_world_that_cannot_be_written_out_is_measured_by_what_is_known(tmp_path, capsys):
     folder = config(env_id="CartPole-v1", n_envs=2, most_goals=50, output=tmp_path).run()
     said = capsys.readouterr().out
-    assert (
-        "begins at random, and has no model in P. The goals that are measured are those known in the end"
-        in said
-    )
+    assert "begins at random, and has no model in P" in said
+    assert "The goals that are measured are those known in the end" in said
     assert "how many can be reached is not known" in said
     (summary,) = rows_of(folder / "summary.csv")
     assert (summary["reachable"], summary["ceiling"], summary["measured"]) == ("", "", "50")
@@ -237,7 +238,8 @@ def test_some_goals_of_a_map_in_a_file_are_measured_and_those_held_out_are_never
     options |= {"selection": "learning_progress", "agent": "td"}
     folder = config(output=tmp_path / "runs", **options).run()
     assert folder.name.startswith("mastery-td-TwoRoomsSwitch-mine-seed1-")
-    assert {len(goals) for goals in measured} == {20}  # while it trained
+    # So many were measured while it trained.
+    assert {len(goals) for goals in measured} == {20}
     goals = rows_of(folder / "goals.csv")
     states = [int(row["state"]) for row in goals]
     assert (states, len(states)) == (sorted(set(states)), 30)
@@ -270,7 +272,8 @@ def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
         ("paper", PAPER),
         ("large", large_world(1_200)),
     ):
-        model, plain = build(agent=agent, n_envs=1), ManyGoalsDQN("CnnPolicy", SMALL.make(), **own)
+        model = build(agent=agent, n_envs=1)
+        plain = ManyGoalsDQN("CnnPolicy", SMALL.make(), **own)
         for name in (
             "buffer_size",
             "learning_starts",
@@ -338,7 +341,8 @@ def test_arguments_reach_the_class():
         ("--sed 3", "--sed"),
         (
             "--map nofile",
-            "error: map must be one of paper, small, locks, warehouse, mansion, or a file, got 'nofile'",
+            "error: map must be one of paper, small, locks, warehouse, mansion, or a file, "
+            "got 'nofile'",
         ),
         ("--resume nowhere", "error: --resume:"),
         ("--resume cut-short", "is not the folder of a run"),
@@ -457,9 +461,10 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
     assert len(json.loads((made / "config.json").read_text())["resumed"]) == 1
     # A run that has ended is measured once more, with the options that are changed.
     printed("mastery", "--resume", str(made), "--final-episodes", "2", "--total-steps", "2000")
-    assert rows_of(made / "summary.csv")[0]["steps"] == "2400"  # taken, of no more than 2000 wanted
+    # It has taken more than the 2000 steps that are wanted now.
+    assert rows_of(made / "summary.csv")[0]["steps"] == "2400"
     settings = json.loads((made / "config.json").read_text())["settings"]
-    assert (settings["total_steps"], settings["final_episodes"]) == (2000, 2)  # those that hold now
+    assert (settings["total_steps"], settings["final_episodes"]) == (2000, 2)
 
 
 @pytest.mark.parametrize(
@@ -469,9 +474,8 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
 def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path, monkeypatch):
     if world == GRID:
         pytest.importorskip("minigrid")
-    given = json.dumps(
-        {"exploration_steps": 133} if agent == "table" else KWARGS[agent]
-    )  # a schedule that is told no steps
+    # The schedule of a table is given its steps, as total_steps changes.
+    given = json.dumps({"exploration_steps": 133} if agent == "table" else KWARGS[agent])
     half = config(
         agent=agent,
         env_id=world,
@@ -480,18 +484,19 @@ def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path, 
         output=tmp_path / "half",
         total_steps=400,
     ).run()
-    on, before = MasteryConfig.saved(half), (half / "goals.csv").read_text()
+    on = MasteryConfig.saved(half)
+    before = (half / "goals.csv").read_text()
     assert (on.agent, on.env_id, on.resume, on.total_steps) == (agent, world, half, 400)
-    on.run()  # which is measured again
+    # A run that has ended is measured again.
+    on.run()
     assert (half / "goals.csv").read_text() == before
     if agent == "table":
         with monkeypatch.context() as stopped:
-            stopped.setattr("benchmarks.mastery._conclude", lambda *_: 1 / 0)
+            stopped.setattr("benchmarks.mastery.conclude", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 dataclasses.replace(on, total_steps=600).run()
-        assert not (
-            half / "summary.csv"
-        ).exists()  # so that no report takes it for one that has ended
+        # No report takes the run for one that has ended.
+        assert not (half / "summary.csv").exists()
         dataclasses.replace(on, total_steps=800).run()
         again = dataclasses.replace(on, total_steps=800, resume=None, output=tmp_path).run()
         assert (half / "goals.csv").read_text() == (again / "goals.csv").read_text() != before
@@ -537,7 +542,7 @@ gym.register("Broken-v0", Own, kwargs={"broken": True}, disable_env_checker=True
 
 @pytest.fixture
 def own_world(tmp_path, monkeypatch):
-    """A module somewhere else, which registers two worlds; its name."""
+    """Write a module somewhere else, which registers two worlds; return its name."""
     name = f"own_world_{tmp_path.name}"
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / f"{name}.py").write_text(OWN_WORLD)
@@ -550,7 +555,8 @@ def test_an_own_world_is_named_by_its_module_and_has_a_film(own_world, tmp_path)
     options = (*sizes, "--no-progress-bar", "--output", str(tmp_path / "runs"))
     printed("mastery", "--world", f"{own_world}:Own-v0", *options)
     (folder,) = (tmp_path / "runs").iterdir()
-    assert ":" not in folder.name  # which Windows does not allow
+    # Windows does not allow colons in names of folders.
+    assert ":" not in folder.name
     with Image.open(folder / "reaching.gif") as film:
         assert film.n_frames > 6
         assert film.size == (2 * 40 + 3 * 4, 40 + 2 * 4)

@@ -1,4 +1,4 @@
-"""Runs of pre-training and fine-tuning, and what is made of many."""
+"""Runs of pre-training and fine-tuning."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("no_sync")
 
 
 def tiny(**changes):
-    """Episodes of at most 10 steps."""
+    """Return the settings of a small run, whose episodes have at most 10 steps."""
     pytest.importorskip("minigrid")
     settings = {
         "pretrain_steps": 60,
@@ -47,7 +47,8 @@ def curve(folder):
 
 @pytest.mark.parametrize("agent", get_args(Agent))
 def test_a_run_begins_with_the_trunk_and_has_all_its_steps_and_files(agent, tmp_path, monkeypatch):
-    begun, learn = {}, A2C.learn
+    begun = {}
+    learn = A2C.learn
 
     def look(self, *args, **kwargs):
         begun.update({name: tensor.clone() for name, tensor in self.policy.state_dict().items()})
@@ -65,11 +66,10 @@ def test_a_run_begins_with_the_trunk_and_has_all_its_steps_and_files(agent, tmp_
         "checkpoints",
     }
     first = 0 if agent == "none" else 60
-    score, steps = (
-        json.loads((folder / "score.json").read_text()),
-        [int(row["step"]) for row in curve(folder)],
-    )
-    last = first + -(-(400 - first) // 80) * 80  # A2C takes 16 x 5 steps at once
+    score = json.loads((folder / "score.json").read_text())
+    steps = [int(row["step"]) for row in curve(folder)]
+    # A2C takes 16 x 5 steps at once.
+    last = first + -(-(400 - first) // 80) * 80
     assert (score["pretrain_steps"], score["step"], steps[-1]) == (first, last, last)
     assert steps[0] > first
     assert PretrainingConfig.saved(folder) == replace(
@@ -92,24 +92,25 @@ def test_a_run_begins_with_the_trunk_and_has_all_its_steps_and_files(agent, tmp_
     )
     untrained = make_a2c(tiny()).policy.state_dict()
     for name, tensor in begun.items():
-        is_trunk = "features_extractor" in name  # heads are those of A2C from scratch
-        assert th.equal(
-            tensor, trunk[1].state_dict()[name.split(".", 1)[1]] if is_trunk else untrained[name]
-        )
+        # The trunk is the pre-trained one, and the heads are those of A2C from scratch.
+        if "features_extractor" in name:
+            expected = trunk[1].state_dict()[name.split(".", 1)[1]]
+        else:
+            expected = untrained[name]
+        assert th.equal(tensor, expected)
 
 
 @pytest.mark.parametrize("agent", ["many_goals", "reward_prediction"])
-def test_pictures_that_are_cubes_have_their_channels_first(agent):
+def test_pictures_that_are_cubes_have_their_channels_first(agent, tmp_path):
     pytest.importorskip("minatar")
     policy = make_learner(replace(WORLDS["minatar"], game="seaquest", agent=agent)).policy
-    assert (
-        policy.channels_last
-        is type(policy)(**policy._get_constructor_parameters()).channels_last
-        is False
-    )
+    policy.save(tmp_path / "policy")
+    assert policy.channels_last is False
+    assert type(policy).load(tmp_path / "policy").channels_last is False
 
 
-@pytest.mark.parametrize(  # 100 is before the first checkpoint of fine-tuning
+# The first checkpoint of fine-tuning comes after step 100.
+@pytest.mark.parametrize(
     ("agent", "stop"),
     [("many_goals", 100), ("many_goals", 200), ("reward_prediction", 40), ("none", 40)],
 )
@@ -135,7 +136,7 @@ def test_a_run_killed_in_either_phase_ends_as_if_it_had_not_been(
     assert not (killed / "score.json").exists()
     assert (killed / "pretraining" / "model.zip").exists() == (agent != "none" and stop > 60)
     assert PretrainingConfig.saved(killed).run() == killed
-    # A2C alone had no checkpoint yet at step 40, as its first update is at step 80, and began anew
+    # A2C alone had no checkpoint yet at step 40, as its first update is at step 80: it began anew.
     assert ("resumed" in json.loads((killed / "config.json").read_text())) == (
         agent != "none" or stop > 80
     )
@@ -164,7 +165,8 @@ def test_the_defaults_are_the_papers():
         model.exploration_final_eps,
         model.exploration_fraction,
     ) == (1.0, 0.1, 1.0)
-    policy, targets = model.policy, model.targets
+    policy = model.policy
+    targets = model.targets
     assert (policy.head, policy.standardize, policy.ema_decay, targets.goal_sampling) == (
         "bilinear",
         False,
@@ -177,9 +179,8 @@ def test_the_defaults_are_the_papers():
     assert model.replay_buffer.frames.n_stack == 4
     predictor = make_learner(replace(config, agent="reward_prediction"))
     assert predictor.batch_size == 80
-    assert (
-        policy.ortho_init
-    )  # as in A2C: else the beginning would be compared, and not what was learned
+    # Weights begin as in A2C: else the beginnings would be compared, and not what was learned.
+    assert policy.ortho_init
     assert predictor.policy.ortho_init
 
 

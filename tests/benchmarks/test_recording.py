@@ -7,20 +7,15 @@ from benchmarks.recording import CSVLog, CurveLog, create, logger
 
 
 def test_tensorboard_keeps_the_step_of_the_checkpoint_and_drops_later_ones(tmp_path):
-    for start, steps in (
-        (0, [3, 5, 8]),
-        (5, [9]),
-    ):  # stopped after a checkpoint at step 5, and gone on from there
+    # The run is stopped after a checkpoint at step 5, and goes on from there.
+    for start, steps in ((0, [3, 5, 8]), (5, [9])):
         log = logger(tmp_path, CSVLog(tmp_path / "progress.csv"), start)
         for step in steps:
             log.record("value", step)
             log.dump(step)
         log.close()
-    assert [event.step for event in EventAccumulator(str(tmp_path)).Reload().Scalars("value")] == [
-        3,
-        5,
-        9,
-    ]
+    events = EventAccumulator(str(tmp_path)).Reload().Scalars("value")
+    assert [event.step for event in events] == [3, 5, 9]
 
 
 def add(log, step):
@@ -35,13 +30,15 @@ def add(log, step):
 )
 def test_files_are_emptied_only_when_there_is_something_to_write(make, tmp_path):
     path = tmp_path / "log.csv"
-    first, second, third = make(path), make(path), make(path)
+    first = make(path)
+    second = make(path)
+    third = make(path)
     add(first, 1)
-    state, text = first.get_checkpoint_state(), path.read_text()
+    state = first.get_checkpoint_state()
+    text = path.read_text()
     add(first, 2)
-    assert (
-        path.read_text() == "step\n1\n2\n"
-    )  # were the run not to be resumed, nothing would be lost
+    # The second log has not written: if the run were not resumed, nothing would be lost.
+    assert path.read_text() == "step\n1\n2\n"
     second.set_checkpoint_state(state)
     assert path.read_text() == text == "step\n1\n"
     add(second, 2)

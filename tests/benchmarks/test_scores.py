@@ -11,11 +11,11 @@ from benchmarks import paper_scores, scores
 from benchmarks.paper_scores import improvements, summaries
 
 SCORES = arrays(np.float64, (2, 4), elements=st.integers(-4, 8).map(float))
-"""Of few values, so that there are ties."""
+"""Scores of few values, so that there are ties."""
 
 
 def test_the_game_at_the_median_of_pretraining_is_at_half_and_not_above():
-    """Boxing, (2.2 - 0.1) / (4.3 - 0.1): whether it counts must not hang on the last bit of a quotient."""
+    """Boxing, (2.2 - 0.1) / (4.3 - 0.1), must not count by the last bit of a quotient."""
     assert scores.count_above(scores.normalized([[2.2]], ["Boxing"])) == 0
     assert [scores.count_above(np.array([[0.5 + above]])) for above in (1e-15, 1e-9)] == [0, 1]
 
@@ -69,9 +69,12 @@ def test_normalized_scores_by_hand():
 
 
 def test_bars_by_hand():
-    games = ["Pong", "Breakout", "Freeway"]  # random -20.7, 1.7, 0; human 9.3, 31.8, 29.6
-    ours, theirs = [[9.3, 401.7, 0.0], [9.3, 401.7, 14.8]], [-5.7, 201.7, 0.0]
-    # (9.3 + 5.7) / (9.3 + 20.7); the human is surpassed: 200 / (201.7 - 1.7); the other plays like random: 7.4 / 29.6
+    # Scores of random play are -20.7, 1.7 and 0, those of a human 9.3, 31.8 and 29.6.
+    games = ["Pong", "Breakout", "Freeway"]
+    ours = [[9.3, 401.7, 0.0], [9.3, 401.7, 14.8]]
+    theirs = [-5.7, 201.7, 0.0]
+    # Pong is (9.3 + 5.7) / (9.3 + 20.7). In Breakout the human is surpassed: 200 / (201.7 - 1.7).
+    # In Freeway the other agent plays like random: 7.4 / 29.6.
     np.testing.assert_allclose(scores.relative_improvement(ours, theirs, games), [0.5, 1.0, 0.25])
     np.testing.assert_allclose(scores.relative_improvement(theirs, ours, games)[:1], [-0.5])
 
@@ -79,7 +82,7 @@ def test_bars_by_hand():
 def test_bars_of_the_paper_are_finite_and_none_is_zero_by_mistake():
     bars = improvements()
     assert np.isfinite([list(values.values()) for values in bars.values()]).all()
-    # From the table: 2045339.7 and 173983.7, random 12850, human 29028.1.
+    # The table has 2045339.7 and 173983.7; random play has 12850 and a human 29028.1.
     assert bars["many_goals over a2c"]["Atlantis"] == pytest.approx(
         (2045339.7 - 173983.7) / (173983.7 - 12850.0)
     )
@@ -88,18 +91,19 @@ def test_bars_of_the_paper_are_finite_and_none_is_zero_by_mistake():
 
 
 def test_statistics_by_hand():
-    runs = np.array([[0.0, 0.4, 2.0, 8.0], [0.2, 0.8, 4.0, 4.0]])  # means 0.1, 0.6, 3, 6
+    # The means of the games are 0.1, 0.6, 3 and 6.
+    runs = np.array([[0.0, 0.4, 2.0, 8.0], [0.2, 0.8, 4.0, 4.0]])
     assert (scores.median(runs), scores.count_above(runs), scores.count_above(runs, 3.0)) == (
         1.8,
         3,
         1,
     )
-    assert scores.interquartile_mean(runs) == pytest.approx(
-        (0.4 + 0.8 + 2 + 4) / 4
-    )  # sorted: 0 .2 | .4 .8 2 4 | 4 8
+    # In order the scores are 0, 0.2 | 0.4, 0.8, 2, 4 | 4, 8.
+    assert scores.interquartile_mean(runs) == pytest.approx((0.4 + 0.8 + 2 + 4) / 4)
     assert scores.optimality_gap(runs) == pytest.approx((1 + 0.6 + 0 + 0 + 0.8 + 0.2 + 0 + 0) / 8)
     others = np.array([[0.1, 0.4, 5.0, 8.0]])
-    # 0 and 0.2 against 0.1: a half; 0.4 and 0.8 against 0.4: a tie and a win; never; a tie and a loss
+    # 0 and 0.2 against 0.1 are a half; 0.4 and 0.8 against 0.4 are a tie and a win. The third game
+    # is never won, and the last has a tie and a loss.
     assert scores.probability_of_improvement(runs, others) == pytest.approx(
         (0.5 + 0.75 + 0 + 0.25) / 4
     )
@@ -107,12 +111,14 @@ def test_statistics_by_hand():
 
 @given(SCORES, SCORES)
 def test_probability_of_improvement_is_the_statistic_of_mann_and_whitney(x, y):
-    expected = [  # of all four alike it has none
-        0.5
-        if (pair[0] == pair).all()
-        else stats.mannwhitneyu(pair[:2], pair[2:], method="asymptotic").statistic / 4
-        for pair in np.concatenate([x, y]).T
-    ]
+    expected = []
+    for pair in np.concatenate([x, y]).T:
+        # Mann and Whitney have no statistic of four scores that are all alike.
+        if (pair[0] == pair).all():
+            expected.append(0.5)
+        else:
+            found = stats.mannwhitneyu(pair[:2], pair[2:], method="asymptotic")
+            expected.append(found.statistic / 4)
     assert scores.probability_of_improvement(x, y) == pytest.approx(np.mean(expected))
 
 
@@ -125,11 +131,11 @@ def three_seeds(seed, n_games=12):
     "name", ["median", "interquartile_mean", "optimality_gap", "probability_of_improvement"]
 )
 def test_intervals_are_those_of_loops(name):
-    """Percentiles of the statistic of what is drawn game by game."""
-    statistic, runs = (
-        getattr(scores, name),
-        (three_seeds(0), three_seeds(1)[:2])[: 1 + (name == "probability_of_improvement")],
-    )
+    """The ends are percentiles of the statistic of runs that are drawn game by game."""
+    statistic = getattr(scores, name)
+    runs = [three_seeds(0)]
+    if name == "probability_of_improvement":
+        runs.append(three_seeds(1)[:2])
     value, *ends = scores.interval(statistic, *runs)
     assert value == statistic(*runs)
     assert (value, *ends) == scores.interval(statistic, *runs)

@@ -1,4 +1,4 @@
-"""The studies as suites: their runs, and what comes of a few."""
+"""The studies as suites: their runs, and the results of a few."""
 
 import dataclasses
 import json
@@ -47,25 +47,22 @@ PARTS = {
     "games": GamesStudyConfig().study.specs,
     "games, beta": BetaStudyConfig().study.specs,
 }
-"""The specs of every part by the number of seeds."""
+"""Functions from a number of seeds to the specs of every part."""
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_the_runs_of_every_part_are_valid_and_told_apart(part):
-    one, two = PARTS[part](1), PARTS[part](2)
+    one = PARTS[part](1)
+    two = PARTS[part](2)
     assert len({spec.name for spec in two}) == len(two) == 2 * len(one)
     assert [spec.seed for spec in two] == [0] * len(one) + [1] * len(one)
     for spec in one:
         config = configuration(spec)
         is_mastery = isinstance(config, MasteryConfig | TasksConfig)
-        world, steps = (
-            (config.env_id, config.total_steps) if is_mastery else (config.game, config.steps)
-        )
-        assert (
-            world in gym.registry
-            or world.startswith("MiniGrid")
-            or world in (*games.GAMES, *minatar.GAMES)
-        )
+        world = config.env_id if is_mastery else config.game
+        steps = config.total_steps if is_mastery else config.steps
+        is_game = world in (*games.GAMES, *minatar.GAMES)
+        assert world in gym.registry or world.startswith("MiniGrid") or is_game
         assert (steps, config.seed) == (spec.steps, 0)
         assert spec.carry_out == f"benchmarks.studies.{part.partition(',')[0]}:carry_out"
 
@@ -78,20 +75,27 @@ def test_every_agent_of_mastery_can_be_made_and_each_ablation_differs():
             for config in found(part).values()
         ]
     seen = {
-        (str(m.policy), str(vars(m.targets)), m.policy.ema_decay, m.env.goal_tracker.reset_worlds)
-        for m in models
+        (
+            str(model.policy),
+            str(vars(model.targets)),
+            model.policy.ema_decay,
+            model.env.goal_tracker.reset_worlds,
+        )
+        for model in models
     }
     assert len(seen) == len(models) == 10
 
 
 def test_the_papers_experiments_are_its_recipe():
-    first, second = found("paper"), found("generalization")
+    first = found("paper")
+    second = found("generalization")
     assert {(config.total_steps, config.env_id) for config in first.values()} == {
         (3_000_000, "TwoRoomsSwitch-v0")
     }
-    del first["table"]  # which generalizes to nothing, by construction
+    # A table generalizes to nothing.
+    del first["table"]
     assert second == {name: replace(config, held_out=0.2) for name, config in first.items()}
-    # agents in games have the paper's settings, and the names of its tables
+    # Agents in games have the paper's settings, and the names of its tables.
     columns = {
         column
         for study in ("auxiliary", "pretraining")
@@ -131,7 +135,7 @@ def test_games_agents_and_steps_can_be_chosen():
             before,
             starts,
         )
-    # the baseline is not run again for other pre-training
+    # The baseline is not run again for other pre-training.
     scratch, other = (
         set(PretrainingStudyConfig(pretrain_steps=n, steps=1_000, seeds=1).specs())
         for n in (100, 200)
@@ -140,7 +144,8 @@ def test_games_agents_and_steps_can_be_chosen():
 
 
 def test_agents_are_compared_where_they_and_the_base_have_the_same_seeds():
-    runs, search = MinAtarStudyConfig().specs(), MinAtarStudyConfig(part="search", seeds=1).specs()
+    runs = MinAtarStudyConfig().specs()
+    search = MinAtarStudyConfig(part="search", seeds=1).specs()
     assert (len(runs), {spec.game for spec in search}, len(search)) == (
         7 * 5 * 5,
         {"asterix", "breakout"},
@@ -154,10 +159,10 @@ def test_agents_are_compared_where_they_and_the_base_have_the_same_seeds():
     ).specs():
         ours = spec.agent == "many-goals"
         if (ours, spec.game, spec.seed) == (True, "freeway", 2):
-            continue  # not finished: its seed does not count in any game
-        score = {"asterix": 0.57 + 18.43 * (0.5 + 0.25 * ours), "freeway": 0.37 + 46.63 * 0.5}[
-            spec.game
-        ]
+            # This run has not finished: its seed does not count in any game.
+            continue
+        known = {"asterix": 0.57 + 18.43 * (0.5 + 0.25 * ours), "freeway": 0.37 + 46.63 * 0.5}
+        score = known[spec.game]
         finished.append(Result(spec, {"score": score, "mean_return": score}, 1, 1.0))
     first, second = MinAtarStudyConfig().compare(finished).to_dict("records")
     assert (first["agent"], first["games"], first["seeds"], second["agent"]) == (
@@ -167,7 +172,8 @@ def test_agents_are_compared_where_they_and_the_base_have_the_same_seeds():
         "a2c",
     )
     assert (first["score"], second["score"]) == (pytest.approx(0.625), pytest.approx(0.5))
-    assert first["score_better"] == pytest.approx(0.75)  # always in one game, a tie in the other
+    # Many goals are always better in one game, and the other is a tie.
+    assert first["score_better"] == pytest.approx(0.75)
     assert first["mean_return_freeway"] == pytest.approx(0.37 + 46.63 * 0.5)
     assert MinAtarStudyConfig().compare([]).empty
     assert MinAtarStudyConfig().compare(finished[:1])[
@@ -202,7 +208,9 @@ def test_what_makes_no_sense_is_refused(make_specs, message):
 @pytest.mark.usefixtures("no_sync")
 def test_each_engine_gives_the_same_results_which_are_compared(tmp_path, capsys):
     pytest.importorskip("minigrid")
-    models, agents, games = [], ("many_goals", "none"), ("MiniGrid-Empty-5x5-v0",)
+    models = []
+    agents = ("many_goals", "none")
+    games = ("MiniGrid-Empty-5x5-v0",)
     for engine, workers in (("in-process", 1), ("processes", 2)):
         root = tmp_path / engine
         options = {"seeds": 1, "steps": 240, "only": agents, "games": games, "pretrain_steps": 80}
@@ -225,7 +233,8 @@ def test_each_engine_gives_the_same_results_which_are_compared(tmp_path, capsys)
     table = (root / "comparison.csv").read_text()
     dataclasses.replace(config, only=("none",)).run()
     dataclasses.replace(config, seeds=2, only=("none",), dry_run=True).run()
-    assert (root / "comparison.csv").read_text() == table  # of all that has finished
+    # The comparison is of all runs that have finished, and not only of the chosen agent.
+    assert (root / "comparison.csv").read_text() == table
 
 
 def test_many_goals_in_two_steps_have_few_seeds_with_the_papers_beta():
@@ -324,7 +333,7 @@ def test_means_of_pretraining_are_compared_with_mastery():
     many, none, predicted = PretrainingStudyConfig().compare(finished).to_dict("records")
     assert (many["score"], many["mean_return"]) == (pytest.approx(0.7), pytest.approx(0.35))
     assert many["score_low"] < 0.7 < many["score_high"]
-    # 0.5 against 0.5, 0.7, 0.9: a tie; 0.8: two wins; none against any
+    # Without pre-training, 0.5 ties once with 0.5, 0.7 and 0.9; 0.8 wins twice, and None never.
     assert none["score_better"] == pytest.approx((0.5 + 2) / 9)
     assert none["score"] == pytest.approx(1.3 / 3)
     assert (predicted["agent"], predicted["seeds"], predicted["score"]) == (

@@ -20,39 +20,26 @@ from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Always, Paid
 
 TINY = {
-    "many_goals": '{"policy_kwargs": {"net_arch": [16], "embedding_dim": 8}, "batch_size": 16, "goal_batch_size": 16}',
+    "many_goals": '{"policy_kwargs": {"net_arch": [16], "embedding_dim": 8}, '
+    '"batch_size": 16, "goal_batch_size": 16}',
     "ppo": '{"n_envs": 2, "n_steps": 100, "batch_size": 50, "n_epochs": 1}',
     "a2c": '{"n_envs": 2}',
     "dqn": '{"buffer_size": 500, "train_freq": 50}',
     "hindsight": '{"max_episode_steps": 20, "train_freq": 400}',
 }
+"""Arguments that make each agent small."""
 
 
 @pytest.mark.parametrize("agent", TINY)
 def test_a_run_measures_its_task_and_goes_on(agent, tmp_path):
     pytest.importorskip("minigrid")
-    quick = [
-        "--world",
-        "MiniGrid-Empty-5x5-v0",
-        "--agent",
-        agent,
-        "--agent-kwargs",
-        TINY[agent],
-        "--eval-episodes",
-        "2",
-    ]
-    quick += [
-        "--total-steps",
-        "1200",
-        "--eval-freq",
-        "600",
-        "--no-progress-bar",
-        "--output",
-        str(tmp_path),
-    ]
+    quick = ["--world", "MiniGrid-Empty-5x5-v0", "--agent", agent, "--agent-kwargs", TINY[agent]]
+    quick += ["--eval-episodes", "2", "--total-steps", "1200", "--eval-freq", "600"]
+    quick += ["--no-progress-bar", "--output", str(tmp_path)]
     printed("tasks", *quick)
     (folder,) = tmp_path.iterdir()
-    rows, (summary,) = rows_of(folder / "curve.csv"), rows_of(folder / "summary.csv")
+    rows = rows_of(folder / "curve.csv")
+    (summary,) = rows_of(folder / "summary.csv")
     assert set(rows[0]) == set(CURVE)
     assert [int(row["step"]) for row in rows] == [600, 1200]
     assert (summary["agent"], summary["first_reward"]) == (agent, rows[-1]["first_reward"])
@@ -68,8 +55,8 @@ def test_a_run_ends_once_its_task_was_solved_often_enough():
         ("1.0", "0.9", "0.95", "1.0"), (False, False, False, True), strict=True
     ):
         measure.rows.append([600, 100, success, "0.5", ""])
-        assert measure._is_settled() == settled
-    assert not Measure(TasksConfig(), measure.world, None)._is_settled()
+        assert measure.is_settled() == settled
+    assert not Measure(TasksConfig(), measure.world, None).is_settled()
 
 
 def test_success_of_episodes():
@@ -77,27 +64,28 @@ def test_success_of_episodes():
         def make(self):
             return gym.wrappers.TimeLimit(Paid({8: 0.5}, (8,), start=next(starts)), 4)
 
-    starts = itertools.cycle([6, 3])  # two steps, and more than there are
+    # The goal is two steps away, or more than there are.
+    starts = itertools.cycle([6, 3])
     assert evaluate(Always(1), Corridors(), 4, 0, greedy=True) == 0.5
     assert evaluate(Always(1), Corridors(), 2, 0, greedy=False, epsilon=1.0) < 1.0
 
 
 def test_sampled_actions_of_rivals_differ_from_step_to_step_and_leave_training_alone():
-    policy, before = (
-        RivalPolicy(make("a2c", lambda: Paid({}, ()), 0, "cpu", {"n_envs": 1})),
-        th.get_rng_state(),
-    )
+    policy = RivalPolicy(make("a2c", lambda: Paid({}, ()), 0, "cpu", {"n_envs": 1}))
+    before = th.get_rng_state()
     drawn = [
         policy.predict(np.eye(9, dtype=np.uint8)[:1], deterministic=False)[0].item()
         for _ in range(60)
     ]
-    assert np.bincount(drawn, minlength=3).min() > 5  # of 20 expected
+    # Of each action 20 are expected.
+    assert np.bincount(drawn, minlength=3).min() > 5
     assert th.equal(th.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("agent", ["ppo", "a2c"])
 def test_rivals_learn_from_the_normalized_observations_that_they_see(agent):
-    model, seen = make(agent, lambda: gym.make(WORLD), 0, "cpu", {"n_envs": 2, "n_steps": 64}), []
+    model = make(agent, lambda: gym.make(WORLD), 0, "cpu", {"n_envs": 2, "n_steps": 64})
+    seen = []
     forward = model.policy.forward
     model.policy.forward = lambda observations: (
         seen.append(observations.clone()) or forward(observations)
@@ -114,7 +102,9 @@ def test_hindsight_acts_towards_what_was_rewarded_and_half_of_its_goals_are():
         goal_buffer = make_model(Paid({8: 1.0}, (8,))).learn(300).goal_buffer
 
     assert HindsightPolicy(Model()).goals.argmax(axis=1).tolist() == [8]
-    goals, rng, anywhere = Model.goal_buffer, np.random.default_rng(0), np.full(4_000, -1)
+    goals = Model.goal_buffer
+    rng = np.random.default_rng(0)
+    anywhere = np.full(4_000, -1)
     (rewarded,) = np.flatnonzero(goals.rewards > 0)
     share = np.mean(Rewarded().select(goals, anywhere, rng) == rewarded)
     assert abs(share - (0.5 + 0.5 / len(goals))) < 0.03
@@ -134,33 +124,27 @@ def test_the_tasks_of_two_rooms_and_their_best_returns():
     near, far = (mdp.encode(agent, [52], [False]) for agent in (12, 3))
     assert best[near] == pytest.approx(1.0)
     assert best[far] == pytest.approx(0.9**2)
-    assert (
-        returns(transition_matrices(mdp), rewarded[task], 0.9, np.full(mdp.n_states, 4))[far] == 0.0
-    )  # staying
+    # A policy that stays where it is never gets there.
+    stay = np.full(mdp.n_states, 4)
+    assert returns(transition_matrices(mdp), rewarded[task], 0.9, stay)[far] == 0.0
 
 
 def test_a_task_of_two_rooms_is_a_world(tmp_path):
     world = TaskWorld(WORLD, None, "agent in the door")
     env = world.make()
     seen, _ = env.reset(seed=0)
-    mdp, rewarded = env.unwrapped.mdp, env.get_wrapper_attr("rewarded")
-    ended, steps = False, 0
+    mdp = env.unwrapped.mdp
+    rewarded = env.get_wrapper_attr("rewarded")
+    ended = False
+    steps = 0
     env.action_space.seed(0)
     while not ended and steps < 199:
         assert not rewarded[mdp.states_of(seen[None])[0]]
         seen, reward, ended, _, _ = env.step(env.action_space.sample())
         steps += 1
         assert (reward == 1.0) == ended == bool(rewarded[mdp.states_of(seen[None])[0]])
-    options = [
-        "--task",
-        "agent in the door",
-        "--agent",
-        "a2c",
-        "--total-steps",
-        "40",
-        "--eval-freq",
-        "40",
-    ]
+    options = ["--task", "agent in the door", "--agent", "a2c"]
+    options += ["--total-steps", "40", "--eval-freq", "40"]
     printed("tasks", "--world", WORLD, *options, "--eval-episodes", "1", "--output", str(tmp_path))
     printed("report", str(tmp_path), "--output", str(tmp_path / "page.html"))
     for name, task in ((WORLD, "to fly"), ("TwoRoomsSwitchSmall-v0", "agent above")):
@@ -177,7 +161,7 @@ def test_a_task_of_two_rooms_is_a_world(tmp_path):
 
 
 def test_a_task_told_to_a_run_is_done_by_its_network_and_by_its_plan(tmp_path, monkeypatch):
-    monkeypatch.setattr(mastery, "_conclude", lambda *_: None)
+    monkeypatch.setattr(mastery, "conclude", lambda *_: None)
     monkeypatch.setattr(told_tasks, "TASKS", ("agent slipping, door open",))
     small = '{"policy_kwargs": {"net_arch": [16]}}'
     config = mastery.MasteryConfig(

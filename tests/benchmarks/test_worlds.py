@@ -16,16 +16,17 @@ from gym_twoRooms.oracle import mastery_ceiling
 from sb3_manygoals import ManyGoalsDQN
 from tests.sb3_manygoals.worlds import NumberedCorridor
 
-SMALL, LAKE, CLIFF = (
-    World("TwoRoomsSwitchSmall-v0"),
-    World("FrozenLake8x8-v1"),
-    World("CliffWalking-v1"),
-)
-DOWN, RIGHT = 1, 3  # in TwoRoomsSwitch
+SMALL = World("TwoRoomsSwitchSmall-v0")
+LAKE = World("FrozenLake8x8-v1")
+CLIFF = World("CliffWalking-v1")
+DOWN = 1
+"""Action of TwoRoomsSwitch."""
+RIGHT = 3
+"""Action of TwoRoomsSwitch."""
 
 
 def outcomes(tables, state, action):
-    """{(next state, whether the episode ends): probability}"""
+    """Return the probability of each next state, and of whether the episode ends there."""
     here = slice(*tables.first[state * tables.n_actions + action :][:2])
     pairs = zip(tables.next_states[here].tolist(), tables.ended[here].tolist(), strict=True)
     return dict(zip(pairs, tables.chances[here].tolist(), strict=True))
@@ -33,12 +34,13 @@ def outcomes(tables, state, action):
 
 @pytest.mark.parametrize("world", [SMALL, LAKE], ids=["two rooms", "lake"])
 def test_a_world_that_has_a_model_is_that_model(world):
-    tables, env = world.tables, world.make().unwrapped
+    tables = world.tables
+    env = world.make().unwrapped
     if world is SMALL:
         np.testing.assert_array_equal(tables.observations, env.mdp.observations)
         np.testing.assert_allclose(tables.starts, 1 / env.mdp.n_states)
         number = range(env.mdp.n_states)
-    else:  # holes and the goal, which end the episode, included
+    else:  # The tables also have the holes and the goal, which end the episode.
         number = {int(observation): state for state, observation in enumerate(tables.observations)}
         assert tables.starts[number[0]] == 1.0
     assert len(tables) == len(env.P) == len(number)
@@ -54,7 +56,8 @@ def test_a_world_that_has_a_model_is_that_model(world):
 
 @pytest.mark.parametrize("horizon", [1, 7, 200])
 def test_the_ceiling_is_the_oracles(horizon):
-    tables, mdp = SMALL.tables, SMALL.make().unwrapped.mdp
+    tables = SMALL.tables
+    mdp = SMALL.make().unwrapped.mdp
     starts, goals = np.random.default_rng(0).integers(mdp.n_states, size=(2, 2_000))
     pair = tables.observations[starts], tables.observations[goals]
     np.testing.assert_allclose(
@@ -63,17 +66,17 @@ def test_the_ceiling_is_the_oracles(horizon):
 
 
 def test_the_ceiling_leads_through_no_end_of_the_episode():
-    """State 1 may be a start, leads on to the goal 2, and ends an episode that comes to it from 0."""
-    states, after, ended = np.arange(3), np.array([1, 2, 2]), np.array([True, False, False])
+    """State 1 leads on to the goal 2, and ends an episode that comes to it from state 0."""
+    states = np.arange(3)
     world = Tables(
         spaces.Discrete(3),
-        states,
-        np.array([0.5, 0.5, 0.0]),
-        1,
-        np.arange(4),
-        after,
-        np.ones(3),
-        ended,
+        observations=states,
+        starts=np.array([0.5, 0.5, 0.0]),
+        n_actions=1,
+        first=np.arange(4),
+        next_states=np.array([1, 2, 2]),
+        chances=np.ones(3),
+        ended=np.array([True, False, False]),
     )
     assert world.ceiling(10)(states, np.full(3, 2)).tolist() == [0.0, 1.0, 1.0]
     assert world.ceiling(10)(states, np.full(3, 1)).tolist() == [1.0, 1.0, 0.0]
@@ -85,22 +88,27 @@ def test_the_ceiling_leads_through_no_end_of_the_episode():
     ("name", "states", "best"), [("Taxi-v4", 404, 0.24), ("CliffWalking-v1", 38, 1.0)]
 )
 def test_only_what_can_be_reached_is_in_the_tables(name, states, best):
-    tables, rng = World(name).tables, np.random.default_rng(0)
-    assert len(tables) == states  # of 500, and of 48
-    starts, goals = rng.choice(states, 2_000, p=tables.starts), rng.integers(states, size=2_000)
+    tables = World(name).tables
+    rng = np.random.default_rng(0)
+    # Taxi has 500 states, and CliffWalking 48.
+    assert len(tables) == states
+    starts = rng.choice(states, 2_000, p=tables.starts)
+    goals = rng.integers(states, size=2_000)
     found = tables.ceiling(200)(tables.observations[starts], tables.observations[goals])
     assert found.mean() == pytest.approx(best, abs=0.03)
 
 
 def test_steps_of_the_tables_are_distributed_as_the_worlds():
-    tables, n = LAKE.tables, 4_000
+    tables = LAKE.tables
+    n = 4_000
     env = TabularVectorEnv(tables, n)
     env.reset(seed=0)
     expected = tables.starts
     for action in (1, 2, 2):
         observations, rewards, _, truncated, _ = env.step(np.full(n, action))
         assert not np.any([truncated, rewards])
-        before, expected = expected, np.zeros(64)
+        before = expected
+        expected = np.zeros(64)
         for state in np.flatnonzero(before):
             for (after, _), chance in outcomes(tables, state, action).items():
                 expected[after] += before[state] * chance
@@ -112,20 +120,24 @@ def test_steps_of_the_tables_are_distributed_as_the_worlds():
 def test_an_episode_that_ended_begins_anew_with_the_next_step_whatever_the_action():
     env = TabularVectorEnv(CLIFF.tables, 2)
     assert env.reset(seed=0)[0].tolist() == [36, 36]
-    # up, along the cliff, and down into the goal, or against the upper wall
+    # The first goes up, along the cliff, and down into the goal; the other against the upper wall.
     for pair in [(0, 0), *[(1, 1)] * 11, (2, 0)]:
         observations, _, terminated, _, _ = env.step(np.array(pair))
     assert (observations.tolist(), terminated.tolist()) == ([47, 23], [True, False])
     observations, _, terminated, _, _ = env.step(np.array([1, 0]))
     assert (observations.tolist(), terminated.tolist()) == ([36, 11], [False, False])
-    # the last state has no outcomes
-    starts, first, ended = np.array([1.0, 0.0]), np.array([0, 1, 1]), np.array([True])
-    env = TabularVectorEnv(
-        Tables(
-            spaces.Discrete(2), np.arange(2), starts, 1, first, np.array([1]), np.ones(1), ended
-        ),
-        1,
+    # The last state has no outcomes.
+    tables = Tables(
+        spaces.Discrete(2),
+        observations=np.arange(2),
+        starts=np.array([1.0, 0.0]),
+        n_actions=1,
+        first=np.array([0, 1, 1]),
+        next_states=np.array([1]),
+        chances=np.ones(1),
+        ended=np.array([True]),
     )
+    env = TabularVectorEnv(tables, 1)
     env.reset(seed=0)
     assert [env.step(np.zeros(1, dtype=np.int64))[0].item() for _ in range(3)] == [1, 0, 1]
 
@@ -140,7 +152,8 @@ def test_what_is_carried_can_be_seen(door_key):
     env = door_key.make()
     grid = env.unwrapped
     before, _ = env.reset(seed=1)
-    np.testing.assert_array_equal(before, env.reset(seed=2)[0])  # one layout
+    # Every seed has the same layout.
+    np.testing.assert_array_equal(before, env.reset(seed=2)[0])
     assert env.observation_space.contains(before)
     assert not before[-1].any()
     place = next(
@@ -154,14 +167,17 @@ def test_what_is_carried_can_be_seen(door_key):
     np.testing.assert_array_equal(held[:-1], before[:-1])
     np.testing.assert_array_equal(held[-1], [before[place]] * 5)
     grid.agent_dir = (grid.agent_dir + 1) % 4
-    assert (env.observation(None) != held).any()  # and so can where it looks
+    # The direction in which the agent looks can be seen, too.
+    assert (env.observation(None) != held).any()
 
 
-@pytest.mark.parametrize("name", ["DoorKey-5x5", "UnlockPickup"])  # the second is not square
+# The second world is not square.
+@pytest.mark.parametrize("name", ["DoorKey-5x5", "UnlockPickup"])
 def test_a_whole_grid_shows_what_minigrid_does_and_the_agent(name):
     pytest.importorskip("minigrid")
     env = World(f"MiniGrid-{name}-v0").make()
-    seen, grid = env.reset()[0], env.unwrapped
+    seen, _ = env.reset()
+    grid = env.unwrapped
     expected = grid.grid.encode()
     expected[grid.agent_pos] = (10, 0, grid.agent_dir)
     np.testing.assert_array_equal(seen[:-1], expected * np.array([25, 51, 85], np.uint8))
@@ -179,8 +195,10 @@ def test_a_world_without_a_model_is_explored_by_copies(door_key):
         tables.observations[np.zeros(len(tables), dtype=int)], tables.observations
     )
     assert (best == 1.0).all()
-    # random steps of the world are those of the tables
-    env, rng, carried = door_key.make(), np.random.default_rng(3), 0
+    # Random steps of the world are those of the tables.
+    env = door_key.make()
+    rng = np.random.default_rng(3)
+    carried = 0
     start = state = int(tables.states_of(env.reset()[0][None])[0])
     assert tables.starts[start] == 1.0
     for _ in range(400):
@@ -213,7 +231,8 @@ def test_what_cannot_be_written_out_is_said(name, message, monkeypatch):
 
 
 def test_worlds_by_name_and_by_file(tmp_path):
-    file, broken = tmp_path / "mine.txt", tmp_path / "broken.txt"
+    file = tmp_path / "mine.txt"
+    broken = tmp_path / "broken.txt"
     file.write_text(str(NAMED_LAYOUTS["small"]))
     broken.write_text("#")
     for map_, name in (("small", "TwoRoomsSwitch-small"), (str(file), "TwoRoomsSwitch-mine")):
@@ -235,11 +254,13 @@ def test_worlds_by_name_and_by_file(tmp_path):
     [
         (
             ["Nowhere-v0"],
-            "a world with goals to learn of 'Nowhere-v0' cannot be built: Environment `Nowhere` doesn't exist",
+            "a world with goals to learn of 'Nowhere-v0' cannot be built: "
+            "Environment `Nowhere` doesn't exist",
         ),
         (
             ["Blackjack-v1"],
-            "'Blackjack-v1' cannot be built: observation_space cannot be treated as a space of goals",
+            "'Blackjack-v1' cannot be built: "
+            "observation_space cannot be treated as a space of goals",
         ),
         (["Pendulum-v1"], "discrete actions that start at 0, got 'Pendulum-v1' with Box"),
         (
@@ -264,7 +285,8 @@ def test_the_goal_is_worth_one_and_ends_the_episode_as_time_does():
     env.reset(seed=0, options={"state": 0})
     observation, *end, info = env.step(RIGHT)
     assert (end, info["state"]) == ([1.0, True, False], goal)
-    assert env.observation_space.shape == observation.shape == (8, 8, 3)  # made square
+    # The picture was made square.
+    assert env.observation_space.shape == observation.shape == (8, 8, 3)
     np.testing.assert_array_equal(observation[:, :4], world.observation_of(goal))
     assert not observation[:, 4:].any()
     env.reset(options={"state": 219})
@@ -291,7 +313,8 @@ def test_episodes_begin_wherever_the_block_is_as_at_the_goal(goal):
     [(minigrid, "RGBImgObs", 20), (PartialView, "RGBImgPartialObs", 28)],
 )
 def test_minigrid_is_seen_as_its_own_wrappers_show_it(make, wrapper, side):
-    wrappers, name = pytest.importorskip("minigrid.wrappers"), "MiniGrid-DoorKey-5x5-v0"
+    wrappers = pytest.importorskip("minigrid.wrappers")
+    name = "MiniGrid-DoorKey-5x5-v0"
     theirs = gym.make(name, max_steps=40, highlight=make is PartialView)
     envs = (
         make(name, 40),
@@ -311,7 +334,7 @@ def test_minigrid_is_seen_as_its_own_wrappers_show_it(make, wrapper, side):
 
 
 class TenScenarios(NumberedCorridor):
-    """Refuses every seed but those of its scenarios."""
+    """A world that refuses every seed but those of its scenarios."""
 
     def reset(self, *, seed=None, options=None):
         assert seed is None or 0 <= seed < 10, f"seed {seed}: ten scenarios only"

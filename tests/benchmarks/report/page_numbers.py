@@ -1,4 +1,8 @@
-"""Whether every number on a page is a cell of a CSV file: reads the page as a browser would, without one."""
+"""
+Checks that every number on a page is a cell of a CSV file.
+
+The page is read as a browser would read it, without one.
+"""
 
 import re
 from functools import cache
@@ -7,18 +11,28 @@ from html.parser import HTMLParser
 from tests.benchmarks.command_line import rows_of
 
 NUMBER = re.compile(r"[-+\u2212]?\d[\d,]*(?:\.\d+)?")
+"""A number as a page shows it."""
 VOID = {"meta", "link", "img", "br", "source", "path", "use", "image", "input"}
+"""Elements that have no end."""
 NAMES = {"code", "style", "script", "title"}
-"""Elements in which digits are no numbers, and neither are they in links to files."""
+"""Elements in which digits are no numbers. Nor are they in links to files."""
 
 
 @cache
 class Page(HTMLParser):
-    """Of a page the ``numbers`` with their cells, ``loose`` words with digits, ``links``, and what is ``loaded``."""
+    """
+    A page.
+
+    It has ``numbers`` with their cells, ``loose`` words with digits, ``links``, and addresses of
+    what is ``loaded``.
+    """
 
     def __init__(self, html):
         super().__init__()
-        self.numbers, self.loose, self.links, self.loaded = [], [], [], []
+        self.numbers = []
+        self.loose = []
+        self.links = []
+        self.loaded = []
         self.open = []
         self.feed(html)
         assert not self.open, f"left open: {self.open}"
@@ -51,10 +65,10 @@ class Page(HTMLParser):
             return
         tags = [tag for tag, _ in self.open]
         tag, attributes = self.open[-1]
-        if "svg" in tags and re.search(
-            r"[xy]tick_", " ".join(found.get("id") or "" for _, found in self.open)
-        ):
-            return  # numbers of an axis; there are no others in figures
+        identifiers = " ".join(found.get("id") or "" for _, found in self.open)
+        if "svg" in tags and re.search(r"[xy]tick_", identifiers):
+            # These are numbers of an axis. There are no others in figures.
+            return
         if tag == "data":
             self.numbers.append((text, attributes["value"], attributes["data-cell"]))
         elif (
@@ -68,12 +82,12 @@ class Page(HTMLParser):
 
 
 def text_of(page):
-    """What a reader sees, one blank between words and none before a full stop."""
+    """Return what a reader sees, with one blank between words and none before a full stop."""
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page.read_text())).replace(" .", ".")
 
 
 def agrees(shown, exact):
-    """Whether what is shown is the number, rounded to the digits that are shown."""
+    """Return whether a shown number is the exact one, rounded to the digits that are shown."""
     match = NUMBER.fullmatch(shown.removesuffix("%"))
     if match is None:
         return False
@@ -84,7 +98,7 @@ def agrees(shown, exact):
 
 
 def trouble(path):
-    """What is wrong with the numbers of a page, in words; nothing, if nothing is."""
+    """Return what is wrong with the numbers of a page, in words; an empty list, if nothing is."""
     data = path.with_name(f"{path.stem}-data")
     page = Page(path.read_text(encoding="utf-8"))
     wrong = [f"says not where it comes from: {text!r}" for text in page.loose]

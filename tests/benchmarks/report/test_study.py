@@ -13,14 +13,13 @@ from PIL import Image
 
 from benchmarks import scores
 from benchmarks.report import PastRunError
+from benchmarks.report import mastery as mastery_report
 from benchmarks.report import runs as reader
-from benchmarks.report.mastery import _failing
 from benchmarks.report.page import Book
 from benchmarks.report.study import ReportConfig
 from benchmarks.scores import read_table, references
 from benchmarks.studies import mastery as mastery_study
 from benchmarks.suite import Result, Spec, SuiteError
-from benchmarks.worlds import World
 from tests import ROOT
 from tests.benchmarks.browser import chromium
 from tests.benchmarks.command_line import printed, rows_of
@@ -38,7 +37,7 @@ def begin(spec, root, attempts=1):
 
 
 def play(root, agent, game, seed, score=None, steps=1000, curve=None, study=AUXILIARY):
-    """A run of a game; one without a score has not finished."""
+    """Write a run of a game. A run without a score has not finished."""
     spec = Spec(study, agent, game, seed, steps)
     folder = begin(spec, root)
     own = folder / agent / "run"
@@ -54,7 +53,7 @@ def play(root, agent, game, seed, score=None, steps=1000, curve=None, study=AUXI
 
 
 def master(root, spec, **options):
-    """A run of the study of mastery; one without goals has not finished."""
+    """Write a run of the study of mastery. A run without goals has not finished."""
     folder = begin(spec, root, attempts=2)
     held_out = 0.2 if spec.agent.startswith("generalization") else 0.0
     own = make_run(
@@ -82,7 +81,11 @@ def master(root, spec, **options):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Runs of both experiments with mastery, and of a suite of games, in a folder whose name is no address as it is."""
+    """
+    Write runs of both experiments with mastery, and of a suite of games.
+
+    The name of their folder is no address as it is.
+    """
     root = tmp_path_factory.mktemp("runs") / "50% of #1 & more"
     wanted = [
         spec
@@ -134,7 +137,7 @@ def data(page):
 
 
 def reported(folder, **options):
-    """The page about a folder, beside it; its numbers are right."""
+    """Write the page about a folder, beside it, and check its numbers."""
     page = ReportConfig((folder,), folder.parent / "page.html", **options).run()
     assert trouble(page) == []
     return page
@@ -155,7 +158,7 @@ def test_nothing_is_loaded_and_links_lead_to_each_raw_file(page, runs, data):
     assert not any(text in page.read_text() for text in ("http", "<script"))
     identifiers = re.findall(r'\bid="([^"]*)"', page.read_text())
     assert len(set(identifiers)) == len(identifiers)
-    # what a browser would open, for which "#" and "?" end the path
+    # A browser would open these files: "#" and "?" end the path of an address.
     files = {address: page.parent / unquote(urlsplit(address).path) for address in found.links}
     for address, file in files.items():
         assert address[1:] in identifiers if address.startswith("#") else file.exists(), address
@@ -176,17 +179,21 @@ def test_what_was_run_and_what_was_not_and_what_it_cost(page, data):
 
     assert counts("paper-uniform") == (2, 2, 0, 0)
     assert counts("paper-learning-progress") == (2, 0, 1, 1)
-    assert counts("paper-table") == (2, 0, 0, 2)  # of which there is nothing at all
+    # Nothing was written of these runs.
+    assert counts("paper-table") == (2, 0, 0, 2)
     text = text_of(page)
     assert "not the whole study" in text
     assert "TwoRoomsSwitch-v0, seed 0 (not begun); TwoRoomsSwitch-v0, seed 1 (unfinished)" in text
     assert "Boxing, seed 0 (not begun); Boxing, seed 1 (not begun)" in text
-    uniform = rows["paper-uniform"]  # 300 steps in 10 s, twice, in runs of 720 s
+    # Two runs of 720 s had 300 steps in 10 s each.
+    uniform = rows["paper-uniform"]
     assert float(uniform["training_hours"]) == pytest.approx(20 / 3600)
     assert float(uniform["wall_hours"]) == pytest.approx(0.4)
     assert float(uniform["steps_per_second"]) == pytest.approx(30.0)
-    assert rows["paper-learning-progress"]["wall_hours"] == ""  # not finished
-    a2c = rows["a2c"]  # 7 finished runs of an hour, and one that is not; training was not timed
+    # These runs have not finished.
+    assert rows["paper-learning-progress"]["wall_hours"] == ""
+    # Seven runs of an hour have finished, and one has not. Their training was not timed.
+    a2c = rows["a2c"]
     assert (a2c["training_hours"], float(a2c["wall_hours"])) == ("", 7.0)
     assert float(a2c["steps_per_second"]) == pytest.approx(1000 / 3600)
     assert float(rows["all"]["wall_hours"]) == pytest.approx(4 * 0.2 + 13)
@@ -206,15 +213,16 @@ def test_mastery_beside_the_paper(page, data):
     assert held_out["held_out_greedy"] != ""
     assert "Mastery: TwoRoomsSwitchSmall, 300 steps, goals held out" in text_of(page)
     assert (first["paper-uniform"]["always"], first["paper-uniform"]["never"]) == ("176", "22")
-    html = page.read_text()  # curves have a line and a band for each agent
+    # Curves have a line and a band for each agent.
+    html = page.read_text()
     chart = html[html.index('aria-label="Mastery against steps, greedy"') :]
     lines = re.findall(r"(fill|stroke): var\(--line-(\d)\)", chart[: chart.index("</svg>")])
-    assert ("stroke", "0") in lines  # learning progress, of one seed
+    # Learning progress has a line and no band, as it has one seed.
+    assert ("stroke", "0") in lines
     assert ("fill", "0") not in lines
     assert {("stroke", "1"), ("fill", "1")} <= set(lines)
-    (file,) = data.glob(
-        "mastery1-*Mastery-against-steps--greedy*.svg"
-    )  # has a legend, as it is also used without the page
+    # The file has a legend, as it is also used without the page.
+    (file,) = data.glob("mastery1-*Mastery-against-steps--greedy*.svg")
     assert ">paper-uniform</text>" in file.read_text()
     assert ">paper-uniform</text>" not in chart
 
@@ -226,7 +234,8 @@ def test_games_with_missing_seeds_are_named_and_left_out(page, data):
     random, human = references(["Alien", "Pong"]).to_numpy().T
     for agent, factor, better in (("a2c", 1, ""), ("many-goals", 2, "1")):
         normalized = (factor * np.array([100.5, 200.5]) - random) / (human - random)
-        assert float(rows[agent]["median"]) == pytest.approx(normalized.mean())  # of two games
+        # The median of two games is their mean.
+        assert float(rows[agent]["median"]) == pytest.approx(normalized.mean())
         assert (
             float(rows[agent]["median_low"])
             <= float(rows[agent]["median"])
@@ -261,16 +270,15 @@ def test_the_papers_own_scores_give_its_summary(tmp_path):
                 f"{float(row[f'{whose}median']):.2%}",
                 int(float(row[f"{whose}above_half"])),
             ) == expected
-        assert row["median_low"] == ""  # of one seed
+        # A single seed has no interval.
+        assert row["median_low"] == ""
     assert "Runs: 98 finished, 0 unfinished, 0 not begun." in text_of(page)
     assert "not the whole study" not in text_of(page)
 
 
 def test_other_games_need_only_a_table_of_references(tmp_path, monkeypatch):
-    table, read = (
-        pd.DataFrame({"random": [1.0, 0.0], "best": [3.0, 10.0]}, index=["Maze", "Cave"]),
-        scores.read_table,
-    )
+    table = pd.DataFrame({"random": [1.0, 0.0], "best": [3.0, 10.0]}, index=["Maze", "Cave"])
+    read = scores.read_table
     monkeypatch.setattr(scores, "REFERENCES", (*scores.REFERENCES, "mine"))
     monkeypatch.setattr(scores, "read_table", lambda name: table if name == "mine" else read(name))
     for seed in (0, 1):
@@ -278,7 +286,8 @@ def test_other_games_need_only_a_table_of_references(tmp_path, monkeypatch):
             play(tmp_path / "runs", "a2c", game, seed, score, curve=[(500, 0.0), (1000, score)])
     page = reported(tmp_path / "runs")
     (row,) = rows_of(tmp_path / "page-data" / "games1-summary.csv")
-    assert (float(row["interquartile_mean"]), row["paper_median"]) == (0.375, "")  # of 0.5 and 0.25
+    # The normalized scores are 0.5 and 0.25.
+    assert (float(row["interquartile_mean"]), row["paper_median"]) == (0.375, "")
     assert [row["best"] for row in rows_of(tmp_path / "page-data" / "games1-scores.csv")] == [
         "10",
         "3",
@@ -315,9 +324,8 @@ def test_runs_none_of_which_has_finished(tmp_path):
     page = reported(tmp_path / "many")
     assert "Runs: 0 finished, 1 unfinished, 0 not begun." in text_of(page)
     assert 'aria-label="Mastery against steps, greedy"' in page.read_text()
-    run = make_run(
-        tmp_path / "unknown", goals=share(0.5), env_id="CartPole-v1"
-    )  # a world without tables has no curve
+    # A world without tables has no curve.
+    run = make_run(tmp_path / "unknown", goals=share(0.5), env_id="CartPole-v1")
     (run / "mastery.csv").unlink()
     page = ReportConfig((run,), run / "report.html").run()
     assert trouble(page) == []
@@ -371,9 +379,9 @@ def test_the_command_line(tmp_path, monkeypatch):
 
 @pytest.mark.extras
 def test_pictures_of_goals_that_fail_stand_apart(tmp_path):
-    goals = pd.DataFrame({"agent": "a", "state": range(40), "greedy_reached": 0.5})
-    book = Book(tmp_path / "page.html")
-    ((_, pictures),) = _failing(goals, World("TwoRoomsSwitch-v0", "paper"), book, "x")
+    run = make_run(tmp_path / "run", goals=share(0.0), env_id="TwoRoomsSwitch-v0")
+    (section,) = mastery_report.sections(reader.read([run]), Book(tmp_path / "page.html"))
+    ((_, pictures),) = section["failing"]
     style = (ROOT / "benchmarks/report/page.css").read_text(encoding="utf-8")
     figures = "".join(
         f"<figure>{one}<figcaption>{said}</figcaption></figure>" for one, said in pictures

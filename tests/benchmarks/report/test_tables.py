@@ -1,4 +1,4 @@
-"""Runs as they are left behind, and tables about them that can be followed by hand."""
+"""Runs as they are left behind, and tables about them that are computed by hand."""
 
 import json
 
@@ -10,7 +10,9 @@ from benchmarks.report import runs as reader
 from benchmarks.report import tables
 from benchmarks.scores import interquartile_mean, interval
 
-SMALL, N = "TwoRoomsSwitchSmall-v0", 220
+SMALL = "TwoRoomsSwitchSmall-v0"
+N = 220
+"""Number of states of this world."""
 DEFAULTS = {
     "env_id": SMALL,
     "agent": "default",
@@ -30,7 +32,12 @@ def make_run(
     held_out=None,
     **settings,
 ):
-    """A run of mastery. The curve: steps, mastery greedy and at epsilon; goals: of goals.csv, None while unfinished."""
+    """
+    Write the files of a run of mastery.
+
+    The curve has rows of steps, and mastery greedily and at epsilon. ``goals`` has columns of
+    ``goals.csv``; None is for a run that has not finished.
+    """
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(
         json.dumps({"settings": DEFAULTS | {"seed": seed} | settings})
@@ -77,14 +84,14 @@ def make_run(
 
 
 def share(rate):
-    """goals.csv of which this share of goals is reached."""
+    """Return columns of ``goals.csv`` in which this share of the goals is reached."""
     reached = (np.arange(N) < round(rate * N)).astype(float)
     return {"greedy_reached": reached, "epsilon_reached": reached}
 
 
 def test_the_table_by_hand(tmp_path):
     for seed, rate in enumerate((0.8, 0.9, 1.0)):
-        # 0.5 first at 100, at 200 and at 100; 0.9 at 300, never and at 200
+        # 0.5 is first reached at 100, 200 and 100; 0.9 at 300, never and at 200.
         middle = {0: (0.6, 0.8, 0.9), 1: (0.4, 0.5, 0.89), 2: (0.5, 0.9, 0.7)}[seed]
         curve = [
             (0, 0.0, 0.0),
@@ -114,9 +121,11 @@ def test_the_table_by_hand(tmp_path):
     table = tables.mastery(
         runs, curves, finals.reindex(columns=[*finals, "plan", "held_out_plan"]), goals
     ).set_index("agent")
-    uniform, slow = table.loc["uniform"], table.loc["slow"]
+    uniform = table.loc["uniform"]
+    slow = table.loc["slow"]
     assert (uniform["runs"], uniform["finished"], uniform["greedy"]) == (3, 3, pytest.approx(0.9))
-    # sd 0.1, so 0.1 / sqrt(3) times the t of 2 degrees of freedom, 4.302653; above 1 it is clipped
+    # The deviation is 0.1: the half width is 0.1 / sqrt(3) times the t of 2 degrees of freedom,
+    # 4.302653. Above 1 the interval is clipped.
     assert (uniform["greedy_low"], uniform["greedy_high"]) == pytest.approx(
         (0.9 - 0.248414, 1.0), abs=1e-6
     )

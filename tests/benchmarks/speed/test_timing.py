@@ -17,10 +17,11 @@ def test_contenders_take_turns_and_the_first_round_warms_up():
 def test_a_rate_is_of_so_many_steps_and_seconds_at_least(monkeypatch):
     now = []
     monkeypatch.setattr("time.perf_counter", lambda: 2.0 * len(now))
-    step = lambda: now.append(0)  # noqa: E731 - two seconds
+    step = lambda: now.append(0)  # noqa: E731 - It takes two seconds of this clock.
     assert (rate(step, steps=3), len(now)) == (0.5, 3)
     assert (rate(step, seconds=3.0), len(now)) == (0.5, 5)
-    assert rate(step, wait=step) == 0.25  # what the GPU does after the last step counts
+    # The work of the GPU after the last step counts.
+    assert rate(step, wait=step) == 0.25
 
 
 def test_a_ratio_is_taken_within_each_round_and_of_the_best_of_several():
@@ -42,12 +43,10 @@ def test_what_is_printed_is_what_is_written(tmp_path, capsys):
     compare(tmp_path / "raw.csv", contenders, "steps/s", ratios, 2)
     assert (tmp_path / "raw.csv").read_text().splitlines() == [
         "round,contender,value,unit",
-        *(
-            "0,ours,60000.0,steps/s",
-            "0,theirs,2.0,steps/s",
-            "1,ours,80000.0,steps/s",
-            "1,theirs,4.0,steps/s",
-        ),
+        "0,ours,60000.0,steps/s",
+        "0,theirs,2.0,steps/s",
+        "1,ours,80000.0,steps/s",
+        "1,theirs,4.0,steps/s",
     ]
     printed = capsys.readouterr().out
     for shown in ("70,000 [60,000, 80,000]", "3 [2, 4]", "25,000 [20,000, 30,000]"):

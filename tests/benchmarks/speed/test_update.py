@@ -36,10 +36,12 @@ def test_tiled_and_pairwise_are_the_same_loss_and_gradient():
 def test_every_kind_of_update_learns(kind, goals):
     model, make = Scenario(kind, 4, goals, world=SMALL).update()
     before = [parameter.clone() for parameter in model.q_net.parameters()]
-    sizes, step = [], model.policy.optimizer.step
+    sizes = []
+    step = model.policy.optimizer.step
     model.policy.optimizer.step = lambda: sizes.append(0) or step()
     make()
-    assert len(sizes) == 1  # the optimizer's steps
+    # The optimizer has taken one step.
+    assert len(sizes) == 1
     assert not any(th.equal(a, b) for a, b in zip(before, model.q_net.parameters(), strict=True))
     if not kind.startswith("SB3"):
         assert (len(model.goal_buffer), model.goal_batch_size, model.batch_size) == (220, goals, 4)
@@ -65,7 +67,8 @@ def test_scenarios_are_named_apart_and_every_ratio_is_about_some():
     atari = Scenario("pairwise", 80, 16, "batch", world="frames").learner()
     batch, _, ids, _ = atari.targets.draw(80, 16, atari.rng)
     assert (batch.observations.shape, atari.action_space.n) == ((80, 4, 84, 84), 18)
-    assert set(ids.tolist()) <= set(batch.next_ids.tolist())  # goals are met in the batch
+    # All goals are met in the batch.
+    assert set(ids.tolist()) <= set(batch.next_ids.tolist())
 
 
 def test_the_whole_run(tmp_path, capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""A tiny experiment for tests of the suite: a random walk that can be stopped, killed, and made to fail."""
+"""A tiny experiment for tests of the suite: a random walk that can be stopped, killed or made to fail."""
 
 import json
 import os
@@ -12,12 +12,14 @@ SLOW = 0.02
 
 
 def walk(spec, folder):
-    """Writes its state after each step, and goes on from it, so that its end is the same however often it is stopped."""
+    """
+    Write the state after each step, and go on from it.
+
+    The end of a walk is the same however often it is stopped.
+    """
     state_file = folder / "state.json"
-    where, generator = (
-        {"step": 0, "place": 0},
-        random.Random(f"{spec.game} {spec.agent} {spec.seed}"),
-    )
+    where = {"step": 0, "place": 0}
+    generator = random.Random(f"{spec.game} {spec.agent} {spec.seed}")
     if state_file.exists():
         where, (version, numbers, gauss) = json.loads(state_file.read_text())
         generator.setstate((version, tuple(numbers), gauss))
@@ -40,7 +42,8 @@ def walk(spec, folder):
             if where["step"] in spec.settings.get("fail_at", []):
                 raise RuntimeError(f"it was to fail at step {where['step']}")
     except SystemExit:
-        time.sleep(0.3)  # as a checkpoint takes; a second signal would cut it short
+        # A checkpoint takes that long; a second signal would cut it short.
+        time.sleep(0.3)
         (folder / "told to end").touch()
         raise
     finally:
@@ -77,7 +80,7 @@ def make(**changes):
 
 
 def slow():
-    """2 games x 2 agents x 2 seeds, a second each."""
+    """Return 2 games x 2 agents x 2 seeds, which take a second each."""
     return [
         make(agent=agent, game=game, seed=seed)
         for agent in "ab"

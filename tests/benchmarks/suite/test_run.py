@@ -1,4 +1,4 @@
-"""Suites of runs: what each engine makes of them, and what is left when drivers and workers are killed."""
+"""Suites of runs: what each engine makes of them, and what is left when processes are killed."""
 
 import json
 import os
@@ -31,13 +31,13 @@ sys.exit(bool(lacking))
 
 
 def driver(specs, root, *arguments):
-    """One that runs beside the test, in a group of its own as in a terminal, to be killed at will."""
+    """Start a suite beside the test, in a group of its own as in a terminal, to be killed at will."""
     command = [sys.executable, "-c", DRIVER, specs, "--root", str(root), *arguments]
     return Popen(command, cwd=ROOT, stdout=PIPE, stderr=STDOUT, text=True, start_new_session=True)
 
 
 def finish(root, undisturbed):
-    """Go on with the slow suite, in one process and without its pauses: most of it was left, and it ends as it should."""
+    """Go on with the slow suite, of which most is left, without its pauses. It ends as it should."""
     assert len(results(slow(), root)) <= 2
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WALK_AT_ONCE", "1")
@@ -46,7 +46,7 @@ def finish(root, undisturbed):
 
 
 def ended(process, status=0):
-    """What it prints until it ends with this status."""
+    """Return what a process prints until it ends with this status."""
     output = process.communicate(timeout=60)[0]
     assert process.returncode == status, output
     return output
@@ -60,7 +60,7 @@ def until(condition, seconds=30.0):
 
 
 def steps_in(folder):
-    """Steps on the disk."""
+    """Return the number of steps that were saved."""
     path = folder / "state.json"
     return json.loads(path.read_text())[0]["step"] if path.exists() else 0
 
@@ -70,7 +70,7 @@ def places(specs, root):
 
 
 def walked(specs, root):
-    """What comes out of specs without a suite and without a pause."""
+    """Return the results of specs without a suite and without a pause."""
     found = {}
     for number, spec in enumerate(specs):
         (root / str(number)).mkdir()
@@ -89,7 +89,8 @@ def test_each_engine_gives_the_same_and_a_second_call_does_nothing(
     tmp_path, engine, tmp_path_factory
 ):
     specs = quick()
-    assert SuiteConfig(tmp_path, **engine).carry_out([*specs, *specs]) == {}  # each once
+    # Each run is carried out once.
+    assert SuiteConfig(tmp_path, **engine).carry_out([*specs, *specs]) == {}
     assert places(specs, tmp_path) == walked(specs, tmp_path_factory.mktemp("walk"))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert SuiteConfig(tmp_path, **engine).carry_out(specs) == {}
@@ -100,11 +101,9 @@ def test_each_engine_gives_the_same_and_a_second_call_does_nothing(
 def test_failures_are_tried_again_and_stop_nobody(tmp_path, engine):
     output = ended(driver("one_fails", tmp_path, *engine), status=1)
     hopeless, flaky = one_fails()
-    assert (
-        f"not finished: {hopeless.name}: failed with exit status 1; see {hopeless.folder(tmp_path) / 'log.txt'}"
-        in output
-    )
-    assert "Traceback" in (hopeless.folder(tmp_path) / "log.txt").read_text()
+    log = hopeless.folder(tmp_path) / "log.txt"
+    assert f"not finished: {hopeless.name}: failed with exit status 1; see {log}" in output
+    assert "Traceback" in log.read_text()
     assert starts(hopeless.folder(tmp_path)) == [0, 1, 2]
     assert starts(flaky.folder(tmp_path)) == [0, 2, 4]
     assert read_result(flaky.folder(tmp_path)).attempts == 3
@@ -122,28 +121,28 @@ def test_failures_are_tried_again_and_stop_nobody(tmp_path, engine):
     ],
 )
 def test_a_driver_that_ends_loses_nothing(tmp_path, undisturbed, engine, number):
-    watched = slow()[1 if engine else 0].folder(
-        tmp_path
-    )  # of two that started together, the one that ends later
+    # Of two runs that start together, this is the one that ends later.
+    watched = slow()[1 if engine else 0].folder(tmp_path)
     process = driver("slow", tmp_path, *engine)
     until(lambda: steps_in(watched) > 5)
     children = psutil.Process(process.pid).children(recursive=True)
     assert bool(children) == bool(engine)
     if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # as Ctrl-C does
+        # Ctrl-C signals the whole group.
+        os.killpg(process.pid, number)
     else:
         process.send_signal(number)
     ended(process, -9 if number == signal.SIGKILL else 128 + number)
-    if number != signal.SIGKILL:  # it has waited for them
+    if number != signal.SIGKILL:  # The driver has waited for its children.
         assert not any(child.is_running() for child in children)
     assert psutil.wait_procs(children, timeout=10)[1] == []
     assert (watched / "told to end").exists() == (bool(engine) or number != signal.SIGKILL)
     assert 5 < steps_in(watched) < 50
-    assert all(
-        (spec.folder(tmp_path) / "spec.json").exists() for spec in slow()
-    )  # also where nothing was begun
+    # Runs that were not begun have a spec, too.
+    assert all((spec.folder(tmp_path) / "spec.json").exists() for spec in slow())
     finish(tmp_path, undisturbed)
-    assert starts(watched)[1] > 5  # it went on
+    # The watched run went on.
+    assert starts(watched)[1] > 5
 
 
 def test_a_killed_worker_goes_on(tmp_path, undisturbed):
@@ -170,9 +169,8 @@ def test_a_run_in_other_hands_is_left_to_them(tmp_path, capsys):
         assert in_child(spec, folder, wait=0.1) == 75
     assert not (folder / "starts.txt").exists()
     assert [in_child(spec, folder, wait=0.1) for _ in range(2)] == [0, 0]
-    assert (
-        len((folder / "attempts.jsonl").read_text().splitlines()) == 2
-    )  # the last one found it finished
+    # The last attempt found the run finished.
+    assert len((folder / "attempts.jsonl").read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize("run", [attempt, in_child])
@@ -203,7 +201,7 @@ def test_a_function_that_will_not_do_is_an_error(tmp_path, path, message):
 
 @pytest.mark.parametrize("engine", ["in-process", "processes"])
 def test_a_function_that_leaves_has_failed(tmp_path, engine):
-    """As main() of a program does, even with status 0; in-process, too, it is the run that ends and not the suite."""
+    """The main() of a program leaves, even with status 0. The run ends by that, and not the suite."""
     leaving = make(carry_out=f"{suite_agent.__name__}:leaves")
     assert list(SuiteConfig(tmp_path, engine, retries=0).carry_out([leaving, make(steps=2)])) == [
         leaving
@@ -215,12 +213,13 @@ def test_a_dry_run_says_what_it_would_cost_and_does_nothing(tmp_path, capsys):
     done = [
         Result(make(agent="a", seed=0, steps=100), {}, 50.0, 1),
         Result(make(agent="a", seed=1, steps=300), {}, 150.0, 1),
-        Result(make(agent="a", seed=4, steps=300), {}, 1.0, 2),  # went on from who knows where
+        # This one went on from an unknown step.
+        Result(make(agent="a", seed=4, steps=300), {}, 1.0, 2),
     ]
     assert measured_rates(done) == {"a": 2.0}
     todo = [make(seed=2, steps=7200), make(seed=3, steps=7200), make(agent="b", steps=3600)]
     rates = {"a": 2.0, "b": 0.5}
-    # the third waits for one of the first two
+    # The third run waits for one of the first two.
     assert [hours_until_done(todo, rates, workers) for workers in (1, 2, 8)] == [4.0, 3.0, 2.0]
     root = tmp_path / "none"
     assert SuiteConfig(root, dry_run=True, steps_per_second={"a": 2.0}).carry_out(todo) is None
@@ -257,7 +256,8 @@ def test_ray_that_is_not_there_is_a_message(tmp_path, monkeypatch):
 def test_ray_goes_on_where_something_ends(tmp_path, undisturbed, monkeypatch, what):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    if what == "driver killed":  # Ray notices after seconds: the run must not have finished by then
+    if what == "driver killed":
+        # Ray notices after seconds: the run must not have finished by then.
         monkeypatch.setenv("WALK_SLOWER", "30")
     first = slow()[0]
     folder = first.folder(tmp_path)
@@ -275,7 +275,7 @@ def test_ray_goes_on_where_something_ends(tmp_path, undisturbed, monkeypatch, wh
         process.send_signal(number)
         ended(process, -9 if number == signal.SIGKILL else 128 + number)
         assert psutil.wait_procs([child], timeout=30)[1] == []
-        if number == signal.SIGTERM:  # otherwise Ray notices after seconds, and then kills
+        if number == signal.SIGTERM:  # After SIGKILL, Ray notices after seconds, and then kills.
             assert (folder / "told to end").exists()
             assert 5 < steps_in(folder) < 50
         finish(tmp_path, undisturbed)

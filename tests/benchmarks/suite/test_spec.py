@@ -1,4 +1,4 @@
-"""Runs of a suite as they are named, and their results as they are written."""
+"""The names of a suite's runs, and the files of their results."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,8 @@ def test_names_are_what_is_run_and_a_hash():
     assert Spec("a.b:c", "agent", "game", 0, 1).name == "agent-game-1-seed0-08183484eb"
     settings = {"list": [1]}
     spec = Spec("a:b", "x", "y", 0, 1, settings)
-    settings["list"].append(2)  # the settings are the spec's own
+    settings["list"].append(2)
+    # The spec has its own settings.
     assert spec.settings == {"list": [1]}
 
 
@@ -78,7 +79,8 @@ def test_a_damaged_result_is_an_error_that_names_it(tmp_path, text):
 
 def test_a_result_comes_back_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     spec = make()
-    folder, result = spec.folder(tmp_path), Result(spec, {"score": 0.1}, 2.5, 3)
+    folder = spec.folder(tmp_path)
+    result = Result(spec, {"score": 0.1}, 2.5, 3)
     folder.mkdir()
 
     def no_space(descriptor):
