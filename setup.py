@@ -1,4 +1,9 @@
-"""Packaging. Versions are ranges here, so that the package can be a dependency; constraints.txt pins what we test with."""
+"""
+Packaging.
+
+Versions are ranges here, so that the package can be a dependency; constraints.txt pins the versions
+that are tested.
+"""
 
 import re
 from pathlib import Path
@@ -14,7 +19,8 @@ VERSION = re.search(
 assert VERSION is not None, "sb3_manygoals/__init__.py has no __version__"
 
 BENCHMARKS = [
-    "gymnasium>=1.4",  # the study of worlds has Taxi-v4, and tests compare with its statistics of episodes
+    # The study of worlds has Taxi-v4, and tests compare with its statistics of episodes.
+    "gymnasium>=1.4",
     "jinja2>=3.1",
     "matplotlib>=3.7",
     # From 3.1 it needs pygame-ce, as RENDER does, in place of pygame.
@@ -27,7 +33,8 @@ BENCHMARKS = [
     "tqdm>=4.65",
     "tyro>=0.9.5",
 ]
-# Gymnasium takes its `pygame` module from pygame-ce too; pygame, of the same module name, cannot be installed beside it.
+# Gymnasium takes its `pygame` module from pygame-ce, too. pygame itself, which has the same module
+# name, cannot be installed beside it.
 RENDER = ["pygame-ce>=2.5"]
 ATARI = ["ale-py>=0.12.1", "lz4>=4.3"]
 # The games are GPL-3: they are used, not included.
@@ -38,19 +45,26 @@ DOCS = ["furo", "myst-parser>=3.0", "sphinx>=7.0"]
 setup(
     name="sb3-manygoals",
     version=VERSION.group(1),
-    description="Many-goals reinforcement learning on Stable-Baselines3: learners, a visual world with an exact answer key",
+    description=(
+        "Many-goals reinforcement learning on Stable-Baselines3: "
+        "learners, a visual world with an exact answer key"
+    ),
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     author="The sb3-manygoals maintainers",
     project_urls={"Paper": "https://arxiv.org/abs/1806.09605"},
     license="MIT",
     license_files=["LICENSE"],
-    keywords="reinforcement-learning goal-conditioned multi-goal gymnasium stable-baselines3 universal-value-function",
+    keywords=(
+        "reinforcement-learning goal-conditioned multi-goal gymnasium stable-baselines3 "
+        "universal-value-function"
+    ),
     packages=find_packages(include=["gym_twoRooms*", "sb3_manygoals*"]),
     package_data={"gym_twoRooms": ["py.typed"], "sb3_manygoals": ["py.typed", "pretrained/*.npz"]},
     python_requires=">=3.10",
     install_requires=[
-        "filelock>=3.12",  # torch brings it anyway
+        # torch brings it anyway.
+        "filelock>=3.12",
         "gymnasium>=1.1,<2.0",
         "numpy>=1.26,<3.0",
         "psutil>=5.9",
@@ -64,13 +78,14 @@ setup(
         "minatar": MINATAR,
         "render": RENDER,
         "ray": ["ray>=2.40"],
-        # Only to record its outputs again, with which tests compare losses. It brings JAX and a nightly build of tfp.
+        # Tests compare losses with its outputs; only to record these again is it needed. It brings
+        # JAX and a nightly build of tfp.
         "rlax": ["rlax>=0.1.9; python_version >= '3.11'"],
         # RL Zoo's command line, which benchmarks.zoo extends.
         "zoo": ["rl_zoo3>=2.9"],
         "docs": [*ATARI, *DOCS, *MINATAR],
         "benchmarks": BENCHMARKS,
-        # Reference bootstrap intervals, for tests only.
+        # Tests compare bootstrap intervals with it.
         "reference": ["rliable>=1.2"],
         "dev": [
             *ATARI,

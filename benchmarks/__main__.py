@@ -141,7 +141,7 @@ def defaults(path: str, arguments: list[str]) -> Any:
     They depend on the run to go on with, or on the kind of world. These two options are therefore
     read before all others.
 
-    :param path: where the settings of the command are, as :func:`load` takes it
+    :param path: path of the command's settings, as :func:`load` takes it
     :param arguments: those of the command line after the command
     :return: settings, an object of the command's class
     """

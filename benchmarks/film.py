@@ -83,9 +83,9 @@ def reaching(
     They are drawn from the goals that it reached in every episode; from all goals, if those are too
     few. Some actions are random: a greedy policy stands still for ever where it is wrong.
 
-    :param model: acts towards goals
+    :param model: a policy that acts towards goals
     :param world: a TwoRoomsSwitch world
-    :param result: of the measurement, its goals as in ``states``
+    :param result: result of the measurement, with goals in the order of ``states``
     :param states: numbers of the goal states, shape (G,)
     :param path: the GIF
     :param seed: seed of the choice, the start, the world and the random actions
@@ -113,9 +113,9 @@ def reaching_anywhere(
     Goals are chosen as in :func:`reaching`. The picture of a goal is known only after it was
     reached: if it never was, its place is grey.
 
-    :param model: acts towards goals
+    :param model: a policy that acts towards goals
     :param world: any world; nothing is written if it does not render
-    :param result: of the measurement, its goals as in ``goals``
+    :param result: result of the measurement, with goals in the order of ``goals``
     :param goals: as the model observes them, shape (G, ...)
     :param path: the GIF
     :param seed: seed of the choice, the starts, the world and the random actions

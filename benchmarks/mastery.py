@@ -200,6 +200,7 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
             some = np.arange(len(states))
 
         def note(point: MasteryPoint) -> None:
+            """Add a measurement to the curve."""
             results = [point.greedy, point.epsilon]
             if held_out.any():
                 results += [result.subset(held_out[some]) for result in results]

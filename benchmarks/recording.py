@@ -116,8 +116,8 @@ def create(root: Path, name: str) -> Path:
     """
     Make a new folder ``root/name-<date>-<time>-<microseconds>``.
 
-    :param root: in which it is made
-    :param name: how its name begins
+    :param root: folder in which it is made
+    :param name: beginning of its name
     :return: the new folder
     """
     folder = root / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
@@ -130,7 +130,7 @@ def open_folder(config: RunConfig, name: str) -> Path:
     Return the folder of a run, and print it.
 
     :param config: settings; their ``resume`` is the folder of a run that goes on
-    :param name: how the name of a new folder begins
+    :param name: beginning of the name of a new folder
     :return: a new folder with ``config.json``, or that of the run that goes on
     :raises SettingError: if the run that goes on was begun with another seed
     """
@@ -368,9 +368,9 @@ def logger(folder: Path, table: CSVLog, step: int) -> Logger:
     """
     Make a logger to ``progress.csv`` and to TensorBoard.
 
-    :param folder: where TensorBoard's events are written
+    :param folder: folder to which TensorBoard's events are written
     :param table: ``progress.csv``
-    :param step: from which the run goes on, 0 for a new run; later events are dropped
+    :param step: step from which the run goes on, 0 for a new run; later events are dropped
     :return: SB3's logger
     """
     events = TensorBoardOutputFormat(str(folder))

@@ -33,7 +33,7 @@ def read_table(name: str) -> pd.DataFrame:
     """
     Read a table of scores.
 
-    :param name: of a CSV file in ``data``, without its ending
+    :param name: name of a CSV file in ``data``, without its ending
     :return: a row a game
     """
     return pd.read_csv(DATA / f"{name}.csv", index_col="game", float_precision="round_trip")
@@ -100,7 +100,7 @@ def count_above(scores: Scores, threshold: float = 0.5) -> Scores:
     Count the games whose mean over runs exceeds a threshold.
 
     :param scores: shape (..., n_runs, n_games)
-    :param threshold: by default half of a human's score
+    :param threshold: normalized score; by default half of a human's
     :return: shape (...)
     """
     # A mean that is 0.5 by its digits must not exceed 0.5 by its last bit.
@@ -173,8 +173,8 @@ def interval(statistic: Statistic, *scores: Scores, resamples: int = 2000) -> tu
     The interval is a percentile bootstrap in which runs are drawn with replacement within each game
     of each agent. It speaks of other seeds, and not of other games.
 
-    :param statistic: of as many arrays of scores as are given
-    :param scores: of each agent, shape (..., n_runs, n_games) with at least two runs
+    :param statistic: function of as many arrays of scores as are given
+    :param scores: scores of each agent, shape (..., n_runs, n_games) with at least two runs
     :param resamples: number of draws
     :return: three arrays of shape (...)
     :raises ValueError: if scores have another shape, or are not finite
@@ -188,6 +188,7 @@ def interval(statistic: Statistic, *scores: Scores, resamples: int = 2000) -> tu
     ends = np.cumsum([each.shape[-1] for each in scores])[:-1]
 
     def of_columns(*columns: Scores, axis: int) -> Scores:
+        """Compute the statistic of samples that scipy has drawn."""
         # scipy has runs on the last axis; games come after them here, agent by agent.
         assert axis == -1
         bounds = zip([0, *ends], [*ends, len(columns)], strict=True)
@@ -219,9 +220,9 @@ def estimated(name: str, statistic: Statistic, *scores: Scores) -> dict[str, flo
     """
     Return the columns of a table with a statistic and its interval, see :func:`interval`.
 
-    :param name: of the column with the statistic
-    :param statistic: of as many arrays of scores as are given
-    :param scores: of each agent, shape (n_runs, n_games)
+    :param name: name of the column with the statistic
+    :param statistic: function of as many arrays of scores as are given
+    :param scores: scores of each agent, shape (n_runs, n_games)
     :return: ``name``, and ``name_low`` and ``name_high`` if each agent has two runs or more
     """
     if min(len(each) for each in scores) < 2:

@@ -111,6 +111,7 @@ class Tables:
         """
 
         def ceiling(starts: NDArray[Any], goals: NDArray[Any]) -> NDArray[np.float64]:
+            """Look up the best probability of each pair, from a plan for each different goal."""
             states = self.states_of(starts)
             wanted, rows = np.unique(self.states_of(goals), return_inverse=True)
             best = np.empty(len(states))
@@ -238,8 +239,8 @@ def explore(
 
     :param env: the world, for its spaces
     :param starts: the states with which episodes begin, with their probabilities
-    :param outcomes: takes a state and an action, and returns the outcomes
-    :param show: takes S states, and returns their observations, shape (S, ...)
+    :param outcomes: function from a state and an action to the outcomes
+    :param show: function from S states to their observations, shape (S, ...)
     :return: the world as tables, its states numbered in the order in which they were found
     :raises NotEnumerable: if there are too many states, it takes too long, or states look the same
     """
@@ -303,6 +304,7 @@ def explore_by_copies(env: gym.Env[Any, Any]) -> Tables:
     expanded: set[bytes] = set()
 
     def outcomes(state: bytes, action: int) -> Outcomes:
+        """Take a step in a copy of the world at this state."""
         try:
             world = copy.deepcopy(worlds[state])
         except Exception as error:  # A world may raise any error.

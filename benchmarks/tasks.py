@@ -143,7 +143,7 @@ class TaskWorld(World):
         """
         Make an environment.
 
-        :param options: of ``gymnasium.make``
+        :param options: arguments of ``gymnasium.make``
         :return: the world with the rewards of the task
         :raises SettingError: if agents cannot learn goals in it
         """
@@ -169,7 +169,7 @@ def make(config: TasksConfig, world: World) -> Any:
     Make an untrained agent.
 
     :param config: settings of the run
-    :param world: where it learns
+    :param world: world in which it learns
     :return: an algorithm of SB3 or ours, with its environments
     :raises SettingError: if ``agent_kwargs`` are no arguments
     """
@@ -198,7 +198,8 @@ def policy_of(model: Any, planned: bool = False) -> Any:
 
     :param model: an agent of :func:`make`
     :param planned: whether ManyGoalsDQN acts by its plan; by default its network acts
-    :return: has ``predict(observations, deterministic)``; None while the agent knows no reward
+    :return: object with ``predict(observations, deterministic)``; None while the agent knows no
+        reward
     """
     if not hasattr(model, "goal_buffer"):
         return rivals.RivalPolicy(model)
@@ -215,8 +216,8 @@ def evaluate(
     """
     Measure a policy.
 
-    :param policy: has ``predict(observations, deterministic)``
-    :param world: where it acts
+    :param policy: object with ``predict(observations, deterministic)``
+    :param world: world in which it acts
     :param episodes: number of episodes
     :param seed: seed of the first episode; each of the others has the next number
     :param greedy: whether ``predict`` is deterministic
@@ -249,8 +250,8 @@ class Measure(BaseCallback):
     Notes the first reward, and measures the policy every so many steps.
 
     :param config: settings of the run
-    :param world: where the policy is measured
-    :param curve: to which a row is added at each measurement
+    :param world: world in which the policy is measured
+    :param curve: file to which a row is added at each measurement
     """
 
     def __init__(self, config: TasksConfig, world: World, curve: CurveLog) -> None:
@@ -262,6 +263,7 @@ class Measure(BaseCallback):
         self.rows: list[list[Any]] = []
 
     def _on_step(self) -> bool:
+        """Measure, if it is time, and end training once the task is solved often enough."""
         normalized = self.model.get_vec_normalize_env()
         infos = self.locals["infos"]
         rewards = (

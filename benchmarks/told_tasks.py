@@ -113,7 +113,7 @@ def returns(
     """
     Compute the expected discounted return from each state.
 
-    :param matrices: of each action, the probabilities of next states, (S, S)
+    :param matrices: for each action the probabilities of next states, shape (S, S)
     :param rewarded: which states are rewarded, shape (S,)
     :param gamma: discount factor
     :param actions: those of a policy, shape (S,); by default the best possible ones

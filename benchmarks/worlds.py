@@ -49,7 +49,7 @@ def building(what: str) -> Iterator[None]:
     """
     Turn errors while something is built from a user's settings into SettingErrors.
 
-    :param what: that is built, for messages
+    :param what: name of the object that is built, for messages
     :raises SettingError: in place of errors of this project, SB3, Gymnasium and PyTorch
     """
     try:
@@ -64,7 +64,7 @@ def layout_of(name: str, setting: str = "map") -> Layout:
     """
     Return a layout.
 
-    :param name: of a layout that comes with the package, or of a file with an ASCII map
+    :param name: name of a layout that comes with the package, or of a file with an ASCII map
     :param setting: the setting that gives it, for messages
     :return: the layout
     :raises LayoutError: if there is none of this name, or the file is no valid map
@@ -357,7 +357,7 @@ class RewardedStates(gym.Wrapper[Any, Any, Any, Any]):
         """
         Take a step.
 
-        :param action: of the world
+        :param action: action of the world
         :return: observation, reward of 0 or 1, whether a rewarded state ended the episode, whether
             it was cut short, and info
         """

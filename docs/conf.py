@@ -1,4 +1,4 @@
-"""How Sphinx makes the site of these pages: ``make docs``."""
+"""Settings with which Sphinx makes the site of these pages: ``make docs``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import sb3_manygoals
 
 OURS = {"gym_twoRooms", "sb3_manygoals"}
+"""Packages that the site documents."""
 
 project = "sb3-manygoals"
 release = version = sb3_manygoals.__version__
@@ -39,11 +40,12 @@ autodoc_typehints_description_target = "documented_params"
 
 nitpicky = True
 autodoc_mock_imports = ["huggingface_sb3"]
-# Types of others have their pages elsewhere: to link there, each build would need the network. Type variables have none.
+# Types of other packages have their pages elsewhere. To link there, each build would need the
+# network. Type variables have no pages, and the exceptions are Gymnasium's.
 nitpick_ignore_regex = [
     ("py:class", r"(?!sb3_manygoals\.|gym_twoRooms\.).*"),
     ("py:.*", r".*\.Self\w+"),
-    ("py:exc", r"DependencyNotInstalled|InvalidAction|ResetNeeded"),  # Gymnasium's
+    ("py:exc", r"DependencyNotInstalled|InvalidAction|ResetNeeded"),
 ]
 
 
@@ -51,8 +53,16 @@ def without_the_page(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
     """
-    Leave of a class docstring that is a page in Markdown, as Gymnasium's environments have them, its arguments only: the page
-    is ``two_rooms_switch.md``.
+    Leave only the arguments of a class docstring that is a page in Markdown.
+
+    Gymnasium's environments have such docstrings. The page itself is ``two_rooms_switch.md``.
+
+    :param app: the application that makes the site
+    :param what: kind of the object
+    :param name: full name of the object
+    :param thing: the object
+    :param options: options of autodoc's directive
+    :param lines: lines of the docstring, which are changed in place
     """
     if any(line.startswith("## ") for line in lines):
         first = next(row for row, line in enumerate(lines) if line.startswith(":param"))
@@ -65,10 +75,21 @@ def without_the_page(
 def without_others_methods(
     app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any
 ) -> bool | None:
-    """Of what is inherited, leave what is ours: the methods of an SB3 algorithm or a torch module have pages elsewhere."""
-    method = getattr(
-        thing, "fget", getattr(thing, "__func__", thing)
-    )  # of a property, of a class method
+    """
+    Leave out inherited methods that are not ours.
+
+    The methods of an SB3 algorithm or a torch module have pages elsewhere.
+
+    :param app: the application that makes the site
+    :param what: kind of the object to which the member belongs
+    :param name: name of the member
+    :param thing: the member
+    :param skip: whether autodoc would leave it out
+    :param options: options of autodoc's directive
+    :return: True to leave the member out, None to do as autodoc would
+    """
+    # The function of a property is its fget, that of a class method its __func__.
+    method = getattr(thing, "fget", getattr(thing, "__func__", thing))
     if isinstance(method, FunctionType) and method.__module__.split(".")[0] not in OURS:
         return True
     return None
@@ -77,7 +98,16 @@ def without_others_methods(
 def without_emphasis(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
-    """Let the star of a shape such as (n, *shape) be a star, outside of literals."""
+    """
+    Let the star of a shape such as (n, *shape) be a star, outside of literals.
+
+    :param app: the application that makes the site
+    :param what: kind of the object
+    :param name: full name of the object
+    :param thing: the object
+    :param options: options of autodoc's directive
+    :param lines: lines of the docstring, which are changed in place
+    """
     for row, line in enumerate(lines):
         texts = line.split("``")
         texts[::2] = [re.sub(r"(?<![\w*])\*(?=\w)(?![\w ]*\*)", r"\*", text) for text in texts[::2]]
@@ -88,14 +118,17 @@ def by_last_names(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, contents: TextElement
 ) -> Node | None:
     """
-    Docstrings name things by where they are defined, or as their own module does; they are documented where users import them.
-    What is documented once only, by its last names, is what is meant.
+    Resolve a reference by the last parts of its name.
 
-    :param app: that makes the site
-    :param env: what it knows
+    Docstrings name objects by where they are defined, or as their own module does. They are
+    documented where users import them. If one documented name alone ends with the last parts, it is
+    the one that is meant.
+
+    :param app: the application that makes the site
+    :param env: environment with all that is documented
     :param node: a reference that leads nowhere
-    :param contents: what it shows
-    :return: one that leads somewhere, or None
+    :param contents: what the reference shows
+    :return: a reference that leads somewhere, or None
     """
     domain = env.get_domain("py")
     names = node.get("reftarget", "").split(".") if node.get("refdomain") == "py" else []
@@ -115,7 +148,11 @@ def by_last_names(
 
 
 def setup(app: Sphinx) -> None:
-    """:param app: that makes the site"""
+    """
+    Connect the functions above with Sphinx.
+
+    :param app: the application that makes the site
+    """
     app.connect("autodoc-process-docstring", without_the_page)
     app.connect("autodoc-skip-member", without_others_methods)
     app.connect("autodoc-process-docstring", without_emphasis)

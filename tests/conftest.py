@@ -5,10 +5,12 @@ import pytest
 import torch as th
 from hypothesis import settings
 
-# The suite runs in several processes on few cores: more threads than cores make torch many times slower.
+# The suite runs in several processes on few cores. More threads than cores would make torch many
+# times slower.
 th.set_num_threads(1)
 
-# What starts the workers of a SubprocVecEnv imports torch once for all of them, which else takes each of them seconds.
+# The process that starts the workers of a SubprocVecEnv imports torch once for all of them. Else
+# each worker would import it for seconds.
 multiprocessing.set_forkserver_preload(["sb3_manygoals"])
 
 # How long an example takes says nothing on a machine that is busy otherwise.
@@ -18,5 +20,5 @@ settings.load_profile("project")
 
 @pytest.fixture
 def no_sync(monkeypatch):
-    """Not to wait for the disk hundreds of times, where it does not matter."""
+    """Do not wait for the disk hundreds of times, where it does not matter."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)

@@ -15,17 +15,19 @@ SHORTER = {
     "docs/guide.md": {f"learn({n}": "learn(200" for n in ("50_000", "60_000", "2_000")}
     | {"learn(20_000": "learn(2_000"},
 }
+"""Numbers on pages, and smaller ones, so that their code takes seconds."""
 
 
 def blocks(page):
+    """Return the blocks of Python on a page."""
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
 
 
 @pytest.mark.parametrize("page", SHORTER)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
-    """All Python of it, one block after the other as a reader would, with less training."""
+    """All blocks of Python run one after the other, as for a reader, with less training."""
     if page == "docs/guide.md":
-        pytest.importorskip("minigrid")  # from Python 3.11
+        pytest.importorskip("minigrid")
         pytest.importorskip("ale_py")
     code = "\n".join(blocks(page))
     for long, short in SHORTER[page].items():
@@ -33,9 +35,8 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
         code = code.replace(long, short)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, page, "exec"), {})
-    assert "ExactCheckpointCallback(" not in code or list(
-        (tmp_path / "run" / "checkpoints").iterdir()
-    )
+    if "ExactCheckpointCallback(" in code:
+        assert list((tmp_path / "run" / "checkpoints").iterdir())
     if page == "README.md":
         rate = float(capsys.readouterr().out.split()[0])
         assert 0.0 <= rate <= 1.0
@@ -43,7 +44,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
 
 
 def test_fifteen_lines_of_the_guide_make_an_agent_that_masters_a_world_of_minigrid(capsys):
-    pytest.importorskip("minigrid")  # from Python 3.11
+    pytest.importorskip("minigrid")
     (code,) = [block for block in blocks("docs/guide.md") if "MiniGrid-Empty-8x8-v0" in block]
     assert len([line for line in code.splitlines() if line]) <= 15
     began = time.process_time()

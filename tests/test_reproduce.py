@@ -1,4 +1,4 @@
-"""What docs/reproduce.md promises: its figures have a row, its prices follow from what was measured."""
+"""What docs/reproduce.md promises: figures have a row, and prices follow from measured rates."""
 
 import ast
 import re
@@ -15,9 +15,9 @@ PAGE = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
 
 def test_every_figure_and_table_of_the_paper_has_a_row():
     rows = [line for line in PAGE.splitlines() if line.startswith("|")]
-    for what in [f"figure {n}" for n in range(1, 8)] + [
-        f"table {n}" for n in range(1, 5)
-    ]:  # its appendix included
+    # The tables of the appendix are included.
+    names = [f"figure {n}" for n in range(1, 8)] + [f"table {n}" for n in range(1, 5)]
+    for what in names:
         assert any(re.match(rf"\| .*{what}\b", row, flags=re.IGNORECASE) for row in rows), what
 
 
@@ -30,15 +30,14 @@ def test_the_prices_follow_from_measured_rates():
     for _, runs, steps, rate, source, hours in rows:
         file, rest = re.fullmatch(r"`(.+?)`: (.+)", source).groups()
         table = pd.read_csv(ROOT / "docs" / "results" / file)
-        if median := re.fullmatch(r"median of `(.+?)`", rest):
+        median = re.fullmatch(r"median of `(.+?)`", rest)
+        if median:
             measured = f"{table['value'][table['contender'] == median[1]].median():.0f}"
         else:
-            update, threads, column = re.fullmatch(
-                r"`(.+?)`, (\d) threads?, `(.+?)`", rest
-            ).groups()
-            (found,) = table[column][
-                (table["update"] == update) & (table["threads"] == int(threads))
-            ]
+            match = re.fullmatch(r"`(.+?)`, (\d) threads?, `(.+?)`", rest)
+            update, threads, column = match.groups()
+            is_meant = (table["update"] == update) & (table["threads"] == int(threads))
+            (found,) = table[column][is_meant]
             measured = f"{found:g}"
         assert rate == measured
         price = int(runs) * int(steps.replace(",", "")) / float(rate) / 3600
@@ -51,7 +50,8 @@ def test_the_python_of_the_page_runs(capsys):
     exec(code, {})
     bars = ast.literal_eval(capsys.readouterr().out)
     assert {len(games) for games in bars.values()} == {49}
-    assert len(bars) == 5  # figure 5, a to e
+    # Figure 5 has the parts a to e.
+    assert len(bars) == 5
 
 
 @pytest.mark.parametrize(

@@ -10,24 +10,20 @@ import pytest
 from tests import ROOT
 
 INNER = ("auxiliary", "checkpoint", "goals", "many_goals_dqn", "pretraining")
+"""Packages within ``sb3_manygoals`` whose public names are imported from there."""
 PACKAGES = ("gym_twoRooms", "sb3_manygoals", *(f"sb3_manygoals.{name}" for name in INNER))
+"""All packages with public names."""
 
 
 def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tmp_path):
-    """One test, as it takes half a minute to make the site."""
-    for needed in ("ale_py", "furo", "lz4", "myst_parser", "sphinx"):  # in the extra "docs"
+    """This is one test, as it takes half a minute to make the site."""
+    # The extra "docs" brings these.
+    for needed in ("ale_py", "furo", "lz4", "myst_parser", "sphinx"):
         pytest.importorskip(needed)
     from sphinx.util.inventory import InventoryFile
 
-    build = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "--nitpicky",
-        "--fail-on-warning",
-        "--keep-going",
-        "--quiet",
-    ]
+    build = [sys.executable, "-m", "sphinx", "--nitpicky", "--fail-on-warning"]
+    build += ["--keep-going", "--quiet"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*build, ROOT / "docs", tmp_path],
@@ -44,20 +40,20 @@ def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tm
 
     with (tmp_path / "objects.inv").open("rb") as file:
         inventory = InventoryFile.load(file, "", lambda base, uri: uri)
-    names = {
-        name for kind, names in inventory.items() if kind.startswith("py:") for name in names
-    }  # that have a place in it
+    # These names have a place on the site.
+    names = {name for kind, found in inventory.items() if kind.startswith("py:") for name in found}
     for package in PACKAGES:
         found = {
             name.rpartition(".")[2] for name in names if name.startswith(package.partition(".")[0])
         }
         assert set(importlib.import_module(package).__all__) - found == set(), package
-    learners, world = (
-        (tmp_path / "api" / f"{name}.html").read_text() for name in ("learners", "gym_twoRooms")
-    )
-    assert 'id="sb3_manygoals.ManyGoalsDQN.save_goal_buffer"' in learners  # inherited, and ours
-    assert "register_forward_hook" not in learners  # inherited from torch
-    assert "## Description" not in world  # that of the docstring, which is a page in Markdown
+    learners = (tmp_path / "api" / "learners.html").read_text()
+    world = (tmp_path / "api" / "gym_twoRooms.html").read_text()
+    # This method is inherited from a class of this project, the next one from torch.
+    assert 'id="sb3_manygoals.ManyGoalsDQN.save_goal_buffer"' in learners
+    assert "register_forward_hook" not in learners
+    # The docstring of the world is a page in Markdown, which is left out.
+    assert "## Description" not in world
 
 
 def test_the_packages_are_all_those_with_public_names():

@@ -216,7 +216,7 @@ class ScoreCallback(Clock):
     Returns are those of a Monitor, before rewards are clipped.
 
     :param every: environment steps between rows
-    :param curve: to which rows are added
+    :param curve: file to which rows are added
     """
 
     def __init__(self, every: int, curve: CurveLog) -> None:
@@ -249,7 +249,7 @@ class ScoreCallback(Clock):
         """
         Go on from a checkpoint.
 
-        :param state: of :meth:`get_checkpoint_state`
+        :param state: a state from :meth:`get_checkpoint_state`
         """
         super().set_checkpoint_state(state["training_seconds"])
         self.episodes = state["episodes"]
@@ -257,6 +257,7 @@ class ScoreCallback(Clock):
         self._last = deque(map(tuple, state["last"]), maxlen=LAST)
 
     def _on_step(self) -> bool:
+        """Note the episodes that have ended, and add a row, if it is time."""
         ended = [info["episode"] for info in self.locals["infos"] if "episode" in info]
         self.episodes += len(ended)
         self._last.extend((float(one["r"]), int(one["l"])) for one in ended)

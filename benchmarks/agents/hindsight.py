@@ -45,7 +45,7 @@ class GoalProduct(BaseFeaturesExtractor):
 
     It has one trunk for observation and goal, an embedding for each, and their product.
 
-    :param observation_space: has "observation" and "desired_goal", both of the same space
+    :param observation_space: space with "observation" and "desired_goal", both of the same space
     :param features_dim: width of the embeddings
     :param trunk_dim: width of the trunk's end
     :param layer_norm: whether the trunk ends with layer normalization
@@ -134,7 +134,7 @@ class ResumableHerReplayBuffer(HerReplayBuffer):
         """
         Go on from a checkpoint.
 
-        :param state: of :meth:`get_checkpoint_state`
+        :param state: a state from :meth:`get_checkpoint_state`
         :raises CheckpointError: if it is of a memory of another size
         """
         if state["buffer_size"] != self.buffer_size:
@@ -206,7 +206,7 @@ class HindsightDQN(DQN):
         """
         Go on from a checkpoint.
 
-        :param state: of :meth:`get_checkpoint_state`
+        :param state: a state from :meth:`get_checkpoint_state`
         :raises CheckpointError: if it does not fit this agent
         """
         set_algorithm_state(self, state["algorithm"])
@@ -228,7 +228,7 @@ def make(
     :param worlds: environments without goals
     :param pursuit: arguments of the goal wrapper
     :param seed: seed of the agent
-    :param device: where the networks live
+    :param device: device of the networks
     :param given: further arguments of the agent's class, or ``max_episode_steps`` of the wrapper
     :return: the agent
     :raises ValueError: if the replay memory, or the steps before the first update, are too few

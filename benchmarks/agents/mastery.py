@@ -75,7 +75,7 @@ def make(
     Make an untrained agent.
 
     :param config: options of the agent
-    :param world: where it learns
+    :param world: world in which it learns
     :param tables: tables of the world, if there are any
     :param held_out: which states are never goals, shape (S,); by default all may be
     :return: the agent, and whether it observes state numbers

@@ -69,7 +69,7 @@ class ResumableDQN(DQN):
         """
         Go on from a checkpoint.
 
-        :param state: of :meth:`get_checkpoint_state`
+        :param state: a state from :meth:`get_checkpoint_state`
         """
         set_algorithm_state(self, state["algorithm"])
         for name, array in state["arrays"].items():
@@ -109,14 +109,15 @@ def make(
     normalized, and so are rewards, as in rl_zoo3; rewards of DQN are not.
 
     :param name: "ppo", "a2c" or "dqn"
-    :param world: makes an environment
+    :param world: function that makes an environment
     :param seed: seed of the agent and of its first environment
-    :param device: where the networks live
+    :param device: device of the networks
     :param given: further arguments of the agent's class, or ``n_envs``
     :return: the agent, whose environment is a VecNormalize
     """
 
     def flat() -> gym.Env[Any, Any]:
+        """Make an environment whose observations are vectors."""
         env = world()
         is_grid = isinstance(env, WholeGrid)
         size = as_vectors(np.array(env.observation_space.sample())[None], is_grid).shape[1:]

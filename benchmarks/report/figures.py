@@ -77,7 +77,7 @@ def key(number: int) -> str:
     """
     Return the CSS of a border that looks like a line.
 
-    :param number: of the line
+    :param number: number of the line
     :return: style and colour
     """
     colour, drawn = _style(number)
@@ -103,9 +103,10 @@ def curves(lines: pd.DataFrame, agents: Sequence[str], **axes_options: object) -
     """
     Draw a line for each agent with a band for its interval.
 
-    :param lines: of :func:`benchmarks.report.tables.bands`
+    :param lines: lines as :func:`benchmarks.report.tables.bands` returns them
     :param agents: names of the agents, in the order of their colours
-    :param axes_options: of matplotlib's ``Axes.set``; by default it is a small chart of returns
+    :param axes_options: arguments of matplotlib's ``Axes.set``; by default those of a small chart
+        of returns
     :return: the figure
     """
     figure, axes = _chart(4.3, 2.9) if axes_options else _chart(3.0, 2.2)
@@ -167,7 +168,7 @@ def svg(figure: Figure, alt: str) -> tuple[str, Markup]:
     Turn a figure into SVG, and close it.
 
     :param figure: the figure
-    :param alt: what is to be seen, for those who do not see it
+    :param alt: words that say what is to be seen, for those who do not see it
     :return: the text of a file, with a legend if the figure has labels; and an element for a page
         that has its own legend, whose identifiers are found nowhere else on the page
     """

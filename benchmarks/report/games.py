@@ -41,8 +41,8 @@ def sections(runs: pd.DataFrame, book: Book) -> Iterator[dict[str, Any]]:
     """
     Return what the template needs of runs that have a score or returns.
 
-    :param runs: of :func:`benchmarks.report.runs.read`
-    :param book: to which tables and figures are added
+    :param runs: runs as :func:`benchmarks.report.runs.read` returns them
+    :param book: book to which tables and figures are added
     :return: a section for each study and length of runs
     """
     number = 0

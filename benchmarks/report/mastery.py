@@ -30,8 +30,8 @@ def sections(runs: pd.DataFrame, book: Book) -> Iterator[dict[str, Any]]:
     """
     Return what the template needs of each group of comparable runs.
 
-    :param runs: of :func:`benchmarks.report.runs.read`
-    :param book: to which tables and figures are added
+    :param runs: runs as :func:`benchmarks.report.runs.read` returns them
+    :param book: book to which tables and figures are added
     :return: a section for each group
     """
     for number, (_, group) in enumerate(runs.dropna(subset=["group"]).groupby("group"), start=1):

@@ -117,8 +117,8 @@ class Book:
         :param file: name of the CSV file, without its ending
         :param table: the table
         :param by: column whose values tell the groups apart
-        :param alt: says with the group's name what is to be seen
-        :param draw: makes a figure of the rows of a group
+        :param alt: words that say with the group's name what is to be seen
+        :param draw: function that makes a figure of the rows of a group
         :return: "sheet", the table, and "charts", a list of HTML elements
         """
         sheet = self.add(file, table)
@@ -147,7 +147,7 @@ class Book:
         """
         Write the page and ``facts.csv``.
 
-        :param content: what the template of the page needs
+        :param content: variables that the template of the page needs
         """
         loader = jinja2.FileSystemLoader(Path(__file__).parent)
         templates = jinja2.Environment(
@@ -180,7 +180,7 @@ def image(kind: str, content: bytes, alt: str) -> Markup:
     Show a picture that needs no file.
 
     :param kind: MIME type
-    :param content: of a file with the picture
+    :param content: content of a file with the picture
     :param alt: what is to be seen, for those who do not see it
     :return: HTML
     """
@@ -192,7 +192,7 @@ def address(kind: str, content: bytes) -> str:
     Return the content of a file as an address that needs no file.
 
     :param kind: MIME type
-    :param content: of the file
+    :param content: content of the file
     :return: a URL
     """
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -77,7 +77,7 @@ def gather(runs: pd.DataFrame, file: str) -> pd.DataFrame:
     """
     Gather the rows of a CSV file from the folders of all runs that have it.
 
-    :param runs: of :func:`read`
+    :param runs: runs as :func:`read` returns them
     :param file: name of the file
     :return: all rows, with "agent", "game" and "seed" of the run as first columns
     """

@@ -29,7 +29,7 @@ def student(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
     Return Student's t interval of the mean of shares of independent runs.
 
     :param values: a share of each run, shape (n,)
-    :param confidence: how often such intervals have the true mean
+    :param confidence: share of such intervals that have the true mean
     :return: low and high end, clipped to [0, 1]; NaN for fewer than two runs
     """
     values = np.asarray(values, dtype=np.float64)
@@ -49,7 +49,7 @@ def coverage(runs: pd.DataFrame) -> pd.DataFrame:
     finished runs' last attempts, and the median of steps a second: of training, or else of whole
     runs. The last row has the sums.
 
-    :param runs: of :func:`benchmarks.report.runs.read`
+    :param runs: runs as :func:`benchmarks.report.runs.read` returns them
     :return: the table
     """
     rows = []
@@ -94,7 +94,7 @@ def mastery(
     step at which each of :data:`LEVELS` was first measured (infinity: it was not); and what the
     paper has of the same agent.
 
-    :param runs: of :func:`benchmarks.report.runs.read`
+    :param runs: runs as :func:`benchmarks.report.runs.read` returns them
     :param curves: the rows of ``mastery.csv`` of these runs
     :param finals: the rows of ``summary.csv`` of those that are finished
     :param goals: the rows of ``goals.csv`` of those that are finished
@@ -186,7 +186,7 @@ def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     of a step divided by a2c's ("time_ratio").
 
     :param curves: the rows of ``curve.csv``
-    :param runs: of :func:`benchmarks.report.runs.read`
+    :param runs: runs as :func:`benchmarks.report.runs.read` returns them
     :return: the table
     """
     rows = []

@@ -90,7 +90,7 @@ class Scenario:
         """
         Return a function that measures updates a second.
 
-        :param seconds: for which each measurement goes on at least
+        :param seconds: least duration of a measurement
         :return: the function
         """
         model, update = self.update()

@@ -44,7 +44,7 @@ class Ratio:
         """
         Return whether all contenders of both sides were measured.
 
-        :param measured: of :func:`measure`
+        :param measured: values as :func:`measure` returns them
         :return: whether :meth:`values` can be computed
         """
         return {*self._weights(self.of), *self._weights(self.by)} <= set(measured.columns)
@@ -53,7 +53,7 @@ class Ratio:
         """
         Compute the ratio in each round.
 
-        :param measured: of :func:`measure`
+        :param measured: values as :func:`measure` returns them
         :return: a value for each round
         """
         dividend = self._best(measured, self.of)
@@ -132,10 +132,11 @@ def rate(
     """
     Measure how often a step is done a second.
 
-    :param step: does it once
-    :param seconds: for which it is repeated at least
-    :param steps: number of repetitions at least
-    :param wait: waits until a GPU has done all steps; by default steps are done when they return
+    :param step: function that is measured
+    :param seconds: least time for which it is repeated
+    :param steps: least number of repetitions
+    :param wait: function that waits until a GPU has done all steps; by default nothing is waited
+        for
     :return: steps a second
     """
     count = 0
@@ -195,7 +196,7 @@ def spread(values: pd.Series) -> str:
     """
     Sum up values in words.
 
-    :param values: of all rounds
+    :param values: values of all rounds
     :return: the median, and the lowest and highest in brackets
     """
     median, low, high = (

@@ -194,7 +194,7 @@ def pretrained(config: TrainingConfig, agent: pretraining.Agent) -> ManyGoalsDQN
     It explores as half way through its training.
 
     :param config: settings
-    :param agent: how it pre-trains, not "none"
+    :param agent: way of pre-training, not "none"
     :return: the learner
     """
     full = config.transitions

@@ -223,7 +223,7 @@ def compared(
 
     :param finished: results of runs
     :param base: name of the agent that others are compared with
-    :param statistic: of scores; by default the interquartile mean
+    :param statistic: statistic of scores; by default the interquartile mean
     :param normalize: whether scores are normalized; else they are raw
     :return: a row for each agent, the best first
     """

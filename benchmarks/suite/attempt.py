@@ -144,7 +144,7 @@ def in_child(
     :param folder: its folder
     :param threads: torch threads
     :param wait: seconds to wait for the lock
-    :param stop: tells the child to end when it is set; by default nothing does
+    :param stop: event that tells the child to end; by default nothing does
     :return: exit status of the child: 0 if the run has finished, :data:`BUSY` if another process
         holds it, or minus the number of a signal
     """
@@ -199,7 +199,7 @@ def leave(number: int, frame: FrameType | None) -> None:
     A second signal ends the process at once.
 
     :param number: number of the signal
-    :param frame: has no effect
+    :param frame: stack frame, which has no effect
     :raises Stopped: always
     """
     for each in SIGNALS:

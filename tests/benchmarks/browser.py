@@ -31,7 +31,7 @@ def chromium():
 
 
 def opened(browser, path):
-    """Open the page of a demo, and wait until it is drawn. Return a function that runs its JavaScript."""
+    """Open the page of a demo, drawn and paused. Return a function that runs JavaScript in it."""
     browser.get(path.as_uri())
     browser.execute_async_script(f"{HELPERS} whenDrawn(arguments[0])")
     return lambda script, *arguments: browser.execute_script(HELPERS + script, *arguments)

@@ -12,7 +12,9 @@ from benchmarks.__main__ import main
 
 def command(*arguments):
     """
-    Do what ``python -m benchmarks`` does, in this process: a new one would import torch for seconds.
+    Do what ``python -m benchmarks`` does, in this process.
+
+    A new process would import torch for seconds.
 
     Errors that the command does not catch are raised.
     """

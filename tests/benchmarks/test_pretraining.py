@@ -93,10 +93,9 @@ def test_a_run_begins_with_the_trunk_and_has_all_its_steps_and_files(agent, tmp_
     untrained = make_a2c(tiny()).policy.state_dict()
     for name, tensor in begun.items():
         # The trunk is the pre-trained one, and the heads are those of A2C from scratch.
+        expected = untrained[name]
         if "features_extractor" in name:
             expected = trunk[1].state_dict()[name.split(".", 1)[1]]
-        else:
-            expected = untrained[name]
         assert th.equal(tensor, expected)
 
 

@@ -143,9 +143,8 @@ def test_the_table_by_hand(tmp_path):
 
 def test_single_runs_are_told_apart_by_what_differs(tmp_path, capsys):
     make_run(tmp_path / "one" / "first", 0, curve=[(0, 0.1, 0.1)], agent="td", tau=0.5)
-    make_run(
-        tmp_path / "one" / "second", 1, goals={}, agent="td", progress_bar=True
-    )  # before there was tau
+    # This run is older than the setting tau.
+    make_run(tmp_path / "one" / "second", 1, goals={}, agent="td", progress_bar=True)
     for number, rate in enumerate((0.1, 0.2)):
         make_run(tmp_path / "two" / f"run{number}", number, learning_rate=rate)
     (tmp_path / "two" / "other").mkdir()
@@ -155,11 +154,10 @@ def test_single_runs_are_told_apart_by_what_differs(tmp_path, capsys):
         ["default, learning_rate=0.2", 1, "unfinished"],
     ]
     expected += [["td", 0, "unfinished"], ["td", 1, "finished"]]
-    assert (
-        reader.read([tmp_path / "one" / "second"])[["agent", "seed", "status"]].values.tolist()
-        == expected[3:]
-    )
-    found = reader.read([tmp_path, tmp_path / "one" / "first"])  # given twice, it counts once
+    second = reader.read([tmp_path / "one" / "second"])
+    assert second[["agent", "seed", "status"]].values.tolist() == expected[3:]
+    # A folder that is given twice counts once.
+    found = reader.read([tmp_path, tmp_path / "one" / "first"])
     assert found[["agent", "seed", "status"]].values.tolist() == expected
     assert (
         f"left out: {tmp_path / 'two' / 'other'}, which has no measurement"
@@ -181,7 +179,7 @@ def test_the_histogram_of_updates(tmp_path):
 
 
 def leave(root, agent, seed, returns, seconds=10.0, game="Maze-v0", steps=(100, 200, 300)):
-    """A run of A2C as it would be left behind."""
+    """Write the files of a run of A2C."""
     folder = root / f"{agent}-{seed}-{game}"
     folder.mkdir(parents=True)
     settings = {"game": game, "agent": agent, "seed": seed, "steps": 300}
@@ -201,8 +199,10 @@ def test_returns_by_hand(tmp_path):
         leave(tmp_path, "a2c", seed, [0.0, last / 2, last])
     row = returned(tmp_path).loc["a2c"]
     assert (row["seeds"], row["step"]) == (4, 300)
-    assert row["final"] == 1.5  # of four, the lowest and the highest are left out
-    assert row["area"] == 0.75  # each run's mean is half of its last return: 4.5, 0, 1, 0.5
+    # Of four runs, the lowest and the highest are left out.
+    assert row["final"] == 1.5
+    # The mean of each run is half of its last return: 4.5, 0, 1 and 0.5.
+    assert row["area"] == 0.75
     assert 0.0 <= row["final_low"] < 1.5 < row["final_high"] <= 9.0
     assert row["half"] == 200
 
@@ -212,18 +212,15 @@ def test_returns_are_compared_where_all_runs_are(tmp_path, capsys):
         leave(tmp_path / "one", "a2c", seed, [0.25, 0.5, 0.75])
         leave(tmp_path / "one", "many_goals", seed, [-1, -2], seconds=10.0)
     table = returned(tmp_path / "one")
-    assert (
-        table.loc["a2c", ["final_low", "final", "final_high"]].tolist() == [0.5] * 3
-    )  # at 200, and all seeds alike
-    assert (table.loc["a2c", "area"], table.loc["many_goals", "half"]) == (
-        0.375,
-        200,
-    )  # also where returns fall
+    # The common step is 200, and all seeds are alike.
+    assert table.loc["a2c", ["final_low", "final", "final_high"]].tolist() == [0.5] * 3
+    assert table.loc["a2c", "area"] == 0.375
+    # Returns that fall have a half of their way, too.
+    assert table.loc["many_goals", "half"] == 200
     assert table["time_ratio"].tolist() == pytest.approx([1.0, (10 / 200) / (10 / 300)])
     leave(tmp_path / "between", "a2c", 0, [0.0, 1.0, 2.0])
-    leave(
-        tmp_path / "between", "many_goals", 0, [1.0, 2.0], steps=(150, 250)
-    )  # noted at other steps, as after pre-training
+    # After pre-training, returns are noted at other steps.
+    leave(tmp_path / "between", "many_goals", 0, [1.0, 2.0], steps=(150, 250))
     table = returned(tmp_path / "between")
     assert table[["step", "final", "area"]].to_numpy().tolist() == [
         [250, 1.5, 1.0],

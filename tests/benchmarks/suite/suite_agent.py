@@ -1,4 +1,4 @@
-"""A tiny experiment for tests of the suite: a random walk that can be stopped, killed or made to fail."""
+"""A tiny experiment for tests of the suite: a random walk that can be stopped and made to fail."""
 
 import json
 import os

@@ -31,13 +31,13 @@ sys.exit(bool(lacking))
 
 
 def driver(specs, root, *arguments):
-    """Start a suite beside the test, in a group of its own as in a terminal, to be killed at will."""
+    """Start a suite beside the test, in a process group of its own as in a terminal."""
     command = [sys.executable, "-c", DRIVER, specs, "--root", str(root), *arguments]
     return Popen(command, cwd=ROOT, stdout=PIPE, stderr=STDOUT, text=True, start_new_session=True)
 
 
 def finish(root, undisturbed):
-    """Go on with the slow suite, of which most is left, without its pauses. It ends as it should."""
+    """Go on without pauses with the slow suite, of which most is left, and check its end."""
     assert len(results(slow(), root)) <= 2
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WALK_AT_ONCE", "1")
@@ -201,7 +201,7 @@ def test_a_function_that_will_not_do_is_an_error(tmp_path, path, message):
 
 @pytest.mark.parametrize("engine", ["in-process", "processes"])
 def test_a_function_that_leaves_has_failed(tmp_path, engine):
-    """The main() of a program leaves, even with status 0. The run ends by that, and not the suite."""
+    """The main() of a program leaves, even with status 0. That ends the run, and not the suite."""
     leaving = make(carry_out=f"{suite_agent.__name__}:leaves")
     assert list(SuiteConfig(tmp_path, engine, retries=0).carry_out([leaving, make(steps=2)])) == [
         leaving
