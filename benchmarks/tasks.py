@@ -185,8 +185,8 @@ def make(config: TasksConfig, world: World) -> Any:
             "selector": hindsight.Rewarded(),
             "reset_worlds": "auto",
         }
-        env = world.make_many(n_envs, config.seed)
-        return hindsight.make(env, pursuit, config.seed, device, given)
+        worlds = world.make_many(n_envs, config.seed)
+        return hindsight.make(worlds, pursuit, config.seed, device, given)
     env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
     policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
     return ManyGoalsDQN(policy, env, seed=config.seed, device=device, **given)

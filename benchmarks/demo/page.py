@@ -183,8 +183,8 @@ def _network(network: UniversalQNetwork) -> tuple[dict[str, Any], Arrays]:
     arrays: Arrays = {"mean": np.zeros((height, width, channels), np.float32)}
     arrays["scale"] = arrays["mean"] + 1
     if preprocess.standardize:
-        for name in ("mean", "scale"):
-            arrays[name] = getattr(preprocess, name).permute(1, 2, 0).numpy()
+        for part in ("mean", "scale"):
+            arrays[part] = getattr(preprocess, part).permute(1, 2, 0).numpy()
 
     def add(name: str, layers: list[nn.Module], units: th.Tensor) -> tuple[int, ...]:
         """
