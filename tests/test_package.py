@@ -15,6 +15,7 @@ PACKAGES = ("gym_twoRooms", "sb3_manygoals")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
+    """The wheel of this project, built once."""
     # It is built from a copy: setuptools builds beside the sources, where two processes would be in
     # each other's way.
     folder = tmp_path_factory.mktemp("wheel")

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("no_sync")
 
 
 def tiny(world, agent, output, **options):
+    """Return the settings of a small run."""
     for module in NEEDED[world]:
         pytest.importorskip(module)
     settings = {
@@ -46,6 +47,7 @@ def tiny(world, agent, output, **options):
 
 
 def read(path):
+    """Return the content of a JSON file."""
     return json.loads(path.read_text())
 
 
@@ -79,11 +81,9 @@ def test_a_run(world, agent, tmp_path):
         "episode_length",
         "training_seconds",
     }
-    assert ([int(row["step"]) for row in curve], score["step"], score["paper"]) == (
-        [160, 320, 480],
-        480,
-        None,
-    )
+    assert [int(row["step"]) for row in curve] == [160, 320, 480]
+    assert score["step"] == 480
+    assert score["paper"] is None
     assert score["score"] == pytest.approx(float(curve[-1]["episode_return"]), rel=1e-5)
     # Each of 16 worlds takes 30 steps, and an episode has at most 10.
     assert score["episodes"] >= 48
@@ -143,11 +143,9 @@ def test_the_recipe_is_the_papers():
             model, tasks = auxiliary.make(tiny("two_rooms", agent, None, weight=given))
             assert tasks[agent].weight == pytest.approx(given or expected)
             assert (tasks[agent].batch_size, tasks[agent].episodes.capacity) == (80, 2000)
-            assert (model.n_envs * model.n_steps, model.gamma, model.max_grad_norm) == (
-                80,
-                0.99,
-                0.5,
-            )
+            assert model.n_envs * model.n_steps == 80
+            assert model.gamma == 0.99
+            assert model.max_grad_norm == 0.5
             # The paper's value loss is 0.5 of half the squared error.
             assert model.vf_coef == 0.25
             model.env.close()
@@ -155,16 +153,12 @@ def test_the_recipe_is_the_papers():
         model, _ = auxiliary.make(tiny("two_rooms", "a2c", None, optimizer=name))
         optimizer = model.policy.optimizer
         assert type(optimizer) is expected
-        assert (
-            optimizer.defaults["lr"],
-            optimizer.defaults["alpha"],
-            optimizer.defaults["eps"],
-        ) == (7e-4, 0.99, 1e-5)
+        assert optimizer.defaults["lr"] == 7e-4
+        assert optimizer.defaults["alpha"] == 0.99
+        assert optimizer.defaults["eps"] == 1e-5
     assert (WORLDS["atari"].embedding_dim, WORLDS["atari"].optimizer) == (1024, "baselines")
-    assert (
-        paper_score(AuxiliaryConfig(agent="a2c")),
-        paper_score(AuxiliaryConfig(game="Adventure")),
-    ) == (1507.7, None)
+    assert paper_score(AuxiliaryConfig(agent="a2c")) == 1507.7
+    assert paper_score(AuxiliaryConfig(game="Adventure")) is None
 
 
 @pytest.mark.parametrize("module", [auxiliary, pretraining])

@@ -21,6 +21,7 @@ DOOR = "".join(MDP.layout.rows).index("D")
 
 
 def model_of(**options):
+    """Make a learner for the small map."""
     return ManyGoalsDQN(
         "CnnPolicy", gym.make("TwoRoomsSwitchSmall-v0"), seed=0, device="cpu", **options
     )
@@ -38,11 +39,13 @@ def folder_of(path, model=None, **settings):
 
 @pytest.fixture(scope="module")
 def model():
+    """A learner that has learned a little."""
     return model_of(learning_starts=500, batch_size=32, goal_batch_size=32).learn(1_000)
 
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
+    """The page of a run, as the command writes it."""
     folder = folder_of(tmp_path_factory.mktemp("runs") / "run", model)
     done = command("demo", str(folder))
     assert (done.returncode, done.stdout) == (0, f"open {folder / 'demo.html'}\n"), done.stderr
@@ -51,12 +54,14 @@ def run(model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
+    """The driver of a browser."""
     with chromium() as driver:
         yield driver
 
 
 @pytest.fixture
 def page(browser, run):
+    """A function that runs JavaScript in the page."""
     return opened(browser, run)
 
 
@@ -218,6 +223,7 @@ def test_the_keyboard_sets_a_goal(browser, page):
     from selenium.webdriver import ActionChains, Keys
 
     def press(*keys):
+        """Press keys. Return the cells of agent and block in the goal, and if its door is open."""
         ActionChains(browser).send_keys(*keys).perform()
         return page("return [goals.agent.cell, goals.blocks[0].cell, arrays.opened[goals.state]]")
 

@@ -14,6 +14,7 @@ from tests.benchmarks.command_line import command, printed
 
 
 def frames(path):
+    """Return the pictures of a GIF."""
     with Image.open(path) as animation:
         return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(animation)]
 

@@ -54,6 +54,7 @@ QUICK = [
 
 
 def config(**options):
+    """Return the settings of a small run."""
     settings = {
         "env_id": SMALL.id,
         "total_steps": 1_200,
@@ -72,6 +73,7 @@ def config(**options):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    """The folder of a run of the command."""
     output = tmp_path_factory.mktemp("runs")
     said = printed("mastery", *QUICK, "--output", str(output))
     assert "known: " in said
@@ -94,11 +96,9 @@ def test_the_run_folder_holds_everything(folder):
     }
     assert folder.name.startswith("mastery-default-TwoRoomsSwitch-small-seed3-")
     record = json.loads((folder / "config.json").read_text())
-    assert (record["settings"]["seed"], record["settings"]["map"], record["settings"]["agent"]) == (
-        3,
-        "small",
-        "default",
-    )
+    assert record["settings"]["seed"] == 3
+    assert record["settings"]["map"] == "small"
+    assert record["settings"]["agent"] == "default"
     assert record["versions"].keys() >= {
         "python",
         "torch",
@@ -109,10 +109,8 @@ def test_the_run_folder_holds_everything(folder):
     assert MasteryConfig.saved(folder).world == World("TwoRoomsSwitch-v0", "small")
     model = ManyGoalsDQN.load(folder / "model.zip", env=SMALL.make())
     model.load_goal_buffer(folder / "goals.npz")
-    assert (model.num_timesteps, len(model.goal_buffer)) == (
-        2400,
-        int(rows_of(folder / "summary.csv")[0]["known"]),
-    )
+    assert model.num_timesteps == 2400
+    assert len(model.goal_buffer) == int(rows_of(folder / "summary.csv")[0]["known"])
     html = (folder / "report.html").read_text()
     assert html.count("data:image/gif") == 1
     assert '<a href="demo.html">Set it a goal' in html
@@ -141,11 +139,9 @@ def test_the_tables_agree_with_each_other(folder):
         assert float(summary[measure]) == pytest.approx(rate, abs=1e-4)
         assert f"{measure} {rate:.4f}" in page
     assert (summary["reachable"], summary["measured"], summary["steps"]) == ("220", "220", "2400")
-    assert (summary["targets"], summary["agent"], summary["seed"]) == (
-        "PlannedTargets",
-        "default",
-        "3",
-    )
+    assert summary["targets"] == "PlannedTargets"
+    assert summary["agent"] == "default"
+    assert summary["seed"] == "3"
     # Random actions master .05 of the goals.
     assert 0.3 < float(summary["plan"]) <= 1.0
     assert float(summary["ceiling"]) == pytest.approx(1.0, abs=0.05)
@@ -165,11 +161,9 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
     folder = config(agent=agent, env_id=world, agent_kwargs=given, **sizes).run()
     (summary,) = rows_of(folder / "summary.csv")
     n_states = 220 if world == SMALL.id else 64
-    assert (summary["agent"], summary["reachable"], summary["measured"]) == (
-        agent,
-        str(n_states),
-        str(n_states),
-    )
+    assert summary["agent"] == agent
+    assert summary["reachable"] == str(n_states)
+    assert summary["measured"] == str(n_states)
     assert (summary["world"], summary["steps"]) == (world.removesuffix("-v0"), str(steps))
     assert 10 < int(summary["known"]) <= n_states
     assert (
@@ -186,10 +180,8 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
         "td": "TDTargets",
         "paper": "TDTargets",
     }
-    assert (summary["targets"], bool(summary["plan"])) == (
-        targets.get(agent, ""),
-        agent in ("default", "large"),
-    )
+    assert summary["targets"] == targets.get(agent, "")
+    assert bool(summary["plan"]) == (agent in ("default", "large"))
     assert (summary["updates"] == "") == (agent == "table")
     assert summary["updates"] != "0"
     goals = rows_of(folder / "goals.csv")
@@ -262,6 +254,7 @@ def test_some_goals_of_a_map_in_a_file_are_measured_and_those_held_out_are_never
 
 
 def build(**options):
+    """Make an agent for the small map."""
     return make(config(**{"agent_kwargs": "{}"} | options), SMALL, SMALL.tables)[0]
 
 
@@ -283,10 +276,8 @@ def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
             "updates_per_step",
         ):
             assert getattr(model, name) == getattr(plain, name), name
-        assert (str(model.policy), str(model.policy.optimizer)) == (
-            str(plain.policy),
-            str(plain.policy.optimizer),
-        )
+        assert str(model.policy) == str(plain.policy)
+        assert str(model.policy.optimizer) == str(plain.policy.optimizer)
         assert type(model.targets) is type(plain.targets)
     usual = {agent: build(agent=agent, n_envs=None) for agent in ("default", "paper", "hindsight")}
     assert {agent: model.n_envs for agent, model in usual.items()} == {
@@ -296,11 +287,9 @@ def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
     }
     assert usual["paper"].env.get_attr("goal_tracker")[0].reset_worlds is True
     table = build(agent="table")
-    assert (type(usual["hindsight"]), type(table), table.exploration_steps) == (
-        HindsightDQN,
-        TabularAllGoals,
-        400,
-    )
+    assert type(usual["hindsight"]) is HindsightDQN
+    assert type(table) is TabularAllGoals
+    assert table.exploration_steps == 400
 
 
 def test_a_string_with_a_colon_is_a_string(monkeypatch):
@@ -320,11 +309,9 @@ def test_arguments_reach_the_class():
         "policy_kwargs": policy,
     }
     model = build(agent_kwargs=json.dumps(given | {"gamma": 0.9}))
-    assert (type(model.targets), model.targets.best_weight, model.gamma) == (
-        PlannedTargets,
-        0.0,
-        0.9,
-    )
+    assert type(model.targets) is PlannedTargets
+    assert model.targets.best_weight == 0.0
+    assert model.gamma == 0.9
     assert any(isinstance(module, th.nn.ReLU) for module in model.q_net.modules())
     on_policy = build(
         agent="paper", agent_kwargs='{"target_kwargs": {"goal_sampling": "behavior"}}'

@@ -42,6 +42,7 @@ def tiny(**changes):
 
 
 def curve(folder):
+    """Return the rows of ``curve.csv`` without times."""
     return rows_of(folder / "curve.csv", without=("training_seconds",))
 
 
@@ -77,11 +78,9 @@ def test_a_run_begins_with_the_trunk_and_has_all_its_steps_and_files(agent, tmp_
     )
     assert A2C.load(folder / "model.zip", device="cpu").num_timesteps == last
     known = gather(read([folder]), "curve.csv")
-    assert (set(known["agent"]), set(known["seed"]), known["step"].tolist()) == (
-        {agent},
-        {1},
-        steps,
-    )
+    assert set(known["agent"]) == {agent}
+    assert set(known["seed"]) == {1}
+    assert known["step"].tolist() == steps
     if agent == "none":
         assert "pretraining" not in files
         return
@@ -151,27 +150,21 @@ def test_a_run_killed_in_either_phase_ends_as_if_it_had_not_been(
 def test_the_defaults_are_the_papers():
     pytest.importorskip("ale_py")
     config = replace(WORLDS["atari"], game="Pong")
-    assert (config.pretrain_steps, config.steps, config.buffer_size) == (
-        1_000_000,
-        10_000_000,
-        10_000,
-    )
+    assert config.pretrain_steps == 1_000_000
+    assert config.steps == 10_000_000
+    assert config.buffer_size == 10_000
     model = make_learner(config)
     assert (model.batch_size, model.goal_batch_size, model.n_envs) == (16, 5, 1)
     assert model.train_freq.frequency == model.gradient_steps == 1
-    assert (
-        model.exploration_initial_eps,
-        model.exploration_final_eps,
-        model.exploration_fraction,
-    ) == (1.0, 0.1, 1.0)
+    assert model.exploration_initial_eps == 1.0
+    assert model.exploration_final_eps == 0.1
+    assert model.exploration_fraction == 1.0
     policy = model.policy
     targets = model.targets
-    assert (policy.head, policy.standardize, policy.ema_decay, targets.goal_sampling) == (
-        "bilinear",
-        False,
-        0.0,
-        "uniform",
-    )
+    assert policy.head == "bilinear"
+    assert not policy.standardize
+    assert policy.ema_decay == 0.0
+    assert targets.goal_sampling == "uniform"
     assert (targets.initial_value, targets.update_interval, targets.tau) == (0.0, 250, 1.0)
     assert (type(policy.optimizer), policy.optimizer.param_groups[0]["lr"]) == (RMSpropTFLike, 7e-4)
     assert (type(model.replay_buffer), model.goals_in_replay) == (ManyGoalsFrameReplayBuffer, True)

@@ -19,6 +19,7 @@ def test_tensorboard_keeps_the_step_of_the_checkpoint_and_drops_later_ones(tmp_p
 
 
 def add(log, step):
+    """Add a row with a step to a log of either kind."""
     if isinstance(log, CSVLog):
         log.write({"step": step}, {"step": ()})
     else:

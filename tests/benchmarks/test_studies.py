@@ -29,6 +29,7 @@ from tests.sb3_manygoals.checkpoint.resuming import same
 
 
 def found(part, **options):
+    """Return the settings of the first runs of a part of the study of mastery, by agent."""
     return {
         spec.agent.removeprefix(f"{part}-"): configuration(spec)
         for spec in mastery.PARTS[part].specs(1, **options)
@@ -107,10 +108,8 @@ def test_the_papers_experiments_are_its_recipe():
         paper = PretrainingConfig() if spec.agent.endswith("-pretraining") else AuxiliaryConfig()
         agent = spec.agent.removesuffix("-pretraining").replace("-", "_")
         assert configuration(spec) == replace(paper, agent=agent, game="Qbert", progress_bar=False)
-    assert (len(GamesStudyConfig().specs()), len(BetaStudyConfig().specs())) == (
-        6 * 49 * 3,
-        8 * 7 * 3,
-    )
+    assert len(GamesStudyConfig().specs()) == 6 * 49 * 3
+    assert len(BetaStudyConfig().specs()) == 8 * 7 * 3
     one = configuration(BetaStudyConfig(only=("beta-0.02",)).specs()[0])
     assert one == AuxiliaryConfig(game="Atlantis", weight=0.02, progress_bar=False)
 
@@ -130,11 +129,9 @@ def test_games_agents_and_steps_can_be_chosen():
         config = configuration(
             GamesStudyConfig(seeds=1, steps=steps, only=("many-goals-pretraining",)).specs()[0]
         )
-        assert (config.steps, config.pretrain_steps, config.learning_starts) == (
-            steps,
-            before,
-            starts,
-        )
+        assert config.steps == steps
+        assert config.pretrain_steps == before
+        assert config.learning_starts == starts
     # The baseline is not run again for other pre-training.
     scratch, other = (
         set(PretrainingStudyConfig(pretrain_steps=n, steps=1_000, seeds=1).specs())
@@ -146,11 +143,9 @@ def test_games_agents_and_steps_can_be_chosen():
 def test_agents_are_compared_where_they_and_the_base_have_the_same_seeds():
     runs = MinAtarStudyConfig().specs()
     search = MinAtarStudyConfig(part="search", seeds=1).specs()
-    assert (len(runs), {spec.game for spec in search}, len(search)) == (
-        7 * 5 * 5,
-        {"asterix", "breakout"},
-        13 * 2,
-    )
+    assert len(runs) == 7 * 5 * 5
+    assert {spec.game for spec in search} == {"asterix", "breakout"}
+    assert len(search) == 13 * 2
     assert {configuration(spec).learning_rate for spec in (*runs, *search)} == {8e-3}
     assert {configuration(spec).kind.cell for spec in runs} == {1}
     finished = []
@@ -165,12 +160,10 @@ def test_agents_are_compared_where_they_and_the_base_have_the_same_seeds():
         score = known[spec.game]
         finished.append(Result(spec, {"score": score, "mean_return": score}, 1, 1.0))
     first, second = MinAtarStudyConfig().compare(finished).to_dict("records")
-    assert (first["agent"], first["games"], first["seeds"], second["agent"]) == (
-        "many-goals",
-        2,
-        2,
-        "a2c",
-    )
+    assert first["agent"] == "many-goals"
+    assert first["games"] == 2
+    assert first["seeds"] == 2
+    assert second["agent"] == "a2c"
     assert (first["score"], second["score"]) == (pytest.approx(0.625), pytest.approx(0.5))
     # Many goals are always better in one game, and the other is a tie.
     assert first["score_better"] == pytest.approx(0.75)
@@ -336,11 +329,9 @@ def test_means_of_pretraining_are_compared_with_mastery():
     # Without pre-training, 0.5 ties once with 0.5, 0.7 and 0.9; 0.8 wins twice, and None never.
     assert none["score_better"] == pytest.approx((0.5 + 2) / 9)
     assert none["score"] == pytest.approx(1.3 / 3)
-    assert (predicted["agent"], predicted["seeds"], predicted["score"]) == (
-        "pretraining-reward_prediction",
-        1,
-        0.3,
-    )
+    assert predicted["agent"] == "pretraining-reward_prediction"
+    assert predicted["seeds"] == 1
+    assert predicted["score"] == 0.3
 
 
 def test_betas_are_compared_by_the_median_of_games():

@@ -144,6 +144,7 @@ def test_an_episode_that_ended_begins_anew_with_the_next_step_whatever_the_actio
 
 @pytest.fixture(scope="module")
 def door_key():
+    """A world of MiniGrid with a key and a locked door."""
     pytest.importorskip("minigrid")
     return World("MiniGrid-DoorKey-5x5-v0")
 

@@ -12,6 +12,7 @@ WORLD = "TwoRoomsSwitchSmall-v0"
 
 
 def zoo(command, folder, *arguments):
+    """Return what a command of the zoo prints; it must succeed."""
     run = [sys.executable, "-m", f"benchmarks.zoo.{command}", "--algo", "many_goals_dqn"]
     run += ["--env", WORLD, "--device", "cpu", "--gym-packages", "gym_twoRooms"]
     run += ["-f", str(folder), *arguments]

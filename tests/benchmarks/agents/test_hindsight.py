@@ -13,6 +13,7 @@ TINY = {"learning_starts": 200, "buffer_size": 1_000, "batch_size": 32, "max_epi
 
 
 def made(n_envs=4, **given):
+    """Make a small agent with further arguments."""
     policy = {
         "features_extractor_class": hindsight.GoalProduct,
         "features_extractor_kwargs": NETWORK,

@@ -38,6 +38,7 @@ class Page(HTMLParser):
         assert not self.open, f"left open: {self.open}"
 
     def handle_starttag(self, tag, attributes):
+        """Note what a tag loads or links to, and open its element."""
         found = dict(attributes)
         if tag == "a":
             self.links.append(found["href"])
@@ -52,15 +53,18 @@ class Page(HTMLParser):
             self.open.append((tag, found))
 
     def handle_startendtag(self, tag, attributes):
+        """Handle a tag that ends its element."""
         self.handle_starttag(tag, attributes)
         if tag not in VOID:
             self.open.pop()
 
     def handle_endtag(self, tag):
+        """Close the element that was opened last."""
         if tag not in VOID:
             assert self.open.pop()[0] == tag, tag
 
     def handle_data(self, text):
+        """Note a text with digits: as a number of a cell, or as loose words."""
         if not re.search(r"\d", text):
             return
         tags = [tag for tag, _ in self.open]

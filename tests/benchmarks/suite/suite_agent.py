@@ -52,21 +52,25 @@ def walk(spec, folder):
 
 
 def threads(spec, folder):
+    """Return the number of torch threads."""
     import torch
 
     return {"threads": torch.get_num_threads()}
 
 
 def bad_value(spec, folder):
+    """Return a value that is no JSON."""
     return {"path": folder}
 
 
 def leaves(spec, folder):
+    """Exit as a program does."""
     print("error: no such thing")
     raise SystemExit(spec.seed)
 
 
 def make(**changes):
+    """Return the spec of a walk, with some fields changed."""
     settings = {"sleep": SLOW, "killed": True} | changes.pop("settings", {})
     given = {
         "carry_out": f"{__name__}:walk",
@@ -90,6 +94,7 @@ def slow():
 
 
 def quick():
+    """Return the runs of :func:`slow`, each in few steps without pauses."""
     return [
         make(agent=spec.agent, game=spec.game, seed=spec.seed, steps=5, settings={"sleep": 0.0})
         for spec in slow()
@@ -97,6 +102,7 @@ def quick():
 
 
 def one_fails():
+    """Return two runs: one fails at every step, the other at two."""
     return [
         make(seed=9, steps=5, settings={"fail_at": [1, 2, 3, 4, 5]}),
         make(steps=5, settings={"fail_at": [2, 4]}),
@@ -104,4 +110,5 @@ def one_fails():
 
 
 def starts(folder: Path) -> list[int]:
+    """Return the steps at which the attempts of a run began."""
     return [int(line) for line in (folder / "starts.txt").read_text().split()]

@@ -53,6 +53,7 @@ def ended(process, status=0):
 
 
 def until(condition, seconds=30.0):
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -66,6 +67,7 @@ def steps_in(folder):
 
 
 def places(specs, root):
+    """Return where the walks of finished runs ended, by the names of the runs."""
     return {spec.name: result.values["place"] for spec, result in results(specs, root).items()}
 
 
@@ -81,6 +83,7 @@ def walked(specs, root):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
+    """The ends of the slow walks, if nothing disturbs them."""
     return walked(slow(), tmp_path_factory.mktemp("walk"))
 
 
