@@ -1,4 +1,9 @@
-"""Exact checkpoints: a tree of plain values and arrays as one file, written whole or not at all, verified when read."""
+"""
+Exact checkpoints.
+
+A checkpoint is a tree of plain values and arrays as one file, written whole or not at all, and
+verified when it is read.
+"""
 
 from sb3_manygoals.checkpoint.folder import (
     checkpoints,

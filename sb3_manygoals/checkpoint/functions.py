@@ -1,9 +1,18 @@
 """
-What functions remember: the variables of closures, the arguments of ``functools.partial``, the object of a bound method.
+What functions remember.
 
-:func:`function_state` collects what of that can change, and :func:`set_function_state` puts it into a function that was made
-in the same way. What is plain data is saved. Objects with ``get_checkpoint_state()`` are asked for theirs. What never changes,
-or is saved elsewhere, is left alone. Anything else is refused with its name.
+A closure remembers its variables, a ``functools.partial`` its arguments, a bound method its object.
+:func:`function_state` collects what of that can change. :func:`set_function_state` puts it into a
+function that was made in the same way.
+
+- Plain data is saved.
+- Objects with ``get_checkpoint_state()`` are asked for their state.
+- What never changes, or is saved elsewhere, is left alone.
+- Anything else is refused with its name.
+
+The state of a function is a dict: for each part that can change, such as "variable counts" or
+"args 0", the state of the value there. The state of a value has one key, which says what the value
+is: "plain" data, an object with its "own" methods, a "function", or a container of "items".
 """
 
 from __future__ import annotations
@@ -21,13 +30,18 @@ from typing import Any
 
 import numpy as np
 import torch as th
-from gymnasium.envs.registration import EnvSpec
-from gymnasium.spaces import Space
 
-from sb3_manygoals.checkpoint.tree import CheckpointError, attributes, check_tree, is_key, refusal
+from sb3_manygoals.checkpoint import packages
+from sb3_manygoals.checkpoint.tree import (
+    CheckpointError,
+    attributes,
+    check_tree,
+    is_immutable,
+    refusal,
+)
 
-Elsewhere = Callable[[Any], bool]
-"""Whether an object is saved by itself, and restored in place."""
+IsSavedElsewhere = Callable[[Any], bool]
+"""Return whether an object is saved by itself, and restored in place."""
 
 FUNCTIONS = (
     types.FunctionType,
@@ -36,85 +50,83 @@ FUNCTIONS = (
     functools.partial,
     functools._lru_cache_wrapper,
 )
+"""Types of functions."""
 CONSTANTS = (
     type,
     types.ModuleType,
     np.ufunc,
-    type(np.mean),  # most functions of NumPy
+    # Most functions of NumPy are of this type, which has no public name.
+    type(np.mean),
     np.dtype,
     th.dtype,
     th.device,
     logging.Logger,
-    EnvSpec,
-    Space,  # but for its random numbers, which only environments draw
     pathlib.PurePath,
     re.Pattern,
     range,
     slice,
+    *packages.CONSTANTS,
 )
-"""Objects that do not change."""
+"""Types of objects that do not change."""
 
 _CONTAINERS = (list, tuple, dict)
 
 
-def function_state(function: Any, name: str, elsewhere: Elsewhere) -> dict[str, Any]:
+def function_state(
+    function: Any, name: str, is_saved_elsewhere: IsSavedElsewhere
+) -> dict[str, Any]:
     """
     Collect what a function remembers and what can change.
 
-    :param function: one of ``FUNCTIONS``
-    :param name: of the function, for errors
-    :param elsewhere: tells which objects are saved by themselves
+    :param function: an object of one of the types in ``FUNCTIONS``
+    :param name: what to call the function in errors
+    :param is_saved_elsewhere: tells of an object whether it is saved by itself
     :return: a plain tree
     :raises CheckpointError: if something in it can change and cannot be saved
     """
-    return {"is": _identity(function), "has": _Collector(elsewhere).function(function, name)}
+    collector = _Collector(is_saved_elsewhere)
+    return {"is": _identity(function), "has": collector.state_of_function(function, name)}
 
 
 def set_function_state(function: Any, state: dict[str, Any], name: str) -> None:
     """
     Put into a function what another one of its kind remembered.
 
-    :param function: made as the one that the state is of
-    :param state: of :func:`function_state`; its parts become those of the function
-    :param name: of the function, for errors
+    :param function: made in the same way as the function that the state is of
+    :param state: from :func:`function_state`; its parts become those of the function
+    :param name: what to call the function in errors
     :raises CheckpointError: if it is another function
     """
-    if state["is"] != (found := _identity(function)):
+    found = _identity(function)
+    if state["is"] != found:
         raise CheckpointError(
             f"{name} was built otherwise, or has changed since: the checkpoint has "
             f"{state['is'][0]}, this is {found[0]}"
         )
-    _set_in(function, state["has"], CheckpointError(f"{name} was built otherwise"))
+    _restore_function(function, state["has"], CheckpointError(f"{name} was built otherwise"))
 
 
-def _identity(function: Any) -> list[Any]:
-    """Which function it is: its name, and what tells lambdas apart."""
-    if isinstance(function, functools.partial):
-        return [f"a partial of {_identity(function.func)[0]}", _identity(function.func)]
-    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return [name]
-    constants = [one for one in code.co_consts if is_key(one)]
-    return [name, list(code.co_freevars), list(code.co_names), constants]
+def has_methods(thing: Any) -> bool:
+    """
+    Return whether the class of an object gives it a checkpoint state.
 
+    The class is asked, because wrappers forward the attributes that they do not have themselves.
 
-def _set_in(function: Any, state: dict[str, Any], unknown: CheckpointError) -> None:
-    """Put a state into a function of any kind."""
-    if isinstance(function, types.FunctionType):
-        _set_in_function(function, state, unknown)
-    elif isinstance(function, functools.partial):
-        _set_in_partial(function, state, unknown)
-    elif isinstance(function, FUNCTIONS):
-        for part, inner in state.items():
-            _restored(getattr(function, part, None), inner, unknown)
-    elif state:
-        raise unknown
+    :param thing: any object
+    :return: True if its class has ``get_checkpoint_state``
+    """
+    return hasattr(type(thing), "get_checkpoint_state")
 
 
 def never_changes(value: Any) -> bool:
-    """:return: whether a value is the same for ever: an immutable one, or an object without any state"""
-    if is_key(value) or isinstance(value, CONSTANTS):
+    """
+    Return whether a value is the same for ever.
+
+    :param value: any value
+    :return: True for an immutable one, and for an object without any state
+    """
+    # The random numbers of a space do change, but only environments draw them.
+    if is_immutable(value) or isinstance(value, CONSTANTS) or packages.is_space(value):
         return True
     if isinstance(value, (tuple, frozenset)):
         return all(never_changes(one) for one in value)
@@ -125,63 +137,72 @@ def never_changes(value: Any) -> bool:
 
 
 def _has_no_state(value: Any) -> bool:
-    """Whether pickle, asked by the rules for ordinary objects, would write nothing but the class."""
+    """Return whether pickle, by its rules for ordinary objects, would write only the class."""
     if attributes(value):
         return False
     nothing = (copyreg.__newobj__, (type(value),), None, None, None)  # type: ignore[attr-defined]
     try:
         return bool(object.__reduce_ex__(value, 2) == nothing)
-    except Exception:  # it cannot be pickled, so that nobody knows
+    except Exception:
+        # An object that cannot be pickled may have a state that nobody can see.
         return False
+
+
+def _identity(function: Any) -> list[Any]:
+    """Return which function it is: its name, and what tells lambdas apart."""
+    if isinstance(function, functools.partial):
+        return [f"a partial of {_identity(function.func)[0]}", _identity(function.func)]
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return [name]
+    constants = [one for one in code.co_consts if is_immutable(one)]
+    return [name, list(code.co_freevars), list(code.co_names), constants]
+
+
+@dataclasses.dataclass
+class _Assigned:
+    """The value of a variable that the function assigns to, so that even a number is a state."""
+
+    value: Any
 
 
 class _Collector:
     """Visits what a function refers to, each function once."""
 
-    def __init__(self, elsewhere: Elsewhere) -> None:
-        self._elsewhere = elsewhere
+    def __init__(self, is_saved_elsewhere: IsSavedElsewhere) -> None:
+        self._is_saved_elsewhere = is_saved_elsewhere
         self._visited: set[int] = set()
 
-    def function(self, function: Any, name: str) -> dict[str, Any]:
-        if id(function) in self._visited:  # it refers to itself
+    def state_of_function(self, function: Any, name: str) -> dict[str, Any]:
+        """Return the states of the parts of a function, without those that have none."""
+        if id(function) in self._visited:
+            # The function refers to itself.
             return {}
         self._visited.add(id(function))
-        parts: dict[str, tuple[Any, str]] = {}
-        if isinstance(function, types.FunctionType):
-            parts = _parts_of_function(function, name)
-        elif isinstance(function, functools.partial):
-            parts["func"] = function.func, f"{name}.func"
-            for index, value in enumerate(function.args):
-                parts[f"args {index}"] = value, f"{name}.args[{index}]"
-            for key, value in function.keywords.items():
-                parts[f"keywords {key}"] = value, f"{name}.keywords[{key!r}]"
-        elif isinstance(function, functools._lru_cache_wrapper):
-            parts["__wrapped__"] = function.__wrapped__, f"{name}.__wrapped__"
-        elif isinstance(function, types.MethodType):
-            parts["__self__"] = function.__self__, f"{name}.__self__"
-            if not _is_of_class(function):
-                parts["__func__"] = function.__func__, f"{name}.__func__"
-        else:
-            parts["__self__"] = function.__self__, f"{name}.__self__"
-        states = {part: self._reference(value, named) for part, (value, named) in parts.items()}
+        states = {
+            part: self._state_of_value(value, part_name)
+            for part, (value, part_name) in _parts(function, name).items()
+        }
         if "plain" in states.get("__self__", {}):
             owner = function.__self__
             raise CheckpointError(
-                f"{name} is a method of plain data, a {type(owner).__qualname__}, of which a checkpoint "
-                "makes another one: keep that as an attribute, and call its method where it is needed"
+                f"{name} is a method of plain data, a {type(owner).__qualname__}, of which a "
+                "checkpoint makes another one: keep that as an attribute, and call its method "
+                "where it is needed"
             )
         return {part: state for part, state in states.items() if state}
 
-    def _reference(self, value: Any, name: str) -> dict[str, Any]:
-        """The state of what a function refers to, empty if it has none."""
+    def _state_of_value(self, value: Any, name: str) -> dict[str, Any]:
+        """Return the state of what a function refers to; empty if it has none."""
         if isinstance(value, _Assigned):
             value = value.value
-            if is_key(value):
+            if is_immutable(value):
                 return {"plain": value}
-        if self._is_fixed(value):
+        if never_changes(value) or self._is_saved_elsewhere(value):
             return {}
         if isinstance(value, FUNCTIONS):
-            state = self.function(value, name)
+            state = self.state_of_function(value, name)
             return {"function": state} if state else {}
         if has_methods(value):
             state = value.get_checkpoint_state()
@@ -192,121 +213,151 @@ class _Collector:
         except CheckpointError:
             if not isinstance(value, _CONTAINERS):
                 raise
-            return self._container(value, name)
+            return self._state_of_container(value, name)
         return {"plain": value}
 
-    def _container(self, value: Any, name: str) -> dict[str, Any]:
-        """The states of functions and objects in a container, which itself is left as it is."""
-        states = {
-            key: self._reference(one, f"{name}[{key!r}]") for key, one in _items(value).items()
-        }
+    def _state_of_container(self, value: Any, name: str) -> dict[str, Any]:
+        """Return the states of functions and objects in a container, which itself stays."""
+        items = _items(value)
+        states = {key: self._state_of_value(one, f"{name}[{key!r}]") for key, one in items.items()}
         for key, state in states.items():
             if "plain" in state:
-                raise refusal(f"{name}[{key!r}], beside functions or objects,", _items(value)[key])
+                raise refusal(f"{name}[{key!r}], beside functions or objects,", items[key])
         states = {key: state for key, state in states.items() if state}
         return {"items": states} if states else {}
 
-    def _is_fixed(self, value: Any) -> bool:
-        """Whether nothing of it needs to be saved with the function."""
-        return never_changes(value) or self._elsewhere(value)
+
+def _parts(function: Any, name: str) -> dict[str, tuple[Any, str]]:
+    """Return by its key each part of a function of any type, and what to call it in errors."""
+    if isinstance(function, types.FunctionType):
+        return _parts_of_python_function(function, name)
+    if isinstance(function, functools.partial):
+        return _parts_of_partial(function, name)
+    if isinstance(function, functools._lru_cache_wrapper):
+        return {"__wrapped__": (function.__wrapped__, f"{name}.__wrapped__")}
+    parts = {"__self__": (function.__self__, f"{name}.__self__")}
+    if isinstance(function, types.MethodType) and not _is_of_class(function):
+        parts["__func__"] = (function.__func__, f"{name}.__func__")
+    return parts
 
 
-@dataclasses.dataclass
-class _Assigned:
-    """The value of a variable that the function assigns to, so that even a number is a state."""
-
-    value: Any
-
-
-def _parts_of_function(function: types.FunctionType, name: str) -> dict[str, tuple[Any, str]]:
-    """By its place, each value that a function of Python carries with it, and how to call it."""
+def _parts_of_python_function(
+    function: types.FunctionType, name: str
+) -> dict[str, tuple[Any, str]]:
+    """Return variables of the closure, defaults and attributes, as :func:`_parts` does."""
     parts: dict[str, tuple[Any, str]] = {}
     for variable, cell in _cells(function).items():
         try:
             value = cell.cell_contents
-        except ValueError:  # nothing is in it yet
+        except ValueError:
+            # Nothing was assigned to the variable yet.
             continue
         if _assigns(function.__code__, variable):
             value = _Assigned(value)
-        parts[f"variable {variable}"] = value, f"the variable {variable!r} of {name}"
+        parts[f"variable {variable}"] = (value, f"the variable {variable!r} of {name}")
     for index, value in enumerate(function.__defaults__ or ()):
-        parts[f"defaults {index}"] = value, f"{name}.__defaults__[{index}]"
+        parts[f"defaults {index}"] = (value, f"{name}.__defaults__[{index}]")
     for key, value in (function.__kwdefaults__ or {}).items():
-        parts[f"kwdefaults {key}"] = value, f"{name}.__kwdefaults__[{key!r}]"
+        parts[f"kwdefaults {key}"] = (value, f"{name}.__kwdefaults__[{key!r}]")
     for key, value in vars(function).items():
-        parts[f"attribute {key}"] = _Assigned(value), f"{name}.{key}"
+        parts[f"attribute {key}"] = (_Assigned(value), f"{name}.{key}")
     return parts
 
 
-def _set_in_function(
-    function: types.FunctionType, state: dict[str, Any], unknown: CheckpointError
+def _parts_of_partial(partial: functools.partial[Any], name: str) -> dict[str, tuple[Any, str]]:
+    """Return the function and the arguments of a partial, as :func:`_parts` does."""
+    parts: dict[str, tuple[Any, str]] = {"func": (partial.func, f"{name}.func")}
+    for index, value in enumerate(partial.args):
+        parts[f"args {index}"] = (value, f"{name}.args[{index}]")
+    for key, value in partial.keywords.items():
+        parts[f"keywords {key}"] = (value, f"{name}.keywords[{key!r}]")
+    return parts
+
+
+def _restore_function(function: Any, state: dict[str, Any], mismatch: CheckpointError) -> None:
+    """Restore the parts of a function of any type. ``mismatch`` is raised if one is missing."""
+    if isinstance(function, types.FunctionType):
+        _restore_python_function(function, state, mismatch)
+    elif isinstance(function, functools.partial):
+        _restore_partial(function, state, mismatch)
+    elif isinstance(function, FUNCTIONS):
+        for part, part_state in state.items():
+            _restored_value(getattr(function, part, None), part_state, mismatch)
+    elif state:
+        raise mismatch
+
+
+def _restore_python_function(
+    function: types.FunctionType, state: dict[str, Any], mismatch: CheckpointError
 ) -> None:
-    """Put a state into a function of Python."""
+    """Restore variables of the closure, defaults and attributes."""
     cells = _cells(function)
-    for place, inner in state.items():
-        kind, _, key = place.partition(" ")
+    defaults = list(function.__defaults__ or ())
+    keyword_defaults = function.__kwdefaults__ or {}
+    for part, part_state in state.items():
+        kind, _, key = part.partition(" ")
         if kind == "variable" and key in cells:
-            cells[key].cell_contents = _restored(cells[key].cell_contents, inner, unknown)
-        elif kind == "defaults" and int(key) < len(function.__defaults__ or ()):
-            values = list(function.__defaults__ or ())
-            values[int(key)] = _restored(values[int(key)], inner, unknown)
-            function.__defaults__ = tuple(values)
-        elif kind == "kwdefaults" and key in (function.__kwdefaults__ or {}):
-            assert function.__kwdefaults__ is not None
-            present = function.__kwdefaults__[key]
-            function.__kwdefaults__[key] = _restored(present, inner, unknown)
+            present = cells[key].cell_contents
+            cells[key].cell_contents = _restored_value(present, part_state, mismatch)
+        elif kind == "defaults" and int(key) < len(defaults):
+            defaults[int(key)] = _restored_value(defaults[int(key)], part_state, mismatch)
+            function.__defaults__ = tuple(defaults)
+        elif kind == "kwdefaults" and key in keyword_defaults:
+            present = keyword_defaults[key]
+            keyword_defaults[key] = _restored_value(present, part_state, mismatch)
         elif kind == "attribute":
-            vars(function)[key] = _restored(vars(function).get(key), inner, unknown)
+            present = vars(function).get(key)
+            vars(function)[key] = _restored_value(present, part_state, mismatch)
         else:
-            raise unknown
+            raise mismatch
 
 
-def _set_in_partial(
-    partial: functools.partial[Any], state: dict[str, Any], unknown: CheckpointError
+def _restore_partial(
+    partial: functools.partial[Any], state: dict[str, Any], mismatch: CheckpointError
 ) -> None:
-    """Put a state into a partial, whose arguments are its own."""
+    """Restore the function of a partial, and give it new arguments."""
     args = list(partial.args)
     keywords = dict(partial.keywords)
-    for place, inner in state.items():
-        kind, _, key = place.partition(" ")
+    for part, part_state in state.items():
+        kind, _, key = part.partition(" ")
         if kind == "func":
-            _restored(partial.func, inner, unknown)
+            _restored_value(partial.func, part_state, mismatch)
         elif kind == "args" and int(key) < len(args):
-            args[int(key)] = _restored(args[int(key)], inner, unknown)
+            args[int(key)] = _restored_value(args[int(key)], part_state, mismatch)
         elif kind == "keywords" and key in keywords:
-            keywords[key] = _restored(keywords[key], inner, unknown)
+            keywords[key] = _restored_value(keywords[key], part_state, mismatch)
         else:
-            raise unknown
-    partial.__setstate__((partial.func, tuple(args), keywords, vars(partial)))  # type: ignore[attr-defined]
+            raise mismatch
+    new_state = (partial.func, tuple(args), keywords, vars(partial))
+    partial.__setstate__(new_state)  # type: ignore[attr-defined]
 
 
-def _restored(present: Any, state: dict[str, Any], unknown: CheckpointError) -> Any:
-    """What stands where ``present`` stood: plain data anew, anything else as it is, its state restored."""
+def _restored_value(present: Any, state: dict[str, Any], mismatch: CheckpointError) -> Any:
+    """Return what replaces a value: other plain data, or the same object, restored."""
     if "plain" in state:
         return state["plain"]
     if "own" in state:
-        if not has_methods(present):
-            raise unknown
-        try:
-            present.set_checkpoint_state(state["own"])
-        except (TypeError, ValueError, KeyError) as error:
-            raise CheckpointError(
-                f"the state does not fit {type(present).__name__}: {error}"
-            ) from error
+        _restore_object(present, state["own"], mismatch)
     elif "function" in state:
-        _set_in(present, state["function"], unknown)
+        _restore_function(present, state["function"], mismatch)
     else:
         items = _items(present) if isinstance(present, _CONTAINERS) else {}
-        for key, inner in state["items"].items():
+        for key, item_state in state["items"].items():
             if key not in items:
-                raise unknown
-            _restored(items[key], inner, unknown)
+                raise mismatch
+            _restored_value(items[key], item_state, mismatch)
     return present
 
 
-def has_methods(thing: Any) -> bool:
-    """Whether its class has a checkpoint state; wrappers forward what they have not, so they are not asked themselves."""
-    return hasattr(type(thing), "get_checkpoint_state")
+def _restore_object(present: Any, state: Any, mismatch: CheckpointError) -> None:
+    """Restore an object by its own method."""
+    if not has_methods(present):
+        raise mismatch
+    try:
+        present.set_checkpoint_state(state)
+    except (TypeError, ValueError, KeyError) as error:
+        name = type(present).__name__
+        raise CheckpointError(f"the state does not fit {name}: {error}") from error
 
 
 def _items(container: Any) -> dict[Any, Any]:
@@ -314,27 +365,32 @@ def _items(container: Any) -> dict[Any, Any]:
 
 
 def _cells(function: types.FunctionType) -> dict[str, types.CellType]:
-    """The variables of a closure, by name."""
+    """Return the cells of a closure by the names of their variables."""
     return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
 def _assigns(code: types.CodeType, variable: str) -> bool:
-    """Whether code, or a function within it, assigns to a variable of the closure, as ``nonlocal`` allows."""
+    """
+    Return whether code assigns to a variable of its closure, as ``nonlocal`` allows.
+
+    The code of functions within it counts too.
+    """
     if variable not in code.co_freevars:
         return False
-    if any(
-        step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval == variable
-        for step in dis.get_instructions(code)
-    ):
-        return True
+    for step in dis.get_instructions(code):
+        if step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval == variable:
+            return True
     inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
     return any(_assigns(one, variable) for one in inner)
 
 
 def _is_of_class(method: types.MethodType) -> bool:
-    """Whether the function of a bound method is one of the class, and not bound by hand."""
+    """Return whether a bound method is one of its object's class, and not bound by hand."""
     owner = method.__self__
     classes = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
     name = getattr(method.__func__, "__name__", "")
-    found = [vars(one).get(name) for one in classes]
-    return any(getattr(one, "__func__", one) is method.__func__ for one in found if one is not None)
+    for kind in classes:
+        member = vars(kind).get(name)
+        if member is not None and getattr(member, "__func__", member) is method.__func__:
+            return True
+    return False

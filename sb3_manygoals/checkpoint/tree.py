@@ -1,19 +1,27 @@
 """
-Plain trees, written by ``torch.save`` and read by ``torch.load(weights_only=True)``, which executes nothing.
+Trees: what a checkpoint can hold.
 
-A tree is None, bool, int, float, str, bytes, an enumeration member, a NumPy array or scalar, a dense torch tensor, a
-``numpy.random.Generator`` (of PCG64, MT19937, Philox or SFC64) or ``RandomState`` (of MT19937), or a list, tuple, dict,
-OrderedDict, set, frozenset or deque of trees. Keys and elements of sets are plain values, or tuples and frozensets of these.
-A tree comes back with the same types and bits. Two references to one object refer to one object again; arrays that overlap
-share their memory again; arrays without gaps and tensors keep their strides. Tensors come back on the CPU.
+A tree is one of these:
 
-Subclasses (namedtuple, defaultdict, ``nn.Parameter``) are refused: what they add may need their code. But objects of MiniGrid
-are made anew with their attributes.
+- None, bool, int, float, str, bytes, or a member of an enumeration;
+- a NumPy array or scalar without objects and structures, or a dense torch tensor;
+- a ``numpy.random.Generator`` of PCG64, MT19937, Philox or SFC64, or a ``RandomState`` of MT19937;
+- a list, tuple, dict, OrderedDict, set, frozenset or deque of trees. Keys of dicts and elements of
+  sets are plain immutable values, or tuples and frozensets of these;
+- an object whose state is nothing but its attributes, which are trees. Only the packages in
+  :mod:`sb3_manygoals.checkpoint.packages` say of which objects this is true.
+
+A tree comes back with the same types and bits. Two references to one object refer to one object
+again. Arrays that overlap share their memory again. Arrays without gaps and tensors keep their
+strides. Tensors come back on the CPU.
+
+Subclasses, such as namedtuples, defaultdicts and ``nn.Parameter``, are refused, because what they
+add may need their code. Trees are written by ``torch.save``, and read by
+``torch.load(weights_only=True)``, which calls only the functions in :data:`REBUILDERS`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import io
 import pickle
 import re
@@ -21,30 +29,46 @@ import sys
 import types
 import warnings
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, BinaryIO
 
-import gymnasium as gym
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
-_PLAIN = "biufcSUmM"  # kinds of NumPy dtypes: neither objects nor structures
-_SCALARS = frozenset({type(None), bool, float, str, bytes})
-_LARGEST_INT = 2039  # bits: the weights-only unpickler reads no longer ones
+from sb3_manygoals.checkpoint.arrays import ArrayMemory, array_memories, copied_memory
+from sb3_manygoals.checkpoint.packages import is_plain_module, is_plain_object
+
+_SCALAR_TYPES = frozenset({type(None), bool, float, str, bytes})
+# Numbers, truth values, times and texts; neither Python objects nor structures.
+_DTYPE_KINDS = "biufcSUmM"
+# The weights-only unpickler reads no longer integers.
+_MAX_INT_BITS = 2039
 _BIT_GENERATORS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64)
 }
-_SEED_SEQUENCE = ("entropy", "spawn_key", "pool_size", "n_children_spawned")
+_SEED_SEQUENCE_ARGUMENTS = ("entropy", "spawn_key", "pool_size", "n_children_spawned")
 
 
 class CheckpointError(RuntimeError, ValueError):
-    """A state that cannot be saved or does not fit, or a checkpoint that cannot be trusted; says which part and why."""
+    """
+    Raised when a state cannot be saved or restored, or a checkpoint cannot be read.
+
+    The message names the part and the reason.
+    """
 
 
 def check_same(what: str, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise a CheckpointError if one of the settings of a saved state is not what it is now."""
+    """
+    Check that an object has the settings with which a state was saved.
+
+    :param what: what the settings belong to, for the error, such as "a goal buffer"
+    :param saved: the settings in the saved state, by name; further entries are ignored
+    :param now: the settings of the object that is to be restored, by name
+    :raises CheckpointError: if one of the settings is another one now
+    """
     for name, value in now.items():
         if saved[name] != value:
             raise CheckpointError(
@@ -53,26 +77,39 @@ def check_same(what: str, saved: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 def check_tree(tree: Any, name: str = "the state") -> None:
-    """Raise a CheckpointError that names the part and its type if one is not plain."""
+    """
+    Check that a value is a tree.
+
+    :param tree: any value
+    :param name: what to call it in the error; default: "the state"
+    :raises CheckpointError: if a part of it is none; the message names the part and its type
+    """
     _Contents(tree, name)
 
 
 def plain_part(info: dict[str, Any]) -> dict[str, Any]:
-    """What can be saved of an environment's info. A warning names what cannot."""
+    """
+    Return the entries of an info that can be saved. A warning names each of the others.
+
+    :param info: the info of an environment
+    :return: a new dict of the entries that are trees
+    """
     kept = {}
     for key, value in info.items():
         try:
             check_tree(value, f"info[{key!r}]")
             kept[key] = value
-        except CheckpointError as refusal:
-            warnings.warn(f"left out of checkpoints: {refusal}", stacklevel=2)
+        except CheckpointError as error:
+            warnings.warn(f"left out of checkpoints: {error}", stacklevel=2)
     return kept
 
 
 def attributes(owner: Any) -> dict[str, Any]:
     """
+    Return the attributes of an object, also those in ``__slots__``.
+
     :param owner: any object
-    :return: its attributes by name, those in ``__slots__`` too
+    :return: its attributes by name; the dict is new, the values are the object's own
     """
     found = dict(getattr(owner, "__dict__", {}))
     for name in _slots(type(owner)):
@@ -83,8 +120,10 @@ def attributes(owner: Any) -> dict[str, Any]:
 
 def set_attributes(owner: Any, values: dict[str, Any]) -> None:
     """
-    :param owner: the object whose attributes are set, by no code of its class
-    :param values: by name, as :func:`attributes` gave them
+    Set attributes of an object, also those in ``__slots__``. No code of its class is called.
+
+    :param owner: the object
+    :param values: values by name, as :func:`attributes` returned them
     """
     slots = _slots(type(owner))
     for name, value in values.items():
@@ -95,239 +134,241 @@ def set_attributes(owner: Any, values: dict[str, Any]) -> None:
 
 
 def _slots(kind: type) -> set[str]:
-    """The names of the members that ``__slots__`` of a class and its bases declare."""
-    return {
-        name
-        for base in kind.__mro__
-        if "__slots__" in vars(base)
-        for name, member in vars(base).items()
-        if isinstance(member, types.MemberDescriptorType)
-    }
+    """Return the names of the members that ``__slots__`` of a class and its bases declare."""
+    names = set()
+    for base in kind.__mro__:
+        if "__slots__" in vars(base):
+            for name, member in vars(base).items():
+                if isinstance(member, types.MemberDescriptorType):
+                    names.add(name)
+    return names
 
 
 def save_tree(tree: Any, file: Any) -> None:
-    """Write a tree into what has ``write`` and ``flush``. Arrays are written from their own memory; with gaps, from a copy."""
+    """
+    Write a tree into a file.
+
+    Arrays are written from their own memory, those with gaps from a copy.
+
+    :param tree: the tree; it must not change meanwhile
+    :param file: an object with ``write`` and ``flush``
+    :raises CheckpointError: if a part of it is no tree, or tensors that share memory have different
+        dtypes
+    :raises OSError: if the file cannot be written
+    """
     contents = _Contents(tree, "the state")
+    objects = [(one, vars(one)) for one in contents.objects]
     try:
-        objects = [(one, vars(one)) for one in contents.objects]
         th.save({"tree": tree, "objects": objects}, file, pickle_module=_pickle_module(contents))
-    except (
-        RuntimeError,
-        pickle.PicklingError,
-    ) as error:  # tensors of different dtypes share memory, say
-        cause = error.__context__  # after an error, torch fails again to close the archive
+    except (RuntimeError, pickle.PicklingError) as error:
+        # After an error, torch fails once more when it closes the archive. The first error counts.
+        cause = error.__context__
         if isinstance(cause, OSError) or not isinstance(cause, (Exception, type(None))):
             raise cause from None
         raise CheckpointError(f"the state cannot be saved: {error}") from error
 
 
 def load_tree(file: BinaryIO) -> Any:
-    """Read what :func:`save_tree` has written; arrays are writable. Anything else is a CheckpointError."""
+    """
+    Read what :func:`save_tree` has written.
+
+    :param file: the file, which is read from its beginning
+    :return: the tree; its arrays can be written to
+    :raises CheckpointError: if the file does not hold a tree that this version can read
+    """
     try:
         file.seek(0)
-        with th.serialization.safe_globals(_REBUILD):
+        rebuilders: list[Any] = list(REBUILDERS.values())
+        with th.serialization.safe_globals(rebuilders):
             found = th.load(file, map_location="cpu", weights_only=True)
-        for one, attributes in found["objects"]:
-            vars(one).update(attributes)
+        for one, values in found["objects"]:
+            vars(one).update(values)
         return found["tree"]
     except Exception as error:
+        # Torch explains at length how to load files that are not safe. Only the reason is kept.
         reason = str(error).rpartition("WeightsUnpickler error: ")[2].partition("\n")[0]
-        raise CheckpointError(f"damaged: {reason or repr(error)}") from error
+        raise CheckpointError(f"not a tree of this version: {reason or repr(error)}") from error
 
 
 def copy_tree(tree: Any) -> Any:
-    """A copy that shares nothing with a tree. A CheckpointError if a part of it is not plain."""
+    """
+    Copy a tree.
+
+    :param tree: the tree
+    :return: a tree that shares nothing with it
+    :raises CheckpointError: if a part of it is no tree
+    """
     return load_tree(io.BytesIO(tree_bytes(tree)))
 
 
 def tree_bytes(tree: Any) -> bytes:
-    """What :func:`save_tree` writes."""
+    """
+    Return a tree as bytes.
+
+    :param tree: the tree
+    :return: what :func:`save_tree` writes into a file
+    :raises CheckpointError: if a part of it is no tree
+    """
     file = io.BytesIO()
     save_tree(tree, file)
     return file.getvalue()
 
 
+def is_immutable(value: Any) -> bool:
+    """
+    Return whether a value is a tree that never changes, and so can be a key of a dict.
+
+    :param value: any value
+    :return: True for plain scalars and members of enumerations, and for tuples and frozensets of
+        these
+    """
+    kind = type(value)
+    if kind in (tuple, frozenset):
+        return all(is_immutable(one) for one in value)
+    if isinstance(value, np.generic):
+        return kind is value.dtype.type and value.dtype.kind in _DTYPE_KINDS
+    if kind is int:
+        return bool(value.bit_length() <= _MAX_INT_BITS)
+    return kind in _SCALAR_TYPES or isinstance(value, Enum)
+
+
+def refusal(name: str, value: Any) -> CheckpointError:
+    """
+    Return the error for a value that is no tree.
+
+    :param name: where the value is, such as "the state['rng']"
+    :param value: the value
+    :return: an error that names the place and the type
+    """
+    kind = type(value)
+    detail = ""
+    if isinstance(value, (np.ndarray, np.generic)):
+        detail = f" of dtype {value.dtype}"
+    elif isinstance(value, np.random.Generator):
+        detail = f" of {type(value.bit_generator).__name__}"
+    return CheckpointError(
+        f"{name} is a {kind.__module__}.{kind.__qualname__}{detail}, which cannot be saved: make "
+        "it plain data, or give the class that has it the methods get_checkpoint_state() and "
+        "set_checkpoint_state(state)"
+    )
+
+
 class _Contents:
-    """Checks a tree, and collects its arrays and MiniGrid objects."""
+    """Checks that a value is a tree, and collects the arrays and the objects in it."""
 
     def __init__(self, tree: Any, name: str) -> None:
         self.arrays: list[NDArray[Any]] = []
         self.objects: list[Any] = []
-        self._seen: dict[int, Any] = {}
+        self._visited: dict[int, Any] = {}
         try:
             self._visit(tree, name)
         except RecursionError as error:
             raise CheckpointError(f"{name} has too many levels") from error
 
     def _visit(self, value: Any, name: str) -> None:
-        if is_key(value) or id(value) in self._seen:
+        """Visit a value and what is in it, each object once."""
+        if is_immutable(value) or id(value) in self._visited:
             return
-        self._seen[id(value)] = value
+        self._visited[id(value)] = value
         kind = type(value)
         if kind in (dict, OrderedDict):
-            for key, inner in value.items():
-                if not is_key(key):
-                    raise refusal(f"a key of {name}", key)
-                self._visit(inner, f"{name}[{key!r}]")
+            self._visit_dict(value, name)
         elif kind in (list, tuple, deque):
             for index, inner in enumerate(value):
                 self._visit(inner, f"{name}[{index}]")
         elif kind in (set, frozenset):
             for inner in value:
-                if not is_key(inner):
+                if not is_immutable(inner):
                     raise refusal(f"an element of {name}", inner)
-        elif _is_object(value):
+        elif is_plain_object(value):
             self.objects.append(value)
             for attribute, inner in vars(value).items():
                 self._visit(inner, f"{name}.{attribute}")
-        elif kind is np.ndarray and value.dtype.kind in _PLAIN:
+        elif kind is np.ndarray and value.dtype.kind in _DTYPE_KINDS:
             self.arrays.append(value)
-        elif not _is_generator(value) and not (
-            kind is th.Tensor and value.layout is th.strided and not value.is_meta
-        ):
+        elif not _is_generator(value) and not _is_dense_tensor(value):
             raise refusal(name, value)
 
-    def memories(self) -> dict[int, _Memory]:
-        """Arguments of :func:`_array` by id of the array; arrays that overlap share a tensor."""
-        groups: list[tuple[int, int, list[NDArray[Any]]]] = []
-        for low, high, array in sorted(
-            (_span(array) for array in self.arrays if array.size), key=lambda span: span[:2]
-        ):
-            start, end, members = groups.pop() if groups and low < groups[-1][1] else (low, low, [])
-            groups.append((start, max(end, high), [*members, array]))
-        found = {}
-        for start, end, arrays in groups:
-            if len(arrays) == 1 and end - start != arrays[0].nbytes:
-                found[id(arrays[0])] = _copied(arrays[0])
-                continue
-            memory = th.from_numpy(
-                np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))
-            )
-            for array in arrays:
-                found[id(array)] = (
-                    memory,
-                    array.ctypes.data - start,
-                    array.dtype.str,
-                    array.shape,
-                    array.strides,
-                )
-        return found
+    def _visit_dict(self, value: dict[Any, Any], name: str) -> None:
+        """Visit the keys and values of a dict."""
+        for key, inner in value.items():
+            if not is_immutable(key):
+                raise refusal(f"a key of {name}", key)
+            self._visit(inner, f"{name}[{key!r}]")
 
 
-_Memory = tuple[th.Tensor, int, str, tuple[int, ...], tuple[int, ...]]
-
-
-def _copied(array: NDArray[Any]) -> _Memory:
-    copy = np.array(array, order="C")
-    return (
-        th.from_numpy(copy.reshape(-1).view(np.uint8)),
-        0,
-        copy.dtype.str,
-        copy.shape,
-        copy.strides,
-    )
-
-
-def _span(array: NDArray[Any]) -> tuple[int, int, NDArray[Any]]:
-    """Where its memory starts and ends."""
-    reach = [
-        (length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)
-    ]
-    low, high = (array.ctypes.data + sum(limit(one, 0) for one in reach) for limit in (min, max))
-    return low, high + array.itemsize, array
-
-
-def is_key(value: Any) -> bool:
-    """Whether it can be a key of a dict, and never changes."""
-    kind = type(value)
-    if kind in (tuple, frozenset):
-        return all(is_key(one) for one in value)
-    if isinstance(value, np.generic):
-        return kind is value.dtype.type and value.dtype.kind in _PLAIN
-    return (
-        kind in _SCALARS
-        or (kind is int and value.bit_length() <= _LARGEST_INT)
-        or isinstance(value, Enum)
-    )
-
-
-def _is_object(value: Any) -> bool:
-    """Whether it is a thing in a world of MiniGrid: no state but its attributes."""
-    return type(value).__module__.startswith("minigrid.") and not isinstance(
-        value, (gym.Env, gym.Space)
-    )
+def _is_dense_tensor(value: Any) -> bool:
+    return type(value) is th.Tensor and value.layout is th.strided and not value.is_meta
 
 
 def _is_generator(value: Any) -> bool:
+    """Return whether a value is a random number generator of a kind that can be saved."""
     if type(value) is np.random.Generator:
         bits = type(value.bit_generator)
         return bits is _BIT_GENERATORS.get(bits.__name__)
-    return (
-        type(value) is np.random.RandomState
-        and value.get_state(legacy=False)["bit_generator"] == "MT19937"
-    )
+    if type(value) is np.random.RandomState:
+        return bool(value.get_state(legacy=False)["bit_generator"] == "MT19937")
+    return False
 
 
-def refusal(name: str, value: Any) -> CheckpointError:
-    kind, of = type(value), ""
-    if isinstance(value, (np.ndarray, np.generic)):
-        of = f" of dtype {value.dtype}"
-    elif isinstance(value, np.random.Generator):
-        of = f" of {type(value.bit_generator).__name__}"
-    return CheckpointError(
-        f"{name} is a {kind.__module__}.{kind.__qualname__}{of}, which cannot be saved: make it plain data, or give the class "
-        "that has it the methods get_checkpoint_state() and set_checkpoint_state(state)"
-    )
+# Writing: each object that torch does not write by itself becomes a call of one of REBUILDERS.
 
 
 def _pickle_module(contents: _Contents) -> Any:
-    """What ``torch.save`` wants as ``pickle_module``."""
-    memories = contents.memories()
+    """Return what ``torch.save`` takes as its ``pickle_module``, for one tree."""
+    memories = array_memories(contents.arrays)
 
     class Pickler(pickle.Pickler):
         def reducer_override(self, value: Any) -> Any:
-            kind = type(value)
-            if kind is np.ndarray:
-                return _array, memories.get(id(value)) or _copied(value)
-            if isinstance(value, np.generic):
-                return _scalar, (value.dtype.str, value.tobytes())
-            if kind is deque:
-                return deque, (list(value), value.maxlen)
-            if kind is np.random.Generator:
-                bits = value.bit_generator
-                seeds = getattr(
-                    bits, "seed_seq", None
-                )  # where spawn() goes on; unknown to NumPy before 1.25
-                sequence = (
-                    tuple(getattr(seeds, key) for key in _SEED_SEQUENCE)
-                    if seeds is not None
-                    else None
-                )
-                return _generator, (type(bits).__name__, bits.state, sequence)
-            if kind is np.random.RandomState:
-                return _random_state, (value.get_state(legacy=False),)
-            if isinstance(value, Enum):
-                return _enum_member, (kind.__module__, kind.__qualname__, value.name)
-            if _is_object(value):
-                return _object, (kind.__module__, kind.__qualname__)
-            return NotImplemented
+            return _rebuilding_call(value, memories)
 
     return types.SimpleNamespace(__name__="pickle", Pickler=Pickler)
 
 
-# All that reading calls. The arguments may come from someone who means harm.
+def _rebuilding_call(value: Any, memories: dict[int, ArrayMemory]) -> Any:
+    """Return the function and the arguments that rebuild a value, or NotImplemented."""
+    kind = type(value)
+    if kind is np.ndarray:
+        return _array, memories.get(id(value)) or copied_memory(value)
+    if isinstance(value, np.generic):
+        return _scalar, (value.dtype.str, value.tobytes())
+    if kind is deque:
+        return deque, (list(value), value.maxlen)
+    if kind is np.random.Generator:
+        bits = value.bit_generator
+        return _generator, (type(bits).__name__, bits.state, _seed_sequence(bits))
+    if kind is np.random.RandomState:
+        return _random_state, (value.get_state(legacy=False),)
+    if isinstance(value, Enum):
+        return _enum_member, (kind.__module__, kind.__qualname__, value.name)
+    if is_plain_object(value):
+        return _object, (kind.__module__, kind.__qualname__)
+    return NotImplemented
+
+
+def _seed_sequence(bits: np.random.BitGenerator) -> tuple[Any, ...] | None:
+    """Return the arguments of the seed sequence, which decides what ``spawn()`` returns."""
+    # Before NumPy 1.25, a bit generator does not show its seed sequence.
+    seeds = getattr(bits, "seed_seq", None)
+    if seeds is None:
+        return None
+    return tuple(getattr(seeds, name) for name in _SEED_SEQUENCE_ARGUMENTS)
+
+
+# Reading: the arguments of these functions may come from someone who means harm. Their names stand
+# in every file, so that another name would be another format.
 
 
 def _array(
     memory: th.Tensor, offset: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> NDArray[Any]:
-    return np.ndarray(
-        shape, _plain_dtype(dtype), memory.numpy(), offset, strides
-    )  # refuses to leave the memory
+    # NumPy refuses shapes and strides that leave the memory.
+    return np.ndarray(shape, _plain_dtype(dtype), memory.numpy(), offset, strides)
 
 
 def _plain_dtype(text: str) -> np.dtype[Any]:
-    if re.fullmatch(rf"[<>|][{_PLAIN}]\d+(\[\w+\])?", text) is None:
+    """Return a dtype without objects and structures."""
+    if re.fullmatch(rf"[<>|][{_DTYPE_KINDS}]\d+(\[\w+\])?", text) is None:
         raise ValueError(f"not a plain dtype: {text!r}")
     return np.dtype(text)
 
@@ -339,11 +380,11 @@ def _scalar(dtype: str, data: bytes) -> Any:
 def _generator(
     name: str, state: dict[str, Any], sequence: tuple[Any, ...] | None
 ) -> np.random.Generator:
-    seeds = (
-        None
-        if sequence is None
-        else np.random.SeedSequence(**dict(zip(_SEED_SEQUENCE, sequence, strict=True)))
-    )
+    """Rebuild a random number generator from the name of its kind, its state and its seeds."""
+    seeds = None
+    if sequence is not None:
+        arguments = dict(zip(_SEED_SEQUENCE_ARGUMENTS, sequence, strict=True))
+        seeds = np.random.SeedSequence(**arguments)
     bits = _BIT_GENERATORS[name](seeds)
     _check_positions(state)
     bits.state = state
@@ -358,7 +399,7 @@ def _random_state(state: dict[str, Any]) -> np.random.RandomState:
 
 
 def _check_positions(state: dict[str, Any]) -> None:
-    """NumPy takes any position in a table of random words; one outside would read foreign memory."""
+    """Refuse positions outside a table of random words, where NumPy would read foreign memory."""
     if state["bit_generator"] == "MT19937" and not 0 <= state["state"]["pos"] <= 624:
         raise ValueError("a position outside the table of MT19937")
     if state["bit_generator"] == "Philox" and not 0 <= state["buffer_pos"] <= 4:
@@ -371,14 +412,14 @@ def _enum_member(module: str, name: str, member: str) -> Enum:
 
 
 def _object(module: str, name: str) -> Any:
-    if not module.startswith("minigrid."):
-        raise ValueError(f"{module}.{name} is not of MiniGrid")
+    if not is_plain_module(module):
+        raise ValueError(f"{module}.{name} is not a class whose objects are their attributes")
     known = _known_class(module, name, object)
     return known.__new__(known)
 
 
 def _known_class(module: str, name: str, base: type) -> Any:
-    """A class of a module that is loaded: a checkpoint must not make Python import anything."""
+    """Return a class of a module that is loaded: a checkpoint must not make Python import one."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -387,7 +428,16 @@ def _known_class(module: str, name: str, base: type) -> Any:
     return found
 
 
-_REBUILD: list[Any] = [
-    *(_array, _scalar, deque, _generator, _random_state, _enum_member, _object),
-    *(frozenset, bytes),  # pickle's protocol 2 calls them
-]
+REBUILDERS: dict[str, Callable[..., Any]] = {
+    "array": _array,
+    "scalar": _scalar,
+    "deque": deque,
+    "generator": _generator,
+    "random state": _random_state,
+    "enum member": _enum_member,
+    "object": _object,
+    # Protocol 2 of pickle calls these two for its own purposes.
+    "frozenset": frozenset,
+    "bytes": bytes,
+}
+"""All functions that reading a tree may call, by what they rebuild."""

@@ -55,6 +55,9 @@ class GoalBuffer:
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
     """
 
+    checkpoint_shared = True
+    """Checkpoints of environments leave the buffer out, because the learner saves it."""
+
     def __init__(
         self,
         observation_space: spaces.Space[Any],
