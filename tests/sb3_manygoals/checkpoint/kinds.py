@@ -1,4 +1,4 @@
-"""Environments of all kinds, what steps them, and how their doings are compared."""
+"""Environments of all kinds, and a driver that steps any of them."""
 
 import copy
 import functools
@@ -35,7 +35,8 @@ class Tangle(gym.Env):
         super().reset(seed=seed)
         self.rng = self.action_space._np_random = self.np_random
         self.body = np.zeros(6)
-        self.head, self.tail = self.body[:2], self.body[::-2]
+        self.head = self.body[:2]
+        self.tail = self.body[::-2]
         self.bag = []
         self.bags = {"mine": self.bag, 1: (self.bag, [self.bag])}
         return self.body.copy(), {}
@@ -60,14 +61,19 @@ class Recent(GoalSelector):
         self.chosen = [0]
 
     def select(self, goal_buffer, current_ids, rng):
-        ids = (rng.integers(len(goal_buffer), size=len(current_ids)) + self.chosen[-1]) % len(
-            goal_buffer
-        )
+        n_goals = len(goal_buffer)
+        ids = (rng.integers(n_goals, size=len(current_ids)) + self.chosen[-1]) % n_goals
         self.chosen.append(int(ids[-1]))
         return ids
 
 
 class DictObs(gym.ObservationWrapper):
+    """
+    Observations as a dict with one entry.
+
+    :param env: the environment
+    """
+
     def __init__(self, env):
         super().__init__(env)
         self.observation_space = spaces.Dict({"image": env.observation_space})
@@ -81,10 +87,22 @@ def cartpole():
 
 
 def small(**kwargs):
+    """
+    Make a small world of two rooms.
+
+    :param kwargs: further arguments of the environment
+    :return: the environment, whose episodes end after 9 steps
+    """
     return gym.make(SMALL, max_episode_steps=9, **kwargs)
 
 
 def corridor(**kwargs):
+    """
+    Make a corridor.
+
+    :param kwargs: further arguments of the environment
+    :return: the environment, whose episodes end after 7 steps
+    """
     return wrappers.TimeLimit(Corridor(length=5, deadly=True, **kwargs), 7)
 
 
@@ -97,14 +115,35 @@ def stateful():
 
 
 def vector(make_env, n=3, **kwargs):
+    """
+    Make a vector environment of Gymnasium.
+
+    :param make_env: a function that makes one of its environments
+    :param n: number of its environments; default: 3
+    :param kwargs: further arguments of SyncVectorEnv
+    :return: the vector environment
+    """
     return SyncVectorEnv([make_env] * n, **kwargs)
 
 
 def dummy(make_env, n):
+    """
+    Make SB3's vector environment in this process.
+
+    :param make_env: a function that makes one of its environments
+    :param n: number of its environments
+    :return: the vector environment
+    """
     return vec_env.DummyVecEnv([make_env] * n)
 
 
 def forked(make_env):
+    """
+    Make SB3's vector environment of two processes.
+
+    :param make_env: a function that makes one of its environments
+    :return: the vector environment
+    """
     return vec_env.SubprocVecEnv([make_env] * 2, start_method="fork")
 
 
@@ -163,7 +202,7 @@ ENVIRONMENTS = {
     ),
     "VecNormalize": lambda: vec_env.VecCheckNan(vec_env.VecNormalize(dummy(cartpole, 3))),
     "VecGoal": lambda: VecGoalBufferWrapper(dummy(small, 3), max_episode_steps=6),
-    # which forwards the methods of what it wraps, and has none of its own
+    # VecMonitor forwards the methods of what it wraps, and has none of its own.
     "VecMonitor of VecGoal": lambda: vec_env.VecMonitor(
         VecGoalBufferWrapper(dummy(small, 2), max_episode_steps=6)
     ),
@@ -198,12 +237,22 @@ ENVIRONMENTS = {
 
 
 class Driver:
-    """Steps any kind of environment, and resets it wherever that is up to the caller."""
+    """
+    Steps any kind of environment, and resets it wherever that is up to the caller.
+
+    :param env: the environment
+    """
 
     def __init__(self, env):
         self.env = env
 
     def reset(self, seed):
+        """
+        Reset the environment.
+
+        :param seed: of the environment and of its action space
+        :return: first observations and infos
+        """
         if isinstance(self.env, vec_env.VecEnv):
             self.env.seed(seed)
             self.env.action_space.seed(seed)
@@ -212,24 +261,34 @@ class Driver:
         return self.env.reset(seed=seed)
 
     def step(self):
+        """
+        Take random actions, and reset what has ended.
+
+        :return: the actions, what the step returned, and what a reset returned
+        """
         if isinstance(self.env, vec_env.VecEnv):
-            actions = np.array([self.env.action_space.sample() for _ in range(self.env.num_envs)])
-            result = self.env.step(actions)
-            starts = [
-                copy.deepcopy(current_reset_infos(self.env)[row])
-                for row in np.flatnonzero(result[2])
-            ]
-            return actions, result, starts
+            return self._step_sb3()
         actions = self.env.action_space.sample()
         result = self.env.step(actions)
         ended = np.logical_or(result[2], result[3])
-        if isinstance(self.env, VectorEnv):
-            if self.env.metadata["autoreset_mode"] is AutoresetMode.DISABLED and ended.any():
-                return actions, result, self.env.reset(options={"reset_mask": ended})
-            return actions, copy.deepcopy(result)
-        return actions, result, self.env.reset() if ended else None
+        if not isinstance(self.env, VectorEnv):
+            return actions, result, self.env.reset() if ended else None
+        if self.env.metadata["autoreset_mode"] is AutoresetMode.DISABLED and ended.any():
+            return actions, result, self.env.reset(options={"reset_mask": ended})
+        return actions, copy.deepcopy(result)
 
-    def buffers(self):
+    def _step_sb3(self):
+        actions = np.array([self.env.action_space.sample() for _ in range(self.env.num_envs)])
+        result = self.env.step(actions)
+        reset_infos = current_reset_infos(self.env)
+        return actions, result, [copy.deepcopy(reset_infos[i]) for i in np.flatnonzero(result[2])]
+
+    def goal_buffers(self):
+        """
+        Return the goal buffers, which a checkpoint of environments leaves out.
+
+        :return: a list; empty if nothing in the environment has a goal buffer
+        """
         env = self.env.venv if isinstance(self.env, vec_env.VecMonitor) else self.env
         if isinstance(env, VecGoalBufferWrapper):
             return [env.goal_buffer]

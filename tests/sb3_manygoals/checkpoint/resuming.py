@@ -12,15 +12,16 @@ from sb3_manygoals import ExactCheckpointCallback
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
 from tests.sb3_manygoals.checkpoint.trees import TIMES, assert_same
 
-NOT_COMPARED = {
-    "time/fps",
-    "time/time_elapsed",
-    "time/iterations",
-}  # SB3 counts iterations anew in each call of learn
+# Wall-clock times, and the iterations, which SB3 counts anew in each call of learn().
+NOT_COMPARED = {"time/fps", "time/time_elapsed", "time/iterations"}
 
 
 class Stop(BaseCallback):
-    """Ends training as if the power failed."""
+    """
+    Ends training as if the power failed.
+
+    :param step: number of environment steps after which training ends
+    """
 
     def __init__(self, step):
         super().__init__()
@@ -33,18 +34,44 @@ class Stop(BaseCallback):
 
 
 def same(left, right):
-    """Equal to the last bit, but for wall-clock times and the generators of spaces, which nobody has seeded."""
+    """
+    Assert that two states are equal to the last bit.
+
+    Wall-clock times are not compared, nor the generators of spaces, which nobody has seeded.
+
+    :param left: a checkpoint state
+    :param right: another one
+    """
     assert_same(left, right, ignore={*TIMES, "_np_random"})
+
+
+def step_of(path):
+    """
+    Return the number of environment steps in the name of a checkpoint.
+
+    :param path: of the checkpoint
+    :return: an int
+    """
+    return int(path.name.split("-")[1].removeprefix("step"))
 
 
 def assert_the_end_is_the_same(make, root, stops=(75, 185), steps=240, every_steps=20):
     """
-    Compare the last checkpoints, and the logs from where training went on. ``make`` gives a model and its callbacks that have
-    a state. Returns the last checkpoint, and the callbacks of the run that was not stopped at any of the ``stops``.
+    Compare training that was stopped with training that was not.
+
+    The last checkpoints must be the same, and the logs from where training went on.
+
+    :param make: a function that returns a model and, by name, its callbacks that have a state
+    :param root: a folder for checkpoints and logs
+    :param stops: for each further training, the step at which it is stopped; default: 75 and 185
+    :param steps: number of environment steps of the whole training; default: 240
+    :param every_steps: number of environment steps between two checkpoints; default: 20
+    :return: the last checkpoint, and the callbacks of the training that was not stopped
     """
 
     def learn(run, stop=None):
-        (model, extras), folder = make(), root / run
+        model, extras = make()
+        folder = root / run
         log = root / f"{run}-{stop}.csv"
         root.mkdir(exist_ok=True)
         model.set_logger(Logger(str(root), [CSVOutputFormat(str(log))]))
@@ -72,13 +99,15 @@ def assert_the_end_is_the_same(make, root, stops=(75, 185), steps=240, every_ste
     assert whole["learner"]["algorithm"]["counters"]["num_timesteps"] >= steps
     for stop in stops:
         resumed, *_, last = learn(f"stopped-{stop}", stop)
-        at = int(last.name.split("-")[1][4:])
+        saved_step = step_of(last)
         assert not resumed
-        assert stop - 2 * every_steps < at <= stop
-        np.random.rand(5), th.rand(3)  # noqa: NPY002 - the generators are elsewhere than they were
+        assert stop - 2 * every_steps < saved_step <= stop
+        # The generators are elsewhere now than they were.
+        np.random.rand(5)  # noqa: NPY002
+        th.rand(3)
         resumed, log, _, last = learn(f"stopped-{stop}")
         assert resumed
         same(whole, read_checkpoint(last))
-        assert log == [row for row in rows if int(row["time/total_timesteps"]) > at]
+        assert log == [row for row in rows if int(row["time/total_timesteps"]) > saved_step]
         assert log
     return whole, extras

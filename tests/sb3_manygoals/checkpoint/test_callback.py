@@ -1,4 +1,4 @@
-"""When checkpoints are written while training goes on, and what signals, other callbacks and mistakes do to that."""
+"""When checkpoints are written, and what signals, other callbacks and mistakes do to that."""
 
 import errno
 import os
@@ -15,25 +15,33 @@ from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
 from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
 from sb3_manygoals.checkpoint import CheckpointError, checkpoints, folder, read_checkpoint
 from sb3_manygoals.checkpoint.envs import StatefulEnv
-from sb3_manygoals.checkpoint.folder import Lock
+from sb3_manygoals.checkpoint.lock import Lock
 from tests import ROOT
 from tests.sb3_manygoals.checkpoint import kinds
-from tests.sb3_manygoals.checkpoint.resuming import Stop, same
+from tests.sb3_manygoals.checkpoint.resuming import Stop, same, step_of
 from tests.sb3_manygoals.checkpoint.test_resume import SMALL, build
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
 
 class Told(Exception):
-    """Raised by the handler of the test, which stands for the program's own."""
+    """Raised by the test's own handler of signals, which stands for the program's."""
 
 
 class Do(BaseCallback):
-    """Does something at a step; returns what training is to go on with."""
+    """
+    Does something at a step.
+
+    :param step: number of environment steps after which it is done
+    :param do: a function that does it; default: do nothing
+    :param go_on: whether training goes on then; default: True
+    """
 
     def __init__(self, step, do=lambda: None, go_on=True):
         super().__init__()
-        self.step, self.do, self.go_on = step, do, go_on
+        self.step = step
+        self.do = do
+        self.go_on = go_on
 
     def _on_step(self):
         if self.num_timesteps == self.step:
@@ -44,7 +52,7 @@ class Do(BaseCallback):
 
 @pytest.fixture
 def told():
-    """Signals raise Told; returns a function that sends SIGTERM to this process."""
+    """A function that sends SIGTERM to this process, where signals raise Told."""
 
     def tell(number, frame):
         raise Told
@@ -56,14 +64,18 @@ def told():
 
 
 def steps(root):
-    return [int(path.name.split("-")[1][4:]) for path in reversed(checkpoints(root))]
+    """
+    Return the steps at which checkpoints were written.
+
+    :param root: the folder of the checkpoints
+    :return: a list of numbers of environment steps, the oldest first
+    """
+    return [step_of(path) for path in reversed(checkpoints(root))]
 
 
 def test_the_same_callback_in_a_second_call_of_learn(tmp_path):
-    model, callback = (
-        build("one environment"),
-        ExactCheckpointCallback(tmp_path, every_steps=20, keep=None),
-    )
+    model = build("one environment")
+    callback = ExactCheckpointCallback(tmp_path, every_steps=20, keep=None)
     model.learn(50, callback)
     model.learn(45, callback)
     assert steps(tmp_path) == [20, 40, 50, 20, 40, 45]
@@ -73,10 +85,8 @@ def test_the_same_callback_in_a_second_call_of_learn(tmp_path):
 
 def test_where_a_callback_ends_training_within_a_rollout_none_is_written(tmp_path):
     def learn(folder, *others):
-        model, callback = (
-            build("one environment", updates_per_step=0.25),
-            ExactCheckpointCallback(folder, every_steps=20),
-        )
+        model = build("one environment", updates_per_step=0.25)
+        callback = ExactCheckpointCallback(folder, every_steps=20)
         resumed = callback.resume(model)
         model.learn(100 - model.num_timesteps, [callback, *others], reset_num_timesteps=not resumed)
 
@@ -111,14 +121,23 @@ def test_two_trainings_in_one_folder_are_refused_before_the_first_step(tmp_path)
         f"another process writes its checkpoints here, process {os.getpid()} on" in ends[0].stderr
     )
     assert steps(tmp_path) == [5]
-    alone().learn(20, ExactCheckpointCallback(tmp_path))  # that one has ended
+    # The first training has ended.
+    alone().learn(20, ExactCheckpointCallback(tmp_path))
 
 
 class Disk:
-    """Full from a step on, until another."""
+    """
+    Stands before the writing of checkpoints as a disk that is full for some steps.
+
+    :param monkeypatch: puts it there
+    :param model: the model whose steps count
+    :param full_from: the first step at which the disk is full
+    :param full_until: the step from which on it is not full any more
+    """
 
     def __init__(self, monkeypatch, model, full_from, full_until):
-        self.model, self.full = model, range(full_from, full_until)
+        self.model = model
+        self.full = range(full_from, full_until)
         self.save = folder.save_tree
         monkeypatch.setattr(folder, "save_tree", self)
 
@@ -130,7 +149,8 @@ class Disk:
 
 def test_a_checkpoint_that_cannot_be_written_does_not_end_training(tmp_path, monkeypatch):
     kept = []
-    model, callback = alone(), ExactCheckpointCallback(tmp_path, every_steps=10, keep=2)
+    model = alone()
+    callback = ExactCheckpointCallback(tmp_path, every_steps=10, keep=2)
     Disk(monkeypatch, model, 30, 50)
     with pytest.warns(
         UserWarning, match=r"no checkpoint at step [34]0: .*the 2 older ones stay"
@@ -142,7 +162,8 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_training(tmp_path, mon
 
 
 def test_if_the_last_one_cannot_be_written_training_ends_with_the_error(tmp_path, monkeypatch):
-    model, callback = alone(), ExactCheckpointCallback(tmp_path, every_steps=10)
+    model = alone()
+    callback = ExactCheckpointCallback(tmp_path, every_steps=10)
     Disk(monkeypatch, model, 30, 99)
     with (
         pytest.warns(UserWarning, match="no checkpoint at step 30"),
@@ -150,15 +171,14 @@ def test_if_the_last_one_cannot_be_written_training_ends_with_the_error(tmp_path
     ):
         model.learn(35, callback)
     assert (model.num_timesteps, steps(tmp_path)) == (35, [10, 20])
-    with Lock(tmp_path):  # it is free again
+    # The folder is free again.
+    with Lock(tmp_path):
         pass
 
 
 def test_a_failed_write_is_remembered_where_no_other_one_follows(tmp_path, monkeypatch):
-    model, callback = (
-        build("one environment", updates_per_step=0.25),
-        ExactCheckpointCallback(tmp_path, every_steps=20),
-    )
+    model = build("one environment", updates_per_step=0.25)
+    callback = ExactCheckpointCallback(tmp_path, every_steps=20)
     Disk(monkeypatch, model, 40, 41)
     with (
         pytest.warns(UserWarning, match="no checkpoint at step"),
@@ -167,33 +187,68 @@ def test_a_failed_write_is_remembered_where_no_other_one_follows(tmp_path, monke
         model.learn(100, [callback, Do(50, go_on=False)])
 
 
-@pytest.mark.parametrize("other", [False, True])
-def test_signals_after_a_training_that_was_left_by_an_exception(other, tmp_path, told):
-    model, callback = build("one environment"), ExactCheckpointCallback(tmp_path)
+@pytest.fixture
+def left(tmp_path):
+    """A model and its callback after a training that was left by an exception."""
+    model = build("one environment")
+    callback = ExactCheckpointCallback(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         model.learn(20, [callback, Stop(5)])
-    callback = ExactCheckpointCallback(tmp_path) if other else callback
+    return model, callback
+
+
+def test_a_signal_after_a_training_that_was_left_by_an_exception_does_not_wait(told, left):
+    with pytest.raises(Told):
+        told()
+
+
+def test_a_signal_in_another_training_of_the_model_does_not_wait(tmp_path, told, left):
+    """Test a training without the callback, whose handlers are still there."""
+    model, _ = left
+    with pytest.raises(Told):
+        model.learn(20, Do(7, told))
+    assert steps(tmp_path) == []
+
+
+@pytest.mark.parametrize("has_other_callback", [False, True])
+def test_signals_in_the_training_after_one_that_was_left_wait(
+    has_other_callback, tmp_path, told, left
+):
+    model, callback = left
+    if has_other_callback:
+        callback = ExactCheckpointCallback(tmp_path)
     with pytest.raises(Told):
         model.learn(20, [callback, Do(7, told)])
     assert steps(tmp_path) == [7]
 
 
+def test_a_second_signal_does_not_wait(tmp_path, told):
+    def tell_twice():
+        told()
+        told()
+
+    with pytest.raises(Told):
+        build("one environment").learn(20, [ExactCheckpointCallback(tmp_path), Do(7, tell_twice)])
+    assert steps(tmp_path) == []
+
+
 def test_signals_that_do_not_end_it(tmp_path, told):
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # as of programs that a shell has put in the background
+    # A shell starts programs in the background so that they ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     noted = []
     signal.signal(signal.SIGTERM, lambda number, frame: noted.append(number))
     interrupt = Do(3, lambda: signal.raise_signal(signal.SIGINT))
     build("one environment").learn(
         12, [ExactCheckpointCallback(tmp_path), interrupt, Do(5, told), Do(8, told)]
     )
-    assert (steps(tmp_path), noted) == ([5, 8, 12], [signal.SIGTERM] * 2)
+    assert steps(tmp_path) == [5, 8, 12]
+    assert noted == [signal.SIGTERM] * 2
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_mistakes_are_noticed(tmp_path):
-    model, callback = build("one environment"), ExactCheckpointCallback(tmp_path)
+    model = build("one environment")
+    callback = ExactCheckpointCallback(tmp_path)
     with pytest.raises(
         ValueError,
         match="is inside of EveryNTimesteps, which does not tell it where rollouts start",
@@ -213,6 +268,12 @@ def test_mistakes_are_noticed(tmp_path):
 
 
 class Log:
+    """
+    A log that needs an entry of its state.
+
+    :param key: the name of the entry; a saved state has only "key"
+    """
+
     def __init__(self, key):
         self.key = key
 
@@ -255,15 +316,13 @@ def test_another_number_of_threads_is_a_warning(tmp_path):
         th.set_num_threads(before)
 
 
-def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(tmp_path):
+def test_an_unreadable_checkpoint_does_not_push_out_a_readable_one(tmp_path):
     build("one environment").learn(50, ExactCheckpointCallback(tmp_path, every_steps=20, keep=2))
     assert steps(tmp_path) == [40, 50]
     checkpoints(tmp_path)[0].write_text("damaged")
-    model, callback = (
-        build("one environment"),
-        ExactCheckpointCallback(tmp_path, every_steps=20, keep=2),
-    )
-    with pytest.warns(UserWarning, match="skipped a damaged checkpoint"):
+    model = build("one environment")
+    callback = ExactCheckpointCallback(tmp_path, every_steps=20, keep=2)
+    with pytest.warns(UserWarning, match="skipped a checkpoint that cannot be read"):
         assert callback.resume(model, fallback=True)
     model.learn(60 - model.num_timesteps, callback, reset_num_timesteps=False)
     assert steps(tmp_path) == [40, 50, 60]
@@ -279,13 +338,17 @@ def forked():
 
 SCRIPT = """
     import signal, sys
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
+    # A shell starts programs in the background so that they ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path[:0] = {path!r}
     import torch
-    torch.set_num_threads(1)  # as the tests have
-    from tests.sb3_manygoals.checkpoint.test_callback import Do, ExactCheckpointCallback, alone, forked
+    # The tests have one thread.
+    torch.set_num_threads(1)
+    from tests.sb3_manygoals.checkpoint import test_callback
+    ready = test_callback.Do(70, lambda: print("ready", flush=True))
+    checkpoints = test_callback.ExactCheckpointCallback({root!r})
     try:
-        {make}().learn(10**9, [Do(70, lambda: print("ready", flush=True)), ExactCheckpointCallback({root!r})])
+        test_callback.{make}().learn(10**9, [ready, checkpoints])
     except KeyboardInterrupt:
         print("interrupted", flush=True)
 """
@@ -301,11 +364,13 @@ def test_told_to_end_it_saves_first(number, make, end, tmp_path):
         [sys.executable, "-c", script], stdout=PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stdout.readline() == "ready\n"
-        os.killpg(process.pid, number)  # as a terminal tells the workers too
+        # A terminal, too, sends its signals to the workers.
+        os.killpg(process.pid, number)
         try:
             rest, _ = process.communicate(timeout=60)
         finally:
-            process.kill()  # if it has not ended, the test must
+            # If it has not ended, the test must end it.
+            process.kill()
     assert (rest, process.returncode) == end
     model = make()
     assert ExactCheckpointCallback(tmp_path).resume(model)

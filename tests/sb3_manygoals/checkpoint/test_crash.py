@@ -1,4 +1,8 @@
-"""Whenever a write fails or is killed, the older checkpoints are as they were and the new one is whole or not there."""
+"""
+Writes that fail or are killed.
+
+The older checkpoints are as they were, and the new one is whole or not there.
+"""
 
 import errno
 import os
@@ -22,12 +26,23 @@ pytestmark = pytest.mark.usefixtures("no_sync")
 
 
 class Writer:
-    """Stands before the file of a checkpoint: its writes can fail in the middle."""
+    """
+    Stands before the file of a checkpoint, so that its writes can fail in the middle.
+
+    :param file: the file
+    """
 
     def __init__(self, file):
-        self.file, self.flush = file, file.flush
+        self.file = file
+        self.flush = file.flush
 
     def write(self, data):
+        """
+        Write into the file.
+
+        :param data: bytes
+        :return: how many bytes were written
+        """
         return self.file.write(data)
 
 
@@ -42,28 +57,52 @@ FULL = OSError(errno.ENOSPC, "the disk is full")
 
 
 def sample(seed):
+    """
+    Return a small tree.
+
+    :param seed: a number that is in the tree
+    :return: a dict
+    """
     return {"seed": seed, "changing": np.full(100, seed, np.float64)}
 
 
 @pytest.fixture
 def root(tmp_path):
-    """Two checkpoints, of which the next write with keep=2 removes the older."""
+    """Two checkpoints. The next write with keep=2 removes the older one."""
     for seed in range(2):
         write_checkpoint(tmp_path / "root", sample(seed), step=seed)
     return tmp_path / "root"
 
 
 def state_of(root):
+    """
+    Return the contents of the checkpoints in a folder.
+
+    :param root: the folder
+    :return: bytes by name
+    """
     return {name: (root / name).read_bytes() for name in files_in(root)}
 
 
 def files_in(root):
-    """All names but those of the lock, which stay."""
+    """
+    Return the names in a folder, but not those of the lock, which stay.
+
+    :param root: the folder
+    :return: a sorted list
+    """
     return sorted(name for name in os.listdir(root) if not name.startswith(".lock"))
 
 
 def failing_at(number, fail, calls=CALLS):
-    """Functions that stand before ``calls``: one after the other, ``fail`` is called at the call of this number."""
+    """
+    Return functions that stand before others and fail at one call.
+
+    :param number: the number of the call that fails, counted from 1 over all ``calls``
+    :param fail: is called instead
+    :param calls: owners and names of the functions; default: all calls that write
+    :return: owners, names and the functions that are to stand there
+    """
     count = 0
 
     def failing(function):
@@ -82,7 +121,12 @@ def failing_at(number, fail, calls=CALLS):
 
 
 def check(root, seeds):
-    """All checkpoints are whole, and the next write leaves two."""
+    """
+    Check that all checkpoints are whole, and that the next write leaves two.
+
+    :param root: the folder
+    :param seeds: a list, to which the seed of the newest checkpoint is added
+    """
     newest, tree = read_newest(root)
     for path in checkpoints(root):
         assert_same(read_checkpoint(path), sample(int(path.name[11])))
@@ -100,7 +144,9 @@ def test_failed_and_interrupted_writes_leave_whole_checkpoints(
     def fail():
         raise error
 
-    before, seeds, found = state_of(root), [], error
+    before = state_of(root)
+    seeds = []
+    found = error
     while found is not None:
         copy = tmp_path / f"failing-{len(seeds)}"
         shutil.copytree(root, copy)
@@ -113,7 +159,8 @@ def test_failed_and_interrupted_writes_leave_whole_checkpoints(
             except (OSError, KeyboardInterrupt) as caught:
                 found = caught
         assert found in (error, None)
-        if checkpoints(copy)[0].name.startswith("000002-"):  # not in place yet
+        # The new checkpoint is not in place yet.
+        if checkpoints(copy)[0].name.startswith("000002-"):
             assert state_of(copy) == before
             assert files_in(copy) == files_in(root)
         if found is FULL and calls[0][1] == "write":
@@ -124,11 +171,17 @@ def test_failed_and_interrupted_writes_leave_whole_checkpoints(
 
 
 def killed_at(root, number):
-    """Write in another process, which is killed in the middle of the write, or before the other call, of this number."""
+    """
+    Write in another process, which is killed.
+
+    :param root: the folder
+    :param number: the number of the call at which it is killed: in the middle of a write, and
+        before any other call
+    :return: whether it was killed; it ended by itself if it made fewer calls
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of forking beside threads: the child does not wait for any
+        # Python warns of forking beside threads. The child does not wait for any.
+        warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         try:
@@ -147,12 +200,15 @@ def killed_at(root, number):
     not hasattr(os, "fork"), reason="needs a second process that begins in the middle of the test"
 )
 def test_killed_writers_leave_the_old_or_the_new_checkpoint(root, tmp_path):
-    seeds, leftovers, killed = [], 0, True
+    seeds = []
+    leftovers = 0
+    killed = True
     while killed:
         copy = tmp_path / f"killed-{len(seeds)}"
         shutil.copytree(root, copy)
         killed = killed_at(copy, len(seeds) + 1)
         leftovers += ".staging" in os.listdir(copy)
         check(copy, seeds)
-    assert (seeds, set(seeds)) == (sorted(seeds), {1, 2})
+    assert seeds == sorted(seeds)
+    assert set(seeds) == {1, 2}
     assert leftovers > 10

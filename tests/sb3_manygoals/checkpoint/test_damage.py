@@ -1,13 +1,15 @@
-"""Whatever happens to the file of a checkpoint, it is read as it was written or refused with its name."""
+"""A checkpoint's file is read as it was written, or refused with its name."""
 
 import hashlib
 import os
 import pickle
+from pathlib import Path
 
 import pytest
 import torch as th
 
 from sb3_manygoals.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from sb3_manygoals.checkpoint.folder import FORMAT
 from tests.sb3_manygoals.checkpoint.trees import Call, assert_same, sample
 
 pytestmark = pytest.mark.usefixtures("no_sync")
@@ -19,6 +21,12 @@ def saved(tmp_path):
 
 
 def refusal(path):
+    """
+    Return why a checkpoint is refused.
+
+    :param path: of the checkpoint
+    :return: the error message, which names the checkpoint
+    """
     with pytest.raises(CheckpointError) as caught:
         read_checkpoint(path)
     assert str(path) in str(caught.value)
@@ -26,10 +34,14 @@ def refusal(path):
 
 
 def signed(path):
-    """Give the file the name that fits it as it is now: what someone would do who means harm."""
-    return path.rename(
-        path.with_name(f"{path.name[:-67]}{hashlib.sha256(path.read_bytes()).hexdigest()}.pt")
-    )
+    """
+    Give a file the name that fits its contents, as someone would do who means harm.
+
+    :param path: of the checkpoint
+    :return: its new path
+    """
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return path.rename(path.with_name(f"{path.name[:-67]}{sha256}.pt"))
 
 
 def test_truncated_files_and_wrong_bits_are_refused(saved):
@@ -47,7 +59,7 @@ def test_truncated_files_and_wrong_bits_are_refused(saved):
     assert_same(read_checkpoint(saved), sample())
 
 
-def test_missing_and_foreign_files_and_other_formats_are_refused(saved):
+def test_missing_files_and_other_names_are_refused(saved):
     other = write_checkpoint(saved.parent, sample(1), step=3)
     saved.write_bytes(other.read_bytes())
     assert "damaged: its sha256 is not that of its name" in refusal(saved)
@@ -57,19 +69,26 @@ def test_missing_and_foreign_files_and_other_formats_are_refused(saved):
     assert "cannot be read" in refusal(saved)
     saved.rmdir()
     for name in ("state.pt", "000001-step3.pt", f"{saved.name}.zip"):
-        assert (
-            "of another format: this version reads files <number>-step<steps>-<sha256>.pt"
-            in refusal(saved.parent / name)
-        )
-    for content in (
-        {"tree": {"tree": 1}, "objects": []},
-        {"tree": {"format": "5", "tree": 1}, "objects": []},
-    ):
-        th.save(content, saved)
-        saved = signed(saved)
-        assert "of another format: this version reads 'sb3-manygoals checkpoint 6'" in refusal(
-            saved
-        )
+        message = refusal(saved.parent / name)
+        assert "written by another version, or no checkpoint: this version reads files" in message
+        assert "<number>-step<steps>-<sha256>.pt" in message
+
+
+@pytest.mark.parametrize("content", [{"tree": 1}, {"format": "5", "tree": 1}, 1])
+def test_a_file_of_another_format_is_not_called_damaged(saved, content):
+    th.save({"tree": content, "objects": []}, saved)
+    assert refusal(signed(saved)).endswith(
+        f"written by another version: this version reads {FORMAT!r}"
+    )
+
+
+@pytest.mark.parametrize("content", [{"objects": []}, {"tree": Path("a"), "objects": []}])
+def test_a_file_that_cannot_be_loaded_but_is_whole_is_not_called_damaged(saved, content):
+    th.save(content, saved)
+    message = refusal(signed(saved))
+    assert "written by another version, or no checkpoint: not a tree of this version" in message
+    assert message.endswith(f". This version reads {FORMAT!r}")
+    assert "damaged" not in message
 
 
 def test_nothing_in_a_file_is_executed_whatever_its_hash(saved, tmp_path):
@@ -81,5 +100,5 @@ def test_nothing_in_a_file_is_executed_whatever_its_hash(saved, tmp_path):
         for save in (th.save, lambda tree, path: path.write_bytes(pickle.dumps(tree))):
             save(tree, saved)
             saved = signed(saved)
-            assert f"{saved}: damaged" in refusal(saved)
+            assert f"{saved}: written by another version, or no checkpoint" in refusal(saved)
     assert not marker.exists()

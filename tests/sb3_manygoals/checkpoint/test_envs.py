@@ -19,10 +19,18 @@ from tests.sb3_manygoals.worlds import Corridor
 
 @pytest.fixture
 def build():
-    """Make environments that are closed in the end."""
+    """A function that makes environments, which are closed in the end."""
     made = []
 
     def make(name, steps=None, seed=3):
+        """
+        Make the driver of an environment.
+
+        :param name: of the kind of environment
+        :param steps: how many steps to take after a reset; default: None, not even a reset
+        :param seed: of the reset; default: 3
+        :return: the driver
+        """
         if name.startswith("MiniGrid"):
             pytest.importorskip("minigrid")
         driver = Driver(ENVIRONMENTS[name]())
@@ -47,15 +55,17 @@ def test_goes_on_as_the_first(build, name, steps):
     state = get_env_state(first.env)
     kept = copy_tree(state)
     again = build(name)
-    for mine, theirs in zip(again.buffers(), first.buffers(), strict=True):
+    for mine, theirs in zip(again.goal_buffers(), first.goal_buffers(), strict=True):
         mine.set_checkpoint_state(theirs.get_checkpoint_state())
     set_env_state(again.env, state)
-    if name != "drawn":  # what is not drawn yet has attributes that a picture has not
+    # What was not drawn yet has attributes that end with the first picture.
+    if name != "drawn":
         assert_same(get_env_state(again.env), get_env_state(first.env))
     for _ in range(60 if "Subproc" in name else 300):
         assert_same(again.step(), first.step())
     assert_same(again.reset(8), first.reset(8))
-    assert_same(state, kept)  # stepping changed nothing in it
+    # Steps change nothing in the state.
+    assert_same(state, kept)
 
 
 SOME = (
@@ -72,11 +82,13 @@ SOME = (
 
 @pytest.mark.parametrize("name", [*SOME, "Subproc"])
 def test_to_be_asked_disturbs_nothing(build, name):
-    first, other = build(name, 0), build(name, 0)
+    first = build(name, 0)
+    other = build(name, 0)
     for _ in range(30):
         state = get_env_state(first.env)
         assert_same(first.step(), other.step())
-    set_env_state(first.env, state)  # back by one step, in the same environment
+    # An environment can go back by one step.
+    set_env_state(first.env, state)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -90,7 +102,7 @@ def test_vectors_of_two_rooms(mode, steps, seed, reset, n):
         for _ in range(2)
     )
     first.reset(seed)
-    # not all seeded: the other generators come into being when they are needed
+    # The generators of environments without a seed are made when they are needed.
     first.env.reset(seed=[seed] + [None] * (n - 1), options={"state": 3})
     for _ in range(steps):
         first.step()
@@ -98,7 +110,8 @@ def test_vectors_of_two_rooms(mode, steps, seed, reset, n):
         again.reset(1)
         again.step()
     set_env_state(again.env, get_env_state(first.env))
-    for _ in range(400):  # more numbers than are read ahead
+    # More random numbers are drawn than are read ahead.
+    for _ in range(400):
         assert_same(again.step(), first.step())
     assert_same(again.reset(2), first.reset(2))
     assert_same(again.step(), first.step())
@@ -142,7 +155,7 @@ def test_what_cannot_be_saved_of_infos_is_left_out_with_a_warning(vector):
 
 
 def test_make_vec_env_puts_stateful_envs_outermost():
-    """As the guide says: by its ``wrapper_class``, which is around the Monitor."""
+    """Test what the guide says: ``wrapper_class`` is around the Monitor."""
     made = {"vec_env_cls": SubprocVecEnv, "vec_env_kwargs": {"start_method": "fork"}}
     env = make_vec_env(Corridor, 2, wrapper_class=StatefulEnv, **made)
     env.reset()

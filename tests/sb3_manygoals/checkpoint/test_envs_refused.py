@@ -1,3 +1,5 @@
+"""Environments that cannot be saved, or do not fit a state, are refused by their names."""
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -37,7 +39,8 @@ def renamed():
         (
             corridor,
             Corridor,
-            r"state is of gymnasium.wrappers.common.TimeLimit \(.*Corridor\), and this is tests.*Corridor$",
+            r"state is of gymnasium.wrappers.common.TimeLimit \(.*Corridor\), "
+            "and this is tests.*Corridor$",
         ),
         (
             lambda: Monitor(corridor()),
@@ -57,7 +60,8 @@ def renamed():
         (
             lambda: TwoRoomsSwitchEnv("small"),
             lambda: TwoRoomsSwitchEnv("small", 0.1),
-            "does not fit TwoRoomsSwitchEnv: The state is of another world: its slip_probability is 0.5, here it is 0.1",
+            "does not fit TwoRoomsSwitchEnv: The state is of another world: "
+            "its slip_probability is 0.5, here it is 0.1",
         ),
         (
             lambda: TwoRoomsSwitchEnv("small"),
@@ -92,7 +96,8 @@ def renamed():
     ],
 )
 def test_what_was_built_otherwise_is_refused(left, right, message):
-    first, other = left(), right()
+    first = left()
+    other = right()
     first.reset()
     with pytest.raises(CheckpointError, match=message):
         set_env_state(other, get_env_state(first))
@@ -104,7 +109,8 @@ def test_what_was_built_otherwise_is_refused(left, right, message):
         (
             "viewer",
             object(),
-            r"Corridor.viewer is a builtins.object, .* give .* the methods get_checkpoint_state\(\) and set",
+            r"Corridor.viewer is a builtins.object, .* give .* "
+            r"the methods get_checkpoint_state\(\) and set",
         ),
         (
             "things",
@@ -122,7 +128,8 @@ def test_what_cannot_be_saved_is_refused_by_name(attribute, value, message):
     venv = forked(lambda: StatefulEnv(env))
     with pytest.raises(CheckpointError, match=f"environment 0 of SubprocVecEnv: {message}"):
         get_env_state(venv)
-    venv.reset()  # the workers live
+    # The workers have not ended.
+    venv.reset()
     venv.step_async(np.zeros(2, int))
     with pytest.raises(CheckpointError, match="SubprocVecEnv is in the middle of a step"):
         get_env_state(venv)
@@ -131,6 +138,13 @@ def test_what_cannot_be_saved_is_refused_by_name(attribute, value, message):
 
 
 def made(module, name):
+    """
+    Make an environment of a package that may be missing.
+
+    :param module: the package; the test is skipped without it
+    :param name: of the environment
+    :return: the environment
+    """
     pytest.importorskip(module)
     return gym.make(name)
 
@@ -138,12 +152,12 @@ def made(module, name):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: 3, "env must be an environment, got int"),
         (
             lambda: VecGoalBufferWrapper(
                 GymnasiumVecEnv(AsyncVectorEnv([stateful], autoreset_mode="Disabled"))
             ),
-            "AsyncVectorEnv cannot be saved: use a SyncVectorEnv, or SB3's SubprocVecEnv of StatefulEnvs",
+            "AsyncVectorEnv cannot be saved: "
+            "use a SyncVectorEnv, or SB3's SubprocVecEnv of StatefulEnvs",
         ),
         (
             lambda: made("minigrid", "BabyAI-GoToRedBall-v0"),
@@ -162,10 +176,34 @@ def made(module, name):
 )
 def test_other_things_are_refused_by_name(make, message):
     env = make()
-    if env != 3:
-        env.reset()
+    env.reset()
     with pytest.raises(CheckpointError, match=message):
         get_env_state(env)
-    if env != 3:
-        env.reset()  # workers live
-        env.close()
+    # Workers have not ended.
+    env.reset()
+    env.close()
+
+
+def test_only_environments_have_a_state():
+    with pytest.raises(CheckpointError, match="env must be an environment, got int"):
+        get_env_state(3)
+
+
+class Board:
+    """Shared by environments and learner."""
+
+    checkpoint_shared = True
+
+    def get_checkpoint_state(self):
+        raise AssertionError("only the learner may ask for this state")
+
+
+def test_what_is_shared_is_left_out():
+    env = corridor()
+    board = Board()
+    env.unwrapped.board = board
+    env.unwrapped.boards = {"first": board}
+    env.unwrapped.look = lambda: board
+    env.reset()
+    set_env_state(env, get_env_state(env))
+    assert env.unwrapped.board is board

@@ -1,4 +1,4 @@
-"""Functions among the attributes of an environment: what they remember is saved, or refused by its name."""
+"""What functions in an environment's attributes remember is saved, or refused by its name."""
 
 import functools
 import io
@@ -56,7 +56,11 @@ class SavedDice(Dice):
 
 
 class Paid(gym.Wrapper):
-    """Pays what its function says."""
+    """
+    Pays what its function says.
+
+    :param make_pay: makes this function, of no arguments, from the wrapper
+    """
 
     def __init__(self, make_pay):
         super().__init__(corridor())
@@ -77,6 +81,13 @@ class Paid(gym.Wrapper):
 
 
 def rewards(env, n=8):
+    """
+    Return the rewards of some steps.
+
+    :param env: the environment, which is reset when an episode ends
+    :param n: number of steps; default: 8
+    :return: a list of floats
+    """
     found = []
     for _ in range(n):
         _, reward, terminated, truncated, _ = env.step(1)
@@ -87,14 +98,23 @@ def rewards(env, n=8):
 
 
 def goes_on(make):
-    """Whether an environment that was restored is paid as the first would have been."""
-    first, again = make(), make()
+    """
+    Return whether an environment that was restored is paid as the first would have been.
+
+    :param make: makes the environment
+    :return: a bool
+    """
+    first = make()
+    again = make()
     first.reset(seed=0)
     rewards(first, 5)
     state = get_env_state(first)
     expected = rewards(first)
     set_env_state(again, state)
     return rewards(again) == expected
+
+
+# Functions of dice, which refer to these in different ways.
 
 
 def roll(dice):
@@ -233,7 +253,8 @@ def test_it_is_refused_in_lists_and_dicts(put):
     ],
 )
 def test_iterators_files_and_references_are_refused(make):
-    env, value = corridor(), make()
+    env = corridor()
+    value = make()
     for held in (value, [value], {"a": value}):
         env.unwrapped.thing = held
         with pytest.raises(CheckpointError, match=r"Corridor.thing"):
@@ -251,6 +272,9 @@ class Frozen:
 class Stateless:
     def pay(self):
         return 4.0
+
+
+# Makers of functions that remember what a checkpoint can save.
 
 
 def count_by_list(env):
@@ -284,7 +308,8 @@ def count_by_attribute(env):
 
 
 def count_by_default(env):
-    def pay(counts=[0], *, more={"n": 0}):  # noqa: B006 - that it is kept is the point
+    # That the defaults are kept from call to call is the point.
+    def pay(counts=[0], *, more={"n": 0}):  # noqa: B006
         counts[0] += 1
         more["n"] += 2
         return counts[0] + more["n"]
@@ -358,14 +383,19 @@ def test_a_variable_that_nobody_assigns_to_is_that_of_the_program():
     def make(scale):
         return Paid(lambda env: lambda: scale)
 
-    first, again = make(2.0), make(3.0)
+    first = make(2.0)
+    again = make(3.0)
     first.reset()
     set_env_state(again, get_env_state(first))
     assert rewards(again, 1) == [3.0]
 
 
 class Changing(gym.Wrapper):
-    """Which method is called is a state."""
+    """
+    Which method is called is a state.
+
+    :param pick: returns the method from the wrapper, and from 0 before and 1 after the first step
+    """
 
     def __init__(self, pick):
         super().__init__(corridor())
@@ -429,6 +459,12 @@ def test_slots_that_cannot_be_saved_are_refused_by_name():
 
 
 class Ruled(UniformSelector):
+    """
+    A rule that keeps an object.
+
+    :param rule: the object
+    """
+
     def __init__(self, rule):
         self.rule = rule
 
@@ -453,7 +489,8 @@ def test_rules_for_choosing_goals_are_refused_by_name_too(vector):
 
 
 def test_slots_of_a_rule_for_choosing_goals_are_saved():
-    first, again = SlottedSelector(), SlottedSelector()
+    first = SlottedSelector()
+    again = SlottedSelector()
     first.chosen.append(7)
     again.set_checkpoint_state(first.get_checkpoint_state())
     assert again.chosen == [0, 7]
@@ -461,7 +498,7 @@ def test_slots_of_a_rule_for_choosing_goals_are_saved():
 
 
 def test_constructors_of_a_vector_of_environments_are_not_its_state():
-    settings = Dice()  # whatever they are made of
+    settings = Dice()
 
     def make():
         settings.roll()
@@ -486,7 +523,7 @@ def test_constructors_of_a_vector_of_environments_are_not_its_state():
         ),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*precision lowered")  # Gymnasium's own
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
 def test_wrappers_of_gymnasium_are_saved(wrap):
     env = wrap(gym.make("CartPole-v1"))
     env.reset(seed=0)

@@ -39,6 +39,12 @@ SMALL = "TwoRoomsSwitchSmall-v0"
 
 
 def native(n_envs):
+    """
+    Make worlds of two rooms that step together.
+
+    :param n_envs: number of environments
+    :return: a vector environment of SB3
+    """
     return GymnasiumVecEnv(gym.make_vec(SMALL, num_envs=n_envs, autoreset_mode="Disabled"))
 
 
@@ -109,7 +115,14 @@ GOING_ON = {
 
 
 def build(name, targets=None, **kwargs):
-    """:param targets: further arguments of its targets"""
+    """
+    Build a model.
+
+    :param name: of the kind of model, one of ``BUILDS``
+    :param targets: further arguments of its targets; default: None, no further ones
+    :param kwargs: further arguments of the model
+    :return: the model
+    """
     policy, env, settings = BUILDS[name]()
     defaults = {
         "learning_starts": 60,
@@ -140,8 +153,14 @@ def three_tasks():
         "cell": 10,
         "tasks": ("many_goals", "pixel_control", "reward_prediction"),
     }
-    env, rate = stories(2, 2, limit=9, lives=True), lambda progress: 1e-3 * progress
-    model = A2C(AuxiliaryActorCriticPolicy, env, rate, policy_kwargs=policy, seed=2, device="cpu")
+    model = A2C(
+        AuxiliaryActorCriticPolicy,
+        stories(2, 2, limit=9, lives=True),
+        learning_rate=lambda progress: 1e-3 * progress,
+        policy_kwargs=policy,
+        seed=2,
+        device="cpu",
+    )
     episodes = EpisodeBuffer(model.observation_space, capacity=4, n_stack=2)
     return model, {
         "many goals": ManyGoalsCallback(batch_size=10, episodes=episodes),
@@ -163,7 +182,8 @@ def many_goals_of_vectors():
 
 LEARNERS = {
     **{name: lambda name=name: (build(name), {}) for name in BUILDS},
-    # pictures that SB3 transposed lie in memory with channels last: the last bits of convolutions depend on it
+    # Pictures that SB3 transposed lie in memory with channels last. The last bits of convolutions
+    # depend on that.
     "A2C": lambda: (A2C("CnnPolicy", stories(limit=9), seed=2, device="cpu"), {}),
     "PPO": lambda: (
         PPO("MlpPolicy", cart_poles(), n_steps=16, batch_size=8, seed=2, device="cpu"),
@@ -200,14 +220,14 @@ def test_the_end_is_the_same(name, tmp_path):
         for extra in end["extras"].values()
         if extra["episodes"] is not None
     ]
-    assert [len(episodes) > 2 for episodes in saved] == (
-        [True] if extras else []
-    )  # once, also of a common buffer
+    # A buffer that callbacks share is saved once.
+    assert [len(episodes) > 2 for episodes in saved] == ([True] if extras else [])
 
 
 def test_what_was_measured_goes_on_too(tmp_path):
     def learn(folder, stop=None):
-        model, points = build("several"), []
+        model = build("several")
+        points = []
         env = gym.make_vec(SMALL, num_envs=6)
         mastery = MasteryCallback(
             env, env.unwrapped.mdp.observations[:6], 100, 20, on_measure=points.append

@@ -1,6 +1,7 @@
 """Trees come back as they were; what is no tree is refused, when written and when read."""
 
 import collections
+import copy
 import io
 import pickle
 import zipfile
@@ -47,19 +48,18 @@ GENERATORS = [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SF
 
 shapes = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 arrays = st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, shapes))
-# the same in other orders of memory, with gaps, and with elements that are several at once
+# Arrays in other orders of memory, with gaps, and with one memory for several elements.
 views = st.sampled_from(
     [
-        *(
-            np.transpose,
-            np.asfortranarray,
-            lambda array: array[..., ::-2],
-            lambda array: array[None, ::-1],
-        ),
+        np.transpose,
+        np.asfortranarray,
+        lambda array: array[..., ::-2],
+        lambda array: array[None, ::-1],
         lambda array: np.broadcast_to(array, (2, *array.shape)),
     ]
 )
-texts = st.text(st.characters(exclude_categories=()), max_size=5)  # half surrogate pairs too
+# All characters, also halves of surrogate pairs.
+texts = st.text(st.characters(exclude_categories=()), max_size=5)
 numbers = (
     st.integers() | st.integers(-(2**1000), 2**1000) | st.floats(allow_nan=False) | st.booleans()
 )
@@ -118,7 +118,9 @@ def test_a_copy_is_writable_and_shares_nothing():
 
 
 def test_what_is_shared_is_shared_again():
-    body, loop, weights = np.zeros(6), [1], th.arange(6.0)
+    body = np.zeros(6)
+    weights = th.arange(6.0)
+    loop = [1]
     loop.append(loop)
     bag = {"loop": loop}
     views = [body[:2], body[::-2], body]
@@ -133,17 +135,15 @@ def test_what_is_shared_is_shared_again():
     assert again["bags"][0]["loop"][1] is again["bags"][0]["loop"]
     again["weights"][0] += 1
     assert again["weights"][1].tolist() == [3, 4, 5, 6]
-    assert (
-        len(tree.tree_bytes(np.zeros((1000, 2))[:, 0])) < 10_000
-    )  # no memory that the tree does not need
+    # Memory that the tree does not need is not written.
+    assert len(tree.tree_bytes(np.zeros((1000, 2))[:, 0])) < 10_000
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_the_order_of_memory_is_kept(axes):
     array = np.arange(24).reshape(2, 3, 4).transpose(axes)
-    picture = np.zeros((2, 5, 5, 1)).transpose(
-        0, 3, 1, 2
-    )  # both orders are "contiguous", oneDNN tells them apart
+    # NumPy calls both orders contiguous, but oneDNN tells them apart.
+    picture = np.zeros((2, 5, 5, 1)).transpose(0, 3, 1, 2)
     again, tensor, same_picture = copy_tree((array.copy(order="K"), th.from_numpy(array), picture))
     assert (again.strides, same_picture.strides) == (array.strides, picture.strides)
     assert tensor.stride() == th.from_numpy(array).stride()
@@ -153,13 +153,16 @@ def test_the_order_of_memory_is_kept(axes):
 def test_generators_continue(kind):
     rng = np.random.Generator(kind(np.random.SeedSequence(5, spawn_key=(2,))))
     rng.spawn(2)
-    rng.integers(9, size=7, dtype=np.uint8)  # leaves half of a random word
+    # Half of a random word is left.
+    rng.integers(9, size=7, dtype=np.uint8)
     again = copy_tree(rng)
     for _ in range(2):
         assert rng.random(700).tolist() == again.random(700).tolist()
-        rng, again = rng.spawn(1)[0], again.spawn(1)[0]
+        rng = rng.spawn(1)[0]
+        again = again.spawn(1)[0]
     old = np.random.RandomState(3)
-    old.normal()  # leaves the second of two normal numbers
+    # Normal numbers are drawn in pairs, and the second one is left.
+    old.normal()
     assert copy_tree(old).normal(size=700).tolist() == old.normal(size=700).tolist()
 
 
@@ -170,11 +173,12 @@ def test_tensors_keep_what_belongs_to_them():
     )
     assert (again["w"].requires_grad, again["w"].is_leaf) == (True, True)
     assert (again["conj"].tolist(), again["expanded"].tolist()) == ([1 - 2j], [1, 1, 1])
-    again["w"].detach().add_(1)  # writable
+    # It can be written to.
+    again["w"].detach().add_(1)
 
 
 Point = collections.namedtuple("Point", "x y")
-endless: collections.deque[object] = collections.deque()
+endless = collections.deque()
 endless.append(endless)
 
 
@@ -206,45 +210,86 @@ def test_other_things_are_refused_with_their_place_and_type(value, words):
 
 
 MEMORY = th.zeros(16, dtype=th.uint8)
-MT = np.random.MT19937(1).state
-PHILOX = np.random.Philox(1).state
+
+
+def state_of(bit_generator, **position):
+    """
+    Return a state in which lists stand for arrays, so that torch can write it alone.
+
+    :param bit_generator: a bit generator of NumPy
+    :param position: what to change in the state, or in the inner state if there is one
+    :return: a dict
+    """
+    state = copy.deepcopy(bit_generator.state)
+    inner = state["state"]
+    for name, value in inner.items():
+        inner[name] = value.tolist() if isinstance(value, np.ndarray) else value
+    if "buffer" in state:
+        state["buffer"] = state["buffer"].tolist()
+    for name, value in position.items():
+        (inner if name in inner else state)[name] = value
+    return state
+
+
+MT19937 = np.random.MT19937(1)
+PHILOX = np.random.Philox(1)
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("kind", "args", "message"),
     [
-        (print, ("executed",)),
-        (tree._array, (MEMORY, 0, "|O8", (2,), (8,))),
-        (tree._array, (MEMORY, 0, "<f8", (3,), (8,))),
-        (tree._array, (MEMORY, 8, "<f8", (2,), (8,))),
-        (tree._array, (MEMORY, -8, "<f8", (2,), (8,))),
-        (tree._array, (MEMORY, 0, "<f8", (2,), (-8,))),
-        (tree._scalar, ("|O8", b"01234567")),
-        (tree._scalar, ("<f8", b"0")),
-        (tree._generator, ("system", PHILOX, None)),
-        (tree._generator, ("PCG64", PHILOX, None)),
-        (tree._generator, ("MT19937", {**MT, "state": {**MT["state"], "pos": 10**6}}, None)),
-        (tree._generator, ("MT19937", {**MT, "state": {**MT["state"], "pos": -1}}, None)),
-        (tree._generator, ("Philox", {**PHILOX, "buffer_pos": 10**6}, None)),
-        (
-            tree._random_state,
-            ({**MT, "state": {**MT["state"], "pos": 10**6}, "has_gauss": 0, "gauss": 0.0},),
-        ),
-        (tree._enum_member, ("os", "path", "x")),
-        (tree._enum_member, ("this", "Enum", "x")),
-        (tree._object, ("os", "_wrap_close")),
+        ("array", (MEMORY, 0, "|O8", (2,), (8,)), "not a plain dtype"),
+        ("array", (MEMORY, 0, "<f8", (3,), (8,)), "strides"),
+        ("array", (MEMORY, 8, "<f8", (2,), (8,)), "strides"),
+        ("array", (MEMORY, -8, "<f8", (2,), (8,)), "strides"),
+        ("array", (MEMORY, 0, "<f8", (2,), (-8,)), "strides"),
+        ("scalar", ("|O8", b"01234567"), "not a plain dtype"),
+        ("scalar", ("<f8", b"0"), "buffer is too small"),
+        ("generator", ("system", state_of(PHILOX), None), "system"),
+        ("generator", ("PCG64", state_of(PHILOX), None), "PCG64"),
+        ("generator", ("MT19937", state_of(MT19937, pos=10**6), None), "table of MT19937"),
+        ("generator", ("MT19937", state_of(MT19937, pos=-1), None), "table of MT19937"),
+        ("generator", ("Philox", state_of(PHILOX, buffer_pos=10**6), None), "buffer of Philox"),
+        ("random state", (state_of(MT19937, pos=10**6),), "table of MT19937"),
+        ("enum member", ("os", "path", "x"), "os.path is not known here"),
+        ("enum member", ("this", "Enum", "x"), "this.Enum is not known here"),
+        ("object", ("os", "_wrap_close"), "os._wrap_close is not a class whose objects"),
     ],
 )
-def test_reading_calls_nothing_else_and_stays_in_its_memory(call, monkeypatch, capsys):
-    file = io.BytesIO()
-    th.save(
-        {"tree": Call(*call), "objects": []},
-        file,
-        pickle_module=tree._pickle_module(tree._Contents(None, "")),
-    )
-    with pytest.raises(CheckpointError, match="damaged: "):
-        tree.load_tree(file)
+def test_reading_stays_in_its_memory_and_finds_only_plain_classes(kind, args, message):
+    with pytest.raises(CheckpointError, match=rf"not a tree of this version: .*{message}"):
+        tree.load_tree(file_of(Call(tree.REBUILDERS[kind], args)))
+
+
+def test_reading_calls_nothing_else(capsys):
+    with pytest.raises(CheckpointError, match="not a tree of this version"):
+        tree.load_tree(file_of(Call(print, ("executed",))))
     assert capsys.readouterr().out == ""
+
+
+def test_what_is_rebuilt_is_as_it_was():
+    """Show that the calls above are refused for their arguments, and not for their form."""
+    calls = [
+        Call(tree.REBUILDERS["array"], (MEMORY, 0, "<f8", (2,), (8,))),
+        Call(tree.REBUILDERS["generator"], ("MT19937", state_of(MT19937), None)),
+        Call(tree.REBUILDERS["generator"], ("Philox", state_of(PHILOX), None)),
+    ]
+    array, mt19937, philox = tree.load_tree(file_of(calls))
+    assert array.tolist() == [0.0, 0.0]
+    assert_same(mt19937, np.random.Generator(np.random.MT19937(1)))
+    assert_same(philox, np.random.Generator(np.random.Philox(1)))
+
+
+def file_of(value):
+    """
+    Write into a file in memory what need not be a tree.
+
+    :param value: anything that torch can write
+    :return: the file
+    """
+    file = io.BytesIO()
+    th.save({"tree": value, "objects": []}, file)
+    return file
 
 
 @pytest.mark.parametrize(
@@ -257,9 +302,10 @@ def test_files_of_another_kind_are_refused(data, capsys):
         zipfile.ZipFile(io.BytesIO(tree.tree_bytes(1))) as old,
         zipfile.ZipFile(archive, "w") as new,
     ):
-        for name in old.namelist():  # with another pickle in it
+        # The archive gets another pickle.
+        for name in old.namelist():
             new.writestr(name, data if name.endswith("data.pkl") else old.read(name))
     for file in (io.BytesIO(data), archive):
-        with pytest.raises(CheckpointError, match="damaged"):
+        with pytest.raises(CheckpointError, match="not a tree of this version"):
             tree.load_tree(file)
     assert capsys.readouterr().out == ""

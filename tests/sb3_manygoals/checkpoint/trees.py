@@ -22,18 +22,29 @@ Color = enum.Enum("Color", "RED")
 
 
 def assert_same(left, right, where="", ignore=TIMES, seen=None, in_order=True):
-    """Equal to the bit, with types and orders; but for some keys, strides of arrays, the order of sets, if told of keys."""
+    """
+    Assert that two trees are equal to the bit, with types and orders.
+
+    Strides of arrays and the order of sets are not compared.
+
+    :param left: a tree
+    :param right: another tree
+    :param where: what to call the trees in an error; default: ""
+    :param ignore: keys of dicts whose values are not compared; default: those of wall-clock times
+    :param seen: the pairs of objects that were compared already, by their ids; default: None, none
+    :param in_order: whether dicts must have their keys in the same order; if not, a dict and an
+        OrderedDict may be the same; default: True
+    """
     seen = {} if seen is None else seen
     if (id(left), id(right)) in seen:
         return
-    seen[id(left), id(right)] = left, right
-    assert type(left) is type(right) or (
-        not in_order and (type(left), type(right)) == (dict, collections.OrderedDict)
-    ), where
+    seen[id(left), id(right)] = (left, right)
+    types = (type(left), type(right))
+    is_dict_again = not in_order and types == (dict, collections.OrderedDict)
+    assert type(left) is type(right) or is_dict_again, where
     if isinstance(left, dict):
-        assert_same(
-            *(list(each) if in_order else sorted(each) for each in (left, right)), f"{where}: keys"
-        )
+        keys = [list(left), list(right)] if in_order else [sorted(left), sorted(right)]
+        assert_same(*keys, f"{where}: keys")
         for key in left:
             if key not in ignore:
                 assert_same(left[key], right[key], f"{where}[{key!r}]", ignore, seen, in_order)
@@ -42,37 +53,41 @@ def assert_same(left, right, where="", ignore=TIMES, seen=None, in_order=True):
         assert len(left) == len(right), where
         for index, (one, other) in enumerate(zip(left, right, strict=True)):
             assert_same(one, other, f"{where}[{index}]", ignore, seen, in_order)
+    elif type(left).__module__.startswith("minigrid.") and not isinstance(left, gym.Env):
+        assert_same(vars(left), vars(right), where, ignore, seen)
     elif isinstance(left, th.Tensor):
-        assert (left.dtype, left.requires_grad, left.stride()) == (
-            right.dtype,
-            right.requires_grad,
-            right.stride(),
-        ), where
-        bits = [one.detach().resolve_conj().contiguous() for one in (left, right)]
-        assert_same(
-            *[
-                one.view(th.int16 if one.dtype == th.bfloat16 else one.dtype).numpy()
-                for one in bits
-            ],
-            where,
-        )
+        _assert_same_tensors(left, right, where)
     elif isinstance(left, np.ndarray) and left.dtype.hasobject:
         assert left.dtype == right.dtype, where
         assert_same(left.tolist(), right.tolist(), where, ignore, seen, in_order)
-    elif isinstance(left, (np.str_, np.bytes_)):
+    else:
+        _assert_same_values(left, right, where)
+
+
+def _assert_same_tensors(left, right, where):
+    assert left.dtype == right.dtype, where
+    assert left.requires_grad == right.requires_grad, where
+    assert left.stride() == right.stride(), where
+    arrays = []
+    for tensor in (left, right):
+        bits = tensor.detach().resolve_conj().contiguous()
+        # NumPy does not know bfloat16.
+        arrays.append(bits.view(th.int16 if bits.dtype == th.bfloat16 else bits.dtype).numpy())
+    assert_same(*arrays, where)
+
+
+def _assert_same_values(left, right, where):
+    """Assert that two values are equal to the bit, of which none holds other trees."""
+    if isinstance(left, (np.str_, np.bytes_)):
         assert left[:] == right[:], where
     elif isinstance(left, (np.ndarray, np.generic)):
-        assert (left.dtype, left.shape, left.tobytes()) == (
-            right.dtype,
-            right.shape,
-            right.tobytes(),
-        ), where
+        assert left.dtype == right.dtype, where
+        assert left.shape == right.shape, where
+        assert left.tobytes() == right.tobytes(), where
     elif isinstance(left, np.random.Generator):
         assert_same(left.bit_generator.state, right.bit_generator.state, where)
     elif isinstance(left, np.random.RandomState):
         assert_same(left.get_state(legacy=False), right.get_state(legacy=False), where)
-    elif type(left).__module__.startswith("minigrid.") and not isinstance(left, gym.Env):
-        assert_same(vars(left), vars(right), where, ignore, seen)
     elif isinstance(left, float):
         assert struct.pack("d", left) == struct.pack("d", right), where
     else:
@@ -80,17 +95,28 @@ def assert_same(left, right, where="", ignore=TIMES, seen=None, in_order=True):
 
 
 class Call:
-    """When it is unpickled, something is called."""
+    """
+    Calls something when it is unpickled.
 
-    def __init__(self, *call):
-        self.call = call
+    :param function: what is called
+    :param args: a tuple of the arguments
+    """
+
+    def __init__(self, function, args):
+        self.function = function
+        self.args = args
 
     def __reduce__(self):
-        return self.call
+        return self.function, self.args
 
 
 def sample(seed=0):
-    """A small tree; of another seed, with other numbers."""
+    """
+    Return a small tree with something of each kind.
+
+    :param seed: of the numbers in it, which are others for another seed; default: 0
+    :return: a dict
+    """
     rng = np.random.default_rng(seed)
     return {
         "plain": [
