@@ -58,10 +58,11 @@ from sb3_manygoals.checkpoint.functions import (
     CONSTANTS,
     FUNCTIONS,
     function_state,
-    has_methods,
+    has_checkpoint_methods,
     set_function_state,
 )
 from sb3_manygoals.checkpoint.packages import is_environment, is_space
+from sb3_manygoals.checkpoint.subproc_vec_env import MARK, get_worker_states, set_worker_states
 from sb3_manygoals.checkpoint.tree import (
     CheckpointError,
     attributes,
@@ -72,7 +73,6 @@ from sb3_manygoals.checkpoint.tree import (
     set_attributes,
     tree_bytes,
 )
-from sb3_manygoals.checkpoint.workers import MARK, get_worker_states, set_worker_states
 
 
 def get_env_state(env: Any) -> Any:
@@ -168,7 +168,7 @@ class _StateReader:
             raise CheckpointError(f"{name} cannot be saved: {advice}")
         inner = [self.state_of(one) for one in _inner_environments(owner, self._visited)]
         workers = get_worker_states(owner) if isinstance(owner, SubprocVecEnv) else None
-        own_state = owner.get_checkpoint_state() if has_methods(owner) else None
+        own_state = owner.get_checkpoint_state() if has_checkpoint_methods(owner) else None
         check_tree(own_state, f"{name}.get_checkpoint_state()")
         state: dict[str, Any] = {
             "inner": inner,
@@ -186,7 +186,7 @@ class _StateReader:
     def _add_attribute(self, state: dict[str, Any], owner: Any, attribute: str, value: Any) -> None:
         """Add the value of an attribute to the state of its owner, if it is not there already."""
         place = f"{type(owner).__name__}.{attribute}"
-        has_own_state = has_methods(owner)
+        has_own_state = has_checkpoint_methods(owner)
         parts = _members_if_all(value, is_space if has_own_state else _is_part)
         if parts:
             state["parts"][attribute] = {key: self.state_of(part) for key, part in parts.items()}
@@ -228,7 +228,7 @@ class _StateWriter:
             set_worker_states(owner, state["workers"])
         present = _state_attributes(owner)
         self._restore_parts(owner, present, state["parts"])
-        if has_methods(owner):
+        if has_checkpoint_methods(owner):
             _restore_by_method(owner, state["state"])
             return
         _restore_functions(owner, present, state["functions"])
@@ -390,7 +390,7 @@ def _is_part(value: Any) -> bool:
     """Return whether an object in an attribute is kept, and restored as environments are."""
     if is_environment(value):
         return False
-    return isinstance(value, packages.PARTS) or has_methods(value)
+    return isinstance(value, packages.PARTS) or has_checkpoint_methods(value)
 
 
 def _is_left_alone(value: Any) -> bool:

@@ -106,7 +106,7 @@ def set_function_state(function: Any, state: dict[str, Any], name: str) -> None:
     _restore_function(function, state["has"], CheckpointError(f"{name} was built otherwise"))
 
 
-def has_methods(thing: Any) -> bool:
+def has_checkpoint_methods(thing: Any) -> bool:
     """
     Return whether the class of an object gives it a checkpoint state.
 
@@ -204,7 +204,7 @@ class _Collector:
         if isinstance(value, FUNCTIONS):
             state = self.state_of_function(value, name)
             return {"function": state} if state else {}
-        if has_methods(value):
+        if has_checkpoint_methods(value):
             state = value.get_checkpoint_state()
             check_tree(state, f"{name}.get_checkpoint_state()")
             return {"own": state}
@@ -351,7 +351,7 @@ def _restored_value(present: Any, state: dict[str, Any], mismatch: CheckpointErr
 
 def _restore_object(present: Any, state: Any, mismatch: CheckpointError) -> None:
     """Restore an object by its own method."""
-    if not has_methods(present):
+    if not has_checkpoint_methods(present):
         raise mismatch
     try:
         present.set_checkpoint_state(state)

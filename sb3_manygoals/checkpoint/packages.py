@@ -85,7 +85,7 @@ STABLE_BASELINES3 = Package(
     left_out={
         # Each step writes these infos before it reads them.
         DummyVecEnv: frozenset({"buf_infos"}),
-        # The environments in other processes are asked by themselves.
+        # The environments in other processes are asked in checkpoint.subproc_vec_env.
         SubprocVecEnv: frozenset({"remotes", "work_remotes", "processes"}),
         # The members of the wrapper's own class, by name.
         VecEnvWrapper: frozenset({"class_attributes"}),

@@ -337,7 +337,7 @@ def test_arguments_reach_the_class():
             "--resume damaged --seed 3",
             "error: seed must be 0, as the run in damaged was begun with it, got 3",
         ),
-        ("--resume damaged", "each of the 1 checkpoints is damaged"),
+        ("--resume damaged", "none of the 1 checkpoints can be read"),
     ],
 )
 def test_what_will_not_do_is_a_message(options, message, tmp_path, monkeypatch):
