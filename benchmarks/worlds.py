@@ -24,7 +24,7 @@ import gym_twoRooms  # noqa: F401 - registers its worlds
 from benchmarks.tables import NotEnumerable, Outcomes, Tables, explore, explore_by_copies
 from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError
 from sb3_manygoals import GymnasiumVecEnv
-from sb3_manygoals.goals.buffer import check_goal_space
+from sb3_manygoals.goals.spaces import check_goal_space
 
 _EMPTY = (1, 0, 0)
 """MiniGrid's code of an empty cell."""

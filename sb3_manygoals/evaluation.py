@@ -16,8 +16,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_manygoals import errors
 from sb3_manygoals.action_masks import random_allowed
-from sb3_manygoals.goals.buffer import GoalBuffer, check_goal_space, check_inside, identical
-from sb3_manygoals.goals.wrapping import refuse_evaluation, worlds_of
+from sb3_manygoals.goals.buffer import GoalBuffer
+from sb3_manygoals.goals.moved_worlds import refuse_evaluation, worlds_of
+from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.terminal_watch import TerminalWatch
 from sb3_manygoals.validation import check_count, check_number

@@ -24,6 +24,7 @@ ATARI_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 CNN_FROM = 36
 """Images with at least so many pixels on each side go through ``ATARI_LAYERS`` by default."""
 
+
 def channels_are_last(image_space: spaces.Box) -> bool:
     """
     Return whether images are (height, width, channels) and not (channels, height, width).
@@ -342,7 +343,9 @@ class UniversalQNetwork(nn.Module):
         """
         # Multiply the goals into the weights of the head: shape (G, A, D).
         weighted = goals[:, None, :] * self.head.weight
-        values = functional.linear(states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals)))
+        values = functional.linear(
+            states, weighted.flatten(0, 1), self.head.bias.repeat(len(goals))
+        )
         return values.view(len(states), len(goals), -1)
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
@@ -356,7 +359,9 @@ class UniversalQNetwork(nn.Module):
         :param actions: an action for each state, int64, shape (S,)
         :return: values, shape (S, G)
         """
-        return functional.linear(goals, states * self.head.weight[actions], self.head.bias[actions]).T
+        return functional.linear(
+            goals, states * self.head.weight[actions], self.head.bias[actions]
+        ).T
 
     @th.no_grad()
     def shift_values(self, by: float) -> None:

@@ -31,8 +31,8 @@ from sb3_manygoals.auxiliary.losses import (
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy, Task
 from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.errors import check_loss
-from sb3_manygoals.goals.buffer import identical
-from sb3_manygoals.goals.wrapping import check_evaluators
+from sb3_manygoals.goals.moved_worlds import check_evaluators
+from sb3_manygoals.goals.spaces import identical
 from sb3_manygoals.terminal_watch import TerminalWatch
 from sb3_manygoals.validation import check_count, check_number, check_rewards
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.errors import check_finite, own_observation, own_rewards
 from sb3_manygoals.frames import Frames, FrameStore
-from sb3_manygoals.goals.buffer import check_goal_space
+from sb3_manygoals.goals.spaces import check_goal_space
 from sb3_manygoals.validation import check_count
 
 HISTORY = 3

@@ -16,7 +16,7 @@ from torch import nn
 
 from sb3_manygoals.auxiliary.episode_buffer import HISTORY
 from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, check_cells
-from sb3_manygoals.goals.buffer import check_goal_space
+from sb3_manygoals.goals.spaces import check_goal_space
 from sb3_manygoals.networks import CNN_FROM, PaddedCNN, UniversalQNetwork
 from sb3_manygoals.validation import check_action_space
 

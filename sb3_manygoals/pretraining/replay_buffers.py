@@ -7,12 +7,13 @@ Next observations share frames with observations, and stacks of frames share fra
 from typing import Any
 
 from gymnasium import spaces
-from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.frames import FrameArray, FrameStore, frame_bytes
+from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
+from sb3_manygoals.world import ExactStates
 
 _SETTINGS = ("buffer_size", "n_envs")
 _ARRAYS = ("actions", "rewards", "dones", "timeouts")
@@ -115,18 +116,30 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
             :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsReplayBuffer`
         :return: bytes, by what they are for
         """
-        of_whole = ManyGoalsReplayBuffer.memory_needed(
+        needed = ManyGoalsReplayBuffer.memory_needed(
             buffer_size, observation_space, action_space, n_envs, **kwargs
         )
+        # Frames take the place of observations, and ids of states are never stored.
+        del needed["replay observations"]
+        del needed["replay state ids"]
         space = observation_space["observation"]
         rows = max(buffer_size // n_envs, 1) * n_envs
-        needed = {
-            "replay frames": frame_bytes(rows, n_envs, space.shape or (), space.dtype, n_stack)
-        }
-        for name, size in of_whole.items():
-            if not name.endswith("observations"):
-                needed[name] = size
-        return needed
+        frames = frame_bytes(rows, n_envs, space.shape or (), space.dtype, n_stack)
+        return {"replay frames": frames, **needed}
+
+    def store_observations(self) -> None:
+        """Store observations as frames, for which there is room from the beginning."""
+        self.stores_observations = True
+
+    def move_to(self, goal_buffer: GoalBuffer, states: ExactStates | None) -> None:
+        """
+        Let ids refer to another goal buffer from now on. Next observations become goals in it.
+
+        :param goal_buffer: the goals that ids refer to
+        :param states: not used, because observations are stored
+        """
+        self.store_observations()
+        super().move_to(goal_buffer, None)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """
@@ -148,10 +161,6 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
         self._restore_frames(state)
 
     @property
-    def _arrays(self) -> dict[str, NDArray[Any] | None]:
-        """The arrays of ManyGoalsReplayBuffer but for observations, which are no arrays here."""
-        return {
-            name: array
-            for name, array in super()._arrays.items()
-            if not name.endswith("observations")
-        }
+    def _arrays_to_save(self) -> tuple[str, ...]:
+        """The names of the arrays of a checkpoint. Observations are no arrays here."""
+        return tuple(name for name in super()._arrays_to_save if "observations" not in name)

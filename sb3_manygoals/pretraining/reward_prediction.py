@@ -30,7 +30,7 @@ from sb3_manygoals import errors
 from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, reward_prediction_losses
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.frames import frame_bytes
-from sb3_manygoals.goals.wrapping import check_evaluators
+from sb3_manygoals.goals.moved_worlds import check_evaluators
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk

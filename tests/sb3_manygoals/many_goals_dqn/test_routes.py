@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from sb3_manygoals.many_goals_dqn.routes import Routes
 
 from sb3_manygoals.many_goals_dqn import routes
 from sb3_manygoals.many_goals_dqn.planning import ReplayPlan
-from sb3_manygoals.many_goals_dqn.routes import Routes
 from tests.sb3_manygoals.many_goals_dqn.memories import filled, goals_of
 
 
