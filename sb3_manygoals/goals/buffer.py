@@ -192,7 +192,7 @@ class GoalBuffer:
     def _become_goals(
         self, state_ids: NDArray[np.int64], observations: NDArray[Any]
     ) -> NDArray[np.int64]:
-        """Return the goals that states are. Those that are no goals yet become goals if they may."""
+        """Return the goals that states are. States that are no goals yet become goals."""
         goal_ids = self.goals_of_states(state_ids)
         is_no_goal = goal_ids == UNKNOWN
         if not is_no_goal.any():

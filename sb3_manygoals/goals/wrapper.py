@@ -122,7 +122,8 @@ class GoalBufferWrapper(
         # No deep copy, because environments are meant to share the goal buffer.
         gym.utils.RecordConstructorArgs.__init__(self, **settings, _disable_deepcopy=True)
         super().__init__(env)
-        self.observation_space = goal_observation_space(env.observation_space)  # type: ignore[assignment]
+        goal_space = goal_observation_space(env.observation_space)
+        self.observation_space = goal_space  # type: ignore[assignment]
         self.goal_tracker = GoalTracker(env.observation_space, 1, **settings)
         self._going_on: _GoingOn | None = None
         # With a Monitor, SB3 waits for the returns of episodes.

@@ -30,33 +30,48 @@ _HEADS: dict[str, type[UniversalQNetwork]] = {
     "bilinear": UniversalQNetwork,
     "distance": DistanceQNetwork,
 }
+# The networks' distances begin in steps of this cost.
+_DEFAULT_STEP_COST = 0.1
 
 
 class ManyGoalsPolicy(BasePolicy):
     """
-    A universal Q-network and its target network, for goal observations; as ``"MlpPolicy"`` for vectors.
+    A universal Q-network and its target network, for goal observations. It is ``"MlpPolicy"``, for
+    vectors.
 
-    :param lr_schedule: learning rate, a function of the remaining progress
-    :param net_arch: widths of the shared layers after the features extractor; by default two of 512
-    :param embedding_dim: width of the state and the goal embedding
+    :param observation_space: Dict of observation, achieved_goal and desired_goal
+    :param action_space: Discrete, A actions
+    :param lr_schedule: learning rate, a function of the share of training that is left
+    :param net_arch: widths of the shared layers after the features extractor. None: two of 512
+    :param embedding_dim: width of the state embedding and the goal embedding
     :param activation_fn: activation of the shared layers
-    :param ortho_init: whether to initialize the trunk as SB3's actor-critics do, for transfer to one of them
-    :param standardize: whether to standardize observations, element by element, by the goals known when learning starts
-    :param head: "bilinear", as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`), or "distance"
-        (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
-    :param ema_decay: decay of the average of the weights, by which greedy actions are chosen; 0.0: no average
-    :param channels_last: whether the last axis of images holds the channels. None: as the shape tells
-    :param features_extractor_class: SB3 features extractor, the first part of the trunk; it sees images channels first
+    :param ortho_init: whether to initialize the trunk as SB3's actor-critics do, for transfer to
+        one of them
+    :param standardize: whether to standardize observations, element by element, by the goals that
+        are known when learning starts
+    :param head: "bilinear", as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`),
+        or "distance" (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
+    :param ema_decay: decay of the moving average of the weights, by which greedy actions are
+        chosen, in [0, 1). 0.0: no average
+    :param channels_last: whether the last axis of images holds the channels. None: as the shape
+        tells
+    :param features_extractor_class: SB3 features extractor, the first part of the trunk. It sees
+        images channels first
+    :param features_extractor_kwargs: its further arguments
     :param normalize_images: whether to divide images by 255
-    :param optimizer_class: Adam by default. For the paper's RMSProp use SB3's ``RMSpropTFLike``, whose epsilon, here 1e-12 by
-        default, is inside the root: second moments of torch's RMSprop decay into denormal numbers, which are slow
-    :param optimizer_kwargs: its arguments other than the learning rate
+    :param optimizer_class: Adam by default. For the paper's RMSProp use SB3's ``RMSpropTFLike``,
+        which has epsilon inside of the root. Second moments of torch's RMSprop decay into denormal
+        numbers, which are slow
+    :param optimizer_kwargs: its arguments, without the learning rate. None: ``fused=True`` for
+        Adam, an alpha of 0.99 and an epsilon of 1e-12 for ``RMSpropTFLike``
     :raises TypeError: if actions are not Discrete from 0
-    :raises ValueError: if an argument is out of its range, or the shape of images does not tell which axis holds the channels
+    :raises ValueError: if an argument is out of its range, or the shape of images does not tell
+        which axis holds the channels
     """
 
     action_space: spaces.Discrete
     ema_updates: th.Tensor
+    """The number of updates of the moving average."""
     q_net_target: UniversalQNetwork | None
     """The target network. None where nothing uses one."""
 
@@ -96,12 +111,12 @@ class ManyGoalsPolicy(BasePolicy):
             optimizer_kwargs=optimizer_kwargs,
         )
         self.net_arch = [512, 512] if net_arch is None else net_arch
-        self.embedding_dim, self.activation_fn, self.ortho_init = (
-            embedding_dim,
-            activation_fn,
-            ortho_init,
-        )
-        self.standardize, self.head, self.channels_last = standardize, head, channels_last
+        self.embedding_dim = embedding_dim
+        self.activation_fn = activation_fn
+        self.ortho_init = ortho_init
+        self.standardize = standardize
+        self.head = head
+        self.channels_last = channels_last
         self.ema_decay = check_number("ema_decay", ema_decay, at_least=0, below=1)
         self.q_net = self.make_q_net()
         self.q_net_target = self._untrained_copy()
@@ -113,7 +128,7 @@ class ManyGoalsPolicy(BasePolicy):
         )
 
     def make_q_net(self) -> UniversalQNetwork:
-        """:return: a new network on the policy's device"""
+        """Return a new network on the policy's device."""
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["observation"]
         preprocess = Preprocess(space, self.normalize_images, self.standardize, self.channels_last)
@@ -123,9 +138,9 @@ class ManyGoalsPolicy(BasePolicy):
         trunk, features_dim = make_trunk(
             preprocess, extractor, self.net_arch, self.activation_fn, self.ortho_init
         )
-        return _HEADS[self.head](
-            trunk, features_dim, int(self.action_space.n), self.embedding_dim
-        ).to(self.device)
+        head_class = _HEADS[self.head]
+        network = head_class(trunk, features_dim, int(self.action_space.n), self.embedding_dim)
+        return network.to(self.device)
 
     @property
     def trunk(self) -> nn.Module:
@@ -149,79 +164,115 @@ class ManyGoalsPolicy(BasePolicy):
 
     @th.no_grad()
     def update_ema(self) -> None:
-        """Update the average of the weights, if there is one."""
-        if self.q_net_ema is not None:
-            self.ema_updates += 1.0
-            # as TensorFlow's ExponentialMovingAverage: a lower decay at first soon forgets the initial weights
-            share = (9.0 / (10.0 + self.ema_updates)).clamp(min=1.0 - self.ema_decay)
-            for average, trained in zip(
-                self.q_net_ema.parameters(), self.q_net.parameters(), strict=True
-            ):
-                average.lerp_(trained, share)
-            for copied, buffer in zip(self.q_net_ema.buffers(), self.q_net.buffers(), strict=True):
-                copied.copy_(buffer)
+        """Update the moving average of the weights, if there is one."""
+        if self.q_net_ema is None:
+            return
+        self.ema_updates += 1.0
+        # As in TensorFlow's ExponentialMovingAverage, the decay is at most (1 + n) / (10 + n) after
+        # n updates, so that the initial weights are soon forgotten.
+        share = (9.0 / (10.0 + self.ema_updates)).clamp(min=1.0 - self.ema_decay)
+        parameters = zip(self.q_net_ema.parameters(), self.q_net.parameters(), strict=True)
+        for average, trained in parameters:
+            average.lerp_(trained, share)
+        for copied, buffer in zip(self.q_net_ema.buffers(), self.q_net.buffers(), strict=True):
+            copied.copy_(buffer)
 
     def fit_standardization(self, observations: th.Tensor) -> None:
-        """If the policy standardizes, then by these observations from now on, shape (B, *observation_space.shape)."""
+        """
+        Standardize by these observations from now on, if the policy standardizes.
+
+        :param observations: shape (B, *observation_space.shape)
+        """
         if self.standardize:
             for network in self.networks:
                 network.trunk[0].fit(observations)  # type: ignore[index]
 
     @property
     def may_confuse_observations(self) -> bool:
-        """Whether different observations may be the same numbers to the network: floats, and integers of many digits."""
+        """
+        Whether different observations may be the same numbers to the network, as floats and
+        integers of many digits may be.
+        """
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["observation"]
         return isinstance(space, spaces.Box) and np.dtype(space.dtype).itemsize >= 4
 
     def count_distinct(self, observations: th.Tensor) -> int:
         """
+        Count how many observations differ in the numbers that the network gets.
+
         :param observations: shape (B, *observation_space.shape)
-        :return: how many of them differ in the numbers that the network gets
         """
         preprocess = self.trunk[0]  # type: ignore[index]
         assert isinstance(preprocess, Preprocess)
         return preprocess.count_distinct(observations)
 
     def shift_values(self, by: float) -> None:
-        """Add a number to all values of each network."""
+        """
+        Add a number to all values of each network.
+
+        :param by: the number
+        """
         for network in self.networks:
             network.shift_values(by)
 
     @th.no_grad()
     def scale_distances(self, step_cost: float) -> None:
-        """Begin with distances in steps of this cost, where networks tell distances; else of the default's 0.1."""
+        """
+        Begin with distances in steps of this cost, in networks that tell distances.
+
+        :param step_cost: by how much one step lowers a value near the goal, 0.1 by default
+        """
         for network in self.networks:
             if isinstance(network, DistanceQNetwork):
-                network.log_scale.fill_(math.log(step_cost / 0.1))
+                network.log_scale.fill_(math.log(step_cost / _DEFAULT_STEP_COST))
 
     @property
     def networks(self) -> list[UniversalQNetwork]:
-        """The trained one, the target network, and the average if there is one."""
-        return [net for net in (self.q_net, self.q_net_target, self.q_net_ema) if net is not None]
+        """The trained network, the target network and the moving average, those that there are."""
+        all_networks = (self.q_net, self.q_net_target, self.q_net_ema)
+        return [network for network in all_networks if network is not None]
 
     def forward(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:
-        """Greedy actions, shape (B,): exploration is the algorithm's."""
+        """
+        Return greedy actions. The algorithm explores, not the policy.
+
+        :param obs: goal observations as tensors
+        :param deterministic: not used
+        :return: shape (B,)
+        """
         return self._predict(obs, deterministic)
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
+        """Return greedy actions."""
         return self.action_values(observation).argmax(dim=1)  # type: ignore[arg-type]
 
     def action_values(self, observation: dict[str, th.Tensor]) -> th.Tensor:
-        """Values of all actions, by which greedy ones are chosen, shape (B, A)."""
+        """
+        Return the values of all actions by which greedy ones are chosen.
+
+        :param observation: goal observations as tensors
+        :return: shape (B, A)
+        """
         network = self.q_net if self.q_net_ema is None else self.q_net_ema
-        return network(observation["observation"], observation["desired_goal"])  # type: ignore[no-any-return]
+        values: th.Tensor = network(observation["observation"], observation["desired_goal"])
+        return values
 
     def set_training_mode(self, mode: bool) -> None:
-        """As SB3's; target network and average stay in evaluation mode."""
-        if (
-            self.q_net.training != mode
-        ):  # train() visits all modules, and acting calls this at every step
+        """
+        Switch the trained network between training and evaluation mode. Target network and moving
+        average stay in evaluation mode.
+
+        :param mode: whether to switch to training mode
+        """
+        # Each call visits all modules, and acting calls this at every step.
+        if self.q_net.training != mode:
             self.q_net.train(mode)
         self.training = mode
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        names = [
+        """Return what a saved policy is built with."""
+        names = (
             "net_arch",
             "embedding_dim",
             "activation_fn",
@@ -229,14 +280,15 @@ class ManyGoalsPolicy(BasePolicy):
             "standardize",
             "head",
             "ema_decay",
-        ]
-        names += ["channels_last", "features_extractor_class", "features_extractor_kwargs"]
-        ours = {
-            name: getattr(self, name) for name in [*names, "optimizer_class", "optimizer_kwargs"]
-        }
+            "channels_last",
+            "features_extractor_class",
+            "features_extractor_kwargs",
+            "optimizer_class",
+            "optimizer_kwargs",
+        )
         return {
             **super()._get_constructor_parameters(),
-            **ours,
+            **{name: getattr(self, name) for name in names},
             "lr_schedule": self._dummy_schedule,
         }
 
@@ -246,9 +298,16 @@ MlpPolicy = ManyGoalsPolicy
 
 class CnnPolicy(ManyGoalsPolicy):
     """
-    For images. By default those with at least 36 pixels a side go through the convolutions of the Nature DQN
-    (:class:`~sb3_manygoals.networks.PaddedCNN`) alone, and smaller ones through two layers of 512 units. Arguments as in
-    :class:`ManyGoalsPolicy`.
+    A :class:`ManyGoalsPolicy` for images. By default, images with at least 36 pixels a side go
+    through the convolutions of the Nature DQN (:class:`~sb3_manygoals.networks.PaddedCNN`) alone,
+    and smaller ones through two layers of 512 units.
+
+    :param observation_space: Dict of observation, achieved_goal and desired_goal, all images
+    :param action_space: Discrete
+    :param lr_schedule: learning rate, a function of the share of training that is left
+    :param kwargs: further arguments of :class:`ManyGoalsPolicy`
+    :raises TypeError: if actions are not Discrete from 0
+    :raises ValueError: if observations are no images, or an argument is out of its range
     """
 
     def __init__(
@@ -260,19 +319,12 @@ class CnnPolicy(ManyGoalsPolicy):
     ) -> None:
         extractor = kwargs.get("features_extractor_class")
         if extractor is None:
-            check_image_space(observation_space["observation"])
-            shape = (
-                Preprocess(
-                    observation_space["observation"], channels_last=kwargs.get("channels_last")
-                ).space.shape
-                or ()
-            )
-            extractor = FlattenExtractor if min(shape[1:]) < CNN_FROM else PaddedCNN
+            space = observation_space["observation"]
+            check_image_space(space)
+            channels_first = Preprocess(space, channels_last=kwargs.get("channels_last")).space
+            height_and_width = (channels_first.shape or ())[1:]
+            extractor = FlattenExtractor if min(height_and_width) < CNN_FROM else PaddedCNN
         if kwargs.get("net_arch") is None and extractor is not FlattenExtractor:
             kwargs["net_arch"] = []
-        super().__init__(
-            observation_space,
-            action_space,
-            lr_schedule,
-            **{**kwargs, "features_extractor_class": extractor},
-        )
+        kwargs["features_extractor_class"] = extractor
+        super().__init__(observation_space, action_space, lr_schedule, **kwargs)

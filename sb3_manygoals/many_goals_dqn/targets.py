@@ -363,8 +363,8 @@ class PlannedTargets(Targets):
         half of the available memory, if that is less. If not all goals fit, the plan is for a
         sample of them
     :param exploring_episodes: share of goal episodes that explore, or a function of the share of
-        training that is left, from 1 to 0. By default it falls linearly from 1.0 to 0.1 over the
-        first half of training
+        training that is left, from 1 to 0. None: it falls linearly from 1.0 to 0.1 over the first
+        half of training
     :raises ValueError: if an argument is out of its range, or ``gamma`` is 0
     """
 
@@ -388,13 +388,14 @@ class PlannedTargets(Targets):
         self,
         context: TargetContext,
         max_plan_bytes: int | None = None,
-        exploring_episodes: float | Schedule = LinearSchedule(1.0, 0.1, 0.5),  # noqa: B008 - it has no state
+        exploring_episodes: float | Schedule | None = None,
     ) -> None:
         super().__init__(context)
         if context.gamma == 0.0 and self.near_decay < 1.0:
             raise ValueError(
                 "gamma must be greater than 0 where values are planned, got 0: they would not tell "
-                "how far a goal is, only whether one step reaches it. target_class=TDTargets takes 0"
+                "how far a goal is, only whether one step reaches it. target_class=TDTargets takes "
+                "0"
             )
         # The value of a goal reached, so that distances grow from 0.
         self.initial_value = context.goal_reward
@@ -413,6 +414,8 @@ class PlannedTargets(Targets):
                 "goal_reward must be greater than step_reward / (1 - gamma), that of never "
                 "reaching it"
             )
+        if exploring_episodes is None:
+            exploring_episodes = LinearSchedule(1.0, 0.1, 0.5)
         self.exploring_episodes = FloatSchedule(exploring_episodes)
         for progress_remaining in (1.0, 0.0):
             share = self.exploring_episodes(progress_remaining)
@@ -667,8 +670,8 @@ class LargeWorldTargets(PlannedTargets):
         half of the available memory, if that is less. If not all goals fit, the plan is for a
         sample of them
     :param exploring_episodes: share of goal episodes that explore, or a function of the share of
-        training that is left, from 1 to 0. By default it falls linearly from 1.0 to 0.1 over the
-        first half of training
+        training that is left, from 1 to 0. None: it falls linearly from 1.0 to 0.1 over the first
+        half of training
     :raises ValueError: if an argument is out of its range, or ``gamma`` is 0
     """
 
@@ -681,5 +684,6 @@ class LargeWorldTargets(PlannedTargets):
 def _known_share(best: NDArray[np.signedinteger[Any]]) -> float:
     """Return the share of best actions that are known."""
     parts = range(0, len(best), _STATES_AT_A_TIME)
-    n_known = sum(int(np.count_nonzero(best[row : row + _STATES_AT_A_TIME] >= 0)) for row in parts)
+    counts = [np.count_nonzero(best[row : row + _STATES_AT_A_TIME] >= 0) for row in parts]
+    n_known = int(np.sum(counts))
     return n_known / max(best.size, 1)

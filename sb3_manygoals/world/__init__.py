@@ -1,4 +1,4 @@
-"""What is known of the world: which observations are one state, and what followed on actions there."""
+"""What is known of the world: which observations are one state, and where actions led."""
 
 from sb3_manygoals.world.model import Outcomes, WorldModel
 from sb3_manygoals.world.states import UNKNOWN, ExactStates
