@@ -110,7 +110,7 @@ class Preprocess(nn.Module):
 
     @property
     def _is_vector(self) -> bool:
-        """Whether observations are numbers of any size, and neither images nor one-hot."""
+        """Whether observations are numbers of any size, and not images or one-hot."""
         return isinstance(self.space, spaces.Box) and not is_image_space(self.space)
 
     @property

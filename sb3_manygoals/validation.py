@@ -153,7 +153,7 @@ def check_game(value: str, games: Iterable[str]) -> str:
 
 def one_action(action: Any, space: spaces.Discrete) -> int:
     """
-    Return a single action as an int, whatever holds it.
+    Return a single action as an int.
 
     :param action: a whole number, or an array, a list or a tensor that holds one
     :param space: the action space

@@ -93,7 +93,7 @@ class AuxiliaryCallback(BaseCallback):
     :param verbose: SB3's verbosity: 0 no output, 1 info, 2 debug
     :param update: "two_steps" or "joint", see above
     :raises ValueError: if a number is out of its range, ``batch_size`` is not a multiple of
-        ``n_steps``, or ``update`` is neither of both
+        ``n_steps``, or ``update`` is unknown
     """
 
     task: Task
@@ -130,7 +130,7 @@ class AuxiliaryCallback(BaseCallback):
         """Generator of the batches; None before the first training."""
         self._start_time: float | None = None
         self._hooks: list[Any] = []
-        # The optimizer of the second step, and what a checkpoint has of it until it is built.
+        # The optimizer of the second step. Until it is built, its state in a checkpoint.
         self._optimizer: th.optim.Optimizer | None = None
         self._saved_optimizer: dict[str, Any] | None = None
         # The episodes of a checkpoint until there is a buffer for them.
@@ -142,7 +142,7 @@ class AuxiliaryCallback(BaseCallback):
         self._n_waiting = 0
         # Whether it has warned that nothing is learned.
         self._warned = False
-        # The observations that SB3 had before the last step, and those that the step returned.
+        # SB3's observations before the last step, and the observations that the step returned.
         self._observations_before: Any = None
         self._observations_after: Any = None
 
@@ -310,7 +310,7 @@ class AuxiliaryCallback(BaseCallback):
         """
         Build the optimizer of the second step as the policy's is built.
 
-        Restore what a checkpoint has of it.
+        Restore its state if a checkpoint has one.
         """
         groups = self.policy.optimizer.param_groups
         self._optimizer = self.policy.optimizer_class(
@@ -528,8 +528,7 @@ class ManyGoalsCallback(AuxiliaryCallback):
     :param kwargs: ``episodes``, ``batch_size``, ``seed`` and ``verbose`` of
         :class:`AuxiliaryCallback`
     :raises ValueError: if a number is out of its range, ``batch_size`` is not a multiple of
-        ``n_steps``, ``goal_reward`` is not greater than ``step_reward``, or ``update`` is neither
-        of both
+        ``n_steps``, ``goal_reward`` is not greater than ``step_reward``, or ``update`` is unknown
     """
 
     task = "many_goals"
@@ -600,7 +599,7 @@ class PixelControlCallback(AuxiliaryCallback):
     :param kwargs: ``episodes``, ``batch_size``, ``seed`` and ``verbose`` of
         :class:`AuxiliaryCallback`
     :raises ValueError: if a number is out of its range, ``batch_size`` is not a multiple of
-        ``n_steps``, or ``update`` is neither of both
+        ``n_steps``, or ``update`` is unknown
     """
 
     task = "pixel_control"
@@ -652,7 +651,7 @@ class RewardPredictionCallback(AuxiliaryCallback):
     :param update: "joint" or "two_steps", see :class:`AuxiliaryCallback`
     :param kwargs: ``episodes``, ``batch_size``, ``seed`` and ``verbose`` of
         :class:`AuxiliaryCallback`
-    :raises ValueError: if a number is out of its range, or ``update`` is neither of both
+    :raises ValueError: if a number is out of its range, or ``update`` is unknown
     """
 
     task = "reward_prediction"

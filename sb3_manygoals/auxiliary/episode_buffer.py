@@ -116,8 +116,8 @@ class EpisodeBuffer:
         of channels in a learner's images
     :param compress: whether frames are compressed without loss; this needs lz4. See
         :class:`~sb3_manygoals.frames.FrameStore`
-    :param normalized: whether observations are float32 whatever the space says, as VecNormalize
-        makes them
+    :param normalized: whether VecNormalize makes the observations. They are float32 then, also if
+        the space has another dtype
     :param cut_after: the least number of steps in a piece of an endless episode; None: no episode
         is cut
     :raises TypeError: if observations are not single arrays of fixed shape

@@ -256,7 +256,7 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
         return nn.ModuleDict(followed)
 
     def _make_head(self, task: Task) -> nn.Module:
-        """Make the head of a task, whose weights are drawn by torch's generator."""
+        """Make the head of a task. torch's generator draws its weights."""
         n_actions = int(self.action_space.n)
         if task == "many_goals":
             return UniversalQNetwork(nn.Identity(), self.shared_dim, n_actions, self.embedding_dim)

@@ -45,8 +45,8 @@ def transfer_trunk(
     :param source: a ManyGoalsDQN or :class:`RewardPredictor`, or the policy of one. A ManyGoalsDQN
         gives the network that learns, not an average of its weights
     :param target: SB3's A2C or PPO, another learner with an ActorCriticPolicy, or such a policy
-    :return: the name of each layer of the target that was changed, with the name of the source's
-        layer whose weights it has now
+    :return: for the name of each changed layer of the target, the name of the source's layer from
+        which its weights come
     :raises TypeError: if the source has no trunk, the target no actor and critic, or actions do not
         start at 0
     :raises TransferError: if they differ in observations or their scaling, or in the kind, shape or
