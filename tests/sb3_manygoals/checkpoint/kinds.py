@@ -148,7 +148,21 @@ def forked(make_env):
 
 
 def goals():
-    return GoalBufferWrapper(small(), selector=Recent(), max_episode_steps=6)
+    return GoalBufferWrapper(small(), selector_class=Recent, max_episode_steps=6)
+
+
+def goal_vector(vector, make_env, **settings):
+    """
+    Make SB3's vector environment of one environment that pursues goals.
+
+    :param vector: whether the goals are around the vector, or around the environment in it
+    :param make_env: a function that makes the environment
+    :param settings: arguments of the goal wrapper
+    :return: the vector environment
+    """
+    if vector:
+        return VecGoalBufferWrapper(dummy(make_env, 1), **settings)
+    return dummy(lambda: GoalBufferWrapper(make_env(), **settings), 1)
 
 
 ENVIRONMENTS = {

@@ -11,9 +11,8 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 from gym_twoRooms import TwoRoomsSwitchVectorEnv
 from sb3_manygoals.checkpoint import copy_tree
 from sb3_manygoals.checkpoint.envs import StatefulEnv, get_env_state, set_env_state
-from tests.sb3_manygoals.checkpoint.kinds import ENVIRONMENTS, MODES, Driver, corridor
+from tests.sb3_manygoals.checkpoint.kinds import ENVIRONMENTS, MODES, Driver, corridor, goal_vector
 from tests.sb3_manygoals.checkpoint.trees import assert_same
-from tests.sb3_manygoals.goals.test_wrappers import wrapped
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -141,7 +140,9 @@ def test_what_cannot_be_saved_of_infos_is_left_out_with_a_warning(vector):
         def step(self, action):
             return *super().step(action)[:4], {"cell": self.cell, "odd": object()}
 
-    first, again = (wrapped(vector, Odd, reset_worlds=False, max_episode_steps=2) for _ in range(2))
+    first, again = (
+        goal_vector(vector, Odd, reset_worlds=False, max_episode_steps=2) for _ in range(2)
+    )
     first.reset()
     for _ in range(60):
         first.step(np.array([1]))

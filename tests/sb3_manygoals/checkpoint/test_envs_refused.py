@@ -19,11 +19,11 @@ from tests.sb3_manygoals.checkpoint.kinds import (
     cartpole,
     corridor,
     forked,
+    goal_vector,
     goals,
     small,
     stateful,
 )
-from tests.sb3_manygoals.goals.test_wrappers import wrapped
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -75,7 +75,7 @@ def renamed():
         ),
         (
             goals,
-            lambda: GoalBufferWrapper(small(), selector=Recent()),
+            lambda: GoalBufferWrapper(small(), selector_class=Recent),
             "max_episode_steps=6, not 50",
         ),
         (
@@ -84,8 +84,8 @@ def renamed():
             "selector='Recent', not 'UniformSelector'",
         ),
         (
-            lambda: wrapped(True, small),
-            lambda: wrapped(True, small, reset_worlds=False),
+            lambda: goal_vector(True, small),
+            lambda: goal_vector(True, small, reset_worlds=False),
             "reset_worlds='auto', not False",
         ),
         (

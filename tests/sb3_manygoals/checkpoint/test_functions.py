@@ -19,8 +19,7 @@ from gymnasium import spaces, wrappers
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.goals.selection import UniformSelector
-from tests.sb3_manygoals.checkpoint.kinds import corridor, dummy, stateful, vector
-from tests.sb3_manygoals.goals.test_wrappers import wrapped
+from tests.sb3_manygoals.checkpoint.kinds import corridor, dummy, goal_vector, stateful, vector
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -220,7 +219,7 @@ def test_a_function_of_a_foreign_object_with_a_state_is_refused_by_name(kind):
         lambda dice: wrappers.TransformReward(corridor(), lambda reward: dice.roll()),
         lambda dice: dummy(lambda: wrappers.TransformReward(corridor(), lambda r: dice.roll()), 2),
         lambda dice: vector(lambda: wrappers.TransformReward(corridor(), lambda r: dice.roll())),
-        lambda dice: wrapped(
+        lambda dice: goal_vector(
             True, lambda: wrappers.TransformReward(Corridor(), lambda r: dice.roll())
         ),
     ],
@@ -482,7 +481,8 @@ class SlottedSelector(UniformSelector):
 
 @pytest.mark.parametrize("vector", [False, True])
 def test_rules_for_choosing_goals_are_refused_by_name_too(vector):
-    env = wrapped(vector, corridor, selector=Ruled(Dice()))
+    settings = {"selector_class": Ruled, "selector_kwargs": {"rule": Dice()}}
+    env = goal_vector(vector, corridor, **settings)
     env.reset()
     with pytest.raises(CheckpointError, match=r"\['selector'\]\['rule'\] is a .*Dice"):
         get_env_state(env)

@@ -49,7 +49,7 @@ def native(n_envs):
 
 
 TINY = {"net_arch": [16], "embedding_dim": 8}
-TD = {"update_interval": 20}
+TD = {"target_update_interval": 20}
 PAPERS = {
     "head": "bilinear",
     "ema_decay": 0.0,
@@ -62,14 +62,14 @@ BUILDS = {
     "one environment": lambda: (
         "CnnPolicy",
         gym.make(SMALL),
-        {"target_kwargs": TD, "policy_kwargs": {**TINY, **PAPERS}},
+        {**TD, "policy_kwargs": {**TINY, **PAPERS}},
     ),
     "several": lambda: ("CnnPolicy", make_vec_env(SMALL, 3, seed=4), UNIFORM),
     "native, masks": lambda: ("CnnPolicy", native(4), MASKED),
     "vectors": lambda: (
         "MlpPolicy",
         cart_poles(),
-        {"target_kwargs": {**TD, "goal_sampling": "behavior"}},
+        {**TD, "target_kwargs": {"goal_sampling": "behavior"}},
     ),
     "planned": lambda: ("CnnPolicy", gym.make(SMALL), PLANNED),
     "several, planned": lambda: (
@@ -92,7 +92,7 @@ BUILDS = {
     "learning progress": lambda: (
         "MlpPolicy",
         Corridor(),
-        {"goal_wrapper_kwargs": {"selector": LearningProgressSelector()}},
+        {"goal_wrapper_kwargs": {"selector_class": LearningProgressSelector}},
     ),
     "wrapped": lambda: (
         "CnnPolicy",
@@ -100,13 +100,25 @@ BUILDS = {
         {"updates_per_step": 0.4},
     ),
 }
-UNIFORM = {"target_kwargs": {**TD, "goal_sampling": "uniform", "tau": 0.1}, "policy_kwargs": CNN}
-MASKED = {"action_masks": True, "target_kwargs": TD, "learning_rate": lambda p: 1e-3 * p}
-PLANNED = {
-    "target_class": PlannedTargets,
-    "target_kwargs": {"sweeps": 6, "max_plan_bytes": 20_000, "growth": 1.2},
-}
-WITHOUT_CHANCE = {**PLANNED, "target_kwargs": {**PLANNED["target_kwargs"], "sweeps": 0}}
+UNIFORM = {**TD, "tau": 0.1, "target_kwargs": {"goal_sampling": "uniform"}, "policy_kwargs": CNN}
+MASKED = {**TD, "action_masks": True, "learning_rate": lambda p: 1e-3 * p}
+
+
+class FewSweeps(PlannedTargets):
+    """Targets that plan often, and not to convergence."""
+
+    growth = 1.2
+    max_sweeps = 6
+
+
+class WithoutChance(FewSweeps):
+    """Targets that plan in the likeliest outcomes."""
+
+    max_sweeps = 0
+
+
+PLANNED = {"target_class": FewSweeps, "target_kwargs": {"max_plan_bytes": 20_000}}
+WITHOUT_CHANCE = {**PLANNED, "target_class": WithoutChance}
 GOING_ON = {
     **PLANNED,
     "action_masks": True,
@@ -193,7 +205,7 @@ LEARNERS = {
     "A2C, three tasks": three_tasks,
     "table": lambda: (
         TabularAllGoals(
-            "TablePolicy", DummyVecEnv([NumberedCorridor] * 2), exploration_steps=200, seed=0
+            "TablePolicy", DummyVecEnv([NumberedCorridor] * 2), exploration_fraction=0.5, seed=0
         ),
         {},
     ),
