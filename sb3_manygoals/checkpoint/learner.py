@@ -25,7 +25,7 @@ _TRAINING_ATTRIBUTES = (
     "_last_original_obs",
 )
 # The settings that must be equal, of algorithms that have them.
-_SETTINGS = ("gamma", "gae_lambda")
+_SETTINGS = ("gamma", "gae_lambda", "tau", "target_update_interval")
 
 
 def get_algorithm_state(model: BaseAlgorithm) -> dict[str, Any]:
@@ -60,7 +60,8 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
     :param state: from :func:`get_algorithm_state`
     :raises CheckpointError: if the model was built otherwise: with another class, other spaces,
         another number of environments, other shapes of the network, another kind of optimizer,
-        another discount, or other targets or arguments of these. Then nothing was changed
+        another discount or target network, or other targets or arguments of these. Then nothing
+        was changed
     """
     saved = state["built"]
     found = _construction(model)
