@@ -92,10 +92,10 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
     arguments = (
         {
             "learning_rate": learning_rate,
-            "target_kwargs": {"update_interval": update_interval},
+            "target_update_interval": target_update_interval,
             "goal_wrapper_kwargs": {"max_episode_steps": max_episode_steps},
         }
-        for learning_rate, update_interval, max_episode_steps in left_open
+        for learning_rate, target_update_interval, max_episode_steps in left_open
     )
     few = ("--most-goals", "1000")
     curve = ("--eval-freq", str(max(300, int(10_000 * config.scale))))

@@ -98,9 +98,10 @@ class MasteryConfig(AgentConfig):
         Train, or go on with it, measure, and write the files of the run.
 
         These are ``config.json``, ``checkpoints/``, ``progress.csv``, ``mastery.csv``,
-        ``goals.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (not for tables),
-        ``report.html`` with ``report-data/``, and TensorBoard events. A world that renders has
-        ``reaching.gif``, too; a run of ManyGoalsDQN in TwoRoomsSwitch has ``demo.html``.
+        ``goals.csv``, ``summary.csv``, ``model.zip``, ``world.npz`` (of ManyGoalsDQN) or
+        ``goals.npz`` (of hindsight), ``report.html`` with ``report-data/``, and TensorBoard events.
+        A world that renders has ``reaching.gif``, too; a run of ManyGoalsDQN in TwoRoomsSwitch has
+        ``demo.html``.
 
         :return: the folder of the run
         :raises SettingError: if an option is out of range, or does not fit the world
@@ -224,8 +225,8 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
     recording.train(
         config, evaluated.model, config.total_steps, folder, [callback], extras, log_interval=200
     )
-    if hasattr(evaluated.model, "goal_buffer") and not evaluated.numbered:
-        evaluated.model.goal_buffer.save(folder / "goals.npz")
+    if not evaluated.numbered:
+        recording.save_goals(evaluated.model, folder)
     return callback.training_seconds
 
 
@@ -321,12 +322,12 @@ class ByPlan:
         :param deterministic: has no effect, as the plan has one action for each pair
         :return: actions, shape (n,); None in place of a recurrent state
         """
-        states = self.model.replay_buffer.states
+        world = self.model.world
         goals = self.model.goal_buffer
-        assert states is not None
+        assert world is not None
         assert goals is not None
         actions = self.plan.best_actions(
-            states.ids(observation["observation"]), goals.ids(observation["desired_goal"])
+            world.identity.ids(observation["observation"]), goals.ids(observation["desired_goal"])
         )
         any_action = self.rng.integers(int(self.model.action_space.n), size=len(actions))
         return np.where(actions < 0, any_action, actions), None

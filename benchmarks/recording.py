@@ -32,7 +32,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks.suite.spec import write_whole
 from benchmarks.worlds import SettingError
-from sb3_manygoals import ExactCheckpointCallback
+from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint.callback import Checkpointable
 
 PACKAGES = (
@@ -232,6 +232,20 @@ def train(
     model.save(place / "model.zip")
     assert model.env is not None
     model.env.close()
+
+
+def save_goals(model: Any, folder: Path) -> None:
+    """
+    Write the goals that an agent knows: ``world.npz`` of ManyGoalsDQN, which has all that it knows
+    of the world, ``goals.npz`` of another agent with a goal buffer, nothing of others.
+
+    :param model: the trained agent
+    :param folder: the folder of the run
+    """
+    if isinstance(model, ManyGoalsDQN):
+        model.save_world(folder / "world.npz")
+    elif hasattr(model, "goal_buffer"):
+        model.goal_buffer.save(folder / "goals.npz")
 
 
 def _note_resumption(folder: Path, config: RunConfig, resumed: bool) -> None:

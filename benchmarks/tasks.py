@@ -89,8 +89,8 @@ class TasksConfig(RunConfig):
         """
         Train, or go on with it, and write the files of the run.
 
-        These are ``config.json``, ``curve.csv``, ``summary.csv``, ``model.zip``, ``goals.npz`` (of
-        agents that pursue goals), logs and checkpoints.
+        These are ``config.json``, ``curve.csv``, ``summary.csv``, ``model.zip``, ``world.npz`` (of
+        many_goals) or ``goals.npz`` (of hindsight), logs and checkpoints.
 
         :return: the folder of the run
         :raises SettingError: if an option is out of range, or does not fit the world
@@ -112,8 +112,7 @@ class TasksConfig(RunConfig):
             [measure],
             {"measure": measure, "curve.csv": curve},
         )
-        if hasattr(model, "goal_buffer"):
-            model.goal_buffer.save(folder / "goals.npz")
+        recording.save_goals(model, folder)
         targets = type(model.targets).__name__ if hasattr(model, "targets") else ""
         about = {"world": world.name, "agent": self.agent, "seed": self.seed, "targets": targets}
         score = about | scores(measure)
@@ -182,7 +181,7 @@ def make(config: TasksConfig, world: World) -> Any:
     if config.agent == "hindsight":
         pursuit = {
             "goal_buffer": GoalBuffer(world.space),
-            "selector": hindsight.Rewarded(),
+            "selector_class": hindsight.Rewarded,
             "reset_worlds": "auto",
         }
         worlds = world.make_many(n_envs, config.seed)
@@ -203,7 +202,7 @@ def policy_of(model: Any, planned: bool = False) -> Any:
     """
     if not hasattr(model, "goal_buffer"):
         return rivals.RivalPolicy(model)
-    if not (model.goal_buffer.rewards > 0.0).any():
+    if not (model.goal_rewards > 0.0).any():
         return None
     if isinstance(model, ManyGoalsDQN):
         return model.task_policy(planned=planned)

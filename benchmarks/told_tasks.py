@@ -135,7 +135,7 @@ class ToldTasksConfig:
 
     agent: Path | None = None
     """Folder of a run of mastery in TwoRoomsSwitch-v0; by default the agent that comes with the
-    package, without a memory."""
+    package, which has met no transitions."""
     output: Path = Path("runs/told-tasks.csv")
     """Where the table is written."""
 
@@ -144,7 +144,7 @@ class ToldTasksConfig:
         Write a row for each task and way to act: by the network alone, or by a plan.
 
         The row has the exact mean of the discounted return over all states where the task is not
-        done. The plan is made from the replay memory.
+        done. The plan is made in the model of the world.
 
         :return: the table
         :raises SettingError: if the folder is not that of such a run
@@ -183,7 +183,7 @@ class ToldTasksConfig:
 def _load(folder: Path) -> ManyGoalsDQN:
     """Load the newest checkpoint of a run of mastery."""
     newest = read_newest(folder / "checkpoints")
-    if newest is not None and (folder / "goals.npz").exists():
+    if newest is not None and (folder / "world.npz").exists():
         config = MasteryConfig.saved(folder)
         model, _ = make(config, config.world, None)
         if (config.env_id, config.map) == (WORLD, None) and isinstance(model, ManyGoalsDQN):

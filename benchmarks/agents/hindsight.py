@@ -28,6 +28,7 @@ from sb3_manygoals.goals.selection import UniformSelector
 from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, Preprocess
+from sb3_manygoals.world import WorldModel
 
 UPDATES_PER_STEP = 0.25
 """Updates a step of an environment, for any number of environments."""
@@ -89,7 +90,14 @@ class GoalProduct(BaseFeaturesExtractor):
 
 
 class Rewarded(UniformSelector):
-    """Draws half of the goals to pursue among the rewarded ones, once there are some."""
+    """
+    Draws half of the goals to pursue among the rewarded ones, once there are some.
+
+    Rewards are those that a :class:`HindsightDQN` has counted, which sets ``world``.
+    """
+
+    world: WorldModel | None = None
+    """What the agent has counted. While it is None, all goals are drawn uniformly."""
 
     def select(
         self, goal_buffer: GoalBuffer, current_ids: NDArray[np.int64], rng: np.random.Generator
@@ -97,15 +105,32 @@ class Rewarded(UniformSelector):
         """
         Draw a goal for each environment.
 
-        :param goal_buffer: the known goals and their rewards
+        :param goal_buffer: the known goals
         :param current_ids: the goal in which each environment is, shape (n_envs,)
         :param rng: random numbers
         :return: ids of the goals to pursue, shape (n_envs,)
         """
         ids = super().select(goal_buffer, current_ids, rng)
-        rewarded = np.flatnonzero(goal_buffer.rewards > 0.0)
+        rewarded = np.zeros(0, dtype=np.int64)
+        if self.world is not None:
+            rewarded = np.flatnonzero(self.world.mean_rewards[goal_buffer.state_ids] > 0.0)
         chosen = rng.choice(rewarded, len(ids)) if len(rewarded) else ids
         return np.where((rng.random(len(ids)) < 0.5) & (chosen != current_ids), chosen, ids)
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        Return the state that a checkpoint keeps.
+
+        :return: an empty dictionary, because the agent keeps what it has counted
+        """
+        return {}
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Go on from a checkpoint.
+
+        :param state: a state from :meth:`get_checkpoint_state`
+        """
 
 
 class ResumableHerReplayBuffer(HerReplayBuffer):
@@ -159,15 +184,53 @@ class HindsightDQN(DQN):
     Images are standardized by the goals that are known at the first update. The agent needs no
     VecTransposeImage: the network permutes images itself. SB3 does not relabel ``done``: the target
     of a transition that reaches its new goal goes on beyond it.
+
+    It counts the environment's rewards, which it does not learn from: :class:`Rewarded` and
+    :class:`~benchmarks.agents.rivals.HindsightPolicy` go for goals that were rewarded.
     """
 
     replay_buffer: ResumableHerReplayBuffer
+    world: WorldModel
+    """What followed on actions, with the environment's rewards."""
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        assert self.env is not None
+        assert isinstance(self.action_space, spaces.Discrete)
+        self.world = WorldModel(self.goal_buffer.states, int(self.action_space.n))
+        for tracker in goal_trackers(self.env):
+            if isinstance(tracker.selector, Rewarded):
+                tracker.selector.world = self.world
 
     @property
     def goal_buffer(self) -> GoalBuffer:
         """The known goals, which the goal wrapper collects."""
         assert self.env is not None
         return goal_trackers(self.env)[0].goal_buffer
+
+    @property
+    def goal_rewards(self) -> NDArray[np.float64]:
+        """The mean reward on arriving at each known goal, shape (n_goals,). NaN for none."""
+        return self.world.mean_rewards[self.goal_buffer.state_ids]
+
+    def _store_transition(
+        self,
+        replay_buffer: Any,
+        buffer_action: NDArray[Any],
+        new_obs: Any,
+        reward: NDArray[Any],
+        dones: NDArray[np.bool_],
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Store transitions in the replay memory, and count the environment's rewards."""
+        self.world.record(
+            np.array([info["state_id"] for info in infos]),
+            buffer_action.reshape(-1),
+            np.array([info["next_state_id"] for info in infos]),
+            np.array([info["env_reward"] for info in infos], dtype=np.float64),
+            np.array([info["env_terminated"] for info in infos]),
+        )
+        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -192,12 +255,13 @@ class HindsightDQN(DQN):
         """
         Return the state that a checkpoint keeps.
 
-        :return: states of the algorithm, the replay memory and the goals, and counters
+        :return: states of the algorithm, the replay memory, the goals and the world, and counters
         """
         return {
             "algorithm": get_algorithm_state(self),
             "replay_buffer": self.replay_buffer.get_checkpoint_state(),
             "goal_buffer": self.goal_buffer.get_checkpoint_state(),
+            "world": self.world.get_checkpoint_state(),
             "exploration_rate": self.exploration_rate,
             "n_calls": self._n_calls,
         }
@@ -213,6 +277,7 @@ class HindsightDQN(DQN):
         self.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         try:
             self.goal_buffer.set_checkpoint_state(state["goal_buffer"])
+            self.world.set_checkpoint_state(state["world"])
         except ValueError as error:
             raise CheckpointError(str(error)) from error
         self.exploration_rate = state["exploration_rate"]

@@ -99,14 +99,13 @@ def make(
             env: Any = TransformObservation(
                 world.vector(n_envs), tables.states_of, single_observation_space=numbers
             )
-            settings = {"exploration_steps": max(1, config.total_steps // 3), **given}
             algorithm = TabularAllGoals(
-                "TablePolicy", GymnasiumVecEnv(env), seed=config.seed, **settings
+                "TablePolicy", GymnasiumVecEnv(env), seed=config.seed, **given
             )
             return algorithm, True
         pursuit: dict[str, Any] = {}
         if config.selection != "uniform":
-            pursuit["selector"] = SELECTORS[config.selection]()
+            pursuit["selector_class"] = SELECTORS[config.selection]
         many = tables is not None and len(tables) > DEFAULT_GOALS
         if config.agent == "hindsight" or never is not None or many:
             pursuit["goal_buffer"] = GoalBuffer(

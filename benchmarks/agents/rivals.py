@@ -181,8 +181,9 @@ class HindsightPolicy:
 
     def __init__(self, model: HindsightDQN, most: int = 50) -> None:
         goals = model.goal_buffer
-        rewarded = np.flatnonzero(goals.rewards > 0.0)
-        often = np.argsort(-goals.labels[rewarded, 0], kind="stable")
+        rewarded = np.flatnonzero(model.goal_rewards > 0.0)
+        arrivals = model.world.arrivals[goals.state_ids[rewarded]]
+        often = np.argsort(-arrivals, kind="stable")
         self.model = model
         self.goals = goals[rewarded[often[:most]]]
 

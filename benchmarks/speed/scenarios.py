@@ -24,7 +24,7 @@ from benchmarks.worlds import World
 from sb3_manygoals import PAPER, GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
-from sb3_manygoals.many_goals_dqn import ManyGoalsSamples
+from sb3_manygoals.many_goals_dqn import UpdateBatch
 
 WORLD = "TwoRoomsSwitch-v0"
 """World of all updates with pictures of a world."""
@@ -134,39 +134,37 @@ def tiled_update(model: ManyGoalsDQN) -> None:
 
     :param model: the learner, with TDTargets
     """
-    draw = model.targets.draw(model.batch_size, model.goal_batch_size, model.rng)
+    batch = model.targets.sample(model.batch_size, model.goal_batch_size, model.rng)
     model.policy.optimizer.zero_grad()
-    losses = tiled_losses(model, draw.batch, draw.goals, draw.goal_ids)
+    losses = tiled_losses(model, batch)
     losses.mean().backward()  # type: ignore[no-untyped-call]
     model.policy.optimizer.step()
 
 
-def tiled_losses(
-    model: ManyGoalsDQN, batch: ManyGoalsSamples, goals: th.Tensor, goal_ids: th.Tensor
-) -> th.Tensor:
+def tiled_losses(model: ManyGoalsDQN, batch: UpdateBatch) -> th.Tensor:
     """
     Compute the losses of TDTargets by S x G rows in the networks.
 
     :param model: the learner, with TDTargets
-    :param batch: S transitions
-    :param goals: as the model observes them, shape (G, ...)
-    :param goal_ids: their ids, shape (G,)
+    :param batch: S transitions and G goals
     :return: a loss for each goal, shape (G,)
     """
-    n_transitions = len(batch.actions)
-    n_goals = len(goals)
-    tiled_goals = goals.repeat(n_transitions, *[1] * (goals.ndim - 1))
+    samples = batch.samples
+    assert samples is not None
+    target = model.q_net_target
+    assert target is not None
+    n_transitions = len(samples.actions)
+    n_goals = len(batch.goals)
+    tiled_goals = batch.goals.repeat(n_transitions, *[1] * (batch.goals.ndim - 1))
     with th.no_grad():
-        next_q = model.q_net_target(
-            batch.next_observations.repeat_interleave(n_goals, dim=0), tiled_goals
-        )
+        next_q = target(samples.next_observations.repeat_interleave(n_goals, dim=0), tiled_goals)
     q = model.q_net(batch.observations.repeat_interleave(n_goals, dim=0), tiled_goals)
-    taken = q.gather(1, batch.actions.repeat_interleave(n_goals)[:, None])
-    reached = batch.next_ids[:, None] == goal_ids
+    taken = q.gather(1, samples.actions.repeat_interleave(n_goals)[:, None])
+    reached = samples.next_goal_ids[:, None] == batch.goal_ids
     targets = pairwise_td_targets(
         next_q.view(n_transitions, n_goals, -1),
         reached,
-        batch.terminated,
+        samples.terminated,
         model.gamma,
         model.goal_reward,
         model.step_reward,

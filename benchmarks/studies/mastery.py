@@ -28,12 +28,15 @@ RULES: dict[str, Options] = {
 }
 """The default with each rule to select behavior goals, except the uniform one."""
 
-PLANNED: Options = {"target_class": {"class": "sb3_manygoals:PlannedTargets"}}
-"""Arguments that name the class of targets: ``target_kwargs`` need it."""
+
+def _targets(name: str) -> Options:
+    """Return options of the default with targets of :mod:`benchmarks.agents.ablations`."""
+    return {"agent_kwargs": {"target_class": {"class": f"benchmarks.agents.ablations:{name}"}}}
+
 
 ABLATIONS: dict[str, Options] = {
-    "no-best-action-loss": {"agent_kwargs": PLANNED | {"target_kwargs": {"best_weight": 0.0}}},
-    "no-near-weights": {"agent_kwargs": PLANNED | {"target_kwargs": {"near_decay": 1.0}}},
+    "no-best-action-loss": _targets("NoBestActionLoss"),
+    "no-near-weights": _targets("EqualWeights"),
     "relu": {"agent_kwargs": {"policy_kwargs": {"activation_fn": {"class": "torch.nn:ReLU"}}}},
     "bilinear-head": {"agent_kwargs": {"policy_kwargs": {"head": "bilinear"}}},
     "no-ema_decay": {"agent_kwargs": {"policy_kwargs": {"ema_decay": 0.0}}},

@@ -88,7 +88,7 @@ def test_the_run_folder_holds_everything(folder):
     tables = {"config.json", "progress.csv", "mastery.csv", "goals.csv", "summary.csv"}
     assert files >= tables | {
         "model.zip",
-        "goals.npz",
+        "world.npz",
         "reaching.gif",
         "report.html",
         "report-data",
@@ -108,7 +108,7 @@ def test_the_run_folder_holds_everything(folder):
     }
     assert MasteryConfig.saved(folder).world == World("TwoRoomsSwitch-v0", "small")
     model = ManyGoalsDQN.load(folder / "model.zip", env=SMALL.make())
-    model.load_goal_buffer(folder / "goals.npz")
+    model.load_world(folder / "world.npz")
     assert model.num_timesteps == 2400
     assert len(model.goal_buffer) == int(rows_of(folder / "summary.csv")[0]["known"])
     html = (folder / "report.html").read_text()
@@ -289,7 +289,7 @@ def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
     table = build(agent="table")
     assert type(usual["hindsight"]) is HindsightDQN
     assert type(table) is TabularAllGoals
-    assert table.exploration_steps == 400
+    assert table.exploration_fraction == pytest.approx(1 / 3)
 
 
 def test_a_string_with_a_colon_is_a_string(monkeypatch):
@@ -305,18 +305,19 @@ def test_arguments_reach_the_class():
     policy = {"activation_fn": {"class": "torch.nn:ReLU"}, "ema_decay": 0.0}
     given = {
         "target_class": {"class": "sb3_manygoals:PlannedTargets"},
-        "target_kwargs": {"best_weight": 0.0},
+        "target_kwargs": {"max_plan_bytes": 12_345},
         "policy_kwargs": policy,
     }
     model = build(agent_kwargs=json.dumps(given | {"gamma": 0.9}))
     assert type(model.targets) is PlannedTargets
-    assert model.targets.best_weight == 0.0
+    assert model.targets.plan.max_bytes == 12_345
     assert model.gamma == 0.9
     assert any(isinstance(module, th.nn.ReLU) for module in model.q_net.modules())
     on_policy = build(
         agent="paper", agent_kwargs='{"target_kwargs": {"goal_sampling": "behavior"}}'
     )
-    assert (on_policy.targets.goal_sampling, on_policy.targets.update_interval) == ("behavior", 250)
+    assert on_policy.targets.goal_sampling == "behavior"
+    assert on_policy.target_update_interval == 250
     assert on_policy.policy.embedding_dim == 1024
     for selection, selector in SELECTORS.items():
         assert type(build(selection=selection).env.goal_tracker.selector) is selector
@@ -461,8 +462,9 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
 def test_a_run_of_any_agent_goes_on_from_its_checkpoint(agent, world, tmp_path, monkeypatch):
     if world == GRID:
         pytest.importorskip("minigrid")
-    # The schedule of a table is given its steps, as total_steps changes.
-    given = json.dumps({"exploration_steps": 133} if agent == "table" else KWARGS[agent])
+    # A table explores at one rate, because the schedule would change with total_steps.
+    constant = {"exploration_initial_eps": 0.5, "exploration_final_eps": 0.5}
+    given = json.dumps(constant if agent == "table" else KWARGS[agent])
     half = config(
         agent=agent,
         env_id=world,

@@ -165,7 +165,7 @@ def test_the_defaults_are_the_papers():
     assert not policy.standardize
     assert policy.ema_decay == 0.0
     assert targets.goal_sampling == "uniform"
-    assert (targets.initial_value, targets.update_interval, targets.tau) == (0.0, 250, 1.0)
+    assert (targets.initial_value, model.target_update_interval, model.tau) == (0.0, 250, 1.0)
     assert (type(policy.optimizer), policy.optimizer.param_groups[0]["lr"]) == (RMSpropTFLike, 7e-4)
     assert (type(model.replay_buffer), model.goals_in_replay) == (ManyGoalsFrameReplayBuffer, True)
     assert model.replay_buffer.frames.n_stack == 4

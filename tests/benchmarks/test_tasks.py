@@ -6,8 +6,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks import mastery, told_tasks
+from benchmarks.agents import hindsight
 from benchmarks.agents.hindsight import Rewarded
 from benchmarks.agents.rivals import HindsightPolicy, RivalPolicy, make
 from benchmarks.studies.tasks import PARTS, TasksStudyConfig
@@ -16,7 +18,6 @@ from benchmarks.tasks import CURVE, Measure, TasksConfig, TaskWorld, evaluate
 from benchmarks.told_tasks import TASKS, WORLD, ToldTasksConfig, returns, rewarded_states
 from gym_twoRooms.oracle import transition_matrices
 from tests.benchmarks.command_line import command, printed, rows_of
-from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Always, Paid
 
 TINY = {
@@ -98,19 +99,20 @@ def test_rivals_learn_from_the_normalized_observations_that_they_see(agent):
 
 
 def test_hindsight_acts_towards_what_was_rewarded_and_half_of_its_goals_are():
-    class Model:
-        goal_buffer = make_model(Paid({8: 1.0}, (8,))).learn(300).goal_buffer
-
-    assert HindsightPolicy(Model()).goals.argmax(axis=1).tolist() == [8]
-    goals = Model.goal_buffer
+    worlds = make_vec_env(lambda: Paid({8: 1.0}, (8,)), 2)
+    pursuit = {"selector_class": Rewarded}
+    model = hindsight.make(worlds, pursuit, 0, "cpu", {"max_episode_steps": 20}).learn(300)
+    assert HindsightPolicy(model).goals.argmax(axis=1).tolist() == [8]
+    goals = model.goal_buffer
+    selector = model.env.goal_tracker.selector
     rng = np.random.default_rng(0)
     anywhere = np.full(4_000, -1)
-    (rewarded,) = np.flatnonzero(goals.rewards > 0)
-    share = np.mean(Rewarded().select(goals, anywhere, rng) == rewarded)
+    (rewarded,) = np.flatnonzero(model.goal_rewards > 0)
+    share = np.mean(selector.select(goals, anywhere, rng) == rewarded)
     assert abs(share - (0.5 + 0.5 / len(goals))) < 0.03
-    assert not (Rewarded().select(goals, np.full(4_000, rewarded), rng) == rewarded).any()
-    goals.labels[:, 1] = 0.0
-    assert abs(np.mean(Rewarded().select(goals, anywhere, rng) == rewarded) - 1 / len(goals)) < 0.03
+    assert not (selector.select(goals, np.full(4_000, rewarded), rng) == rewarded).any()
+    model.world.arrival_rewards[:] = 0.0
+    assert abs(np.mean(selector.select(goals, anywhere, rng) == rewarded) - 1 / len(goals)) < 0.03
 
 
 def test_the_tasks_of_two_rooms_and_their_best_returns():

@@ -15,11 +15,11 @@ def test_tiled_and_pairwise_are_the_same_loss_and_gradient():
     model = Scenario("pairwise", 8, 5, world=SMALL).learner()
     with th.no_grad():
         model.q_net_target.head.bias.add_(th.randn(5))
-    draw = model.targets.draw(8, 5, model.rng)
+    batch = model.targets.sample(8, 5, model.rng)
     gradients = []
     for losses in (
-        model.targets.losses(draw),
-        tiled_losses(model, draw.batch, draw.goals, draw.goal_ids),
+        model.targets.losses(batch, model.targets.target_values(batch)),
+        tiled_losses(model, batch),
     ):
         model.q_net.zero_grad()
         losses.mean().backward()
@@ -65,10 +65,10 @@ def test_scenarios_are_named_apart_and_every_ratio_is_about_some():
     ] == []
     assert Scenario("pairwise", 32, 16, device="cuda").name == "pairwise 32 x 16, cuda"
     atari = Scenario("pairwise", 80, 16, "batch", world="frames").learner()
-    batch, _, ids, _ = atari.targets.draw(80, 16, atari.rng)
+    batch = atari.targets.sample(80, 16, atari.rng)
     assert (batch.observations.shape, atari.action_space.n) == ((80, 4, 84, 84), 18)
     # All goals are met in the batch.
-    assert set(ids.tolist()) <= set(batch.next_ids.tolist())
+    assert set(batch.goal_ids.tolist()) <= set(batch.samples.next_goal_ids.tolist())
 
 
 def test_the_whole_run(tmp_path, capsys, monkeypatch):
