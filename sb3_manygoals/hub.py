@@ -23,7 +23,7 @@ except ImportError as error:
 
 # Names of the files in a repository.
 _MODEL = "model.zip"
-_GOALS = "goals.npz"
+_WORLD = "world.npz"
 _CARD = "README.md"
 
 
@@ -31,8 +31,8 @@ def push_to_hub(
     model: ManyGoalsDQN, repo_id: str, env_id: str, metrics: Mapping[str, float] | None = None
 ) -> str:
     """
-    Upload an agent: ``model.zip``, the known goals in ``goals.npz``, and a model card in
-    ``README.md``.
+    Upload an agent: ``model.zip``, what it knows of the world and its goals in ``world.npz``, and a
+    model card in ``README.md``.
 
     :param model: the agent, which must know goals
     :param repo_id: repository on the Hub, "name/repository"; it is made if there is none
@@ -47,16 +47,16 @@ def push_to_hub(
         raise ValueError(f'repo_id must be "name/repository", got {repo_id!r}')
     if model.goal_buffer is None or len(model.goal_buffer) == 0:
         raise ValueError(
-            "model must know goals: train it first, or give it an environment and load its goals"
+            "model must know goals: train it first, or load them with load_world"
         )
     address = ""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model.save(folder / _MODEL)
-        model.save_goal_buffer(folder / _GOALS)
+        model.save_world(folder / _WORLD)
         card = _model_card(model, repo_id, env_id, metrics or {})
         (folder / _CARD).write_text(card, encoding="utf-8")
-        for file in (_MODEL, _GOALS, _CARD):
+        for file in (_MODEL, _WORLD, _CARD):
             address = huggingface_sb3.push_to_hub(
                 repo_id, str(folder / file), "Add a trained agent"
             )
@@ -71,15 +71,13 @@ def load_from_hub(repo_id: str, env: GymEnv | None = None, **kwargs: Any) -> Man
     and say so by setting the environment variable ``TRUST_REMOTE_CODE`` to ``True``.
 
     :param repo_id: repository on the Hub, "name/repository"
-    :param env: environment to continue in; the goals are loaded only with one. None for prediction
-        only
+    :param env: environment to learn on in. None to plan and act only
     :param kwargs: further arguments of :meth:`ManyGoalsDQN.load`
     :return: the agent
     :raises ValueError: if ``TRUST_REMOTE_CODE`` is not set
     """
     model = ManyGoalsDQN.load(huggingface_sb3.load_from_hub(repo_id, _MODEL), env, **kwargs)
-    if env is not None:
-        model.load_goal_buffer(huggingface_sb3.load_from_hub(repo_id, _GOALS))
+    model.load_world(huggingface_sb3.load_from_hub(repo_id, _WORLD))
     return model
 
 

@@ -20,7 +20,7 @@ def load_pretrained(
     """
     Return an agent that has been trained with the defaults.
 
-    Its weights were rounded to float16; it has no replay memory.
+    Its weights were rounded to float16; it knows its goals, but no transitions.
 
     ``"TwoRoomsSwitch-v0"``: three million steps of one environment, seed 0. It reaches all 5,728
     goals.
@@ -29,7 +29,7 @@ def load_pretrained(
     :param env: environment for the model, with the same spaces; None makes
         ``gymnasium.make(env_id)``, so the package that registers the id must be imported
     :param device: PyTorch's device for the networks; ``"auto"`` takes a GPU if there is one
-    :return: a model that knows its goals
+    :return: the agent
     :raises ValueError: if there is no agent for ``env_id``
     """
     known = sorted(file.stem for file in _FOLDER.glob("*.npz"))
@@ -47,8 +47,6 @@ def load_pretrained(
             if name != "goals"
         }
         model.goal_buffer.add(file["goals"])
-    # This model has met nothing itself.
-    model.goal_buffer.n_added = 0
     for network in model.policy.networks:
         network.load_state_dict(weights)
     # Explore as at the end of training.
