@@ -2,6 +2,7 @@
 
 import inspect
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -162,7 +163,8 @@ def _targets(model: BaseAlgorithm) -> dict[str, Any]:
     given.apply_defaults()
     found = {"target_class": target_class.__name__}
     for name, value in given.arguments.items():
-        found[f"target_kwargs[{name!r}]"] = str(value)
+        # Functions are shown with an address, which differs between processes.
+        found[f"target_kwargs[{name!r}]"] = re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
     return found
 
 
