@@ -46,9 +46,7 @@ def push_to_hub(
     if repo_id.count("/") != 1 or not all(repo_id.split("/")):
         raise ValueError(f'repo_id must be "name/repository", got {repo_id!r}')
     if model.goal_buffer is None or len(model.goal_buffer) == 0:
-        raise ValueError(
-            "model must know goals: train it first, or load them with load_world"
-        )
+        raise ValueError("model must know goals: train it first, or load them with load_world")
     address = ""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -9,7 +9,7 @@ import pytest
 
 from tests import ROOT
 
-INNER = ("auxiliary", "checkpoint", "goals", "many_goals_dqn", "pretraining")
+INNER = ("auxiliary", "checkpoint", "goals", "many_goals_dqn", "pretraining", "world")
 """Packages within ``sb3_manygoals`` whose public names are imported from there."""
 PACKAGES = ("gym_twoRooms", "sb3_manygoals", *(f"sb3_manygoals.{name}" for name in INNER))
 """All packages with public names."""
@@ -50,7 +50,7 @@ def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tm
     learners = (tmp_path / "api" / "learners.html").read_text()
     world = (tmp_path / "api" / "gym_twoRooms.html").read_text()
     # This method is inherited from a class of this project, the next one from torch.
-    assert 'id="sb3_manygoals.ManyGoalsDQN.save_goal_buffer"' in learners
+    assert 'id="sb3_manygoals.ManyGoalsDQN.save_world"' in learners
     assert "register_forward_hook" not in learners
     # The docstring of the world is a page in Markdown, which is left out.
     assert "## Description" not in world
