@@ -149,16 +149,21 @@ class ExactStates:
         Replace all that is known, in place, so that it holds for all who use these states.
 
         :param state: what :meth:`get_checkpoint_state` returned, of states of the same space
-        :raises ValueError: if its observations are not distinct, or more than its capacity
+        :raises ValueError: if its observations are not distinct, or more than its capacity. Then
+            nothing has changed
         """
         observations = state["observations"]
-        self._make_room(int(state["capacity"]))
-        self.add(observations)
-        if len(self) != len(observations):
+        restored = ExactStates(self.observation_space, int(state["capacity"]))
+        restored.add(observations)
+        if len(restored) != len(observations):
             raise ValueError(
-                f"the file has {len(observations)} states, {len(self)} of them distinct, "
-                f"of at most {self.capacity}"
+                f"the file has {len(observations)} states, {len(restored)} of them distinct, "
+                f"of at most {restored.capacity}"
             )
+        self.capacity = restored.capacity
+        self._observations = restored._observations
+        self._bytes = restored._bytes
+        self._id_of_key = restored._id_of_key
         self.n_added = int(state["n_added"])
         self.n_recurred = int(state["n_recurred"])
 
