@@ -310,9 +310,9 @@ class GoalBuffer:
         n_before = max(array.ndim - len(self.shape), 0)
         fits = array.shape[n_before:] == self.shape and array.dtype == self.dtype
         if not fits or axes not in (None, n_before):
-            dims = ", ".join(map(str, self.shape))
-            batch = {0: "", 1: "n", None: "*batch"}[axes]
-            expected = f"({', '.join(filter(None, [batch, dims]))})"
+            batch = {0: [], 1: ["n"], None: ["*batch"]}[axes]
+            sizes = [*batch, *map(str, self.shape)]
+            expected = f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
             raise ValueError(
                 f"{name} must be {self.dtype} of shape {expected}, got {array.dtype} of "
                 f"{array.shape}"
