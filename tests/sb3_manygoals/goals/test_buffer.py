@@ -12,7 +12,7 @@ from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of
 
 PIXELS = spaces.Box(0, 255, (2, 2), np.uint8)
-# few values, so that batches repeat themselves
+# Few values, so that batches repeat themselves.
 pictures = st.lists(arrays(np.uint8, (2, 2), elements=st.integers(0, 1)), max_size=30)
 batches = pictures.map(lambda rows: np.array(rows, np.uint8).reshape(-1, 2, 2))
 
@@ -21,7 +21,8 @@ batches = pictures.map(lambda rows: np.array(rows, np.uint8).reshape(-1, 2, 2))
 def test_goals_are_unique_bounded_and_keep_their_ids(additions, capacity):
     buffer = GoalBuffer(PIXELS, capacity)
     seen: dict[bytes, int] = {}
-    met, warned, kept = [], 0, 0
+    met = []
+    warned = 0
     for batch in additions:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -36,32 +37,58 @@ def test_goals_are_unique_bounded_and_keep_their_ids(additions, capacity):
                 known = seen[row.tobytes()] = len(seen)
             assert goal_id == (UNKNOWN if known is None else known)
         assert len(buffer) == len(seen) <= capacity
-        assert warned == (len(set(met)) > capacity)  # once, as soon as one is dropped
-        kept += int((ids != UNKNOWN).sum())
-        assert (buffer.n_added, buffer.n_recurred) == (kept, kept - len(seen))
+        # It warns once, as soon as one is dropped.
+        assert warned == (len(set(met)) > capacity)
     for key, goal_id in seen.items():
         assert buffer[goal_id].tobytes() == key
     assert len({goal.tobytes() for goal in buffer.observations}) == len(buffer)
 
 
-def test_what_is_in_the_table_becomes_a_goal_when_it_is_added(tmp_path):
+@given(st.lists(batches, max_size=4), st.integers(1, 20), st.booleans())
+@pytest.mark.filterwarnings("ignore:the goal buffer is full")
+def test_observations_of_environments_are_counted_and_others_are_not(shown, capacity, looks_up):
+    buffer = GoalBuffer(PIXELS, capacity)
+    n_with_room = 0
+    for batch in shown:
+        state_ids, goal_ids = buffer.observe(batch)
+        np.testing.assert_array_equal(goal_ids, buffer.ids(batch))
+        np.testing.assert_array_equal(state_ids, buffer.states.ids(batch))
+        n_with_room += int((state_ids != UNKNOWN).sum())
+        if looks_up:
+            buffer.add(batch)
+            found = buffer.look_up(batch)
+            np.testing.assert_array_equal(found, (state_ids, goal_ids))
+        states = buffer.states
+        assert states.n_added == n_with_room
+        assert states.n_recurred == n_with_room - len(states)
+
+
+def test_a_known_state_becomes_a_goal_when_it_is_added(tmp_path):
     """As the first observations of transitions that were loaded are."""
     buffer = GoalBuffer(spaces.Discrete(9), capacity=4, held_out=np.array([8]))
-    buffer.table.add(np.array([5, 8, 3]))
-    np.testing.assert_array_equal(buffer.add(np.array([8, 3, 7, 5, 3])), [UNKNOWN, 1, 2, 0, 1])
+    buffer.states.add(np.array([5, 8, 3]))
+    shown = np.array([8, 3, 7, 5, 3])
+    state_ids, goal_ids = buffer.observe(shown)
+    np.testing.assert_array_equal(state_ids, [1, 2, 3, 0, 2])
+    np.testing.assert_array_equal(goal_ids, [UNKNOWN, 1, 2, 0, 1])
+    np.testing.assert_array_equal(buffer.goals_of_states(state_ids), goal_ids)
     np.testing.assert_array_equal(buffer.observations, [5, 3, 7])
-    assert (buffer.n_added, buffer.n_recurred) == (5, 4)  # held-out ones were met, too
+    np.testing.assert_array_equal(buffer.state_ids, [0, 2, 3])
+    # Held-out observations were met too.
+    assert buffer.states.n_added == 5
+    assert buffer.states.n_recurred == 4
     late = GoalBuffer(spaces.Discrete(9))
-    late.table.add(np.array([5, 3]))
+    late.states.add(np.array([5, 3]))
     for cell in (3, 5):
         late.add(np.array([cell]))
-    np.testing.assert_array_equal(
-        late.observations, [3, 5]
-    )  # by ids, though all of the table are goals
+    # Goals are in the order of their ids, though all states are goals.
+    np.testing.assert_array_equal(late.observations, [3, 5])
     late.save(tmp_path / "goals")
-    assert [
-        GoalBuffer.load(tmp_path / "goals", spaces.Discrete(9), n).capacity for n in (7, 200_000)
-    ] == [100_000, 200_000]
+    for capacity, expected in ((7, 100_000), (200_000, 200_000)):
+        loaded = GoalBuffer.load(tmp_path / "goals", spaces.Discrete(9), capacity)
+        assert loaded.capacity == expected
+        np.testing.assert_array_equal(loaded.observations, [3, 5])
+        np.testing.assert_array_equal(loaded.states.observations, [5, 3])
 
 
 @given(batches, batches)
@@ -78,11 +105,16 @@ def test_held_out_observations_never_become_goals(batch, held_out):
 
 def test_a_full_buffer_says_once_which_limit_to_raise():
     buffer = GoalBuffer(spaces.Discrete(9), capacity=2, held_out=np.array([8]))
-    buffer.add(np.array([0, 1, 8, 1]))  # nothing is dropped yet
-    message = "2 goals are known, no more are kept.*raise capacity, of the goal buffer"
+    # Nothing is dropped yet.
+    buffer.add(np.array([0, 1, 8, 1]))
+    message = (
+        "the goal buffer is full with 2 goals: new observations will not become goals.*"
+        "raise capacity, of the goal buffer"
+    )
     with pytest.warns(RuntimeWarning, match=message) as warned:
         buffer.add(np.array([2, 3]))
-    assert warned[0].filename == __file__  # it points to who asked
+    # The warning points to who asked.
+    assert warned[0].filename == __file__
     buffer.add(np.array([4]))
     assert len(warned) == 1
 
@@ -126,15 +158,18 @@ def test_save_and_load_round_trip(tmp_path):
     assert loaded.capacity == 3
     assert loaded.is_held_out(held_out).all()
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["goals.npz"]
-    with pytest.raises(
-        ValueError, match=r"must be uint8 of shape \(n, \*\(3,\)\), got uint8 of \(3, 2, 2\)"
-    ):
+    message = r"the states of the file must be uint8 of shape \(n, 3\), got uint8 of \(3, 2, 2\)"
+    with pytest.raises(ValueError, match=message):
         GoalBuffer.load(tmp_path / "deep" / "goals", spaces.Box(0, 255, (3,), np.uint8))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "deep" / "goals.npz").read_bytes()[:300])
     np.savez(tmp_path / "foreign.npz", something=batch)
     for name in ("cut", "foreign"):
         with pytest.raises(ValueError, match=f"{name} is no whole file of a goal buffer"):
             GoalBuffer.load(tmp_path / name, PIXELS)
+    # Earlier versions kept counts of each goal.
+    np.savez(tmp_path / "earlier.npz", labels=np.zeros((4, 3)), goals=batch)
+    with pytest.raises(ValueError, match="earlier is a goal buffer that an earlier version wrote"):
+        GoalBuffer.load(tmp_path / "earlier", PIXELS)
 
 
 @pytest.mark.parametrize(
@@ -168,13 +203,17 @@ def test_what_makes_no_sense_is_refused_and_nothing_stored():
             GoalBuffer(PIXELS, capacity)
     buffer = GoalBuffer(PIXELS)
     for wrong in (np.zeros((2, 2), np.uint8), np.zeros((1, 2, 2))):
-        message = rf"must be uint8 of shape \(n, \*\(2, 2\)\), got {wrong.dtype} of {re.escape(str(wrong.shape))}"
+        got = f"{wrong.dtype} of {re.escape(str(wrong.shape))}"
+        message = rf"must be uint8 of shape \(n, 2, 2\), got {got}"
         with pytest.raises(ValueError, match=f"observations {message}"):
             buffer.add(wrong)
         with pytest.raises(ValueError, match=f"held_out {message}"):
             GoalBuffer(PIXELS, held_out=wrong)
     assert len(buffer) == 0
     buffer = GoalBuffer(spaces.Discrete(4))
+    message = r"observations must be int64 of shape \(n,\), got float64 of \(1,\)"
+    with pytest.raises(ValueError, match=message):
+        buffer.add(np.zeros(1))
     with pytest.raises(ValueError, match="cannot sample from an empty goal buffer"):
         buffer.sample_ids(1, np.random.default_rng(0))
     buffer.add(np.arange(3))
@@ -185,20 +224,22 @@ def test_what_makes_no_sense_is_refused_and_nothing_stored():
             buffer[ids]
 
 
-def test_a_state_restores_goals_ids_and_rules_in_place():
+def test_a_state_restores_goals_ids_and_settings_in_place():
     space = spaces.MultiDiscrete([9, 9])
     rows = np.stack([np.arange(8), np.arange(8)], axis=1).astype(space.dtype)
     buffer = goals_of(rows[:5], space, capacity=6, held_out=rows[2:4])
+    buffer.observe(rows[:4])
     state = buffer.get_checkpoint_state()
     other = goals_of(rows[:1:-1], space, capacity=6)
     other.set_checkpoint_state(state)
-    state["observations"][:] = 0
+    state["states"]["observations"][:] = 0
     assert len(other) == 3
     assert np.array_equal(other.observations, buffer.observations)
     assert np.array_equal(other.ids(rows), buffer.ids(rows))
-    np.testing.assert_equal(other.rules, buffer.rules)
-    assert np.array_equal(other.add(rows), buffer.add(rows))
-    assert (other.n_added, other.n_recurred) == (buffer.n_added, buffer.n_recurred)
+    np.testing.assert_equal(other.config, buffer.config)
+    np.testing.assert_array_equal(other.observe(rows), buffer.observe(rows))
+    assert other.states.n_added == buffer.states.n_added == 12
+    assert other.states.n_recurred == buffer.states.n_recurred
 
 
 @pytest.mark.parametrize(
@@ -213,7 +254,13 @@ def test_the_state_of_another_buffer_is_refused(other, message):
     buffer = goals_of(np.ones((1, 3), np.int8), spaces.MultiBinary(3), capacity=6)
     with pytest.raises(ValueError, match=message):
         buffer.set_checkpoint_state(other.get_checkpoint_state())
-    twice = {**buffer.get_checkpoint_state(), "observations": np.zeros((2, 3), np.int8)}
-    with pytest.raises(ValueError, match="2 goals, 1 of them distinct, of at most 6"):
-        buffer.set_checkpoint_state(twice)
-    assert len(buffer) == 1
+    state = buffer.get_checkpoint_state()
+    twice = {**state["states"], "observations": np.zeros((2, 3), np.int8)}
+    with pytest.raises(ValueError, match="2 states, 1 of them distinct, of at most 6"):
+        buffer.set_checkpoint_state({**state, "states": twice})
+    too_many = {**state, "state_ids": np.arange(7)}
+    with pytest.raises(ValueError, match="there are 7 goals, of at most 6"):
+        buffer.set_checkpoint_state(too_many)
+    # It is as it was.
+    np.testing.assert_array_equal(buffer.observations, [[1, 1, 1]])
+    assert buffer.ids(buffer.observations) == [0]

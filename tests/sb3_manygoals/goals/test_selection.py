@@ -7,6 +7,7 @@ import pytest
 import torch as th
 from hypothesis import given
 from hypothesis import strategies as st
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_manygoals.goals import (
     UNKNOWN,
@@ -33,13 +34,16 @@ def test_uniform_over_all_goals_but_the_current_one(current, chosen):
         goals_of(range(4)), np.full(30_000, current), np.random.default_rng(0)
     )
     counts = np.bincount(ids, minlength=4)
-    assert abs(counts[chosen] - 30_000 / len(chosen)).max() < 500  # 6 standard deviations
+    # These are 6 standard deviations.
+    assert abs(counts[chosen] - 30_000 / len(chosen)).max() < 500
     assert counts[chosen].sum() == 30_000
 
 
 def test_choices_follow_the_probabilities_and_are_not_what_is_on_show():
-    selector, rng = LearningProgressSelector(), np.random.default_rng(0)
-    for _ in range(60):  # of twelve goals it knows the losses of ten
+    selector = LearningProgressSelector()
+    rng = np.random.default_rng(0)
+    # Of twelve goals it knows the losses of ten.
+    for _ in range(60):
         selector.observe_losses(
             th.tensor(rng.integers(10, size=6)), th.tensor(rng.random(6), dtype=th.float32)
         )
@@ -59,9 +63,12 @@ def test_choices_follow_the_probabilities_and_are_not_what_is_on_show():
 
 def test_its_probabilities_by_hand():
     selector = LearningProgressSelector(m=2)
-    feed(selector, 0, [10, 8, 5, 4, 2])  # fallen by 12
-    feed(selector, 1, [1, 2, 3, 4, 5])  # risen, counts as 0
-    feed(selector, 2, [1, 1])  # unknown, counts as 6
+    # The error has fallen by 12.
+    feed(selector, 0, [10, 8, 5, 4, 2])
+    # It has risen, which counts as 0.
+    feed(selector, 1, [1, 2, 3, 4, 5])
+    # There are too few errors, which count as the mean of the others, 6.
+    feed(selector, 2, [1, 1])
     np.testing.assert_allclose(selector.probabilities(3), 0.9 * np.array([12, 0, 6]) / 18 + 0.1 / 3)
 
 
@@ -87,8 +94,12 @@ def test_a_goal_that_is_twice_in_an_update_is_measured_once():
 
 
 class Spy(UniformSelector):
-    def __init__(self):
-        self.losses, self.forgot = [], 0
+    """Notes what it is told."""
+
+    def __init__(self, name="spy"):
+        self.name = name
+        self.losses = []
+        self.forgot = 0
 
     def observe_losses(self, ids, losses):
         self.losses.append((ids.clone(), losses.clone()))
@@ -97,55 +108,100 @@ class Spy(UniformSelector):
         self.forgot += 1
 
 
+LEARNS = {"selector_class": LearningProgressSelector}
+
+
+def has_learned(selector):
+    """Return whether a selector that goes by learning progress was told of errors."""
+    return np.ptp(selector.probabilities(6)) > 0
+
+
 def test_the_learner_tells_of_the_losses_it_descends_and_of_other_goals():
-    spy = Spy()
-    model = make_model(goal_wrapper_kwargs={"selector": spy}, learning_starts=10)
-    computed, descend = [], model.targets.losses
-    model.targets.losses = lambda draw: (
-        computed.append((draw.goal_ids.clone(), descend(draw))) or computed[-1][1]
-    )
+    model = make_model(goal_wrapper_kwargs={"selector_class": Spy}, learning_starts=10)
+    computed = []
+    compute_losses = model.targets.losses
+
+    def losses_of(batch, target_values):
+        losses = compute_losses(batch, target_values)
+        computed.append((batch.goal_ids.clone(), losses))
+        return losses
+
+    model.targets.losses = losses_of
     model.learn(30)
-    assert len(spy.losses) == len(computed) == 20
-    for (ids, losses), (expected_ids, expected) in zip(spy.losses, computed, strict=True):
+    assert len(model.selector.losses) == len(computed) == 20
+    for (ids, losses), (expected_ids, expected) in zip(
+        model.selector.losses, computed, strict=True
+    ):
         assert th.equal(ids, expected_ids)
         assert th.equal(losses, expected)
         assert not losses.requires_grad
-    (episodes,) = model.env.get_attr("goal_tracker")
-    episodes.adopt(episodes.goal_buffer)
-    assert (spy.forgot, episodes.starts.n > 0) == (0, True)
-    episodes.adopt(GoalBuffer(episodes.goal_buffer.observation_space))
-    assert (spy.forgot, episodes.starts.n) == (1, 0)
+    (tracker,) = model.env.get_attr("goal_tracker")
+    assert tracker.selector is model.selector
+    tracker.goal_buffer = model.goal_buffer
+    assert tracker.selector.forgot == 0
+    assert tracker.starts.n_starts > 0
+    tracker.goal_buffer = GoalBuffer(model.goal_buffer.observation_space)
+    assert tracker.selector.forgot == 1
+    assert tracker.starts.n_starts == 0
 
 
-def test_a_rule_that_another_learner_used_begins_anew():
-    selector = LearningProgressSelector()
-    make_model(goal_wrapper_kwargs={"selector": selector}).learn(200)
-    learned = selector.probabilities(6).copy()
-    assert np.ptp(learned) > 0
-    second = make_model(goal_wrapper_kwargs={"selector": selector})
-    ((own,),) = [{tracker.selector for tracker in goal_trackers(second.get_env())}]
-    assert own is not selector
-    np.testing.assert_allclose(own.probabilities(6), 1 / 6)
-    np.testing.assert_array_equal(selector.probabilities(6), learned)
+def test_all_environments_of_a_learner_share_one_selector():
+    goals = GoalBuffer(Corridor().observation_space)
+    env = DummyVecEnv([lambda: GoalBufferWrapper(Corridor(), goals, **LEARNS)] * 3)
+    model = make_model(env)
+    assert {id(one.selector) for one in goal_trackers(model.env)} == {id(model.selector)}
+
+
+def test_a_selector_gets_copies_of_its_arguments():
+    names = {"name": ["a", "b"]}
+    env = GoalBufferWrapper(Corridor(), selector_class=Spy, selector_kwargs=names)
+    env.goal_tracker.selector.name.append("c")
+    assert names == {"name": ["a", "b"]}
+    assert env.goal_tracker.make_selector().name == ["a", "b"]
 
 
 @pytest.mark.parametrize("how", ["given to the model", "in its own goal wrapper", "by set_env"])
-def test_a_model_does_not_change_what_another_one_has_learned_about_goals(how):
-    selector = LearningProgressSelector()
-    first = make_model(goal_wrapper_kwargs={"selector": selector}).learn(60)
-    learned = selector.probabilities(6).copy()
+def test_each_model_learns_about_goals_by_itself(how):
+    first = make_model(goal_wrapper_kwargs=LEARNS).learn(200)
+    learned = first.selector.probabilities(6).copy()
+    assert has_learned(first.selector)
     if how == "given to the model":
-        second = make_model(goal_wrapper_kwargs={"selector": selector})
+        second = make_model(goal_wrapper_kwargs=LEARNS)
     elif how == "by set_env":
         second = make_model().learn(30)
-        second.set_env(GoalBufferWrapper(Corridor(), selector=selector))
+        second.set_env(GoalBufferWrapper(Corridor(), **LEARNS))
     else:
-        second = make_model(GoalBufferWrapper(Corridor(), selector=selector))
-    np.testing.assert_array_equal(selector.probabilities(6), learned)
+        second = make_model(GoalBufferWrapper(Corridor(), **LEARNS))
+    assert isinstance(second.selector, LearningProgressSelector)
+    assert second.selector is not first.selector
+    np.testing.assert_allclose(second.selector.probabilities(6), 1 / 6)
     second.learn(60)
-    np.testing.assert_array_equal(selector.probabilities(6), learned)
+    np.testing.assert_array_equal(first.selector.probabilities(6), learned)
     first.learn(30, reset_num_timesteps=False)
-    assert (selector.probabilities(6) != learned).any()
+    assert (first.selector.probabilities(6) != learned).any()
+
+
+def test_a_model_does_not_learn_into_the_selector_of_a_wrapper():
+    """Nor does it go on with what another model has learned in the same environment."""
+    env = GoalBufferWrapper(Corridor(), **LEARNS)
+    of_wrapper = env.goal_tracker.selector
+    first = make_model(env).learn(100)
+    assert not has_learned(of_wrapper)
+    second = make_model(env, seed=1)
+    assert has_learned(first.selector)
+    assert not has_learned(second.selector)
+
+
+def test_a_model_keeps_its_selector_in_another_environment_that_asks_for_the_same():
+    model = make_model(goal_wrapper_kwargs=LEARNS).learn(100)
+    selector = model.selector
+    model.set_env(GoalBufferWrapper(Corridor(), model.goal_buffer, **LEARNS))
+    assert model.selector is selector
+    assert has_learned(selector)
+    with_m = {"selector_class": LearningProgressSelector, "selector_kwargs": {"m": 2}}
+    model.set_env(GoalBufferWrapper(Corridor(), model.goal_buffer, **with_m))
+    assert model.selector.m == 2
+    assert not has_learned(model.selector)
 
 
 def test_arguments_and_spaces_stay_as_they_were_given():
@@ -154,7 +210,7 @@ def test_arguments_and_spaces_stay_as_they_were_given():
         "policy_kwargs": {"net_arch": [8], "embedding_dim": 8, "optimizer_kwargs": {"eps": 1e-5}},
         "goal_wrapper_kwargs": {"max_episode_steps": 9},
         "replay_buffer_kwargs": {},
-        "target_kwargs": {"sweeps": 3},
+        "target_kwargs": {"max_plan_bytes": 10**6},
     }
     before = copy.deepcopy(arguments)
     for space in (world.observation_space, world.action_space):
@@ -171,16 +227,19 @@ def test_arguments_and_spaces_stay_as_they_were_given():
     ]
 
 
-def test_a_saved_model_brings_a_fresh_rule(tmp_path):
-    model = make_model(goal_wrapper_kwargs={"selector": LearningProgressSelector()}).learn(200)
-    (episodes,) = reloaded(model, tmp_path, Corridor()).env.get_attr("goal_tracker")
-    assert np.ptp(model._selectors[0].probabilities(6)) > 0
-    np.testing.assert_allclose(episodes.selector.probabilities(6), 1 / 6)
+def test_a_saved_model_brings_a_fresh_selector(tmp_path):
+    model = make_model(goal_wrapper_kwargs=LEARNS).learn(200)
+    loaded = reloaded(model, tmp_path, Corridor())
+    (tracker,) = loaded.env.get_attr("goal_tracker")
+    assert has_learned(model.selector)
+    assert tracker.selector is loaded.selector
+    np.testing.assert_allclose(loaded.selector.probabilities(6), 1 / 6)
 
 
-def test_a_model_keeps_its_rule_where_another_one_is_built_in_its_environment():
-    env = GoalBufferWrapper(Corridor(), selector=LearningProgressSelector())
+def test_a_model_keeps_its_selector_where_another_one_is_built_in_its_environment():
+    env = GoalBufferWrapper(Corridor(), **LEARNS)
     first = make_model(env).learn(100)
     make_model(env, seed=1)
     first.learn(100, reset_num_timesteps=False)
-    assert np.isfinite(env.goal_tracker.selector.progress(6)).any()
+    assert env.goal_tracker.selector is first.selector
+    assert np.isfinite(first.selector.progress(6)).any()

@@ -50,10 +50,8 @@ class Player:
         self.world = world = Counted(start)
         wrap = VecGoalBufferWrapper if vector else GoalBufferWrapper
         wrapper = wrap(DummyVecEnv([lambda: world]) if vector else world, **settings)
-        self.env, self.episodes = (
-            wrapper if vector else DummyVecEnv([lambda: wrapper]),
-            wrapper.goal_tracker,
-        )
+        self.env = wrapper if vector else DummyVecEnv([lambda: wrapper])
+        self.tracker = wrapper.goal_tracker
         self.env.seed(0)
         self.env.reset()
         self.rng = np.random.default_rng(0)
@@ -71,15 +69,17 @@ class Player:
 @pytest.mark.parametrize("vector", [False, True])
 def test_a_world_with_one_start_goes_on_but_returns_now_and_then(vector):
     player = Player(vector, start=20, max_episode_steps=5)
-    # twice at most, before there are two starts to compare: then after 20 episodes of full length
+    # It is reset at most twice before there are two starts to compare, and then after 20 episodes
+    # of full length.
     player.play(100)
     assert player.jumps <= 1
     assert player.ends >= 20
-    since = int(player.episodes.world_steps[0])
-    while since <= player.episodes.world_steps[0] < 200:
-        since = int(player.episodes.world_steps[0])
+    since = int(player.tracker.world_steps[0])
+    while since <= player.tracker.world_steps[0] < 200:
+        since = int(player.tracker.world_steps[0])
         player.play(1)
-    assert 99 <= since <= 104  # at the first end of an episode from there on
+    # It is reset at the first end of an episode from there on.
+    assert 99 <= since <= 104
     jumps = player.jumps
     player.play(99)
     assert player.jumps == jumps
@@ -93,11 +93,12 @@ def test_a_world_with_many_starts_is_reset_at_every_end_but_what_is_asked_for_is
     player = Player(vector, start=start, max_episode_steps=5, reset_worlds=reset_worlds).play(400)
     assert player.ends >= 80
     assert player.jumps == (player.ends if reset_worlds else 0)
-    assert player.episodes.starts.n == player.world.resets
-    # each observation is counted once: beginnings and ends of short episodes must not look as if observations recurred
-    buffer = player.episodes.goal_buffer
-    assert buffer.n_added == 400 + player.world.resets
-    assert buffer.n_recurred == buffer.n_added - len(buffer)
+    assert player.tracker.starts.n_starts == player.world.resets
+    # Each observation is counted once, so that beginnings and ends of short episodes do not look
+    # as if observations recurred.
+    states = player.tracker.goal_buffer.states
+    assert states.n_added == 400 + player.world.resets
+    assert states.n_recurred == states.n_added - len(states)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +107,9 @@ def test_a_world_with_many_starts_is_reset_at_every_end_but_what_is_asked_for_is
 def test_who_asks_for_something_gets_a_reset(asked):
     env = GoalBufferWrapper(Counted(20), max_episode_steps=5, reset_worlds=False)
     env.reset(seed=0)
-    while env._going_on is None:
-        env.step(1)
+    while not any(env.step(1)[2:4]):
+        pass
+    # Without a request the world would go on.
     resets = env.unwrapped.resets
     obs, _ = env.reset(**asked)
     assert env.unwrapped.resets == resets + 1
@@ -123,7 +125,8 @@ def test_a_world_that_goes_on_begins_where_it_stands_with_its_own_info():
         while not any(env.step(end % 3)[2:4]):
             pass
         if end % 2:
-            env.step(0)  # a step too many, which Gymnasium lets pass
+            # This is a step too many, which Gymnasium lets pass.
+            env.step(0)
         obs, info = env.reset()
         assert info.keys() == keys
         assert obs["observation"].argmax() == info["cell"] == env.unwrapped.cell

@@ -28,15 +28,20 @@ MOVES = np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])
 
 class Grid(gym.Env):
     """
-    Places of a grid; those with an odd first number are not reached. ``at`` is shown at the third
-    step, if it is given.
+    Places of a grid of 5 x 5, of which those with numbers below ``last`` are reached.
+
+    :param space: the observation space. None: a MultiDiscrete
+    :param at: what is shown at the third step, if it is given
+    :param last: the number of rows and columns that are reached
     """
 
     action_space = spaces.Discrete(4)
 
     def __init__(self, space=None, at=None, last=3):
         self.observation_space = spaces.MultiDiscrete([5, 5]) if space is None else space
-        self.at, self.last, self.taken = at, last, 0
+        self.at = at
+        self.last = last
+        self.taken = 0
 
     def show(self):
         shown = self.place
@@ -181,7 +186,7 @@ def query(goal):
     return {"observation": here, "achieved_goal": here, "desired_goal": np.array(goal)}
 
 
-NEAREST = r"Of the first, \[4, 4\], the nearest known goal has the id \d+ and is \[2, 2\]"
+NEAREST = r"The first is \[4, 4\], the nearest known goal has the id \d+ and is \[2, 2\]"
 
 
 def test_predict_says_once_that_a_goal_is_not_known(taught):
@@ -274,9 +279,8 @@ class Steps(Grid):
 
 @pytest.mark.parametrize("learner", [make_model, td_model])
 def test_held_out_observations_that_none_equals_are_named_at_the_end_of_training(learner):
-    wrong = np.arange(0, 1, 0.1, dtype=np.float32)[
-        :, None
-    ]  # adds up 0.1, some are not what is shown
+    # This adds up 0.1, so that some numbers are not what is shown.
+    wrong = np.arange(0, 1, 0.1, dtype=np.float32)[:, None]
     right = (np.arange(10) / 10.0).astype(np.float32)[:, None]
     n_wrong = int((wrong != right).sum())
     assert 0 < n_wrong < 10
@@ -311,9 +315,9 @@ def test_a_saved_model_warns_again(tmp_path):
     with pytest.warns(UserWarning, match="not known"):
         model.predict(query([4, 4]))
     model.save(tmp_path / "model")
-    model.save_goal_buffer(tmp_path / "goals")
+    model.save_world(tmp_path / "world")
     loaded = ManyGoalsDQN.load(tmp_path / "model", Grid())
-    loaded.load_goal_buffer(tmp_path / "goals")
+    loaded.load_world(tmp_path / "world")
     with pytest.warns(UserWarning, match="not known"):
         loaded.predict(query([4, 4]))
 

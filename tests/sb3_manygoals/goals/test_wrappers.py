@@ -1,3 +1,5 @@
+"""What environments and vectors of them become by the goal wrappers."""
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -16,22 +18,27 @@ from tests.sb3_manygoals.many_goals_dqn.memories import goals_of
 from tests.sb3_manygoals.many_goals_dqn.models import CELLS
 from tests.sb3_manygoals.worlds import Always, Corridor, numbered_from_one
 
-LEFT, RIGHT, STAY = 0, 1, 2
+LEFT = 0
+RIGHT = 1
+STAY = 2
 
 
 class Farthest(GoalSelector):
-    """The known goal with the highest cell: no randomness, so that two wrappers can be compared."""
+    """
+    Chooses the known goal with the highest cell. There is no randomness, so that two wrappers can
+    be compared.
+    """
 
     def select(self, goal_buffer, current_ids, rng):
         cells = goal_buffer.observations.reshape(len(goal_buffer), -1).argmax(axis=1)
         return np.full(len(current_ids), cells.argmax())
 
 
-def wrapped(vector, make, n=1, buffer=None, selector=None, **settings):
-    """A vector of worlds, with goals around it as a whole or around each."""
+def wrapped(vector, make, n=1, buffer=None, **settings):
+    """Return a vector of worlds, with goals around it as a whole or around each."""
     if vector:
-        return VecGoalBufferWrapper(DummyVecEnv([make] * n), buffer, selector, **settings)
-    return DummyVecEnv([lambda: GoalBufferWrapper(make(), buffer, selector, **settings)] * n)
+        return VecGoalBufferWrapper(DummyVecEnv([make] * n), buffer, **settings)
+    return DummyVecEnv([lambda: GoalBufferWrapper(make(), buffer, **settings)] * n)
 
 
 def test_an_episode_by_hand():
@@ -50,6 +57,9 @@ def test_an_episode_by_hand():
     assert outcome == [0.0, True, False]
     assert (info["env_reward"], info["goal_steps"], info["is_success"]) == (2.0, 2, True)
     assert info["achieved_goal_id"] == env.goal_buffer.ids(goal[None])[0]
+    between = np.array([world.observation_of(1), goal])
+    state_ids = env.goal_buffer.states.ids(between)
+    assert [info["state_id"], info["next_state_id"]] == state_ids.tolist()
     assert len(env.goal_buffer) == 3
     env.reset(options={"cell": 0, "goal": world.observation_of(3)})
     assert [env.step(STAY)[2:4] for _ in range(5)] == [(False, False)] * 4 + [(False, True)]
@@ -58,7 +68,7 @@ def test_an_episode_by_hand():
 @pytest.mark.parametrize("vector", [False, True])
 @pytest.mark.parametrize(("limit", "ends"), [(9, "env_terminated"), (3, "env_truncated")])
 def test_the_environments_own_end_is_an_end_and_no_success(vector, limit, ends):
-    """And a time limit of the environment must not be taught as a state from which no goal can be reached."""
+    """A time limit must not be taught as a state from which no goal can be reached."""
 
     def make():
         return gym.wrappers.TimeLimit(Corridor(length=6, start=2, deadly=True), limit)
@@ -80,16 +90,19 @@ def test_the_environments_own_end_is_an_end_and_no_success(vector, limit, ends):
     assert not info["is_success"]
 
 
-@pytest.mark.filterwarnings("ignore:.* goals are known")
+@pytest.mark.filterwarnings("ignore:the goal buffer is full")
 @pytest.mark.parametrize("capacity", [1, 2, 6])
 @pytest.mark.parametrize("vector", [False, True])
 def test_ids_say_what_bytes_say(vector, capacity):
-    """Whatever is held out, too late for the buffer, or set by hand before it is known."""
+    """
+    Observations may be held out, too late for the buffer, or set as goals before they are known.
+    """
     world = Corridor(length=6, deadly=True)
     buffer = GoalBuffer(world.observation_space, capacity, held_out=world.observation_of(4)[None])
     venv = wrapped(vector, lambda: Corridor(length=6, deadly=True), 3, buffer, max_episode_steps=6)
     venv.seed(0)
-    rng, outcomes = np.random.default_rng(0), set()
+    rng = np.random.default_rng(0)
+    outcomes = set()
     for goal in (0, 4, 5, None):
         venv.set_options({} if goal is None else {"goal": world.observation_of(goal)})
         desired = venv.reset()["desired_goal"]
@@ -120,7 +133,8 @@ def test_observations_are_copies_in_the_dtype_of_the_space():
         observation_space = spaces.Box(-10.0, 10.0, (2,), np.float32)
 
         def __init__(self):
-            self.action_space, self.place = spaces.Discrete(2), np.zeros(2)
+            self.action_space = spaces.Discrete(2)
+            self.place = np.zeros(2)
 
         def reset(self, **_):
             return self.place, {}
@@ -152,9 +166,8 @@ def test_the_checkers_of_gymnasium_and_sb3_pass():
         for world in map(gym.make, ("FrozenLake-v1", "Taxi-v4"))
     }
     for world, observations in worlds.items():
-        buffer = goals_of(
-            observations, world.observation_space
-        )  # else it grows, and the same seed draws another goal later
+        # If the buffer grew, the same seed would draw another goal later.
+        buffer = goals_of(observations, world.observation_space)
         check_env(GoalBufferWrapper(world, buffer), skip_render_check=True)
         sb3_check_env(GoalBufferWrapper(world, buffer))
 
@@ -203,7 +216,11 @@ def _rollout(venv, steps=120):
     [(False, DummyVecEnv, True), (True, DummyVecEnv, False), (True, SubprocVecEnv, True)],
 )
 def test_around_the_vector_is_the_same_as_around_each(deadly, base, reset_worlds):
-    settings = {"selector": Farthest(), "max_episode_steps": 7, "reset_worlds": reset_worlds}
+    settings = {
+        "selector_class": Farthest,
+        "max_episode_steps": 7,
+        "reset_worlds": reset_worlds,
+    }
     worlds = base([lambda: Corridor(deadly=deadly)] * 3)
     around = VecGoalBufferWrapper(worlds, goals_of(CELLS, worlds.observation_space), **settings)
     each = wrapped(
@@ -231,7 +248,7 @@ def test_without_resets_the_world_goes_on():
     _, _, dones, _ = venv.step(np.array([RIGHT]))
     obs, _, dones, infos = venv.step(np.array([RIGHT]))
     assert dones[0]
-    # two steps from the start, and still there
+    # It is two steps from the start, and still there.
     np.testing.assert_array_equal(
         obs["observation"][0, ..., -3:], Corridor(length=5, image=True).observation_of(2)
     )
@@ -311,10 +328,18 @@ def test_an_evaluation_adds_no_goals_and_records_no_rewards(vector):
             ({"reset_worlds": it}, ValueError, 'reset_worlds must be True, False or "auto"')
             for it in ("always", None, 2)
         ),
+        *(
+            (
+                {"selector_class": it},
+                TypeError,
+                "selector_class must be a subclass of GoalSelector, got ",
+            )
+            for it in ("uniform", Farthest(), GoalBuffer)
+        ),
         (
-            {"selector": "uniform"},
+            {"selector_class": Farthest, "selector_kwargs": {"m": 3}},
             TypeError,
-            "selector must be a GoalSelector or None, got 'uniform'",
+            "takes no arguments",
         ),
     ],
 )
@@ -324,7 +349,7 @@ def test_bad_settings_are_refused(settings, error, message):
 
 
 def test_actions_are_handed_on_as_they_are_counted_and_no_others():
-    """Whoever counts from 1 can learn with the wrappers; who counts from 0, as SB3 does, is told."""
+    """Learners that count from 1 can use the wrappers. Those of SB3, which count from 0, fail."""
     env = GoalBufferWrapper(numbered_from_one(Corridor(start=3)))
     env.reset(seed=0)
     assert env.step(1)[4]["cell"] == 2
@@ -359,8 +384,7 @@ def test_bad_goals_are_refused_and_a_tracker_stays_as_it_was():
         ):
             env.reset(options={"goal": goal})
         with pytest.raises(
-            ValueError,
-            match=rf"achieved_goal must be uint8 of shape \(\*batch, \*\(4,\)\), got {got}",
+            ValueError, match=rf"achieved_goal must be uint8 of shape \(\*batch, 4\), got {got}"
         ):
             env.compute_reward(goal, np.zeros(4, np.uint8), {})
         with pytest.raises(ValueError, match=rf"goal must be uint8 of shape \(4,\), got {got}"):
@@ -391,7 +415,8 @@ def test_a_prediction_is_an_action_of_an_environment_that_looks_it_up(determinis
 
 
 def test_what_our_models_predict_is_an_action_of_the_bare_environment_too():
-    lake, taxi = gym.make("FrozenLake-v1", is_slippery=False), gym.make("Taxi-v4")
+    lake = gym.make("FrozenLake-v1", is_slippery=False)
+    taxi = gym.make("Taxi-v4")
     model = ManyGoalsDQN("MlpPolicy", lake, learning_starts=5, seed=0, device="cpu").learn(60)
     table = TabularAllGoals("TablePolicy", gym.make("Taxi-v4"), seed=0).learn(20)
     task = model.task_policy(lambda seen: seen == 1)
