@@ -20,16 +20,17 @@ def load_pretrained(
     """
     Return an agent that has been trained with the defaults.
 
-    Its weights were rounded to float16; it knows its goals, but no transitions.
+    Its weights were rounded to float16. It knows its goals, but nothing else of the world, and has
+    no transitions. So it would unlearn in further training.
 
     ``"TwoRoomsSwitch-v0"``: three million steps of one environment, seed 0. It reaches all 5,728
     goals.
 
-    :param env_id: id of an environment that there is an agent for
-    :param env: environment for the model, with the same spaces; None makes
+    :param env_id: id of an environment for which there is an agent
+    :param env: environment for the model, with the same spaces. None makes
         ``gymnasium.make(env_id)``, so the package that registers the id must be imported
-    :param device: PyTorch's device for the networks; ``"auto"`` takes a GPU if there is one
-    :return: the agent
+    :param device: PyTorch's device for the networks. ``"auto"`` takes a GPU if there is one
+    :return: a model that knows its goals
     :raises ValueError: if there is no agent for ``env_id``
     """
     known = sorted(file.stem for file in _FOLDER.glob("*.npz"))
@@ -41,11 +42,8 @@ def load_pretrained(
     model = ManyGoalsDQN("CnnPolicy", gym.make(env_id) if env is None else env, device=device)
     assert model.goal_buffer is not None
     with np.load(_FOLDER / f"{env_id}.npz", allow_pickle=False) as file:
-        weights = {
-            name: th.as_tensor(file[name], dtype=th.float32)
-            for name in file.files
-            if name != "goals"
-        }
+        names = [name for name in file.files if name != "goals"]
+        weights = {name: th.as_tensor(file[name], dtype=th.float32) for name in names}
         model.goal_buffer.add(file["goals"])
     for network in model.policy.networks:
         network.load_state_dict(weights)
