@@ -154,6 +154,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     }
     observation_space: spaces.Dict
     action_space: spaces.Discrete
+    learning_rate: float | Schedule | None  # type: ignore[assignment]
     policy: ManyGoalsPolicy  # type: ignore[assignment]
     replay_buffer: ManyGoalsReplayBuffer
     q_net: UniversalQNetwork  # type: ignore[assignment]
@@ -304,6 +305,8 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         self.goal_updates = np.zeros(0, dtype=np.int64)
         self.selector: GoalSelector | None = None
         """The rule that chooses goals in all environments."""
+        # Its class and arguments.
+        self._selector_settings: tuple[type[GoalSelector], dict[str, Any]] | None = None
         self._trackers: list[GoalTracker] = []
         # The class of targets that a model goes on with after loading.
         self._last_target_class: type[Targets] | None = None

@@ -277,7 +277,8 @@ def planned_actions(
 def _expected(chances: csr_array, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the expected reward of each row, given the reward of each entry."""
     rows = np.repeat(np.arange(chances.shape[0]), np.diff(chances.indptr))
-    return np.bincount(rows, weights=chances.data * rewards, minlength=chances.shape[0])
+    sums = np.bincount(rows, weights=chances.data * rewards, minlength=chances.shape[0])
+    return sums.astype(np.float64, copy=False)
 
 
 class Task(NamedTuple):
