@@ -16,6 +16,7 @@ from benchmarks.agents.arguments import read_arguments
 from benchmarks.agents.hindsight import HindsightDQN
 from benchmarks.agents.mastery import SELECTORS, Agent, make, merged
 from benchmarks.mastery import MasteryConfig, choose_held_out
+from benchmarks.studies.mastery import ABLATIONS
 from benchmarks.worlds import SettingError, World
 from gym_twoRooms.layout import NAMED_LAYOUTS
 from sb3_manygoals import (
@@ -176,7 +177,7 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
     assert 0.3 < float(summary["ceiling"]) <= 1.0
     targets = {
         "default": "PlannedTargets",
-        "large": "PlannedTargets",
+        "large": "LargeWorldTargets",
         "td": "TDTargets",
         "paper": "TDTargets",
     }
@@ -321,6 +322,18 @@ def test_arguments_reach_the_class():
     assert on_policy.policy.embedding_dim == 1024
     for selection, selector in SELECTORS.items():
         assert type(build(selection=selection).env.goal_tracker.selector) is selector
+
+
+def test_ablations_change_one_thing_of_the_targets():
+    def made(name):
+        """Return the targets of an ablation of the study."""
+        return build(agent_kwargs=json.dumps(ABLATIONS[name]["agent_kwargs"])).targets
+
+    default = PlannedTargets
+    no_loss = made("no-best-action-loss")
+    assert (no_loss.best_weight, no_loss.near_decay) == (0.0, default.near_decay)
+    no_weights = made("no-near-weights")
+    assert (no_weights.best_weight, no_weights.near_decay) == (default.best_weight, 1.0)
 
 
 @pytest.mark.parametrize(
