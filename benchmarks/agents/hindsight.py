@@ -194,6 +194,7 @@ class HindsightDQN(DQN):
     """What followed on actions, with the environment's rewards."""
 
     def _setup_model(self) -> None:
+        """Build networks and replay memory, and the counts that the selector reads."""
         super()._setup_model()
         assert self.env is not None
         assert isinstance(self.action_space, spaces.Discrete)
