@@ -1,66 +1,104 @@
+"""Replay memories, models of worlds and goal buffers that are filled by hand."""
+
 import numpy as np
 from gymnasium import spaces
 
-from sb3_manygoals.goals import UNKNOWN, GoalBuffer, ObservationTable
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
+from sb3_manygoals.world import ExactStates, WorldModel
 
 CELLS = spaces.Discrete(100)
 GOAL_SPACE = spaces.Dict({key: CELLS for key in ("observation", "achieved_goal", "desired_goal")})
 
 
 def add(buffer, here, action, there, ended=False, goal_id=UNKNOWN):
-    """A transition of each environment, of which each may do the same."""
-    here, there = (
-        np.broadcast_to(each, (buffer.n_envs, *buffer.observation_space.shape))
-        for each in (here, there)
-    )
-    action, ended, ids = (np.broadcast_to(each, buffer.n_envs) for each in (action, ended, goal_id))
+    """
+    Add a transition of each environment to a replay memory.
+
+    A single value holds for all environments. Observations get ids of states if the memory has
+    states. ``goal_id`` is the id of the next observation as a goal.
+    """
+    shape = (buffer.n_envs, *buffer.observation_space.shape)
+    here = np.broadcast_to(here, shape)
+    there = np.broadcast_to(there, shape)
+    state_ids = np.full(buffer.n_envs, UNKNOWN)
+    next_state_ids = np.full(buffer.n_envs, UNKNOWN)
+    if buffer.states is not None:
+        state_ids = buffer.states.add(here)
+        next_state_ids = buffer.states.add(there)
+    columns = {
+        "achieved_goal_id": np.broadcast_to(goal_id, buffer.n_envs),
+        "env_terminated": np.broadcast_to(ended, buffer.n_envs),
+        "state_id": state_ids,
+        "next_state_id": next_state_ids,
+    }
     infos = [
-        {"achieved_goal_id": number, "env_terminated": end}
-        for number, end in zip(ids, ended, strict=True)
+        {name: column[env] for name, column in columns.items()} for env in range(buffer.n_envs)
     ]
-    buffer.add(
-        {"observation": here},
-        {"observation": there},
-        action,
-        np.zeros(len(ids)),
-        np.zeros(len(ids), bool),
-        infos,
-    )
+    actions = np.broadcast_to(action, buffer.n_envs)
+    rewards = np.zeros(buffer.n_envs)
+    dones = np.zeros(buffer.n_envs, dtype=bool)
+    buffer.add({"observation": here}, {"observation": there}, actions, rewards, dones, infos)
 
 
-def filled(transitions, max_states=100, n_actions=5, buffer_size=None):
-    """A memory of (cell, action, next cell, ended), by default with room for all."""
+def memory_of_states(buffer_size, n_envs=1, max_states=100, n_actions=3):
+    """Return an empty replay memory that keeps the ids of at most so many states."""
     buffer = ManyGoalsReplayBuffer(
-        buffer_size or len(transitions), GOAL_SPACE, spaces.Discrete(n_actions), "cpu"
+        buffer_size, GOAL_SPACE, spaces.Discrete(n_actions), "cpu", n_envs
     )
-    buffer.keep_states(ObservationTable(CELLS, max_states))
-    for transition in transitions:
-        add(buffer, *transition)
+    buffer.move_to(GoalBuffer(CELLS, 100), ExactStates(CELLS, max_states))
     return buffer
 
 
 def goals_of(observations, space=CELLS, **kwargs):
-    """A goal buffer that knows them."""
+    """Return a goal buffer that knows these observations."""
     goals = GoalBuffer(space, **kwargs)
     goals.add(np.asarray(observations))
     return goals
 
 
+def cells_of(transitions):
+    """Return the cells that occur in transitions (cell, action, next cell, ended), in order."""
+    return sorted({cell for here, _, there, _ in transitions for cell in (here, there)})
+
+
+def world_of(transitions, goals=None, n_actions=5):
+    """
+    Return a model of the world in which transitions (cell, action, next cell, ended) were made.
+
+    Its states are those of the goal buffer. Without one, there is a state for each cell.
+    """
+    states = ExactStates(CELLS, 100) if goals is None else goals.states
+    world = WorldModel(states, n_actions)
+    record(world, transitions)
+    return world
+
+
+def record(world, transitions):
+    """Record transitions (cell, action, next cell, ended) in a model of the world."""
+    for here, action, there, ended in transitions:
+        world.record(
+            world.identity.add(np.array([here])),
+            np.array([action]),
+            world.identity.add(np.array([there])),
+            np.zeros(1),
+            np.array([ended]),
+        )
+
+
 def kept(memory):
-    """The observations and the next ones, each of shape (time, n_envs, *shape), however they are kept."""
-    n, shape = memory.size(), memory.observation_space.shape
-    if memory.whole:
-        return [
-            array[:n].reshape(n, memory.n_envs, *shape)
-            for array in (memory.observations, memory.next_observations)
-        ]
-    return [memory.states[memory.numbers[:n, :, which]] for which in (0, 1)]
+    """Return observations and next ones, both of shape (time, n_envs, *shape)."""
+    return list(memory.observations_at(slice(0, memory.size())))
 
 
 def shares_of(ends):
-    """The share of each of an action's ends, as a plan takes it: all but the most frequent count one less than were seen."""
+    """
+    Return the share of each of an action's outcomes, as a plan takes it.
+
+    All outcomes but the most frequent ones count one less than they were seen.
+    """
     counts = {end: ends.count(end) for end in dict.fromkeys(ends)}
     most = max(counts.values())
     believed = {end: n if n == most else n - 1 for end, n in counts.items()}
-    return {end: n / sum(believed.values()) for end, n in believed.items() if n}
+    total = sum(believed.values())
+    return {end: n / total for end, n in believed.items() if n}

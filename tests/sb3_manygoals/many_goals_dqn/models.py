@@ -1,3 +1,5 @@
+"""Small models in corridors, and what is read from them."""
+
 import numpy as np
 import torch as th
 from torch import nn
@@ -20,34 +22,44 @@ PLAIN = {
 
 
 def make_model(env=None, policy="MlpPolicy", **kwargs):
-    """One that plans in a corridor, and makes an update of few pairs at each step."""
+    """Return a model that makes an update of few pairs at each step, by default in a corridor."""
     settings = {
         "learning_starts": 20,
-        "updates_per_step": 1.0,
         "batch_size": 32,
         "goal_batch_size": 16,
         "buffer_size": 10_000,
+        "learning_rate": 1e-3,
+        "policy_kwargs": SMALL,
+        "seed": 0,
+        "device": "cpu",
     }
-    settings |= {"learning_rate": 1e-3, "policy_kwargs": SMALL, "seed": 0, "device": "cpu"}
+    if "train_freq" not in kwargs and "gradient_steps" not in kwargs:
+        settings["updates_per_step"] = 1.0
     return ManyGoalsDQN(policy, Corridor() if env is None else env, **{**settings, **kwargs})
 
 
 def td_model(env=None, policy="MlpPolicy", policy_kwargs=None, targets=None, **kwargs):
-    """One with a target network; ``targets`` are arguments of TDTargets, with uniform goals if not told."""
-    targets = {"goal_sampling": "uniform", **(targets or {})}
-    policy_kwargs = {**PLAIN, **(policy_kwargs or {})}
+    """
+    Return a model with a target network.
+
+    ``targets`` are arguments of TDTargets. Goals are sampled uniformly by default.
+    """
     return make_model(
         env,
         policy,
         target_class=TDTargets,
-        target_kwargs=targets,
-        policy_kwargs=policy_kwargs,
+        target_kwargs={"goal_sampling": "uniform", **(targets or {})},
+        policy_kwargs={**PLAIN, **(policy_kwargs or {})},
         **kwargs,
     )
 
 
 def reloaded(model, folder, env=None, also=(), **kwargs):
-    """The model saved and loaded, and what else is saved apart: "goal_buffer" and "replay_buffer"."""
+    """
+    Return the model saved and loaded.
+
+    ``also`` names what else is saved and loaded: "world" and "replay_buffer".
+    """
     model.save(folder / "model")
     loaded = ManyGoalsDQN.load(folder / "model", env, **kwargs)
     for part in also:
@@ -57,20 +69,22 @@ def reloaded(model, folder, env=None, also=(), **kwargs):
 
 
 def parameters(model):
-    """Those of a learner's policy, or of a network."""
+    """Return the parameters of a learner's policy, or of a network, as one vector."""
     return nn.utils.parameters_to_vector(getattr(model, "policy", model).parameters()).detach()
 
 
 def goal_obs(env, cell, goal):
-    observations = {
-        "observation": env.observation_of(cell),
+    """Return the observation of one cell with another one as the goal."""
+    observation = env.observation_of(cell)
+    return {
+        "observation": observation,
+        "achieved_goal": observation,
         "desired_goal": env.observation_of(goal),
     }
-    return {**observations, "achieved_goal": observations["observation"]}
 
 
 def moved(model):
-    """With a network that differs from its target network."""
+    """Return the model with a network that differs from its target network."""
     with th.no_grad():
         for parameter in model.q_net.parameters():
             parameter.add_(0.1 * th.randn_like(parameter))
@@ -78,14 +92,20 @@ def moved(model):
 
 
 def gradient(model, loss):
+    """Return the gradient of a loss for all parameters of the network, as one vector."""
     model.q_net.zero_grad()
     loss.backward(retain_graph=True)
     return th.cat([parameter.grad.flatten() for parameter in model.q_net.parameters()])
 
 
 def n_mastered(model, length=7):
-    """Of all pairs of cells, how many it travels by a shortest path; a random policy manages some 20 of 49."""
-    world, mastered = Corridor(length), 0
+    """
+    Return between how many of all pairs of cells the model travels by a shortest path.
+
+    A random policy manages some 20 of the 49 pairs of seven cells.
+    """
+    world = Corridor(length)
+    mastered = 0
     for start, goal in np.ndindex(length, length):
         cell = start
         for _ in range(abs(goal - start)):
@@ -93,3 +113,14 @@ def n_mastered(model, length=7):
             cell = min(max(cell + (-1, 1, 0)[action], 0), length - 1)
         mastered += cell == goal
     return mastered
+
+
+def steps_of_updates(model, steps, **kwargs):
+    """Train a model for so many steps, and return the step at which each update was made."""
+    made_at = []
+    hook = model.policy.optimizer.register_step_post_hook(
+        lambda *_: made_at.append(model.num_timesteps)
+    )
+    model.learn(steps, **kwargs)
+    hook.remove()
+    return made_at
