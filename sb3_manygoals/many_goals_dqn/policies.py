@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -269,6 +270,32 @@ class ManyGoalsPolicy(BasePolicy):
         if self.q_net.training != mode:
             self.q_net.train(mode)
         self.training = mode
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """
+        Load weights, those of a policy without a target network too. If this policy has a target
+        network and the weights are without one, it gets those of the trained network. If it has
+        none, weights of a target network are left out.
+
+        :param state_dict: weights by their names
+        :param strict: whether all other names must be those of this policy
+        :param assign: whether to keep the tensors of ``state_dict`` instead of copying them
+        :return: the missing and the unexpected names
+        :raises RuntimeError: if weights do not fit this policy
+        """
+        prefix = "q_net_target."
+        # A copy with the versions of modules, which torch keeps beside the weights.
+        weights: Any = copy.copy(state_dict)
+        of_target = [name for name in weights if name.startswith(prefix)]
+        if self.q_net_target is None:
+            for name in of_target:
+                del weights[name]
+        elif not of_target:
+            for name in [name for name in weights if name.startswith("q_net.")]:
+                weights[prefix + name.removeprefix("q_net.")] = weights[name]
+        return super().load_state_dict(weights, strict=strict, assign=assign)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         """Return what a saved policy is built with."""

@@ -1,4 +1,4 @@
-"""Which targets a learner chooses when it is not told, and how it changes its mind."""
+"""Which targets a learner chooses if it is given no target_class, and when it chooses others."""
 
 import warnings
 
@@ -12,24 +12,30 @@ from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.goals import LearningProgressSelector
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
-from tests.sb3_manygoals.many_goals_dqn.models import make_model, parameters, reloaded
+from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice
+from sb3_manygoals.world import ExactStates
+from tests.sb3_manygoals.many_goals_dqn.models import SMALL, make_model, parameters, reloaded
 from tests.sb3_manygoals.worlds import Corridor
 
 
 class Changing(gym.Env):
-    """A corridor whose observations are stamped with the time where it says so: then none recurs."""
+    """
+    Six cells in a ring. While observations are stamped with the time, none of them recurs.
+
+    :param stamped: function of the time that tells whether observations are stamped
+    """
 
     action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(0.0, 1e6, (2,), np.float64)
 
-    def __init__(self, stamped, number=0):
-        self.observation_space = spaces.Box(0.0, 1e6, (2,), np.float64)
-        self.stamped, self.number, self.cell, self.time = stamped, number, 0, 0
+    def __init__(self, stamped):
+        self.stamped = stamped
+        self.cell = 0
+        self.time = 0
 
     def show(self):
         self.time += 1
-        return np.array(
-            [self.cell, self.time + 1e4 * self.number if self.stamped(self.time) else 0.0]
-        )
+        return np.array([self.cell, self.time if self.stamped(self.time) else 0.0])
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -41,103 +47,179 @@ class Changing(gym.Env):
         return self.show(), 0.0, False, False, {}
 
 
+def always(time):
+    return True
+
+
+def never(time):
+    return False
+
+
 def choosing(env, **kwargs):
-    return make_model(env, verbose=1, updates_per_step=0.2, **kwargs)
+    """Return a model that chooses its targets, and says so."""
+    return make_model(env, **{"verbose": 1, "updates_per_step": 0.2, **kwargs})
 
 
-def said(capsys):
-    return [line for line in capsys.readouterr().out.splitlines() if "were met before" in line]
+def choices_in_log(capsys):
+    lines = capsys.readouterr().out.splitlines()
+    return [line for line in lines if "were met before" in line]
 
 
 def test_where_observations_never_recur_targets_are_bootstrapped(capsys):
     model = choosing("CartPole-v1").learn(400)
     assert isinstance(model.targets, TDTargets)
-    assert model.replay_buffer.states is None
-    (line,) = said(capsys)  # once, and not each time it is looked at
+    assert model.q_net_target is not None
+    # It says so once, not at each review.
+    (line,) = choices_in_log(capsys)
     assert line.endswith("values are bootstrapped by a target network (TDTargets)")
-    # as a learner that was told so: values begin as of goals that are never reached
-    told = make_model("CartPole-v1", updates_per_step=0.2, target_class=TDTargets).learn(20)
-    model = choosing("CartPole-v1").learn(20)
-    model._review_targets()
-    obs = {key: th.tensor(value) for key, value in model.env.reset().items()}
+
+
+def test_values_begin_as_in_a_learner_that_was_given_bootstrapped_targets():
+    # Standardization would depend on the goals that were met.
+    settings = {"learning_rate": 0.0, "policy_kwargs": {**SMALL, "standardize": False}}
+    # The first update, with a learning rate of 0, comes after the choice.
+    chosen = choosing("CartPole-v1", **settings).learn(25)
+    given = choosing("CartPole-v1", target_class=TDTargets, **settings).learn(25)
+    assert isinstance(chosen.targets, TDTargets)
+    obs = {key: th.tensor(value) for key, value in given.env.reset().items()}
     for network in ("q_net", "q_net_target", "q_net_ema"):
         values = [
-            getattr(one.policy, network)(obs["observation"], obs["desired_goal"])
-            for one in (model, told)
+            getattr(model.policy, network)(obs["observation"], obs["desired_goal"])
+            for model in (chosen, given)
         ]
         th.testing.assert_close(*values)
 
 
 @pytest.mark.parametrize("to_planned", [False, True])
 def test_a_choice_is_changed_when_the_world_changes(to_planned, capsys):
-    model = choosing(
-        Changing((lambda time: time < 60) if to_planned else (lambda time: time > 100))
-    ).learn(60)
-    assert isinstance(model.targets, TDTargets if to_planned else PlannedTargets)
+    before = TDTargets if to_planned else PlannedTargets
+    after = PlannedTargets if to_planned else TDTargets
+    stamped = (lambda time: time < 60) if to_planned else (lambda time: time > 100)
+    model = choosing(Changing(stamped)).learn(60)
+    assert isinstance(model.targets, before)
     model.learn(300, reset_num_timesteps=False)
-    assert isinstance(model.targets, PlannedTargets if to_planned else TDTargets)
-    assert model.targets.learner.replay_buffer is model.replay_buffer
-    if to_planned:
-        assert (
-            model.replay_buffer.tried.sum() == model.replay_buffer.size()
-        )  # of what was kept before, too
-    else:
-        assert model.replay_buffer.states is None
-    assert ["Planned" in line for line in said(capsys)] == [not to_planned, to_planned]
-    assert np.isfinite(model._loss.item())
+    assert isinstance(model.targets, after)
+    assert model.targets.context.replay_buffer is model.replay_buffer
+    assert (model.q_net_target is None) == to_planned
+    # What was met before the change is known, too.
+    assert model.world.n_counted == model.replay_buffer.size() == 360
+    assert ["Planned" in line for line in choices_in_log(capsys)] == [not to_planned, to_planned]
+    assert parameters(model).isfinite().all()
 
 
 def test_a_target_network_begins_as_the_network_that_has_learned_plans():
-    model = choosing(Changing(lambda _: True)).learn(60)
-    model.targets, model._n_updates = PlannedTargets(model._learner), 1
-    for parameter in model.q_net.parameters():
-        parameter.data += 1.0
-    model.num_timesteps, model.goal_buffer.n_added = 10_000, model.goal_buffer.n_added + 1_000
-    model._review_targets()
+    model = choosing(Changing(lambda time: time > 100))
+    initial = parameters(model.q_net).clone()
+    weights = []
+
+    def look(*_):
+        weights.append(parameters(model.q_net).clone())
+        return model.q_net_target is None
+
+    model.learn(360, look)
     assert isinstance(model.targets, TDTargets)
-    assert th.equal(parameters(model.q_net), parameters(model.q_net_target))
+    assert not th.equal(weights[-2], initial)
+    # The update in between has changed the network, but not its target network.
+    assert th.equal(parameters(model.q_net_target), weights[-2])
+    assert not th.equal(parameters(model.q_net_target), weights[-1])
 
 
 def test_a_saved_planner_loaded_to_bootstrap_begins_with_what_it_learned(tmp_path):
     model = make_model(target_class=PlannedTargets).learn(60)
     loaded = reloaded(model, tmp_path, Corridor(), target_class=TDTargets)
     assert isinstance(loaded.targets, TDTargets)
+    assert th.equal(parameters(loaded.q_net), parameters(model.q_net))
     assert th.equal(parameters(loaded.q_net), parameters(loaded.q_net_target))
 
 
-def test_a_choice_is_reviewed_when_steps_are_counted_from_0_again():
-    model = choosing(Changing(lambda time: time > 100)).learn(60)
-    model._reviewed = 10_000, *model._reviewed[1:]  # as after a long run
-    assert isinstance(model.learn(300).targets, TDTargets)
+def test_a_saved_bootstrapper_loaded_to_plan_goes_on_without_its_target_network(tmp_path):
+    model = make_model(target_class=TDTargets).learn(60)
+    loaded = reloaded(model, tmp_path, Corridor(), target_class=PlannedTargets)
+    assert isinstance(loaded.targets, PlannedTargets)
+    assert loaded.q_net_target is None
+    assert th.equal(parameters(loaded.q_net), parameters(model.q_net))
+    loaded.learn(60)
 
 
-def test_who_is_told_does_not_change_its_mind_and_refuses_checkpoints_of_others(tmp_path):
-    models = []
-    for target_class, stamped in ((PlannedTargets, True), (TDTargets, False)):
-        model = make_model(
-            Changing(lambda _, stamped=stamped: stamped),
-            target_class=target_class,
-            updates_per_step=0.2,
-        )
-        assert isinstance(model.learn(300, ExactCheckpointCallback(tmp_path)).targets, target_class)
-        models.append(model)
-    with pytest.raises(
-        CheckpointError, match="is of a learner with target_class TDTargets, got PlannedTargets"
-    ):
-        ExactCheckpointCallback(tmp_path).resume(models[0])
+def observed(n_new, n_recurring, states=None):
+    """Return states, after so many new and so many recurring observations."""
+    if states is None:
+        states = ExactStates(spaces.Discrete(100_000), 100_000)
+    first = len(states)
+    states.observe(np.arange(first, first + n_new))
+    states.observe(np.full(n_recurring, first))
+    return states
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_a_loaded_model_chooses_anew_by_what_it_meets(again, tmp_path):
-    """Neither by how long the saved one had learned, nor by what is loaded, which is not met again."""
-    model = choosing(Changing(lambda _: True)).learn(60)
+def test_a_choice_is_reviewed_when_steps_have_doubled_or_are_counted_from_0_again():
+    choice = TargetChoice()
+    states = observed(10, 90)
+    assert choice.review(100, 20, states, is_planned=True) == (True, 0.9, True)
+    observed(1_000, 0, states)
+    for num_timesteps in (100, 150, 199):
+        assert choice.review(num_timesteps, 20, states, is_planned=True) is None
+    assert choice.review(200, 20, states, is_planned=True) == (False, 0.0, False)
+    observed(10, 90, states)
+    assert choice.review(250, 20, states, is_planned=False) is None
+    # Fewer steps than at the last review mean that they are counted anew.
+    assert choice.review(30, 20, states, is_planned=False) == (True, 0.9, False)
+
+
+@pytest.mark.parametrize(
+    ("share", "is_planned", "is_first", "plans"),
+    [
+        (0.11, True, True, True),
+        (0.09, True, True, False),
+        (0.06, True, False, True),
+        (0.04, True, False, False),
+        (0.21, False, False, True),
+        (0.19, False, False, False),
+    ],
+)
+def test_targets_do_not_alternate_between_the_shares_at_which_they_change(
+    share, is_planned, is_first, plans
+):
+    choice = TargetChoice()
+    states = observed(0, 0)
+    if not is_first:
+        observed(50, 50, states)
+        choice.review(100, 20, states, is_planned)
+    observed(round(10_000 * (1 - share)), round(10_000 * share), states)
+    found = choice.review(20_000, 20, states, is_planned)
+    assert found.plan == plans
+    assert found.is_first == is_first
+
+
+def test_a_long_training_does_not_delay_the_choice_in_the_next_one():
+    model = choosing(Changing(lambda time: time > 1_100)).learn(1_000)
+    assert isinstance(model.targets, PlannedTargets)
+    # The last review was at 800 steps, so the next one would be at 1,600.
+    assert isinstance(model.learn(600).targets, TDTargets)
+
+
+def test_a_given_target_class_is_kept_and_checkpoints_of_others_are_refused(tmp_path):
+    planned = make_model(Changing(always), target_class=PlannedTargets, updates_per_step=0.2).learn(
+        300
+    )
+    assert isinstance(planned.targets, PlannedTargets)
+    bootstrapped = make_model(Changing(never), target_class=TDTargets, updates_per_step=0.2)
+    bootstrapped.learn(300, ExactCheckpointCallback(tmp_path))
+    assert isinstance(bootstrapped.targets, TDTargets)
+    message = "is of a learner with target_class TDTargets, got PlannedTargets"
+    with pytest.raises(CheckpointError, match=message):
+        ExactCheckpointCallback(tmp_path).resume(planned)
+
+
+@pytest.mark.parametrize("recurs", [False, True])
+def test_a_loaded_model_chooses_anew_by_what_it_meets(recurs, tmp_path):
+    """Neither the steps of the saved model count, nor loaded observations that do not recur."""
+    model = choosing(Changing(always)).learn(60)
     assert isinstance(model.targets, TDTargets)
-    world = Changing(lambda _: not again)
+    world = Changing(never if recurs else always)
     world.time = 1_000
-    loaded = reloaded(
-        model, tmp_path, world, ("goal_buffer", "replay_buffer"), learning_starts=10
-    ).learn(60)
-    assert isinstance(loaded.targets, PlannedTargets if again else TDTargets)
+    parts = ("world", "replay_buffer")
+    loaded = reloaded(model, tmp_path, world, parts, learning_starts=10).learn(60)
+    assert isinstance(loaded.targets, PlannedTargets if recurs else TDTargets)
 
 
 @pytest.mark.parametrize("kwargs", [{"held_out": np.eye(6, dtype=np.uint8)[1:]}, {"capacity": 2}])
@@ -145,24 +227,23 @@ def test_observations_recur_though_few_may_be_goals(kwargs):
     world = Corridor()
     goals = GoalBuffer(world.observation_space, **kwargs)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of the capacity
+        # A goal buffer that becomes full is a warning.
+        warnings.simplefilter("ignore", RuntimeWarning)
         model = choosing(world, goal_wrapper_kwargs={"goal_buffer": goals}).learn(200)
     assert isinstance(model.targets, PlannedTargets)
 
 
 def test_it_warns_when_nothing_recurs_and_a_loaded_model_goes_on_as_it_was(tmp_path):
     model = choosing("CartPole-v1")
-    with pytest.warns(
-        UserWarning,
-        match=r"only \d% of the observations were met before: goals that are never met again",
-    ):
+    message = r"only \d% of the observations were met before: goals that are never met again"
+    with pytest.warns(UserWarning, match=message):
         model.learn(400)
     assert isinstance(reloaded(model, tmp_path, gym.make("CartPole-v1")).targets, TDTargets)
 
 
 def test_what_a_selector_has_measured_is_kept_with_the_goals():
-    model = make_model(goal_wrapper_kwargs={"selector": LearningProgressSelector()}).learn(100)
-    before = model._selectors[0].progress(6).copy()
+    model = make_model(goal_wrapper_kwargs={"selector_class": LearningProgressSelector}).learn(100)
+    before = model.selector.progress(6).copy()
     model.set_env(Corridor())
-    np.testing.assert_array_equal(model._selectors[0].progress(6), before)
+    np.testing.assert_array_equal(model.selector.progress(6), before)
     assert not np.isnan(before).all()
