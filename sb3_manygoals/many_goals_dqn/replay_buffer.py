@@ -301,6 +301,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param states: the states that ids refer to, those of the goal buffer. None to store
             observations
         """
+        if states is None:
+            # The ids of goals are hashes then, of 63 bits.
+            self.next_goal_ids = self.next_goal_ids.astype(np.int64, copy=False)
+            self.behavior_goal_ids = self.behavior_goal_ids.astype(np.int64, copy=False)
         moved = self.state_ids.copy()
         all_known = states is not None
         for times in self._blocks():

@@ -1,4 +1,4 @@
-"""What planned values teach, and how behaviour follows them."""
+"""What planned values teach, and how behavior follows them."""
 
 from itertools import pairwise
 
@@ -10,7 +10,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_manygoals.goals import UNKNOWN
-from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
+from sb3_manygoals.many_goals_dqn import PlannedTargets
+from tests.sb3_manygoals.many_goals_dqn.memories import kept
 from tests.sb3_manygoals.many_goals_dqn.models import (
     CELLS,
     PLAIN,
@@ -24,248 +25,354 @@ from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
 pytestmark = pytest.mark.filterwarnings("ignore:.* goals fit into max_plan_bytes")
 
 
-def planned_model(env=None, **targets):
-    return make_model(env, target_class=PlannedTargets, target_kwargs=targets)
+class SevenSweeps(PlannedTargets):
+    """Plans with few sweeps of value iteration."""
+
+    max_sweeps = 7
+
+
+def planning_with(**settings):
+    """Return a class of planned targets with these settings in place of the defaults."""
+    return type("Customized", (PlannedTargets,), settings)
+
+
+def planned_model(env=None, target_class=PlannedTargets, **target_kwargs):
+    return make_model(env, target_class=target_class, target_kwargs=target_kwargs)
+
+
+def weights_by_loop(values, targets, goal_of_state):
+    """Return the weights of pairs of state and goal that have these planned values."""
+    context = targets.context
+    never = context.step_reward / (1 - context.gamma)
+    discounts = np.clip((values - never) / (context.goal_reward - never), 0, 1)
+    weights = np.ones_like(values)
+    if targets.near_decay < 1.0:
+        power = np.log(targets.near_decay) / np.log(context.gamma)
+        weights = discounts**power + targets.near_floor
+        weights = weights / weights.mean()
+    if goal_of_state is not None:
+        # Half of the weight is that of each state with its own goal.
+        n_goals = values.shape[1]
+        own = np.asarray(goal_of_state)[:, None] == np.arange(n_goals)
+        weights = weights / 2 + n_goals / 2 * own
+    return weights
+
+
+def losses_by_loop(q, planned, targets, goal_of_state):
+    """Return the loss of each goal, from the values of the network and those of the plan."""
+    context = targets.context
+    values = np.nan_to_num(planned, nan=-np.inf).max(axis=2)
+    weights = weights_by_loop(values, targets, goal_of_state)
+    # Errors are counted in steps. This is what a step next to the goal costs.
+    cost = context.goal_reward - (context.step_reward + context.gamma * context.goal_reward)
+    losses = np.zeros(values.shape[1])
+    for s, g in np.ndindex(values.shape):
+        tried = [a for a in range(3) if not np.isnan(planned[s, g, a])]
+        if not tried:
+            continue
+        error = np.mean([((q[s, g, a] - planned[s, g, a]) / cost) ** 2 for a in tried])
+        cost_here = values[s, g] - (context.step_reward + context.gamma * values[s, g])
+        best = [a for a in tried if planned[s, g, a] >= values[s, g] - 0.02 * cost_here]
+        exponentials = np.exp((q[s, g] - q[s, g].max()) / cost / 0.5)
+        surprise = -np.log(exponentials[best].sum() / exponentials.sum())
+        losses[g] += weights[s, g] * (error + targets.best_weight * surprise) / len(values)
+    return losses
 
 
 @pytest.mark.parametrize(
     ("gamma", "goal", "step"), [(0.99, 0.0, -0.1), (0.99, 1.0, 0.0), (0.5, 0.0, -1.0)]
 )
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "target_kwargs"),
     [
-        {},
-        {"near_decay": 0.9, "near_floor": 0.1, "best_weight": 3.0},
-        {"near_decay": 1.0, "best_weight": 0.0},
-        {"max_plan_bytes": 5 * 6 * 4},  # a draw of four goals
+        ({}, {}),
+        ({"near_decay": 0.9, "near_floor": 0.1, "best_weight": 3.0}, {}),
+        ({"near_decay": 1.0, "best_weight": 0.0}, {}),
+        # A partial plan, for four goals.
+        ({}, {"max_plan_bytes": 5 * 6 * 4}),
     ],
 )
-def test_the_loss_is_the_loop_over_pairs_and_what_is_not_known_teaches_nothing(
-    settings, gamma, goal, step
+def test_the_loss_is_the_loop_over_pairs_and_unknown_pairs_teach_nothing(
+    settings, target_kwargs, gamma, goal, step
 ):
-    kwargs = {
-        "target_kwargs": settings,
-        "goal_wrapper_kwargs": {"goal_reward": goal, "step_reward": step},
-        "gamma": gamma,
-    }
-    model = make_model(target_class=PlannedTargets, policy_kwargs=PLAIN, batch_size=20, **kwargs)
+    model = make_model(
+        target_class=planning_with(**settings),
+        target_kwargs=target_kwargs,
+        policy_kwargs=PLAIN,
+        batch_size=20,
+        goal_wrapper_kwargs={"goal_reward": goal, "step_reward": step},
+        gamma=gamma,
+    )
     targets = model.learn(60).targets
-    targets.plan.refresh(model.replay_buffer, model.goal_buffer)
-    draw = targets.draw(20, 6, np.random.default_rng(0))
-    draw.batch.states[3], draw.goal_ids[2] = UNKNOWN, UNKNOWN
-    for parameter in model.q_net_target.parameters():
-        parameter.data.fill_(th.nan)  # nothing comes from there
-    losses = targets.losses(draw)
-    planned = targets.plan.action_values(draw.batch.states.numpy(), draw.goal_ids.numpy())
+    targets.plan.refresh(model.world, model.goal_buffer)
+    batch = targets.sample(20, 6, np.random.default_rng(0))
+    assert targets.plan.is_partial == bool(target_kwargs)
+    assert (batch.goal_of_state is not None) == bool(target_kwargs)
+    batch.state_ids[3] = UNKNOWN
+    batch.goal_ids[2] = UNKNOWN
+    target_values = targets.target_values(batch)
+    losses = targets.losses(batch, target_values)
+
+    planned = targets.plan.action_values(batch.state_ids.numpy(), batch.goal_ids.numpy())
+    np.testing.assert_array_equal(target_values, planned)
     assert np.isnan(planned[3]).all()
     assert np.isnan(planned[:, 2]).all()
-    observations = draw.batch.observations
-    q = np.stack(
-        [model.q_net(observations, goal.expand(20, -1)).detach().numpy() for goal in draw.goals],
-        axis=1,
-    )
-    decay, floor = targets.near_decay, targets.near_floor
-    values = np.nan_to_num(planned, nan=-np.inf).max(axis=2)
-    never = step / (1 - gamma)
-    weights = (
-        np.clip((values - never) / (goal - never), 0, 1) ** (np.log(decay) / np.log(gamma)) + floor
-    )
-    weights = weights / weights.mean() if decay < 1.0 else np.ones_like(weights)
-    if draw.own is not None:  # half of the weight is that of each state with its own goal
-        assert values.shape == (20, 4)
-        weights = weights / 2 + 4 / 2 * (np.arange(20)[:, None] % 4 == np.arange(4))
-    expected = np.zeros(len(draw.goals))
-    for s, g in np.ndindex(values.shape):
-        tried = [a for a in range(3) if not np.isnan(planned[s, g, a])]
-        if tried:
-            cost = goal - (
-                step + gamma * goal
-            )  # of a step, next to the goal: errors are counted in steps
-            error = np.mean([((q[s, g, a] - planned[s, g, a]) / cost) ** 2 for a in tried])
-            there = values[s, g] - (step + gamma * values[s, g])
-            best = [a for a in tried if planned[s, g, a] >= values[s, g] - 0.02 * there]
-            shares = np.exp((q[s, g] - q[s, g].max()) / cost / 0.5)
-            unlikely = -np.log(shares[best].sum() / shares.sum())
-            expected[g] += weights[s, g] * (error + targets.best_weight * unlikely) / 20
+    assert not np.isnan(planned).all()
+    with th.no_grad():
+        columns = [model.q_net(batch.observations, one.expand(20, -1)) for one in batch.goals]
+    q = np.stack(columns, axis=1)
+    expected = losses_by_loop(q, planned, targets, batch.goal_of_state)
     np.testing.assert_allclose(losses.detach().numpy(), expected, rtol=1e-3, atol=1e-5)
     losses.sum().backward()
-    assert all(
-        parameter.grad is None or parameter.grad.isfinite().all()
-        for parameter in model.q_net.parameters()
-    )
+    gradients = [one.grad for one in model.q_net.parameters() if one.grad is not None]
+    assert gradients
+    assert all(one.isfinite().all() for one in gradients)
 
 
-def test_states_and_goals_are_drawn_evenly_however_often_they_were_met():
+def test_states_and_goals_are_sampled_evenly_however_often_they_were_met():
     model = planned_model(Corridor(length=6, start=0)).learn(300)
-    memory = model.replay_buffer
-    times = memory.tried[:6].sum(axis=1)
-    assert times.max() > 2 * times.min()
-    draw = model.targets.draw(6_000, 6_000, np.random.default_rng(0))
-    for drawn in (draw.batch.states, draw.goal_ids):
-        np.testing.assert_allclose(
-            np.bincount(drawn) / 6_000, np.full(6, 1 / 6), atol=0.025
-        )  # 5 standard deviations
-    np.testing.assert_array_equal(draw.batch.observations, memory.states[draw.batch.states.numpy()])
-    np.testing.assert_array_equal(draw.goals, model.goal_buffer[draw.goal_ids.numpy()])
+    n_visits = model.world.visit_counts[:6].sum(axis=1)
+    assert n_visits.max() > 2 * n_visits.min()
+    batch = model.targets.sample(6_000, 6_000, np.random.default_rng(0))
+    # The limit is 5 standard deviations.
+    for sampled in (batch.state_ids, batch.goal_ids):
+        shares = np.bincount(sampled) / 6_000
+        np.testing.assert_allclose(shares, np.full(6, 1 / 6), atol=0.025)
+    states = model.world.identity[batch.state_ids.numpy()]
+    np.testing.assert_array_equal(batch.observations, states)
+    np.testing.assert_array_equal(batch.goals, model.goal_buffer[batch.goal_ids.numpy()])
 
 
-def test_where_not_all_goals_fit_updates_teach_those_of_a_draw_some_of_which_are_exchanged():
-    model = planned_model(max_plan_bytes=5 * 6 * 2, fresh_goals=0.5, growth=100.0).learn(300)
-    plan, rng, drawn = model.targets.plan, np.random.default_rng(0), []
+def test_a_partial_plan_teaches_its_goals_some_of_which_are_exchanged():
+    target_class = planning_with(fresh_goals=0.5, growth=100.0)
+    model = planned_model(None, target_class, max_plan_bytes=5 * 6 * 2).learn(300)
+    plan = model.targets.plan
+    rng = np.random.default_rng(0)
+    goal_sets = []
     for _ in range(12):
-        draw = model.targets.draw(30, 40, rng)
-        drawn.append(set(draw.goal_ids.tolist()))
-        assert drawn[-1] == set(plan.goal_ids) <= set(range(6))
-        assert model.targets.losses(draw).isfinite().all()
-    assert all(len(goals) == 2 for goals in drawn)
-    # both at once, at every fourth update
-    assert sum(before != after for before, after in pairwise(drawn)) == 3
+        batch = model.targets.sample(30, 40, rng)
+        goal_sets.append(set(batch.goal_ids.tolist()))
+        assert goal_sets[-1] == set(plan.goal_ids)
+        assert goal_sets[-1] <= set(range(6))
+        losses = model.targets.losses(batch, model.targets.target_values(batch))
+        assert losses.isfinite().all()
+    assert all(len(goals) == 2 for goals in goal_sets)
+    # Both goals are exchanged at once, at every fourth update.
+    assert sum(before != after for before, after in pairwise(goal_sets)) == 3
     assert n_mastered(model, 6) == 36
 
 
-def test_a_draw_that_knows_few_ways_at_last_is_a_warning():
-    few = pytest.warns(
-        UserWarning,
-        match=r"8 of 25 goals fit into max_plan_bytes, .* LARGE_WORLD are for such worlds",
-    )
-    with (
-        few,
-        pytest.warns(UserWarning, match=r"knows a way for \d\d?% of pairs .* learning_starts"),
-    ):
-        planned_model(Corridor(length=200), max_plan_bytes=5 * 200, growth=100.0).learn(100)
+def test_a_last_plan_that_is_partial_and_knows_few_ways_is_a_warning():
+    model = planned_model(Corridor(length=200), planning_with(growth=100.0), max_plan_bytes=1_000)
+    partial = r"8 of 25 goals fit into max_plan_bytes, .* LARGE_WORLD are for such worlds"
+    few_ways = r"knows a way for \d\d?% of pairs .* learning_starts"
+    with pytest.warns(UserWarning, match=partial), pytest.warns(UserWarning, match=few_ways):
+        model.learn(100)
 
 
-def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew():
-    model = planned_model(growth=2.0)
-    planned = []
+def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew(monkeypatch):
+    model = planned_model(None, planning_with(growth=2.0))
+    planned_at = []
     refresh = model.targets.plan.refresh
-    model.targets.plan.refresh = lambda *args: planned.append(model.num_timesteps) or refresh(*args)
+
+    def noting(*args, **kwargs):
+        planned_at.append(model.num_timesteps)
+        refresh(*args, **kwargs)
+
+    monkeypatch.setattr(model.targets.plan, "refresh", noting)
     model.learn(200)
-    assert planned == [21, 35, 70, 140]  # the last at 70% of training, for the network to learn it
+    # The last plan is made at 70% of training, so that the network has time to learn it.
+    assert planned_at == [21, 35, 70, 140]
     model.learn(100)
-    assert planned[4:] == [21, 35, 70]
+    assert planned_at[4:] == [21, 35, 70]
     for _ in range(6):
         model.learn(100, reset_num_timesteps=False)
-    assert planned[-1] > 600  # the transitions met, 300 more, have doubled twice
+    # The 300 transitions that were made before have doubled twice.
+    assert planned_at[-1] > 600
 
 
-def test_behaviour_follows_the_plan_and_counts_where_there_is_none_or_it_explores(monkeypatch):
+def test_actions_follow_the_plan_and_the_visit_counts_of_episodes_that_explore():
     model = planned_model(make_vec_env(Corridor, 4, seed=0)).learn(400)
-    at, aim = np.array([0, 4, 2, 3]), np.array([5, 1, 3, 0])
-    model._last_obs = {
-        "observation": CELLS[at],
-        "achieved_goal": CELLS[at],
-        "desired_goal": CELLS[aim],
-    }
-    model._trackers[0].desired_ids = model.goal_buffer.ids(CELLS[aim])
-    model._exploring = np.zeros(4, dtype=bool)
-    model._trackers[0].desired_ids[3] = UNKNOWN
-    monkeypatch.setattr(model, "predict", None)  # the network is not asked
-    # by counts: what was tried least
-    model.targets.exploration.led[:] = 0.0
-    model.replay_buffer.tried[:] = 9
-    numbers = model.replay_buffer.states.ids(CELLS[at])
-    model.replay_buffer.tried[numbers, [2, 1, 0, 2]] = 3
-    assert model._sample_action(0, n_envs=4)[0].tolist() == [1, 0, 1, 2]
-    masks = np.array(
-        [[True, False, True]] * 4
-    )  # what is not allowed is not taken, whatever the plan says
-    assert (
-        model.targets.act(
-            CELLS[at], model._trackers[0].desired_ids, model._exploring, model.rng, masks
-        )
-        != 1
-    ).all()
-    model._exploring[:] = True
-    assert model._sample_action(0, n_envs=4)[0].tolist() == [2, 1, 0, 2]
+    targets = model.targets
+    state_ids = model.world.identity.ids(CELLS[[0, 4, 2, 3]])
+    goal_ids = model.goal_buffer.ids(CELLS[[5, 1, 3, 0]])
+    # The way to an unknown goal is not known.
+    goal_ids[3] = UNKNOWN
+    # The action that was tried least is the most promising one.
+    targets.exploration.next_values[:] = 0.0
+    model.world.visit_counts[:] = 9
+    model.world.visit_counts[state_ids, [2, 1, 0, 2]] = 3
+    none = np.zeros(4, dtype=bool)
+    rng = np.random.default_rng(0)
+    assert targets.act(state_ids, goal_ids, none, rng, None).tolist() == [1, 0, 1, 2]
+    assert targets.act(state_ids, goal_ids, ~none, rng, None).tolist() == [2, 1, 0, 2]
+    some = np.array([True, False, False, False])
+    assert targets.act(state_ids, goal_ids, some, rng, None).tolist() == [2, 0, 1, 2]
+    # Forbidden actions are not taken, even if they are the plan's.
+    masks = np.array([[True, False, True]] * 4)
+    assert (targets.act(state_ids, goal_ids, none, rng, masks) != 1).all()
 
 
-def test_goal_episodes_explore_at_the_rate_asked_for():
-    for rate in (0.0, 1.0):
-        rates = {"exploration_initial_eps": rate, "exploration_final_eps": rate}
-        model = make_model(
-            target_class=PlannedTargets, goal_wrapper_kwargs={"max_episode_steps": 3}, **rates
-        )
-        seen = []
-        model.learn(
-            100, lambda *_, model=model, seen=seen: seen.append(bool(model._exploring[0])) or True
-        )
-        assert seen[0]  # what came before learning was random
-        assert set(seen[20:]) == {bool(rate)}
+def listen_to_actions(model, monkeypatch):
+    """Return a list that gets the arguments of the targets' actions, and the actions."""
+    asked = []
+    act = model.targets.act
+
+    def noting(state_ids, goal_ids, explores, rng, action_masks):
+        actions = act(state_ids, goal_ids, explores, rng, action_masks)
+        asked.append((state_ids.copy(), goal_ids.copy(), explores.copy(), actions.copy()))
+        return actions
+
+    monkeypatch.setattr(model.targets, "act", noting)
+    return asked
+
+
+def test_in_training_the_targets_act_and_the_network_is_not_asked(monkeypatch):
+    model = planned_model(make_vec_env(Corridor, 4, seed=0))
+    asked = listen_to_actions(model, monkeypatch)
+    monkeypatch.setattr(model, "predict", None)
+    made = []
+
+    def look(local, _):
+        infos = local["infos"]
+        state_ids = [info["state_id"] for info in infos]
+        goal_ids = [info["desired_goal_id"] for info in infos]
+        made.append((state_ids, goal_ids, local["actions"].tolist()))
+        return True
+
+    model.learn(100, look)
+    # The first 20 steps are random.
+    assert len(asked) == len(made) - 5 == 20
+    for (state_ids, goal_ids, _, actions), expected in zip(asked, made[5:], strict=True):
+        assert (state_ids.tolist(), goal_ids.tolist(), actions.tolist()) == expected
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, lambda progress: float(progress > 0.5)])
+def test_goal_episodes_explore_as_often_as_asked_for(share, monkeypatch):
+    model = make_model(
+        target_class=PlannedTargets,
+        target_kwargs={"exploring_episodes": share},
+        goal_wrapper_kwargs={"max_episode_steps": 3},
+    )
+    asked = listen_to_actions(model, monkeypatch)
+    model.learn(100)
+    explores = [bool(explores[0]) for _, _, explores, _ in asked]
+    assert len(explores) == 80
+    if callable(share):
+        # An episode that begins in the first half of training may end later.
+        assert all(explores[:30])
+        assert not any(explores[34:])
+    else:
+        assert set(explores) == {bool(share)}
+
+
+def test_by_default_the_share_of_exploring_episodes_falls_over_half_of_training():
+    targets = planned_model().targets
+    shares = [targets.exploring_share(left) for left in (1.0, 0.75, 0.5, 0.0)]
+    np.testing.assert_allclose(shares, [1.0, 0.55, 0.1, 0.1])
 
 
 def test_goals_that_are_loaded_are_planned_anew(tmp_path):
-    model = planned_model(sweeps=7).learn(60)
-    model.save_goal_buffer(tmp_path / "goals")
+    model = planned_model(None, SevenSweeps).learn(60)
+    model.save_world(tmp_path / "world")
     model.save_replay_buffer(tmp_path / "replay")
-    model.load_goal_buffer(tmp_path / "goals.npz")
+    model.load_world(tmp_path / "world.npz")
     assert model.targets.planned_at is None
     model.load_replay_buffer(tmp_path / "replay")
     assert model.targets.planned_at is None
-    assert model.targets.learner.replay_buffer is model.replay_buffer
+    assert model.targets.context.replay_buffer is model.replay_buffer
     loaded = reloaded(model, tmp_path, Corridor())
-    assert (loaded.targets.planned_at, loaded.targets.sweeps) == (None, 7)
+    assert loaded.targets.planned_at is None
+    assert loaded.targets.plan.max_sweeps == 7
     for each in (model, loaded):
         assert each.learn(60).targets.planned_at is not None
 
 
-def test_a_memory_kept_without_states_is_told_apart_when_it_is_loaded(tmp_path):
-    without = td_model().learn(50)
-    without.save_replay_buffer(tmp_path / "replay")
+def test_a_replay_memory_is_recorded_in_a_model_that_knows_nothing(tmp_path):
+    td_model().learn(50).save_replay_buffer(tmp_path / "replay")
     model = planned_model()
     model.load_replay_buffer(tmp_path / "replay")
-    assert model.replay_buffer.tried.sum() == model.replay_buffer.outcomes()[1].sum() == 50
+    assert model.world.n_counted == 50
+    assert model.world.visit_counts.sum() == 50
+    assert model.world.outcomes().counts.sum() == 50
     model.learn(30)
-    planned_model().learn(50).save_replay_buffer(tmp_path / "planned")
-    with pytest.raises(
-        ValueError, match=r"model with {'n_envs': 1, .*, this one has {'n_envs': 2, "
-    ):
-        planned_model(make_vec_env(Corridor, 2)).load_replay_buffer(tmp_path / "planned")
-    without.load_replay_buffer(tmp_path / "planned")
+    # A model that knows something does not count transitions twice.
+    model.load_replay_buffer(tmp_path / "replay")
+    assert model.world.n_counted == 80
+
+
+def test_a_replay_memory_of_another_number_of_environments_is_refused(tmp_path):
+    make_model().learn(50).save_replay_buffer(tmp_path / "replay")
+    message = r"model with {'n_envs': 1, .*, this one has {'n_envs': 2, "
+    with pytest.raises(ValueError, match=message):
+        planned_model(make_vec_env(Corridor, 2)).load_replay_buffer(tmp_path / "replay")
+
+
+def test_a_model_with_goals_in_its_replay_memory_reads_one_with_states(tmp_path):
+    make_model().learn(50).save_replay_buffer(tmp_path / "replay")
+    without = make_model(goals_in_replay=True).learn(50)
+    without.load_replay_buffer(tmp_path / "replay")
     assert without.replay_buffer.states is None
-    assert isinstance(without.targets, TDTargets)
+    assert without.replay_buffer.stores_observations
+    assert without.replay_buffer.size() == 50
+    next_observations = kept(without.replay_buffer)[1].reshape(-1, 6)
+    ids = without.goal_buffer.ids(next_observations)
+    np.testing.assert_array_equal(without.replay_buffer.next_goal_ids[:50].reshape(-1), ids)
+    without.learn(30)
+
+
+def test_nothing_is_stored_where_values_are_planned_for_sure():
+    assert planned_model().learn(60).replay_buffer.size() == 0
+    assert make_model().learn(60).replay_buffer.size() == 60
 
 
 @pytest.mark.parametrize("rewards", [{}, {"goal_reward": 1.0, "step_reward": 0.0}])
-def test_by_default_it_masters_a_corridor_and_nothing_comes_from_the_target_network(rewards):
-    model = make_model(
-        Corridor(length=7, start=0), goal_wrapper_kwargs={"max_episode_steps": 15, **rewards}
-    )
-    for parameter in model.q_net_target.parameters():
-        parameter.data.fill_(th.nan)
+def test_by_default_it_masters_a_corridor_without_a_target_network(rewards):
+    wrapper = {"max_episode_steps": 15, **rewards}
+    model = make_model(Corridor(length=7, start=0), goal_wrapper_kwargs=wrapper)
     assert n_mastered(model.learn(600)) == 49
+    assert model.q_net_target is None
 
 
-def test_a_loaded_model_without_memory_plans_as_it_meets_transitions(tmp_path):
-    loaded = reloaded(
-        make_model(Corridor(40), updates_per_step=0.01).learn(1_000), tmp_path, Corridor(40)
-    )
-    with pytest.warns(
-        UserWarning, match="its replay memory is empty: load_replay_buffer or it unlearns"
-    ):
+def test_a_loaded_model_that_knows_nothing_plans_as_it_meets_transitions(tmp_path):
+    model = make_model(Corridor(40), updates_per_step=0.01).learn(1_000)
+    loaded = reloaded(model, tmp_path, Corridor(40))
+    message = "it knows nothing of the world: load_world or it unlearns"
+    with pytest.warns(UserWarning, match=message):
         loaded.learn(400, reset_num_timesteps=False)
-    targets = loaded.targets
-    assert (
-        400 / 1.5 < targets.planned_at <= 400 == loaded.replay_buffer.n_tried
-    )  # not once, after the first step
-    assert targets.exploration._solved > 300
+    assert loaded.world.n_counted == 400
+    # It has planned again since the first step.
+    assert 400 / 1.5 < loaded.targets.planned_at <= 400
+    assert loaded.targets.exploration.get_checkpoint_state()["solved_at"] > 300
 
 
-@pytest.mark.parametrize(
-    "how", ["a callback ends training within a rollout", "an evaluation in its environments"]
-)
-def test_no_transition_is_made_up_where_the_world_moves_on_without_the_learner(how):
-    model = make_model(make_vec_env(NumberedCorridor, 2, seed=0, env_kwargs={"length": 30}))
+def check_moves(model):
+    """Assert that a model knows only of transitions that a corridor of 30 cells makes."""
+    outcomes = model.world.outcomes()
+    cells = model.world.identity.observations
+    moves = np.array([-1, 1, 0])[outcomes.actions]
+    there = np.clip(cells[outcomes.state_ids] + moves, 0, 29)
+    np.testing.assert_array_equal(cells[outcomes.next_state_ids], there)
+
+
+def numbered():
+    return make_vec_env(NumberedCorridor, 2, seed=0, env_kwargs={"length": 30})
+
+
+def test_no_transition_is_made_up_where_an_evaluation_moves_the_environments():
+    model = make_model(numbered())
     for steps in (51, 33, 47):
-        if how.startswith("an"):
-            model.learn(steps, reset_num_timesteps=False)
-            evaluate_policy(model, model.get_env(), 2)
-        else:
-            end = model.num_timesteps + steps
-            callback = ConvertCallback(lambda *_, end=end: model.num_timesteps < end)
-            model.learn(200, callback, reset_num_timesteps=False)
+        model.learn(steps, reset_num_timesteps=False)
+        evaluate_policy(model, model.get_env(), 2)
     model.learn(20, reset_num_timesteps=False)
-    rows, _ = model.replay_buffer.outcomes()
-    cells = model.replay_buffer.states.observations
-    there = np.clip(cells[rows[:, 0]] + np.array([-1, 1, 0])[rows[:, 1]], 0, 29)
-    np.testing.assert_array_equal(cells[rows[:, 2]], there)
+    check_moves(model)
+
+
+def test_no_transition_is_made_up_where_a_callback_ends_training_within_a_rollout():
+    model = make_model(numbered())
+    for steps in (51, 33, 47):
+        end = model.num_timesteps + steps
+        callback = ConvertCallback(lambda *_, end=end: model.num_timesteps < end)
+        model.learn(200, callback, reset_num_timesteps=False)
+    model.learn(20, reset_num_timesteps=False)
+    check_moves(model)
