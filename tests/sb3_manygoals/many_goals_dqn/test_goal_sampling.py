@@ -1,8 +1,9 @@
-"""Which goals an update is about."""
+"""Which goals an update teaches."""
 
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_manygoals import GoalBuffer
@@ -13,6 +14,7 @@ from tests.sb3_manygoals.many_goals_dqn.models import (
     gradient,
     make_model,
     moved,
+    parameters,
     reloaded,
     td_model,
 )
@@ -20,54 +22,75 @@ from tests.sb3_manygoals.worlds import Corridor
 
 
 def sampling(goal_sampling, n_envs=1, **kwargs):
-    env = DummyVecEnv([lambda: Corridor(6)] * n_envs)
     return td_model(
-        env,
+        DummyVecEnv([lambda: Corridor(6)] * n_envs),
         targets={"goal_sampling": goal_sampling},
         goal_wrapper_kwargs={"max_episode_steps": 5},
         **kwargs,
     )
 
 
-def test_on_policy_each_transition_teaches_the_goal_it_was_made_for():
+def cell(number):
+    """Return a batch of one observation."""
+    return th.tensor(CELLS[number])[None]
+
+
+def samples_of(model, here, actions, there, terminated, pursued):
+    """Return transitions between cells as a batch. ``pursued`` are cells, or UNKNOWN."""
+    ids = model.goal_buffer.ids
+    return ManyGoalsSamples(
+        observations=th.tensor(CELLS[here]),
+        actions=th.tensor(actions),
+        next_observations=th.tensor(CELLS[there]),
+        next_goal_ids=th.tensor(ids(CELLS[there])),
+        terminated=th.tensor(terminated),
+        behavior_goal_ids=th.tensor(np.where(pursued == UNKNOWN, UNKNOWN, ids(CELLS[pursued]))),
+    )
+
+
+def test_on_policy_each_transition_teaches_the_goal_that_was_pursued():
     model = moved(sampling("behavior"))
-    model.goal_buffer.add(
-        CELLS[::-1]
-    )  # in an order of their own, so that no id is the cell's number
-    here, there, goals = (
-        np.array([0, 1, 2, 5, 3, 3]),
-        np.array([1, 0, 2, 5, 4, 2]),
-        np.array([1, 5, 2, 3, 1, UNKNOWN]),
-    )
-    actions, terminated = (
-        np.array([1, 0, 2, 1, 1, 0]),
-        np.array([False, False, False, True, False, False]),
-    )
-    ids = np.where(goals == UNKNOWN, UNKNOWN, model.goal_buffer.ids(CELLS[goals]))
-    next_ids = th.tensor(model.goal_buffer.ids(CELLS[there]))
-    batch = ManyGoalsSamples(
-        *map(th.tensor, (CELLS[here], actions, CELLS[there])), next_ids, th.tensor(terminated)
-    )
-    model.replay_buffer.sample = lambda _: batch._replace(behavior_goal_ids=th.tensor(ids))
-    draw = model.targets.draw(6, 16, model.rng)
-    np.testing.assert_array_equal(draw.goal_ids, ids)
-    np.testing.assert_array_equal(draw.goals[:5], CELLS[goals[:5]])
-    loss, total = model.targets.losses(draw).mean(), th.zeros(())
-    for s in range(5):  # the sixth has a goal that nobody knows
-        goal = th.tensor(CELLS[goals[s]])[None]
+    # Goals are in another order than cells, so that no id is the number of the cell.
+    model.goal_buffer.add(CELLS[::-1])
+    here = np.array([0, 1, 2, 5, 3, 3])
+    actions = np.array([1, 0, 2, 1, 1, 0])
+    there = np.array([1, 0, 2, 5, 4, 2])
+    terminated = np.array([False, False, False, True, False, False])
+    pursued = np.array([1, 5, 2, 3, 1, UNKNOWN])
+    samples = samples_of(model, here, actions, there, terminated, pursued)
+    model.replay_buffer.sample = lambda _: samples
+    batch = model.targets.sample(6, 16, model.rng)
+    np.testing.assert_array_equal(batch.goal_ids, samples.behavior_goal_ids)
+    np.testing.assert_array_equal(batch.goals[:5], CELLS[pursued[:5]])
+    loss = model.targets.losses(batch, model.targets.target_values(batch)).mean()
+
+    expected = th.zeros(())
+    # The sixth transition has an unknown goal.
+    for row in range(5):
+        goal = cell(pursued[row])
         with th.no_grad():
-            best = model.q_net_target(th.tensor(CELLS[there[s]])[None], goal).max()
-        target = 0.0 if there[s] == goals[s] else -10.0 if terminated[s] else -0.1 + 0.99 * best
-        total = (
-            total
-            + (model.q_net(th.tensor(CELLS[here[s]])[None], goal)[0, actions[s]] - target) ** 2 / 5
-        )
-    th.testing.assert_close(loss, total, rtol=1e-4, atol=1e-6)
-    th.testing.assert_close(gradient(model, loss), gradient(model, total), rtol=1e-3, atol=1e-4)
-    # goals that nobody knows teach nothing
-    model.replay_buffer.sample = lambda _: batch._replace(behavior_goal_ids=th.full((6,), UNKNOWN))
-    model._update(6)
-    assert model._loss == 0.0
+            target = -0.1 + 0.99 * model.q_net_target(cell(there[row]), goal).max()
+        if terminated[row]:
+            target = -10.0
+        if there[row] == pursued[row]:
+            target = 0.0
+        q = model.q_net(cell(here[row]), goal)[0, actions[row]]
+        expected = expected + (q - target) ** 2 / 5
+    th.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-6)
+    th.testing.assert_close(gradient(model, loss), gradient(model, expected), rtol=1e-3, atol=1e-4)
+
+
+def test_transitions_with_unknown_goals_teach_nothing():
+    model = moved(sampling("behavior"))
+    model.goal_buffer.add(CELLS)
+    model.set_logger(configure(None, []))
+    cells = np.arange(6)
+    ended = np.zeros(6, dtype=bool)
+    samples = samples_of(model, cells, cells % 3, cells, ended, np.full(6, UNKNOWN))
+    model.replay_buffer.sample = lambda _: samples
+    before = parameters(model.q_net).clone()
+    model.train(gradient_steps=1, batch_size=6)
+    assert th.equal(parameters(model.q_net), before)
     assert model.goal_updates.sum() == 0
 
 
@@ -78,65 +101,81 @@ def test_the_replay_memory_keeps_which_goal_was_pursued():
         pursued.append([info["desired_goal_id"] for info in local["infos"]])
         return True
 
-    memory = sampling("behavior", n_envs=3, learning_starts=1000).learn(60, listen).replay_buffer
+    model = sampling("behavior", n_envs=3, learning_starts=1000).learn(60, listen)
+    memory = model.replay_buffer
     np.testing.assert_array_equal(memory.behavior_goal_ids[: len(pursued)], pursued)
     assert len(np.unique(pursued)) > 3
     assert memory.sample(7).behavior_goal_ids.shape == (7,)
-    memory.identify(GoalBuffer(Corridor(6).observation_space))
+    other = GoalBuffer(Corridor(6).observation_space)
+    memory.move_to(other, other.states)
     assert (memory.behavior_goal_ids[: len(pursued)] == UNKNOWN).all()
 
 
-def test_batch_goals_are_the_next_observations_topped_up():
+def test_batch_goals_are_the_next_observations_filled_up_with_uniform_ones():
     model = sampling("batch")
     model.goal_buffer.add(CELLS)
     known = model.goal_buffer.ids(CELLS)
-    ids = th.tensor([known[4], known[4], known[2], UNKNOWN])
-    model.replay_buffer.sample = lambda _: ManyGoalsSamples(
-        *th.zeros(2, 4), th.tensor(CELLS[[4, 4, 2, 0]]), ids, th.zeros(4)
+    samples = ManyGoalsSamples(
+        observations=th.zeros(4),
+        actions=th.zeros(4),
+        next_observations=th.tensor(CELLS[[4, 4, 2, 0]]),
+        next_goal_ids=th.tensor([known[4], known[4], known[2], UNKNOWN]),
+        terminated=th.zeros(4),
+        behavior_goal_ids=th.zeros(4),
     )
+    model.replay_buffer.sample = lambda _: samples
     for _ in range(20):
-        _, goals, goal_ids, _ = model.targets.draw(4, 5, model.rng)
-        assert set(goal_ids[:2].tolist()) == {known[4], known[2]}
-        assert goal_ids.shape == (5,)
-        np.testing.assert_array_equal(goals.numpy(), model.goal_buffer[goal_ids.numpy()])
+        batch = model.targets.sample(4, 5, model.rng)
+        assert set(batch.goal_ids[:2].tolist()) == {known[4], known[2]}
+        assert batch.goal_ids.shape == (5,)
+        found = model.goal_buffer[batch.goal_ids.numpy()]
+        np.testing.assert_array_equal(batch.goals.numpy(), found)
 
 
-@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "behavior", None])
+@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "behavior", "planned"])
 def test_held_out_goals_are_neither_pursued_nor_taught(goal_sampling):
-    """None: with planned values."""
     space = Corridor(6).observation_space
     wrapper = {"goal_buffer": GoalBuffer(space, held_out=CELLS[[2, 4]]), "max_episode_steps": 10}
-    if goal_sampling is None:
+    if goal_sampling == "planned":
         model = make_model(Corridor(6), goal_wrapper_kwargs=wrapper, target_class=PlannedTargets)
     else:
-        model = td_model(
-            Corridor(6), goal_wrapper_kwargs=wrapper, targets={"goal_sampling": goal_sampling}
-        )
-    pursued, taught, losses = set(), set(), model.targets.losses
-    model.targets.losses = lambda draw: (
-        taught.update(draw.goals.argmax(dim=1).tolist()) or losses(draw)
-    )
-    model.learn(
-        400,
-        callback=lambda local, _: (
-            pursued.add(int(local["new_obs"]["desired_goal"].argmax())) or True
-        ),
-    )
-    assert pursued == taught == {0, 1, 3, 5}
+        targets = {"goal_sampling": goal_sampling}
+        model = td_model(Corridor(6), goal_wrapper_kwargs=wrapper, targets=targets)
+    pursued = set()
+    taught = set()
+    losses = model.targets.losses
+
+    def look_at_batch(batch, target_values):
+        taught.update(batch.goals.argmax(dim=1).tolist())
+        return losses(batch, target_values)
+
+    def look_at_step(local, _):
+        pursued.add(int(local["new_obs"]["desired_goal"].argmax()))
+        return True
+
+    model.targets.losses = look_at_batch
+    model.learn(400, callback=look_at_step)
+    assert pursued == {0, 1, 3, 5}
+    assert taught == {0, 1, 3, 5}
 
 
-def test_updates_of_each_goal_are_counted_and_no_part_of_a_saved_model(tmp_path):
-    model, drawn = sampling("behavior"), []
-    draw = model.targets.draw
-    model.targets.draw = lambda *sizes: drawn.append(draw(*sizes)) or drawn[-1]
+def test_updates_of_each_goal_are_counted_and_not_saved_with_the_model(tmp_path):
+    model = sampling("behavior")
+    batches = []
+    sample = model.targets.sample
+
+    def look(*sizes):
+        batches.append(sample(*sizes))
+        return batches[-1]
+
+    model.targets.sample = look
     model.learn(100)
-    ids = np.concatenate([each.goal_ids for each in drawn])
+    ids = np.concatenate([batch.goal_ids for batch in batches])
     assert len(ids) > 100
-    np.testing.assert_array_equal(
-        model.goal_updates, np.bincount(ids[ids != UNKNOWN], minlength=len(model.goal_updates))
-    )
-    model.save_goal_buffer(tmp_path / "goals")
+    expected = np.bincount(ids[ids != UNKNOWN], minlength=len(model.goal_updates))
+    np.testing.assert_array_equal(model.goal_updates, expected)
+    model.save_world(tmp_path / "world")
     again = reloaded(model, tmp_path, Corridor(6))
-    model.load_goal_buffer(tmp_path / "goals")
+    model.load_world(tmp_path / "world")
     for one in (again, model):
         assert one.goal_updates.tolist() == [0] * one.goal_buffer.capacity

@@ -1,19 +1,20 @@
-"""What a log and a progress bar say of plans and of exploration."""
+"""What the log and the progress bar say of plans and of exploration."""
 
-import numpy as np
 import pandas as pd
 import pytest
+from stable_baselines3.common import callbacks
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.utils import LinearSchedule
 
-from sb3_manygoals import TDTargets, large_world
+from sb3_manygoals import PlannedTargets, TDTargets, large_world
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Corridor
 
 
 def rows_of(model, steps, folder, **kwargs):
-    """The log of so many steps, one row each time it is written."""
+    """Train for so many steps, and return the rows of the log."""
     model.set_logger(configure(str(folder), ["csv"]))
     model.learn(steps, **kwargs)
     model.logger.close()
@@ -35,14 +36,14 @@ def test_the_log_says_what_the_plan_knows(tmp_path):
 
 @pytest.mark.parametrize("max_plan_bytes", [100, 10_000])
 def test_a_large_world_is_logged_while_no_goal_episode_ends(tmp_path, max_plan_bytes):
-    """Many updates between two ends of episodes, which all end at once, as in thousands of worlds."""
-    settings = large_world(1_000, max_plan_bytes) | {"learning_starts": 500}
-    pursuit = {"max_episode_steps": 10_000, "reset_worlds": False}
-    model = make_model(
-        make_vec_env(Corridor, 4, env_kwargs={"length": 30}),
-        goal_wrapper_kwargs=pursuit,
-        **settings | {"updates_per_step": 0.25},
-    )
+    """Many updates come between ends of episodes, as all episodes end together."""
+    settings = {
+        **large_world(1_000, max_plan_bytes),
+        "learning_starts": 500,
+        "updates_per_step": 0.25,
+        "goal_wrapper_kwargs": {"max_episode_steps": 10_000, "reset_worlds": False},
+    }
+    model = make_model(make_vec_env(Corridor, 4, env_kwargs={"length": 30}), **settings)
     rows = rows_of(model, 1_000, tmp_path, log_interval=3)
     learned = rows[rows["train/loss"].notna()]
     assert len(learned) > 5
@@ -56,28 +57,28 @@ def test_each_plan_is_in_the_log_at_once(tmp_path):
     assert rows["plan/known_ways"].notna().all()
 
 
-def test_no_log_is_none(tmp_path):
+def test_without_a_log_interval_nothing_is_logged(tmp_path):
     assert rows_of(make_model(), 200, tmp_path, log_interval=None).empty
 
 
-def test_the_log_tells_goal_episodes_that_explore_from_those_that_do_not(tmp_path):
+def test_the_log_tells_goal_episodes_that_explore_from_others(tmp_path):
     model = make_model(
         make_vec_env(Corridor, 4),
         learning_starts=400,
-        exploration_fraction=0.1,
-        exploration_final_eps=0.3,
+        target_class=PlannedTargets,
+        target_kwargs={"exploring_episodes": LinearSchedule(1.0, 0.3, 0.1)},
         goal_wrapper_kwargs={"max_episode_steps": 5},
     )
     rows = rows_of(model, 1_600, tmp_path, log_interval=1)
+    # All episodes with random steps explore, so that their success says nothing.
     random = rows[rows["time/total_timesteps"] < 400]
-    assert (random["rollout/exploring"] == 1.0).all()  # so a success rate near 0 says nothing
-    assert (
-        "rollout/success_rate_exploiting" not in random
-        or random["rollout/success_rate_exploiting"].isna().all()
-    )
+    assert (random["rollout/exploring"] == 1.0).all()
+    exploiting = random.get("rollout/success_rate_exploiting")
+    assert exploiting is None or exploiting.isna().all()
+    # In the end the plan knows every way.
     last = rows.iloc[-1]
     assert 0.1 < last["rollout/exploring"] < 0.6
-    assert last["rollout/success_rate_exploiting"] == 1.0  # the plan knows every way by now
+    assert last["rollout/success_rate_exploiting"] == 1.0
     assert last["rollout/success_rate"] < 1.0
 
 
@@ -87,35 +88,46 @@ def test_a_learner_without_plans_logs_none(tmp_path):
     assert names == ["rollout/exploration_rate"]
 
 
+class Listen(BaseCallback):
+    """Notes the steps at which it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def _on_step(self):
+        self.calls.append(self.num_timesteps)
+        return True
+
+
 @pytest.mark.filterwarnings("ignore:rich is experimental")
-def test_a_progress_bar_says_what_the_plan_knows():
+def test_a_progress_bar_says_what_the_plan_knows(monkeypatch):
     pytest.importorskip("tqdm")
     pytest.importorskip("rich")
-    said, calls = [], []
+    said = []
 
-    class Listen(BaseCallback):
-        def _on_step(self):
-            calls.append(self.num_timesteps)
-            return True
+    class Bar(callbacks.tqdm):
+        def set_description(self, desc=None, refresh=True):
+            said.append((model.num_timesteps, desc))
+            super().set_description(desc, refresh)
 
+    monkeypatch.setattr(callbacks, "tqdm", Bar)
     model = make_model(learning_starts=100)
-    bars = model._init_callback
+    listen = Listen()
+    model.learn(200, listen, progress_bar=True)
+    assert listen.calls == list(range(1, 201))
+    assert said[0] == (0, "random steps")
+    first_plan = next(steps for steps, text in said if text == "planning")
+    assert first_plan >= 100
+    after = [text for steps, text in said if steps > first_plan]
+    assert after[-1].startswith("plan: 6 goals, ")
+    known = [text for text in after if text != "planning"]
+    assert all(text.endswith("% of ways known") for text in known)
 
-    def listening(callback, progress_bar=False):
-        found = bars(callback, progress_bar)
-        bar = found.callbacks[-1]
-        say = bar._say
-        bar._say = lambda text: (said.append(text), say(text))
-        return found
 
-    model._init_callback = listening
-    model.learn(200, Listen(), progress_bar=True)
-    assert calls == list(range(1, 201))
-    assert said[0] == "random steps"
-    assert "planning" in said
-    assert said.index("planning") >= 100
-    assert said[-1].startswith("plan: 6 goals, ")
-    assert np.mean([text.endswith("% of ways known") for text in said[110:]]) > 0.8
-    make_model().learn(40, lambda *_: True, progress_bar=True)
-    make_model().learn(40, [Listen()], progress_bar=True)
-    make_model().learn(40, progress_bar=True)
+@pytest.mark.filterwarnings("ignore:rich is experimental")
+@pytest.mark.parametrize("callback", [None, lambda *_: True, [Listen()]])
+def test_a_progress_bar_goes_with_callbacks_of_all_kinds(callback):
+    pytest.importorskip("tqdm")
+    pytest.importorskip("rich")
+    assert make_model().learn(40, callback, progress_bar=True).num_timesteps == 40

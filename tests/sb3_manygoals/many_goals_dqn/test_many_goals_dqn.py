@@ -1,4 +1,4 @@
-"""ManyGoalsDQN as a whole: which environments it takes, how it acts, updates and logs; and the paper's recipe."""
+"""ManyGoalsDQN as a whole: which environments it takes, how it acts and logs, and its settings."""
 
 from fractions import Fraction
 
@@ -22,106 +22,115 @@ from sb3_manygoals import (
     evaluate_mastery,
     large_world,
 )
-from sb3_manygoals.many_goals_dqn import LARGE_WORLD, PAPER, PlannedTargets, TDTargets
+from sb3_manygoals.many_goals_dqn import LARGE_WORLD, PAPER, LargeWorldTargets, TDTargets
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
-from tests.sb3_manygoals.many_goals_dqn.models import goal_obs, make_model, parameters, reloaded
+from sb3_manygoals.world import ExactStates
+from tests.sb3_manygoals.many_goals_dqn.models import (
+    goal_obs,
+    make_model,
+    parameters,
+    reloaded,
+    steps_of_updates,
+)
 from tests.sb3_manygoals.worlds import Corridor
 
 
-def test_it_is_sb3s_dqn_and_a_run_is_reproducible():
-    model = make_model(seed=1)
+def test_it_is_a_dqn_of_sb3():
+    model = make_model()
     assert isinstance(model, DQN)
-    assert model.learn(150) is model
+    assert model.learn(60) is model
     assert model.get_parameters().keys() == {"policy", "policy.optimizer"}
-    again, other = (parameters(make_model(seed=seed).learn(150)) for seed in (1, 2))
-    assert th.equal(parameters(model), again)
-    assert not th.equal(parameters(model), other)
 
 
-def test_an_id_and_a_wrapped_environment_and_a_vector_of_them():
-    assert isinstance(make_model("CartPole-v1").learn(30), ManyGoalsDQN)
+def test_a_run_is_reproducible():
+    first, again, other = (parameters(make_model(seed=seed).learn(150)) for seed in (1, 1, 2))
+    assert th.equal(first, again)
+    assert not th.equal(first, other)
+
+
+def test_it_takes_the_id_of_an_environment():
+    assert make_model("CartPole-v1").learn(30).num_timesteps == 30
+
+
+def test_it_wraps_an_environment_and_leaves_the_axes_of_images_as_they_are():
     model = make_model(Corridor(image=True), "CnnPolicy").learn(60)
     assert all(model.env.env_is_wrapped(GoalBufferWrapper))
-    assert model.observation_space["observation"].shape == (
-        4,
-        6,
-        3,
-    )  # channels stay where they were
+    assert model.observation_space["observation"].shape == (4, 6, 3)
+
+
+def test_it_takes_goals_and_rewards_from_a_goal_wrapper():
     wrapped = GoalBufferWrapper(Corridor(), max_episode_steps=9, step_reward=-1.0)
     model = make_model(wrapped).learn(40)
     assert model.goal_buffer is wrapped.goal_buffer
     assert model.step_reward == -1.0
+
+
+def test_it_takes_several_environments_that_share_a_goal_buffer():
     buffer = GoalBuffer(Corridor().observation_space)
-    model = make_model(
-        DummyVecEnv([lambda: GoalBufferWrapper(Corridor(), buffer) for _ in range(3)])
-    ).learn(60)
+    model = make_model(DummyVecEnv([lambda: GoalBufferWrapper(Corridor(), buffer)] * 3)).learn(60)
     assert model.goal_buffer is buffer
-    model = make_model(
-        make_vec_env(Corridor, 3), goal_wrapper_kwargs={"max_episode_steps": 4}
-    ).learn(90)
+    assert model.world.identity is buffer.states
+
+
+def test_it_wraps_a_vec_env_as_goal_wrapper_kwargs_say():
+    settings = {"goal_wrapper_kwargs": {"max_episode_steps": 4}}
+    model = make_model(make_vec_env(Corridor, 3), **settings).learn(90)
     assert model.env.goal_tracker.max_episode_steps == 4
     assert max(episode["l"] for episode in model.ep_info_buffer) == 4
 
 
 def test_environments_that_cannot_share_a_goal_buffer_are_refused():
-    with pytest.raises(
-        ValueError, match="must be given the same goal_buffer, goal_reward and step_reward"
-    ):
+    message = "must be given the same goal_buffer, goal_reward, step_reward, selector_class"
+    with pytest.raises(ValueError, match=message):
         make_model(DummyVecEnv([lambda: GoalBufferWrapper(Corridor()) for _ in range(2)]))
     apart = SubprocVecEnv([lambda: GoalBufferWrapper(Corridor())])
-    with pytest.raises(
-        ValueError,
-        match="env has no goal buffer that can be shared: put a VecGoalBufferWrapper around",
-    ):
+    message = "env has no goal buffer that can be shared: put a VecGoalBufferWrapper around"
+    with pytest.raises(ValueError, match=message):
         make_model(apart)
     apart.close()
 
 
-@pytest.mark.parametrize("name", ["MiniGrid-Empty-5x5-v0", "CartPole-v1", "FrozenLake-v1"])
-def test_it_learns_saves_loads_and_is_measured_in_other_peoples_environments(name, tmp_path):
-    def make_env():
-        if not name.startswith("MiniGrid"):
-            return gym.make(name)
-        wrappers = pytest.importorskip("minigrid.wrappers")  # from Python 3.11
-        return wrappers.ImgObsWrapper(wrappers.RGBImgObsWrapper(gym.make(name)))
+def environment(name):
+    """Return an environment, with pictures as observations if it is one of MiniGrid's."""
+    if not name.startswith("MiniGrid"):
+        return gym.make(name)
+    # MiniGrid needs Python 3.11.
+    wrappers = pytest.importorskip("minigrid.wrappers")
+    return wrappers.ImgObsWrapper(wrappers.RGBImgObsWrapper(gym.make(name)))
 
+
+@pytest.mark.parametrize("name", ["MiniGrid-Empty-5x5-v0", "CartPole-v1", "FrozenLake-v1"])
+def test_it_learns_saves_loads_and_is_measured_in_environments_of_others(name, tmp_path):
     policy = "CnnPolicy" if name.startswith("MiniGrid") else "MlpPolicy"
-    model = ManyGoalsDQN(
-        policy, make_env(), updates_per_step=0.25, seed=0, policy_kwargs={"embedding_dim": 64}
-    )
-    model.learn(1_200)
-    assert model._n_updates == 50
-    assert np.isfinite(model._loss.item())
-    loaded = reloaded(model, tmp_path, make_env())
+    settings = {"updates_per_step": 0.25, "seed": 0, "policy_kwargs": {"embedding_dim": 64}}
+    model = ManyGoalsDQN(policy, environment(name), **settings)
+    assert len(steps_of_updates(model, 1_200)) == 50
+    assert parameters(model).isfinite().all()
+    loaded = reloaded(model, tmp_path, environment(name))
     obs = model.get_env().reset()
-    np.testing.assert_array_equal(
-        model.predict(obs, deterministic=True)[0], loaded.predict(obs, deterministic=True)[0]
-    )
+    actions = [one.predict(obs, deterministic=True)[0] for one in (model, loaded)]
+    np.testing.assert_array_equal(*actions)
     loaded.learn(50)
-    venv = gym.vector.SyncVectorEnv([make_env] * 4)
-    assert evaluate_mastery(
-        loaded, venv, model.goal_buffer.observations[:6], max_steps=10
-    ).steps.shape == (6, 1)
+    venv = gym.vector.SyncVectorEnv([lambda: environment(name)] * 4)
+    goals = model.goal_buffer.observations[:6]
+    assert evaluate_mastery(loaded, venv, goals, max_steps=10).steps.shape == (6, 1)
     venv.close()
 
 
 def test_each_environment_explores_by_itself():
     model = make_model(make_vec_env(Corridor, 2))
     model.exploration_rate = 0.5
-    obs = {
-        key: np.repeat(value[None], 4_000, axis=0)
-        for key, value in goal_obs(Corridor(), 1, 4).items()
-    }
+    one = goal_obs(Corridor(), 1, 4)
+    obs = {key: np.repeat(value[None], 4_000, axis=0) for key, value in one.items()}
     greedy = model.predict(obs, deterministic=True)[0]
     assert len(np.unique(greedy)) == 1
+    # If all explored together, the share would be 0 or 2/3. The limit is 6 standard deviations.
     share = (model.predict(obs)[0] != greedy).mean()
-    assert share == pytest.approx(
-        0.5 * 2 / 3, abs=0.05
-    )  # 6 standard deviations; all or none would be 0 or 2/3
+    assert share == pytest.approx(0.5 * 2 / 3, abs=0.05)
 
 
-def test_an_environments_step_count_and_log(tmp_path):
+def test_steps_of_all_environments_are_counted_and_logged(tmp_path):
     model = make_model(make_vec_env(Corridor, 2))
     model.set_logger(configure(str(tmp_path), ["csv", "tensorboard"]))
     model.learn(3e2, log_interval=1)
@@ -132,6 +141,42 @@ def test_an_environments_step_count_and_log(tmp_path):
     assert rows["goals/known"].iloc[-1] == 6
     assert rows["train/loss"].iloc[-1] > 0
     assert any(path.name.startswith("events.out.tfevents") for path in tmp_path.iterdir())
+
+
+def test_the_model_of_the_world_counts_transitions_that_the_replay_memory_has_forgotten():
+    model = make_model(buffer_size=10).learn(100)
+    assert model.replay_buffer.size() == 10
+    assert model.world.n_counted == 100
+    assert model.world.outcomes().counts.sum() == 100
+    assert model.world.arrivals.sum() == 100
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("settings", [{}, {"target_class": TDTargets}])
+def test_each_observation_is_looked_up_once_for_each_step(n_envs, settings, monkeypatch):
+    """What a step shows is looked up by observe. Each reset of a world shows one more."""
+    model = make_model(
+        make_vec_env(Corridor, n_envs),
+        goal_wrapper_kwargs={"reset_worlds": False},
+        **settings,
+    )
+    model.learn(30)
+    n_looked_up = {"ids": 0, "add": 0, "observe": 0}
+
+    def count(name):
+        method = getattr(ExactStates, name)
+
+        def counting(states, observations):
+            n_looked_up[name] += len(observations)
+            return method(states, observations)
+
+        monkeypatch.setattr(ExactStates, name, counting)
+
+    for name in n_looked_up:
+        count(name)
+    model.learn(60, reset_num_timesteps=False)
+    # The method observe calls add.
+    assert n_looked_up == {"ids": 0, "add": 60, "observe": 60}
 
 
 @given(st.floats(1e-4, 1000.0), st.integers(1, 64))
@@ -145,55 +190,72 @@ def test_updates_are_as_many_as_asked_for(updates_per_step, n_envs):
 
 @pytest.mark.parametrize("max_plan_bytes", [100, 10_000])
 def test_the_settings_for_large_worlds_follow_ways_to_goals_after_random_steps(max_plan_bytes):
-    few = {
+    settings = {
+        **LARGE_WORLD,
         "learning_starts": 500,
-        "target_kwargs": {**LARGE_WORLD["target_kwargs"], "max_plan_bytes": max_plan_bytes},
+        "target_kwargs": {"max_plan_bytes": max_plan_bytes},
     }
-    model, used = (
-        ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **{**LARGE_WORLD, **few}),
-        [],
-    )
-    model.learn(600, lambda *_: used.append(model.policy.optimizer.param_groups[0]["lr"]) or True)
-    assert model.targets.routes.states.size
-    assert (model.targets.plan.is_draw, model._n_updates) == (max_plan_bytes == 100, 4)
-    assert used[526::25] == pytest.approx(
-        [0.75e-3, 0.5e-3, 0.25e-3]
-    )  # of the updates after steps 525, 550 and 575
+    model = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **settings)
+    rates = []
+
+    def note_rate(*_):
+        rates.append(model.policy.optimizer.param_groups[0]["lr"])
+        return True
+
+    assert steps_of_updates(model, 600, callback=note_rate) == [525, 550, 575, 600]
+    assert model.targets.sampler.states.size
+    assert model.targets.plan.is_partial == (max_plan_bytes == 100)
+    # The rates of the updates after steps 525, 550 and 575.
+    assert rates[526::25] == pytest.approx([0.75e-3, 0.5e-3, 0.25e-3])
+    # Nothing reads transitions, so none are stored.
+    assert model.replay_buffer.size() == 0
 
 
 def test_settings_for_a_large_world_fit_the_length_of_a_run():
     assert large_world(32_250_000) == LARGE_WORLD
-    targets = {"sweeps": 0, "max_plan_bytes": 6_500_000_000, "fresh_goals": 0.3}
-    targets |= {"near_floor": 0.1, "best_weight": 1e4}
     assert {
-        "buffer_size": 33_000_000,
         "learning_starts": 30_000_000,
         "batch_size": 256,
         "goal_batch_size": 16,
-        "target_class": PlannedTargets,
-        "target_kwargs": targets,
+        "target_class": LargeWorldTargets,
+        "target_kwargs": {"max_plan_bytes": 6_500_000_000},
     } == LARGE_WORLD
     short = large_world(2e6, max_plan_bytes=1e9)
-    assert short["buffer_size"] == 2_000_000
     assert short["learning_starts"] == pytest.approx(0.93 * 2e6, rel=1e-3)
     assert short["target_kwargs"]["max_plan_bytes"] == 10**9
-    short["target_kwargs"]["sweeps"] = 7
-    assert large_world(2e6)["target_kwargs"]["sweeps"] == 0  # a dictionary of its own
-    model = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **large_world(1_000, 10_000))
-    model.learn(1_000)
-    assert model._n_updates == 3  # after steps 950, 975 and 1,000
+    # Each call returns a dictionary of its own.
+    short["target_kwargs"]["max_plan_bytes"] = 7
+    assert large_world(2e6)["target_kwargs"]["max_plan_bytes"] == 6_500_000_000
     with pytest.raises(ValueError, match="steps must be a whole number, at least 1, got 0"):
         large_world(0)
 
 
+def test_targets_for_large_worlds_differ_in_four_settings():
+    assert LargeWorldTargets.max_sweeps == 0
+    assert LargeWorldTargets.fresh_goals == 0.3
+    assert LargeWorldTargets.near_floor == 0.1
+    assert LargeWorldTargets.best_weight == 1e4
+
+
+def test_a_short_run_with_the_settings_for_large_worlds_makes_few_updates():
+    settings = large_world(1_000, 10_000)
+    model = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **settings)
+    assert steps_of_updates(model, 1_000) == [950, 975, 1_000]
+
+
 def test_the_recipe_builds_the_papers_agent():
     model = ManyGoalsDQN("CnnPolicy", Corridor(image=True), **PAPER)
-    assert (model.goal_reward, model.step_reward) == (0.0, -0.1)
-    assert (model.train_freq.frequency, model.gradient_steps) == (1, 1)
-    policy = model.policy
+    assert model.goal_reward == 0.0
+    assert model.step_reward == -0.1
+    assert model.train_freq.frequency == 1
+    assert model.gradient_steps == 1
+    assert model.tau == 1.0
+    assert model.target_update_interval == 250
     assert type(model.targets) is TDTargets
     assert model.targets.initial_value == pytest.approx(-10.0)
-    assert type(policy.q_net) is UniversalQNetwork  # a product of embeddings
+    policy = model.policy
+    # A UniversalQNetwork has a product of embeddings.
+    assert type(policy.q_net) is UniversalQNetwork
     assert isinstance(policy.q_net.trunk[1], PaddedCNN)
     shapes = [
         tuple(weights.shape)
@@ -204,9 +266,10 @@ def test_the_recipe_builds_the_papers_agent():
     assert shapes[-3:] == [(1024, 512), (1024, 512), (3, 1024)]
     assert type(policy.optimizer) is RMSpropTFLike
     (group,) = policy.optimizer.param_groups
-    assert (group["alpha"], group["eps"], group["lr"]) == (0.99, 1e-12, 1e-4)
-    # epsilon from 1 to 0.1 over the first million of three million steps
-    rates = [
-        model.exploration_schedule(1 - steps / 3e6) for steps in (0, 250_000, 1_000_000, 3_000_000)
-    ]
+    assert group["alpha"] == 0.99
+    assert group["eps"] == 1e-12
+    assert group["lr"] == 1e-4
+    # Epsilon falls from 1 to 0.1 over the first million of three million steps.
+    steps = (0, 250_000, 1_000_000, 3_000_000)
+    rates = [model.exploration_schedule(1 - n / 3e6) for n in steps]
     np.testing.assert_allclose(rates, [1.0, 0.775, 0.1, 0.1])
