@@ -194,11 +194,20 @@ class GoalTracker:
     @goal_buffer.setter
     def goal_buffer(self, goal_buffer: GoalBuffer) -> None:
         if goal_buffer is not self._goal_buffer:
-            self.selector.forget()
-            self.starts = Starts()
-            self.state_ids = np.full(self.n_envs, UNKNOWN, dtype=np.int64)
-        self._goal_buffer = goal_buffer
+            self._goal_buffer = goal_buffer
+            self.forget_ids()
         self.desired_ids = goal_buffer.ids(self.desired_goals)
+
+    def forget_ids(self) -> None:
+        """
+        Forget what refers to single goals and states, because the goal buffer has others now: what
+        the selector has learned, the starts, and the states that environments show. The goals in
+        pursuit stay, and their ids are found anew.
+        """
+        self.selector.forget()
+        self.starts = Starts()
+        self.state_ids = np.full(self.n_envs, UNKNOWN, dtype=np.int64)
+        self.desired_ids = self._goal_buffer.ids(self.desired_goals)
 
     def seed(self, seed: int | None) -> None:
         """

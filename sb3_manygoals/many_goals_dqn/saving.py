@@ -155,9 +155,8 @@ class SavingMixin(OffPolicyAlgorithm):
         model = self._model
         if model.env is None:
             return
-        assert model.goal_buffer is not None
-        assert model.selector is not None
-        model.selector.forget()
+        for tracker in model._trackers:
+            tracker.forget_ids()
         # The next training resets the environments, and so finds their states.
         model._last_obs = None
         if hasattr(model, "targets"):

@@ -1,3 +1,5 @@
+"""Saving and loading: the networks, what a model knows of its world, and its replay memory."""
+
 import pickle
 import re
 
@@ -22,68 +24,105 @@ from tests.sb3_manygoals.many_goals_dqn.models import (
 from tests.sb3_manygoals.worlds import Corridor, Paid
 
 
+def tracker_of(model):
+    """Return the goal tracker of a model with one environment."""
+    (tracker,) = model.env.get_attr("goal_tracker")
+    return tracker
+
+
+def check_same_world(found, expected):
+    """Assert that two models know the same of the world."""
+    np.testing.assert_array_equal(found.world.identity.observations, expected.world.identity[:])
+    states = found.world.get_checkpoint_state()
+    np.testing.assert_equal(states, expected.world.get_checkpoint_state())
+    np.testing.assert_array_equal(found.goal_buffer.observations, expected.goal_buffer.observations)
+    np.testing.assert_array_equal(found.goal_rewards, expected.goal_rewards)
+
+
 @pytest.mark.parametrize("policy", ["MlpPolicy", "CnnPolicy"])
-def test_save_and_load_round_trip(tmp_path, policy):
+def test_a_loaded_model_and_a_loaded_policy_act_as_before(tmp_path, policy):
     world = Corridor(image=policy == "CnnPolicy")
-    targets = {"goal_sampling": "batch", "tau": 0.5}
-    model = td_model(world, policy, targets=targets, goal_wrapper_kwargs={"max_episode_steps": 6})
-    model.learn(100)
-    model.save(tmp_path / "model")
-    model.save_goal_buffer(tmp_path / "goals")
+    model = td_model(world, policy).learn(100)
     model.policy.save(tmp_path / "policy.pt")
-    alone, greedy = (
-        ManyGoalsDQN.load(tmp_path / "model"),
-        type(model.policy).load(tmp_path / "policy.pt"),
-    )
-    assert th.equal(parameters(model), parameters(alone))
+    loaded = reloaded(model, tmp_path)
+    greedy = type(model.policy).load(tmp_path / "policy.pt")
+    assert th.equal(parameters(model), parameters(loaded))
     for cell in range(6):
         obs = goal_obs(world, cell, 5 - cell)
-        actions = [one.predict(obs, deterministic=True)[0] for one in (model, alone, greedy)]
+        actions = [one.predict(obs, deterministic=True)[0] for one in (model, loaded, greedy)]
         assert len(set(map(int, actions))) == 1
-    again = ManyGoalsDQN.load(tmp_path / "model", env=Corridor(image=policy == "CnnPolicy"))
-    assert again.env.get_attr("goal_tracker")[0].max_episode_steps == 6
-    assert (again.target_class, again.target_kwargs, again.num_timesteps) == (
-        TDTargets,
-        targets,
-        100,
-    )
-    assert (again.targets.goal_sampling, again.targets.tau) == ("batch", 0.5)
-    again.load_goal_buffer(tmp_path / "goals")
-    np.testing.assert_array_equal(again.goal_buffer.observations, model.goal_buffer.observations)
-    assert again.env.get_attr("goal_buffer")[0] is again.goal_buffer
-    state, loaded = model.policy.optimizer.state_dict(), again.policy.optimizer.state_dict()
-    th.testing.assert_close(state["state"], loaded["state"])
+
+
+@pytest.mark.parametrize("policy", ["MlpPolicy", "CnnPolicy"])
+def test_a_loaded_model_learns_on_with_its_settings(tmp_path, policy):
+    image = policy == "CnnPolicy"
+    model = td_model(
+        Corridor(image=image),
+        policy,
+        targets={"goal_sampling": "batch"},
+        tau=0.5,
+        target_update_interval=30,
+        max_grad_norm=7.0,
+        goal_wrapper_kwargs={"max_episode_steps": 6},
+    ).learn(100)
+    again = reloaded(model, tmp_path, Corridor(image=image), ("world",))
+    assert tracker_of(again).max_episode_steps == 6
+    assert again.target_class is TDTargets
+    assert again.target_kwargs == {"goal_sampling": "batch"}
+    assert again.targets.goal_sampling == "batch"
+    assert again.targets.context.tau == 0.5
+    assert again.targets.context.target_update_interval == 30
+    assert again.max_grad_norm == 7.0
+    assert again.num_timesteps == 100
+    check_same_world(again, model)
+    assert tracker_of(again).goal_buffer is again.goal_buffer
+    state = model.policy.optimizer.state_dict()
+    th.testing.assert_close(state["state"], again.policy.optimizer.state_dict()["state"])
     again.learn(60, reset_num_timesteps=False)
     assert again.num_timesteps == 160
     assert not th.equal(parameters(model), parameters(again))
-    # an env that pursues goals already is taken as it is
-    wrapped = GoalBufferWrapper(Corridor(image=policy == "CnnPolicy"), max_episode_steps=3)
-    assert (
-        ManyGoalsDQN.load(tmp_path / "model", env=wrapped)
-        .env.get_attr("goal_tracker")[0]
-        .max_episode_steps
-        == 3
-    )
+
+
+def test_an_environment_with_a_goal_wrapper_is_taken_as_it_is(tmp_path):
+    model = make_model(goal_wrapper_kwargs={"max_episode_steps": 6}).learn(40)
+    wrapped = GoalBufferWrapper(Corridor(), max_episode_steps=3)
+    assert tracker_of(reloaded(model, tmp_path, wrapped)).max_episode_steps == 3
+
+
+def test_the_world_is_known_again_whatever_was_known_before(tmp_path):
+    model = make_model(Paid({3: 1.0}, (0, 8))).learn(60)
+    model.save_world(tmp_path / "world")
+    other = make_model(Paid({3: 1.0}, (0, 8), start=7)).learn(30)
+    other.load_world(tmp_path / "world")
+    check_same_world(other, model)
+    assert other.world.n_counted == 60
+    assert other.world.identity is other.goal_buffer.states
+    other.learn(30, reset_num_timesteps=False)
+    assert other.world.n_counted == 90
 
 
 def test_the_replay_buffer_round_trips_with_the_right_ids(tmp_path):
     model = make_model().learn(50)
     model.save_replay_buffer(tmp_path / "replay")
-    model.save_goal_buffer(tmp_path / "goals")
+    model.save_world(tmp_path / "world")
 
     def check(other):
         memory = other.replay_buffer
         assert memory.size() == 50
-        np.testing.assert_array_equal(kept(memory), kept(model.replay_buffer))
-        np.testing.assert_array_equal(other.goal_buffer[memory.next_ids[:50]], kept(memory)[1])
+        observations, next_observations = kept(memory)
+        np.testing.assert_array_equal(observations, kept(model.replay_buffer)[0])
+        np.testing.assert_array_equal(next_observations, kept(model.replay_buffer)[1])
+        found = other.goal_buffer[memory.next_goal_ids[:50]]
+        np.testing.assert_array_equal(found, next_observations)
 
-    # whatever this one has met before, and in whichever order the two files come
-    alone = make_model(Corridor(start=5)).learn(5)
-    alone.load_replay_buffer(tmp_path / "replay")
-    check(alone)
-    alone.load_goal_buffer(tmp_path / "goals")
-    check(alone)
-    np.testing.assert_array_equal(alone.replay_buffer.next_ids, model.replay_buffer.next_ids)
+    # It does not matter what the other model has met before, and which file comes first.
+    other = make_model(Corridor(start=5)).learn(5)
+    other.load_replay_buffer(tmp_path / "replay")
+    check(other)
+    other.load_world(tmp_path / "world")
+    check(other)
+    ids = [one.replay_buffer.next_goal_ids for one in (other, model)]
+    np.testing.assert_array_equal(*ids)
 
 
 def test_a_new_environment_goes_on_with_the_goals_known():
@@ -91,109 +130,128 @@ def test_a_new_environment_goes_on_with_the_goals_known():
     known = model.goal_buffer.observations.copy()
     for env in (Corridor(start=5), GoalBufferWrapper(Corridor(), model.goal_buffer)):
         model.set_env(env)
-        assert model.env.get_attr("goal_buffer")[0] is model.goal_buffer
+        assert tracker_of(model).goal_buffer is model.goal_buffer
         model.learn(40, reset_num_timesteps=False)
     np.testing.assert_array_equal(model.goal_buffer.observations[: len(known)], known)
+    assert model.world.n_counted == 120
 
 
-def test_held_out_goals_stay_held_out_in_a_loaded_model(tmp_path):
-    world = Corridor(length=6)
-    buffer = GoalBuffer(
-        world.observation_space, capacity=50, held_out=world.observation_of(2)[None]
-    )
-    model = make_model(world, goal_wrapper_kwargs={"goal_buffer": buffer}).learn(40)
-    later = reloaded(model, tmp_path)
-    later.set_env(Corridor(length=6))
-    pursuing = GoalBufferWrapper(Corridor(length=6))
-    for loaded in (
-        later,
-        *(ManyGoalsDQN.load(tmp_path / "model", env=env) for env in (Corridor(length=6), pursuing)),
-    ):
-        loaded.learn(200)
-        capacity = (
-            100_000 if loaded.get_env().get_attr("goal_tracker")[0] is pursuing.goal_tracker else 50
-        )  # the larger one
-        assert (loaded.goal_buffer.capacity, len(loaded.goal_buffer)) == (capacity, 5)
-        assert loaded.goal_buffer.ids(world.observation_of(2)[None]) == UNKNOWN
-    (
-        pursuing := GoalBufferWrapper(Corridor(length=6))
-    ).reset()  # it knows a goal, and holds nothing out
-    with pytest.raises(
-        ValueError, match="1 of 1 observations that the model held out are not in env's goal buffer"
-    ):
-        ManyGoalsDQN.load(tmp_path / "model", env=pursuing)
+def holding_out():
+    """Return a trained model that holds a goal out, with a goal buffer of small capacity."""
+    held_out = Corridor().observation_of(2)[None]
+    buffer = GoalBuffer(Corridor().observation_space, capacity=50, held_out=held_out)
+    return make_model(goal_wrapper_kwargs={"goal_buffer": buffer}).learn(40)
+
+
+@pytest.mark.parametrize("how", ["loaded with env", "env set later", "env with a goal wrapper"])
+def test_held_out_goals_stay_held_out_in_a_loaded_model(tmp_path, how):
+    env = GoalBufferWrapper(Corridor()) if how == "env with a goal wrapper" else Corridor()
+    if how == "env set later":
+        loaded = reloaded(holding_out(), tmp_path)
+        loaded.set_env(env)
+    else:
+        loaded = reloaded(holding_out(), tmp_path, env)
+    loaded.learn(200)
+    # The larger capacity is taken.
+    assert loaded.goal_buffer.capacity == (100_000 if how == "env with a goal wrapper" else 50)
+    assert len(loaded.goal_buffer) == 5
+    assert loaded.goal_buffer.ids(Corridor().observation_of(2)[None]) == UNKNOWN
+
+
+def test_an_environment_whose_goals_hold_nothing_out_is_refused(tmp_path):
+    wrapped = GoalBufferWrapper(Corridor())
+    # Now it knows a goal, so its goal buffer cannot be replaced.
+    wrapped.reset()
+    message = "1 of 1 observations that the model held out are not held out in env's goal buffer"
+    with pytest.raises(ValueError, match=message):
+        reloaded(holding_out(), tmp_path, wrapped)
 
 
 def test_rewards_of_goals_stay_those_that_were_learned(tmp_path):
     model = make_model(GoalBufferWrapper(Corridor(), goal_reward=1.0, step_reward=0.0)).learn(40)
-    model.save(tmp_path / "model")
-    other, mine = (
-        GoalBufferWrapper(Corridor(), model.goal_buffer),
-        r"the model's goal_reward and step_reward, \(1.0, 0.0\)",
-    )
-    for refused in (
-        lambda: ManyGoalsDQN.load(tmp_path / "model", other),
-        lambda: model.set_env(other),
-    ):
-        with pytest.raises(ValueError, match=mine):
-            refused()
+    other = GoalBufferWrapper(Corridor(), model.goal_buffer)
+    message = r"the model's goal_reward and step_reward, \(1.0, 0.0\)"
+    with pytest.raises(ValueError, match=message):
+        reloaded(model, tmp_path, other)
+    with pytest.raises(ValueError, match=message):
+        model.set_env(other)
     model.set_env(Corridor())
-    for one in (model, ManyGoalsDQN.load(tmp_path / "model", Corridor())):
-        (tracker,) = one.env.get_attr("goal_tracker")
-        assert (tracker.goal_reward, tracker.step_reward, one.goal_reward) == (1.0, 0.0, 1.0)
+    for one in (model, reloaded(model, tmp_path, Corridor())):
+        assert tracker_of(one).goal_reward == 1.0
+        assert tracker_of(one).step_reward == 0.0
+        assert one.goal_reward == 1.0
 
 
-def test_a_plan_that_begins_with_a_loaded_memory_knows_all_ways_in_it(tmp_path):
-    settings = {
-        "target_class": PlannedTargets,
-        "target_kwargs": {"sweeps": 2},
-        "learning_starts": 400,
-    }
-    model = make_model(Corridor(length=12), **settings).learn(420)
+class TwoSweeps(PlannedTargets):
+    """Plans with so few sweeps that a plan without an earlier one must converge."""
+
+    max_sweeps = 2
+
+
+@pytest.mark.parametrize("part", ["world", "replay_buffer"])
+def test_a_plan_that_begins_with_what_was_loaded_knows_all_ways_in_it(tmp_path, part):
+    env = Corridor(length=12)
+    settings = {"target_class": TwoSweeps, "learning_starts": 400}
+    if part == "replay_buffer":
+        # Only targets that may be bootstrapped let a model store transitions.
+        settings = {"learning_starts": 400}
+    model = make_model(env, **settings).learn(420)
     assert (model.targets.plan.best >= 0).mean() > 0.9
-    loaded = reloaded(model, tmp_path, Corridor(length=12), ("replay_buffer",)).learn(
-        40, reset_num_timesteps=False
-    )
+    loaded = reloaded(model, tmp_path, Corridor(length=12), (part,), target_class=TwoSweeps)
+    loaded.learn(40, reset_num_timesteps=False)
     assert (loaded.targets.plan.best >= 0).mean() > 0.9
 
 
-def test_a_memory_of_other_observations_is_refused_and_changes_nothing(tmp_path):
+def test_a_replay_memory_of_other_observations_is_refused_and_changes_nothing(tmp_path):
     make_model(Corridor(length=5)).learn(25).save_replay_buffer(tmp_path / "replay")
     model = make_model().learn(25)
-    memory, n_goals = model.replay_buffer, len(model.goal_buffer)
-    with pytest.raises(
-        ValueError, match=r"saved by a model with .*\(5,\).*, this one has .*\(6,\)"
-    ):
+    memory = model.replay_buffer
+    n_goals = len(model.goal_buffer)
+    message = r"saved by a model with .*\(5,\).*, this one has .*\(6,\)"
+    with pytest.raises(ValueError, match=message):
         model.load_replay_buffer(tmp_path / "replay")
-    assert (model.replay_buffer is memory, len(model.goal_buffer)) == (True, n_goals)
+    assert model.replay_buffer is memory
+    assert len(model.goal_buffer) == n_goals
 
 
-def test_what_is_changed_at_loading_is_changed_and_checked(tmp_path):
-    make_model(make_vec_env(Corridor, 2), goal_wrapper_kwargs={"reset_worlds": True}).save(
-        tmp_path / "model"
-    )
-    loaded = ManyGoalsDQN.load(
-        tmp_path / "model", env=Corridor(), goal_wrapper_kwargs={"max_episode_steps": 3}
-    )
-    assert loaded.env.get_attr("goal_tracker")[0].max_episode_steps == 3
-    first, again = (
-        ManyGoalsDQN.load(tmp_path / "model", env=Corridor()).learn(60) for _ in range(2)
-    )
-    memories = [kept(model.replay_buffer) for model in (first, again)]
-    np.testing.assert_array_equal(
-        *memories
-    )  # both environments are seeded as that of the saved model
-    with pytest.raises(ValueError, match=r"gamma must be a number in \[0, 1\), got 1.0"):
-        ManyGoalsDQN.load(tmp_path / "model", gamma=1.0)
+def test_a_world_of_other_observations_or_actions_is_refused_and_changes_nothing(tmp_path):
+    make_model(Corridor(length=5)).learn(25).save_world(tmp_path / "smaller")
+    four = gym.wrappers.TransformAction(Corridor(), lambda a: a % 3, gym.spaces.Discrete(4))
+    make_model(four).learn(25).save_world(tmp_path / "four")
+    model = make_model().learn(25)
+    before = model.world.get_checkpoint_state()
+    with pytest.raises(ValueError, match=r"the states of the file must be uint8 of shape \(n, 6\)"):
+        model.load_world(tmp_path / "smaller")
+    with pytest.raises(ValueError, match="is of a model with 4 actions, this one has 3"):
+        model.load_world(tmp_path / "four")
+    np.testing.assert_equal(model.world.get_checkpoint_state(), before)
 
 
-def test_ids_of_goals_in_pursuit_follow_a_loaded_goal_buffer(tmp_path):
+def test_settings_changed_at_loading_are_changed(tmp_path):
+    model = make_model(make_vec_env(Corridor, 2), goal_wrapper_kwargs={"reset_worlds": True})
+    loaded = reloaded(model, tmp_path, Corridor(), goal_wrapper_kwargs={"max_episode_steps": 3})
+    assert tracker_of(loaded).max_episode_steps == 3
+
+
+def test_environments_are_seeded_as_that_of_the_saved_model(tmp_path):
+    make_model(make_vec_env(Corridor, 2)).save(tmp_path / "model")
+    memories = [
+        kept(ManyGoalsDQN.load(tmp_path / "model", env=Corridor()).learn(60).replay_buffer)
+        for _ in range(2)
+    ]
+    np.testing.assert_array_equal(*memories)
+
+
+def test_ids_of_goals_in_pursuit_follow_a_loaded_world(tmp_path):
     model = make_model().learn(60)
-    other = goals_of(model.goal_buffer.observations[::-1], Corridor().observation_space)
-    other.save(tmp_path / "goals")
-    model.load_goal_buffer(tmp_path / "goals")
-    (episodes,) = model.env.get_attr("goal_tracker")
-    np.testing.assert_array_equal(episodes.desired_ids, other.ids(episodes.desired_goals))
+    others = goals_of(model.goal_buffer.observations[::-1], Corridor().observation_space)
+    other = make_model(goal_wrapper_kwargs={"goal_buffer": others})
+    other.save_world(tmp_path / "world")
+    model.load_world(tmp_path / "world")
+    tracker = tracker_of(model)
+    np.testing.assert_array_equal(tracker.desired_ids, others.ids(tracker.desired_goals))
+    # Starts were counted by ids that have another meaning now.
+    assert tracker.starts.n_starts == 0
 
 
 NO_ENVIRONMENT = re.escape("has no environment: give it one, load(path, env) or set_env(env)")
@@ -205,52 +263,55 @@ NO_ENVIRONMENT = re.escape("has no environment: give it one, load(path, env) or 
         lambda model, path: model.learn(1_000),
         lambda model, path: model.train(1),
         lambda model, path: model.dump_logs(),
-        lambda model, path: model.save_goal_buffer(path),
+        lambda model, path: model.save_world(path),
         lambda model, path: model.save_all(path),
         lambda model, path: model.get_checkpoint_state(),
         lambda model, path: model.set_checkpoint_state({}),
     ],
-    ids=["learn", "train", "log", "save goals", "save all", "get state", "set state"],
+    ids=["learn", "train", "log", "save world", "save all", "get state", "set state"],
 )
-def test_what_needs_an_environment_says_so_in_a_model_without_one(tmp_path, ask):
-    make_model().learn(40).save(tmp_path / "model")
+def test_a_model_without_an_environment_says_what_it_needs_one_for(tmp_path, ask):
+    model = reloaded(make_model().learn(40), tmp_path)
     with pytest.raises(ValueError, match=NO_ENVIRONMENT):
-        ask(ManyGoalsDQN.load(tmp_path / "model"), tmp_path / "file")
+        ask(model, tmp_path / "file")
 
 
-def test_a_model_without_an_environment_acts_reads_its_memory_and_plans(tmp_path):
-    model = make_model(Paid({8: 1.0}, (0, 8))).learn(400)
-    model.save_all(tmp_path)
-    alone = ManyGoalsDQN.load(tmp_path / "model")
+def test_a_model_without_an_environment_acts_and_is_measured(tmp_path):
+    model = make_model(Corridor(9)).learn(40)
+    alone = reloaded(model, tmp_path)
     obs = goal_obs(Corridor(9), 1, 4)
     for deterministic in (False, True):
         assert alone.predict(obs, deterministic=deterministic)[0] in (0, 1, 2)
     worlds = gym.vector.SyncVectorEnv([lambda: Corridor(9)] * 2)
     goals = model.goal_buffer.observations[:2]
     assert evaluate_mastery(alone, worlds, goals, max_steps=10).steps.shape == (2, 1)
-    alone.load_replay_buffer(tmp_path / "replay_buffer")  # before any goals are known
+
+
+def test_a_model_without_an_environment_reads_what_was_saved_and_plans(tmp_path):
+    model = make_model(Paid({8: 1.0}, (0, 8))).learn(400)
+    model.save_all(tmp_path)
+    alone = ManyGoalsDQN.load(tmp_path / "model")
+    # It reads a replay memory before it knows goals.
+    alone.load_replay_buffer(tmp_path / "replay_buffer")
     assert len(alone.goal_buffer) == len(model.goal_buffer)
-    alone.load_goal_buffer(tmp_path / "goal_buffer")
+    alone.load_world(tmp_path / "world")
+    check_same_world(alone, model)
     policy = alone.task_policy(planned=True)
-    seen, steps = Corridor(9).observation_of(4), 0
     world = Paid({8: 1.0}, (0, 8))
-    world.reset()
-    while world.cell != 8 and steps < 5:
-        seen, *_ = world.step(policy.predict(seen, deterministic=True)[0])
-        steps += 1
-    assert (world.cell, steps) == (8, 4)
+    observation, _ = world.reset()
+    for _ in range(4):
+        observation, *_ = world.step(policy.predict(observation, deterministic=True)[0])
+    assert world.cell == 8
     alone.set_env(Paid({8: 1.0}, (0, 8)))
     alone.learn(40, reset_num_timesteps=False)
     assert alone.replay_buffer.size() == 440
+    assert alone.world.n_counted == 440
 
 
 @pytest.mark.parametrize("settings", [{}, {"goals_in_replay": True}, {"target_class": TDTargets}])
-def test_a_memory_is_read_before_an_environment_is_given(tmp_path, settings):
+def test_a_replay_memory_is_read_before_an_environment_is_given(tmp_path, settings):
     model = make_model(**settings).learn(60)
-    model.save(tmp_path / "model")
-    model.save_replay_buffer(tmp_path / "replay")
-    alone = ManyGoalsDQN.load(tmp_path / "model")
-    alone.load_replay_buffer(tmp_path / "replay")
+    alone = reloaded(model, tmp_path, also=("replay_buffer",))
     np.testing.assert_array_equal(kept(alone.replay_buffer), kept(model.replay_buffer))
     alone.set_env(Corridor())
     alone.learn(60, reset_num_timesteps=False)
@@ -258,78 +319,89 @@ def test_a_memory_is_read_before_an_environment_is_given(tmp_path, settings):
     assert len(np.unique(alone.goal_buffer.observations, axis=0)) == 6
 
 
-def sb3s_own(folder, world):
-    """Replay memories that SB3's DQN wrote, by their class."""
+def replay_memory_of_sb3(folder, kind):
+    """Write a replay memory of SB3's DQN."""
     goals = GoalBufferWrapper(Corridor())
-    model = {
-        "ReplayBuffer": lambda: DQN("MlpPolicy", Corridor()),
-        "DictReplayBuffer": lambda: DQN("MultiInputPolicy", goals),
-        "HerReplayBuffer": lambda: DQN(
-            "MultiInputPolicy", goals, replay_buffer_class=HerReplayBuffer
-        ),
-    }[world]()
+    if kind == "ReplayBuffer":
+        model = DQN("MlpPolicy", Corridor())
+    elif kind == "DictReplayBuffer":
+        model = DQN("MultiInputPolicy", goals)
+    else:
+        model = DQN("MultiInputPolicy", goals, replay_buffer_class=HerReplayBuffer)
     model.learn(60).save_replay_buffer(folder / "foreign")
-    return rf"must have a ManyGoalsReplayBuffer, got stable_baselines3\..*{world}: give one that"
+    return rf"must have a ManyGoalsReplayBuffer, got stable_baselines3\..*{kind}: give one that"
 
 
-def written(content):
-    def write(folder, _):
-        (folder / "foreign").write_bytes(content)
-        return "is no file of a replay memory"
-
-    return write
+def bytes_that_are_no_pickle(folder, kind):
+    (folder / "foreign").write_bytes(b"" if kind == "nothing" else b"not a pickle")
+    return "is no file of a replay memory"
 
 
-def a_list(folder, _):
+def pickled_list(folder, kind):
     (folder / "foreign").write_bytes(pickle.dumps([1, 2]))
     return "must have a ManyGoalsReplayBuffer, got builtins.list"
 
 
-def a_model(folder, _):
+def saved_model(folder, kind):
     make_model().save(folder / "foreign.zip")
     (folder / "foreign.zip").rename(folder / "foreign")
     return "is no file of a replay memory"
 
 
-def goals(folder, _):
-    make_model().learn(30).save_goal_buffer(folder / "foreign.npz")
+def saved_world(folder, kind):
+    make_model().learn(30).save_world(folder / "foreign.npz")
     (folder / "foreign.npz").rename(folder / "foreign")
     return "is no file of a replay memory"
 
 
-def another_action_space(folder, _):
+def memory_of_other_actions(folder, kind):
     world = gym.wrappers.TransformAction(Corridor(), lambda a: a % 3, gym.spaces.Discrete(4))
     make_model(world).learn(30).save_replay_buffer(folder / "foreign")
-    return "the replay memory was saved by a model with .*Discrete\\(4\\).* this one has .*Discrete"
+    return r"the replay memory was saved by a model with .*Discrete\(4\).* this one has .*Discrete"
+
+
+def memory_of_an_earlier_version(folder, kind):
+    memory = make_model().learn(30).replay_buffer
+    # Earlier versions had other names.
+    memory.next_ids = memory.next_goal_ids
+    del memory.next_goal_ids
+    (folder / "foreign").write_bytes(pickle.dumps(memory))
+    return (
+        "is a replay memory that an earlier version wrote, which this version cannot read: train "
+        "anew, or load it with the version that wrote it"
+    )
 
 
 @pytest.mark.parametrize(
     ("write", "kind"),
     [
-        (sb3s_own, "ReplayBuffer"),
-        (sb3s_own, "DictReplayBuffer"),
-        (sb3s_own, "HerReplayBuffer"),
-        (written(b""), "nothing"),
-        (written(b"not a pickle"), "a text"),
-        (a_list, "a list"),
-        (a_model, "a model"),
-        (goals, "goals"),
-        (another_action_space, "other actions"),
+        (replay_memory_of_sb3, "ReplayBuffer"),
+        (replay_memory_of_sb3, "DictReplayBuffer"),
+        (replay_memory_of_sb3, "HerReplayBuffer"),
+        (bytes_that_are_no_pickle, "nothing"),
+        (bytes_that_are_no_pickle, "a text"),
+        (pickled_list, "a list"),
+        (saved_model, "a model"),
+        (saved_world, "a world"),
+        (memory_of_other_actions, "other actions"),
+        (memory_of_an_earlier_version, "an earlier version"),
     ],
 )
 @pytest.mark.parametrize("has_env", [True, False])
-def test_a_file_that_is_no_memory_of_ours_is_refused_and_changes_nothing(
+def test_a_file_that_is_no_replay_memory_of_ours_is_refused_and_changes_nothing(
     tmp_path, write, kind, has_env
 ):
     message = write(tmp_path, kind)
     model = make_model().learn(30)
     if not has_env:
         model = reloaded(model, tmp_path)
-    memory, goals = model.replay_buffer, model.goal_buffer
+    memory = model.replay_buffer
+    goals = model.goal_buffer
     n_goals = None if goals is None else len(goals)
     with pytest.raises(ValueError, match=message):
         model.load_replay_buffer(tmp_path / "foreign")
-    assert (model.replay_buffer is memory, model.goal_buffer is goals) == (True, True)
+    assert model.replay_buffer is memory
+    assert model.goal_buffer is goals
     assert n_goals == (None if goals is None else len(goals))
     if has_env:
         model.learn(30, reset_num_timesteps=False)
@@ -337,89 +409,130 @@ def test_a_file_that_is_no_memory_of_ours_is_refused_and_changes_nothing(
 
 @pytest.mark.parametrize("ending", ["", ".npz", ".pkl", ".zip"])
 @pytest.mark.parametrize("kind", ["a memory", "a model", "a list", "an array", "nothing"])
-def test_a_file_that_is_no_goal_buffer_is_refused_and_changes_nothing(tmp_path, kind, ending):
-    model, path = make_model().learn(30), tmp_path / f"foreign{ending}"
-    if kind == "a memory":
-        with path.open("wb") as file:
+def test_a_file_that_is_no_world_is_refused_and_changes_nothing(tmp_path, kind, ending):
+    model = make_model().learn(30)
+    path = tmp_path / f"foreign{ending}"
+    with path.open("wb") as file:
+        if kind == "a memory":
             model.save_replay_buffer(file)
-    elif kind == "a model":
-        with path.open("wb") as file:
+        elif kind == "a model":
             model.save(file)
-    elif kind == "an array":
-        with path.open("wb") as file:
+        elif kind == "a list":
+            pickle.dump([1], file)
+        elif kind == "an array":
             np.save(file, np.eye(6))
-    else:
-        path.write_bytes(pickle.dumps([1]) if kind == "a list" else b"")
     known = model.goal_buffer
-    with pytest.raises(ValueError, match=r"foreign.* is no whole file of a goal buffer"):
-        model.load_goal_buffer(path)
+    before = model.world.get_checkpoint_state()
+    message = r"foreign.* is no whole file of what a model knows of its world"
+    with pytest.raises(ValueError, match=message):
+        model.load_world(path)
     assert model.goal_buffer is known
+    np.testing.assert_equal(model.world.get_checkpoint_state(), before)
     model.learn(30, reset_num_timesteps=False)
 
 
-def weights_of(model, network):
-    return dict(getattr(model, network).state_dict())
+def test_a_goal_buffer_without_a_world_is_no_world(tmp_path):
+    model = make_model().learn(30)
+    model.goal_buffer.save(tmp_path / "goals")
+    message = "goals.* is no whole file of what a model knows of its world: .*visit_counts"
+    with pytest.raises(ValueError, match=message):
+        model.load_world(tmp_path / "goals")
+
+
+def test_a_goal_buffer_of_an_earlier_version_is_refused_by_name(tmp_path):
+    arrays = {"observations": np.eye(6, dtype=np.uint8), "labels": np.zeros((7, 3))}
+    np.savez_compressed(tmp_path / "goals.npz", capacity=100, **arrays)
+    model = make_model().learn(30)
+    message = "goals.* is a goal buffer that an earlier version wrote, .* train anew, or load it"
+    with pytest.raises(ValueError, match=message):
+        model.load_world(tmp_path / "goals")
+    with pytest.raises(ValueError, match=message):
+        GoalBuffer.load(tmp_path / "goals", Corridor().observation_space)
+
+
+@pytest.mark.parametrize("make_env", [Corridor, lambda: None])
+def test_a_model_of_an_earlier_version_is_refused_by_name(tmp_path, make_env):
+    model = make_model().learn(30)
+    # Earlier versions had another name.
+    model.goal_rules = model.goal_config
+    model.save(tmp_path / "model")
+    message = "this is a model that an earlier version wrote, .* train anew, or load it with"
+    with pytest.raises(ValueError, match=message):
+        ManyGoalsDQN.load(tmp_path / "model", make_env())
 
 
 @pytest.mark.parametrize("settings", [{}, {"target_class": PlannedTargets}])
-def test_all_that_tells_weights_tells_the_same_of_a_target_network_that_nothing_trains(
-    tmp_path, settings
-):
-    def look(model):
-        told = [
+def test_a_planner_has_no_target_network(tmp_path, settings):
+    def check(model):
+        assert model.q_net_target is None
+        assert model.policy.q_net_target is None
+        dictionaries = [
             model.policy.state_dict(),
             model.get_parameters()["policy"],
             model.get_checkpoint_state()["algorithm"]["policy"],
         ]
-        for one in told:
-            assert one.keys() == told[0].keys()
-            assert all(th.equal(one[name], told[0][name]) for name in one)
-            for name, weights in weights_of(model, "q_net").items():
-                assert th.equal(one[f"q_net_target.{name}"], weights)
-        th.testing.assert_close(
-            weights_of(model, "q_net_target"), weights_of(model, "q_net"), rtol=0, atol=0
-        )
+        for weights in dictionaries:
+            assert any(name.startswith("q_net.") for name in weights)
+            assert not any("target" in name for name in weights)
 
     model = make_model(**settings)
-    look(model.learn(60))
-    model.learn(40, lambda *_: model.num_timesteps < 80, reset_num_timesteps=False)
-    th.testing.assert_close(weights_of(model, "q_net_target"), weights_of(model, "q_net"))
-    model.policy.save(tmp_path / "policy")
-    policy = type(model.policy).load(tmp_path / "policy")
-    th.testing.assert_close(policy.q_net_target.state_dict(), policy.q_net.state_dict())
-    look(reloaded(model, tmp_path, Corridor()))
+    check(model)
+    check(model.learn(60))
+    loaded = reloaded(model, tmp_path, Corridor())
+    check(loaded)
+    loaded.set_parameters(model.get_parameters())
+    check(loaded)
+    check(loaded.learn(60))
 
 
-def test_a_target_network_that_is_trained_is_told_as_it_is():
-    model = td_model(targets={"update_interval": 1_000}).learn(60)
-    told = model.policy.state_dict()
-    name = next(iter(weights_of(model, "q_net")))
-    assert not th.equal(told[f"q_net.{name}"], told[f"q_net_target.{name}"])
+def test_a_target_network_is_among_the_parameters_where_there_is_one(tmp_path):
+    model = td_model(target_update_interval=1_000).learn(60)
+    weights = model.get_parameters()["policy"]
+    of_target = {name: weights[f"q_net_target.{name}"] for name in model.q_net_target.state_dict()}
+    th.testing.assert_close(of_target, dict(model.q_net_target.state_dict()))
+    assert not th.equal(parameters(model.q_net), parameters(model.q_net_target))
+    loaded = reloaded(model, tmp_path, Corridor())
+    assert th.equal(parameters(loaded.q_net_target), parameters(model.q_net_target))
 
 
-@pytest.mark.parametrize("settings", [{}, {"goals_in_replay": True}, {"target_class": TDTargets}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"goals_in_replay": True},
+        {"target_class": TDTargets},
+        {"target_class": PlannedTargets},
+    ],
+)
 def test_one_call_saves_and_one_loads_what_training_goes_on_from(tmp_path, settings):
-    model = make_model(make_vec_env(Corridor, 2), **settings).learn(60)
-    model.save_all(str(tmp_path / "runs" / "one"))
-    model.save_all(tmp_path / "runs" / "one")  # again, over it
-    files = {path.name for path in (tmp_path / "runs" / "one").iterdir()}
-    whole = {"model.zip", "replay_buffer.pkl", "goal_buffer.npz"}
-    assert files == whole - ({"goal_buffer.npz"} if "goals_in_replay" in settings else set())
-    loaded = ManyGoalsDQN.load_all(tmp_path / "runs" / "one", make_vec_env(Corridor, 2))
+    folder = tmp_path / "runs" / "one"
+    model = make_model(make_vec_env(lambda: Paid({3: 1.0}, (0, 8)), 2), **settings).learn(60)
+    model.save_all(str(folder))
+    # It can be saved again, over the files.
+    model.save_all(folder)
+    has_world = "goals_in_replay" not in settings
+    files = {"model.zip", "replay_buffer.pkl"} | ({"world.npz"} if has_world else set())
+    assert {path.name for path in folder.iterdir()} == files
+    loaded = ManyGoalsDQN.load_all(folder, make_vec_env(lambda: Paid({3: 1.0}, (0, 8)), 2))
     assert th.equal(parameters(loaded), parameters(model))
     np.testing.assert_array_equal(kept(loaded.replay_buffer), kept(model.replay_buffer))
     np.testing.assert_array_equal(loaded.goal_buffer.observations, model.goal_buffer.observations)
-    if "goals_in_replay" not in settings:
-        np.testing.assert_array_equal(loaded.goal_buffer.rewards, model.goal_buffer.rewards)
+    if has_world:
+        check_same_world(loaded, model)
     loaded.learn(60, reset_num_timesteps=False)
-    assert (loaded.num_timesteps, loaded.replay_buffer.size()) == (120, 60)
+    assert loaded.num_timesteps == 120
+    stores_nothing = settings.get("target_class") is PlannedTargets
+    assert loaded.replay_buffer.size() == (0 if stores_nothing else 60)
+    if has_world:
+        assert loaded.world.n_counted == 120
 
 
 def test_a_folder_that_lacks_files_is_refused_with_their_names(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"missing: model.zip, replay_.*, goal_buffer.npz"):
+    message = r"missing: model.zip, replay_buffer.pkl, world.npz"
+    with pytest.raises(FileNotFoundError, match=message):
         ManyGoalsDQN.load_all(tmp_path / "nowhere", Corridor())
     make_model().learn(30).save_all(tmp_path)
-    for name in ("goal_buffer.npz", "replay_buffer.pkl", "model.zip"):
+    for name in ("world.npz", "replay_buffer.pkl", "model.zip"):
         (tmp_path / name).rename(tmp_path / "away")
         with pytest.raises(FileNotFoundError, match=f"missing: {re.escape(name)}$"):
             ManyGoalsDQN.load_all(tmp_path, Corridor())
@@ -428,18 +541,18 @@ def test_a_folder_that_lacks_files_is_refused_with_their_names(tmp_path):
         ManyGoalsDQN.load_all(tmp_path, make_vec_env(Corridor, 2))
 
 
-@pytest.mark.parametrize("fails", ["save", "save_replay_buffer", "save_goal_buffer"])
+@pytest.mark.parametrize("fails", ["save", "save_replay_buffer", "save_world"])
 def test_files_that_cannot_be_written_leave_the_older_ones_whole(tmp_path, fails, monkeypatch):
     model = make_model().learn(30)
     model.save_all(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     model.learn(30, reset_num_timesteps=False)
 
-    def half(path):
+    def write_half(path):
         path.write_bytes(b"half")
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(model, fails, half)
+    monkeypatch.setattr(model, fails, write_half)
     with pytest.raises(OSError, match="no space left"):
         model.save_all(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
