@@ -240,8 +240,8 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             check_count("buffer_size", buffer_size, floats=True),
             check_count("learning_starts", learning_starts, at_least=0, floats=True),
             check_count("batch_size", batch_size, floats=True),
-            tau=1.0 if tau is None else check_number("tau", tau, at_least=0, at_most=1),
-            gamma=check_number("gamma", gamma, at_least=0, below=1),
+            tau=1.0 if tau is None else tau,
+            gamma=gamma,
             # SB3's defaults of DQN, where only one of the two is given.
             train_freq=4 if train_freq is None else train_freq,
             gradient_steps=1 if gradient_steps is None else gradient_steps,
@@ -258,10 +258,6 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             seed=seed,
             _init_setup_model=False,
         )
-        for name in ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"):
-            check_number(name, getattr(self, name), at_least=0, at_most=1)
-        if max_grad_norm is not None:
-            check_number("max_grad_norm", max_grad_norm, above=0)
         self.max_grad_norm = max_grad_norm  # type: ignore[assignment]  # None does not clip
         if target_update_interval is None:
             self.target_update_interval = 250
@@ -320,6 +316,19 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         # The log interval of this call of learn(), and the updates at the last row of the log.
         self._log_interval: int | None = None
         self._n_updates_logged = 0
+
+    def _check_numbers(self) -> None:
+        """Raise a ValueError if a number is out of its range, also one that loading has changed."""
+        check_number("gamma", self.gamma, at_least=0, below=1)
+        for name in (
+            "tau",
+            "exploration_fraction",
+            "exploration_initial_eps",
+            "exploration_final_eps",
+        ):
+            check_number(name, getattr(self, name), at_least=0, at_most=1)
+        if self.max_grad_norm is not None:
+            check_number("max_grad_norm", self.max_grad_norm, above=0)
 
     def _check_targets(self, tau: float | None, target_update_interval: int | None) -> None:
         """Raise an error if arguments of the targets are wrong or do not fit together."""
@@ -386,6 +395,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     def _setup_model(self) -> None:
         """Build replay memory, networks and targets."""
         self._check_file_format()
+        self._check_numbers()
         replay_class = self.replay_buffer_class
         if not (isinstance(replay_class, type) and issubclass(replay_class, ManyGoalsReplayBuffer)):
             raise TypeError(

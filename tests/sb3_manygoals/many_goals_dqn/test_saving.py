@@ -233,6 +233,20 @@ def test_settings_changed_at_loading_are_changed(tmp_path):
     assert tracker_of(loaded).max_episode_steps == 3
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gamma": 1.0}, r"gamma must be a number in \[0, 1\), got 1.0"),
+        ({"tau": 2.0}, r"tau must be a number in \[0, 1\], got 2.0"),
+        ({"exploration_final_eps": -1}, r"exploration_final_eps must be a number in \[0, 1\], got"),
+        ({"max_grad_norm": 0}, r"max_grad_norm must be a number in \(0, inf\), got 0"),
+    ],
+)
+def test_settings_changed_at_loading_are_checked(tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        reloaded(make_model(), tmp_path, **settings)
+
+
 def test_environments_are_seeded_as_that_of_the_saved_model(tmp_path):
     make_model(make_vec_env(Corridor, 2)).save(tmp_path / "model")
     memories = [
