@@ -11,7 +11,7 @@ CELLS = spaces.Discrete(100)
 GOAL_SPACE = spaces.Dict({key: CELLS for key in ("observation", "achieved_goal", "desired_goal")})
 
 
-def add(buffer, here, action, there, ended=False, goal_id=UNKNOWN):
+def add(buffer, here, action, there, ended=False, goal_id=UNKNOWN, reward=0.0):
     """
     Add a transition of each environment to a replay memory.
 
@@ -29,6 +29,7 @@ def add(buffer, here, action, there, ended=False, goal_id=UNKNOWN):
     columns = {
         "achieved_goal_id": np.broadcast_to(goal_id, buffer.n_envs),
         "env_terminated": np.broadcast_to(ended, buffer.n_envs),
+        "env_reward": np.broadcast_to(reward, buffer.n_envs),
         "state_id": state_ids,
         "next_state_id": next_state_ids,
     }

@@ -1,3 +1,5 @@
+"""Policies: greedy actions, networks for all kinds of observations, and how inputs are scaled."""
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -8,7 +10,13 @@ from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 
 from sb3_manygoals import RewardPredictor
 from sb3_manygoals.goals.wrapper import goal_observation_space as goal_space
-from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy, many_goals_dqn
+from sb3_manygoals.many_goals_dqn import (
+    CnnPolicy,
+    MlpPolicy,
+    PlannedTargets,
+    TDTargets,
+    many_goals_dqn,
+)
 from sb3_manygoals.networks import PaddedCNN, Preprocess
 from tests.sb3_manygoals.many_goals_dqn.models import SMALL, make_model, reloaded
 from tests.sb3_manygoals.worlds import Corridor
@@ -33,47 +41,53 @@ def test_actions_are_greedy_in_the_values_of_the_averaged_weights_if_there_are_a
     }
     acting = policy.q_net_ema if ema_decay else policy.q_net
     with th.no_grad():
-        trained, greedy = (
-            net(*map(th.tensor, obs.values())).argmax(dim=1).numpy()
-            for net in (policy.q_net, acting)
-        )
+        trained = policy.q_net(*map(th.tensor, obs.values())).argmax(dim=1).numpy()
+        greedy = acting(*map(th.tensor, obs.values())).argmax(dim=1).numpy()
     np.testing.assert_array_equal(policy.predict(obs)[0], greedy)
     assert len(np.unique(greedy)) > 1
     assert (trained != greedy).any() == bool(ema_decay)
 
 
 def test_the_average_forgets_its_beginning():
-    """After n updates the newest weights count 9 / (10 + n), until that is less than is told: by hand, of one weight."""
-    policy = MlpPolicy(
-        goal_space(spaces.Discrete(5)), spaces.Discrete(3), lambda _: 1e-3, [4], ema_decay=0.7
-    )
+    """
+    After n updates the newest weights count 9 / (10 + n), until that is less than 1 - ema_decay.
+
+    The average of one weight is computed by hand.
+    """
+    space = goal_space(spaces.Discrete(5))
+    policy = MlpPolicy(space, spaces.Discrete(3), lambda _: 1e-3, [4], ema_decay=0.7)
     policy.q_net_ema.offset.fill_(0.0)
     expected = 0.0
     for update in range(40):
         with th.no_grad():
             policy.q_net.offset.fill_(float(update))
         policy.update_ema()
-        expected += max(9 / (10 + update + 1), 0.3) * (update - expected)  # 0.3 after 20 updates
+        # The share of the newest weights is 0.3 after 20 updates.
+        expected += max(9 / (10 + update + 1), 0.3) * (update - expected)
         assert policy.q_net_ema.offset.item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_small_pictures_are_looked_at_place_by_place_and_large_ones_by_convolutions_of_ours_or_sb3s():
-    for side, extractor in (
-        (10, FlattenExtractor),
-        (35, FlattenExtractor),
-        (36, PaddedCNN),
-        (84, PaddedCNN),
-    ):
-        space = spaces.Box(0, 255, (side, side, 3), np.uint8)
-        policy = CnnPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3)
-        assert isinstance(policy.q_net.trunk[1], extractor)
-        widths = [
-            layer.out_features for layer in policy.q_net.trunk[2:] if hasattr(layer, "out_features")
-        ]
-        assert widths == ([512, 512] if extractor is FlattenExtractor else [])
-    policy = CnnPolicy(
-        goal_space(space), spaces.Discrete(3), lambda _: 1e-3, features_extractor_class=NatureCNN
-    )
+@pytest.mark.parametrize(
+    ("side", "extractor", "widths"),
+    [
+        (10, FlattenExtractor, [512, 512]),
+        (35, FlattenExtractor, [512, 512]),
+        (36, PaddedCNN, []),
+        (84, PaddedCNN, []),
+    ],
+)
+def test_small_images_are_flattened_and_large_ones_go_through_convolutions(side, extractor, widths):
+    space = spaces.Box(0, 255, (side, side, 3), np.uint8)
+    policy = CnnPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3)
+    assert isinstance(policy.q_net.trunk[1], extractor)
+    layers = [layer for layer in policy.q_net.trunk[2:] if hasattr(layer, "out_features")]
+    assert [layer.out_features for layer in layers] == widths
+
+
+def test_features_extractors_of_sb3_can_be_used():
+    space = spaces.Box(0, 255, (84, 84, 3), np.uint8)
+    settings = {"features_extractor_class": NatureCNN}
+    policy = CnnPolicy(goal_space(space), spaces.Discrete(3), lambda _: 1e-3, **settings)
     obs = {key: np.zeros((2, 84, 84, 3), np.uint8) for key in ("observation", "desired_goal")}
     assert policy.predict(obs)[0].shape == (2,)
 
@@ -81,27 +95,15 @@ def test_small_pictures_are_looked_at_place_by_place_and_large_ones_by_convoluti
 @pytest.mark.parametrize("make", [CnnPolicy, RewardPredictor.policy_aliases["CnnPolicy"]])
 @pytest.mark.parametrize("ortho_init", [True, False])
 def test_a_trunk_begins_as_that_of_an_actor_critic(make, ortho_init):
-    """Compared with SB3's own, layer by layer: by singular values, as the weights are random."""
-
-    def built(kind, space, **settings):
-        return kind(
-            space,
-            spaces.Discrete(3),
-            lambda _: 1e-3,
-            features_extractor_class=PaddedCNN,
-            **settings,
-        )
-
+    """Weights are random, so the layers are compared with SB3's own by their singular values."""
     images = spaces.Box(0, 255, (3, 10, 10), np.uint8)
-    ours = list(
-        built(
-            make, goal_space(images) if make is CnnPolicy else images, ortho_init=ortho_init
-        ).trunk.parameters()
-    )
+    space = goal_space(images) if make is CnnPolicy else images
+    arguments = (spaces.Discrete(3), lambda _: 1e-3)
+    extractor = {"features_extractor_class": PaddedCNN}
+    ours = list(make(space, *arguments, ortho_init=ortho_init, **extractor).trunk.parameters())
+    theirs = ActorCriticCnnPolicy(images, *arguments, net_arch=[], **extractor).parameters()
     assert len(ours) == 6
-    for layers in zip(
-        ours, built(ActorCriticCnnPolicy, images, net_arch=[]).parameters(), strict=False
-    ):
+    for layers in zip(ours, theirs, strict=False):
         assert layers[0].shape == layers[1].shape
         values = [
             th.linalg.svdvals(layer.flatten(1)) if layer.dim() > 1 else layer for layer in layers
@@ -109,44 +111,51 @@ def test_a_trunk_begins_as_that_of_an_actor_critic(make, ortho_init):
         assert th.allclose(*values, atol=1e-4) == ortho_init
 
 
-def test_standardized_observations_by_hand():
+def test_standardized_images_by_hand():
     preprocess = Preprocess(spaces.Box(0, 255, (2, 2, 3), np.uint8), standardize=True)
     pictures = th.zeros(4, 2, 2, 3, dtype=th.uint8)
-    pictures[3, 0, 0] = 255  # one pixel of four ever changes: mean 1/4, deviation sqrt(3)/4
+    # One pixel of four ever changes: its mean is 1/4, its deviation sqrt(3)/4.
+    pictures[3, 0, 0] = 255
     assert preprocess(pictures).max() == 1.0
     preprocess.fit(pictures)
     expected = th.zeros(4, 3, 2, 2)
     expected[:, :, 0, 0] = th.tensor([-1.0, -1.0, -1.0, 3.0])[:, None] / 3**0.5
     th.testing.assert_close(preprocess(pictures), expected)
-    # what has not varied yet is scaled like the median of what has: deviations 1, 2 and 4 about 0, and two constants, 3 and 0
+
+
+def test_standardized_vectors_by_hand():
+    """Numbers that have not varied are scaled by the median of all other deviations."""
     preprocess = Preprocess(spaces.Box(-10, 10, (5,), np.float32), standardize=True)
+    # The deviations are 1, 2 and 4 about 0. The last two numbers are constants.
     rows = th.tensor([[1.0, 2.0, 4.0, 3.0, 0.0], [-1.0, -2.0, -4.0, 3.0, 0.0]])
     preprocess.fit(rows)
-    th.testing.assert_close(
-        preprocess(rows), th.tensor([[1.0, 1.0, 1.0, 0.0, 0.0], [-1.0, -1.0, -1.0, 0.0, 0.0]])
-    )
-    th.testing.assert_close(
-        preprocess(th.tensor([[0.0, 0.0, 0.0, 5.0, -4.0]])), th.tensor([[0.0, 0.0, 0.0, 1.0, -2.0]])
-    )
-    preprocess.fit(rows[:1].expand(4, 5))  # nothing varied: observations are only centred
+    expected = th.tensor([[1.0, 1.0, 1.0, 0.0, 0.0], [-1.0, -1.0, -1.0, 0.0, 0.0]])
+    th.testing.assert_close(preprocess(rows), expected)
+    other = th.tensor([[0.0, 0.0, 0.0, 5.0, -4.0]])
+    th.testing.assert_close(preprocess(other), th.tensor([[0.0, 0.0, 0.0, 1.0, -2.0]]))
+    # If nothing varies, observations are only centered.
+    preprocess.fit(rows[:1].expand(4, 5))
     th.testing.assert_close(preprocess(rows[:1] + 1.0), th.ones(1, 5))
 
 
 def test_of_large_observations_a_few_are_enough_to_standardize_by(monkeypatch):
-    monkeypatch.setattr(many_goals_dqn, "_MOST_TO_FIT", 150)
-    model, fitted = make_model(Corridor(image=True), "CnnPolicy", learning_starts=50), []
+    monkeypatch.setattr(many_goals_dqn, "_MOST_NUMBERS_TO_FIT", 150)
+    model = make_model(Corridor(image=True), "CnnPolicy", learning_starts=50)
+    shapes = []
     monkeypatch.setattr(
-        model.policy, "fit_standardization", lambda seen: fitted.append(tuple(seen.shape))
+        model.policy, "fit_standardization", lambda seen: shapes.append(tuple(seen.shape))
     )
     model.learn(60)
-    assert fitted == [(2, 4, 6, 3)]  # of 72 elements each
+    # Each observation has 72 numbers.
+    assert shapes == [(2, 4, 6, 3)]
 
 
-def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path):
-    model = make_model(Corridor(image=True), "CnnPolicy", learning_starts=50)
-    preprocess, *others = (
-        network.trunk[0] for network in (model.q_net, model.q_net_target, model.policy.q_net_ema)
-    )
+@pytest.mark.parametrize("target_class", [PlannedTargets, TDTargets])
+def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path, target_class):
+    settings = {"learning_starts": 50, "target_class": target_class}
+    model = make_model(Corridor(image=True), "CnnPolicy", **settings)
+    preprocess, *others = (network.trunk[0] for network in model.policy.networks)
+    assert len(others) == (1 if target_class is PlannedTargets else 2)
     assert preprocess.mean.abs().max() == 0.0
     model.learn(60)
     known = th.tensor(model.goal_buffer.observations.copy()).permute(0, 3, 1, 2) / 255
@@ -161,7 +170,7 @@ def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path):
 
 
 class Map(gym.Env):
-    """25 places of a map, in numbers that begin far from 0."""
+    """25 places of a map, as numbers that may begin far from 0."""
 
     action_space = spaces.Discrete(4)
 
@@ -185,38 +194,47 @@ class Map(gym.Env):
         return self.show(), 0.0, False, False, {}
 
 
-def test_places_far_from_zero_are_learned_as_others_are():
-    """UTM metres: float32 tells only every half metre apart there."""
-    inputs = []
-    for origin in (0.0, 5_400_000.3):
-        model = make_model(Map(origin, unit=0.25)).learn(400)
-        assert len(model.goal_buffer) == 25
-        assert (
-            model.policy.count_distinct(th.as_tensor(model.goal_buffer.observations.copy())) == 25
-        )
-        order = np.lexsort(model.goal_buffer.observations.T)
-        seen = th.as_tensor(model.goal_buffer.observations[order])
-        inputs.append(model.policy.trunk[0](seen).detach())
-    th.testing.assert_close(*inputs, atol=1e-4, rtol=0.0)
-
-
-@pytest.mark.parametrize("standardize", [False, True])
-def test_goals_that_look_alike_to_the_network_are_a_warning(standardize):
-    """Not standardized, a quarter of a metre is lost; standardized, what is far less than the whole."""
-    world = Map(5_400_000.3, unit=0.25)
-    if standardize:
-        world = FarCorner()
-    policy_kwargs = {**SMALL, "standardize": standardize}
-    model = make_model(world, policy_kwargs=policy_kwargs, learning_starts=300)
-    with pytest.warns(UserWarning, match="of [0-9]+ known goals look to the network like another"):
-        model.learn(400)
-
-
 class FarCorner(Map):
-    """All places lie together but for one, which is ten billion times as far away."""
+    """All places but one lie together. That one is ten billion times as far away."""
 
     def __init__(self):
         super().__init__(0.0)
 
     def show(self):
         return super().show() + 1e10 * (self.place.sum() == 8)
+
+
+def test_places_far_from_zero_are_learned_as_others_are():
+    """In UTM metres, float32 tells only every half metre apart."""
+    inputs = []
+    for origin in (0.0, 5_400_000.3):
+        model = make_model(Map(origin, unit=0.25)).learn(400)
+        observations = model.goal_buffer.observations.copy()
+        assert len(observations) == 25
+        assert model.policy.count_distinct(th.as_tensor(observations)) == 25
+        in_order = observations[np.lexsort(observations.T)]
+        inputs.append(model.policy.trunk[0](th.as_tensor(in_order)).detach())
+    th.testing.assert_close(*inputs, atol=1e-4, rtol=0.0)
+
+
+# Without standardization, a quarter of a metre is lost. With it, what is far less than the whole.
+@pytest.mark.parametrize(
+    ("standardize", "make_world"),
+    [(False, lambda: Map(5_400_000.3, unit=0.25)), (True, FarCorner)],
+)
+def test_goals_that_look_alike_to_the_network_are_a_warning(standardize, make_world):
+    policy_kwargs = {**SMALL, "standardize": standardize}
+    model = make_model(make_world(), policy_kwargs=policy_kwargs, learning_starts=300)
+    with pytest.warns(UserWarning, match="of [0-9]+ known goals look to the network like another"):
+        model.learn(400)
+
+
+@pytest.mark.parametrize("target_class", [PlannedTargets, TDTargets])
+def test_a_policy_is_saved_and_loaded_with_or_without_a_target_network(tmp_path, target_class):
+    model = make_model(target_class=target_class).learn(60)
+    model.policy.save(tmp_path / "policy")
+    loaded = type(model.policy).load(tmp_path / "policy")
+    obs = {"observation": np.eye(6, dtype=np.uint8), "desired_goal": np.eye(6, dtype=np.uint8)}
+    np.testing.assert_array_equal(loaded.predict(obs)[0], model.policy.predict(obs)[0])
+    for name, weights in model.policy.state_dict().items():
+        assert th.equal(loaded.state_dict()[name], weights)

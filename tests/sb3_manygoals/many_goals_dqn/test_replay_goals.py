@@ -10,32 +10,36 @@ from stable_baselines3.common.env_util import make_vec_env
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper
 from sb3_manygoals.goals.wrapper import goal_observation_space
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, ReplayGoals, TDTargets
-from tests.sb3_manygoals.many_goals_dqn.memories import add
+from tests.sb3_manygoals.many_goals_dqn.memories import add, kept
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, reloaded
 from tests.sb3_manygoals.worlds import Corridor
 
 SPACE = spaces.Box(0, 255, (2,), np.uint8)
 
 
-def filled(seed, n_added, n_envs):
-    """:return: goals, the replay memory, and the next observations in it, newest last, of which many are equal"""
+def goals_in_memory(seed, n_added, n_envs):
+    """
+    Fill a replay memory with transitions at random.
+
+    :return: goals that are in it, and its next observations, newest last. Many of them are equal
+    """
     rng = np.random.default_rng(seed)
     goals = ReplayGoals(SPACE)
-    replay = ManyGoalsReplayBuffer(
-        5 * n_envs, goal_observation_space(SPACE), spaces.Discrete(2), "cpu", n_envs
+    space = goal_observation_space(SPACE)
+    goals.replay_buffer = ManyGoalsReplayBuffer(
+        5 * n_envs, space, spaces.Discrete(2), "cpu", n_envs, wide_goal_ids=True
     )
-    goals.replay_buffer = replay
     history = []
     for _ in range(n_added):
         there = rng.integers(0, 3, size=(n_envs, 2), dtype=np.uint8)
-        add(replay, there, 0, there, goal_id=goals.add(there))
+        add(goals.replay_buffer, there, 0, there, goal_id=goals.add(there))
         history = [*history, *map(tuple, there)][-5 * n_envs :]
-    return goals, replay, history
+    return goals, history
 
 
 @given(st.integers(0, 10_000), st.integers(1, 20), st.integers(1, 3))
 def test_goals_are_those_of_the_transitions_and_no_others(seed, n_added, n_envs):
-    goals, _, history = filled(seed, n_added, n_envs)
+    goals, history = goals_in_memory(seed, n_added, n_envs)
     rng = np.random.default_rng(seed)
     assert len(goals) == len(history)
     assert sorted(map(tuple, goals.observations)) == sorted(history)
@@ -49,22 +53,24 @@ def test_goals_are_those_of_the_transitions_and_no_others(seed, n_added, n_envs)
     for here, other in zip(current, others, strict=True):
         assert other != here or len(set(history)) == 1
         assert tuple(goals[other]) in history
-    gone = np.array([[9, 9]], np.uint8)
+    unknown = goals.ids(np.array([[9, 9]], np.uint8))
     with pytest.raises(IndexError, match="there is no goal with the id"):
-        goals[goals.ids(gone)]
+        goals[unknown]
 
 
 def test_equal_observations_have_equal_ids_and_different_ones_do_not():
     goals = ReplayGoals(spaces.Box(-1, 1, (2,), np.float32))
     pairs = np.array([[0.0, 1.0], [0.0, 1.0], [-0.0, 1.0], [1.0, 0.0]], np.float32)
     first, again, minus, turned = goals.ids(pairs).tolist()
-    assert first == again == ReplayGoals(goals.observation_space).ids(pairs)[0]
+    assert first == again
+    assert first == ReplayGoals(goals.observation_space).ids(pairs)[0]
     assert len({first, minus, turned}) == 3
 
 
 def test_each_goal_is_drawn_as_often_as_it_is_there():
-    goals, _, history = filled(3, 9, 1)
-    drawn = [tuple(row) for row in goals[goals.sample_ids(6_000, np.random.default_rng(0))]]
+    goals, history = goals_in_memory(3, 9, 1)
+    ids = goals.sample_ids(6_000, np.random.default_rng(0))
+    drawn = [tuple(row) for row in goals[ids]]
     for goal in set(history):
         expected = 6_000 * history.count(goal) / len(history)
         assert abs(drawn.count(goal) - expected) < 5 * expected**0.5
@@ -87,62 +93,60 @@ def test_the_first_goals_are_the_first_observations():
         other.set_checkpoint_state(GoalBuffer(SPACE, 7).get_checkpoint_state())
 
 
+def corridors(seed=3):
+    return make_vec_env(lambda: Corridor(9), 2, seed=seed)
+
+
 def make(env=None, **kwargs):
-    env = make_vec_env(lambda: Corridor(9), 2, seed=3) if env is None else env
-    return make_model(
-        env, buffer_size=30, batch_size=8, goal_batch_size=4, goals_in_replay=True, **kwargs
-    )
+    settings = {"buffer_size": 30, "batch_size": 8, "goal_batch_size": 4, "goals_in_replay": True}
+    return make_model(corridors() if env is None else env, **settings, **kwargs)
 
 
 @pytest.mark.parametrize("goal_sampling", ["uniform", "batch"])
-def test_updates_are_about_goals_in_the_replay_memory(goal_sampling):
-    model, seen = make(target_class=TDTargets, target_kwargs={"goal_sampling": goal_sampling}), 0
+def test_updates_teach_goals_in_the_replay_memory(goal_sampling):
+    model = make(target_class=TDTargets, target_kwargs={"goal_sampling": goal_sampling})
     losses = model.targets.losses
+    n_achieved = []
 
-    def look(draw):
-        nonlocal seen
-        kept = {
-            row.tobytes()
-            for row in model.replay_buffer.next_observations[: model.replay_buffer.size()].reshape(
-                -1, 9
-            )
-        }
-        assert {goal.numpy().tobytes() for goal in draw.goals} <= kept
-        # "is this the goal?" by ids is what it is by pictures
-        by_ids = draw.batch.next_ids[:, None] == draw.goal_ids
-        by_pictures = (draw.batch.next_observations[:, None] == draw.goals).all(dim=2)
-        assert (by_ids == by_pictures).all()
-        seen += int(by_ids.sum())
-        return losses(draw)
+    def look(batch, target_values):
+        next_observations = kept(model.replay_buffer)[1].reshape(-1, 9)
+        in_memory = {row.tobytes() for row in next_observations}
+        assert {goal.numpy().tobytes() for goal in batch.goals} <= in_memory
+        # Whether a goal was achieved is the same by ids and by observations.
+        samples = batch.samples
+        by_ids = samples.next_goal_ids[:, None] == batch.goal_ids
+        by_observations = (samples.next_observations[:, None] == batch.goals).all(dim=2)
+        assert (by_ids == by_observations).all()
+        n_achieved.append(int(by_ids.sum()))
+        return losses(batch, target_values)
 
     model.targets.losses = look
     model.learn(120)
-    assert seen > 100
+    assert sum(n_achieved) > 100
     assert len(model.goal_buffer) == 30
     assert len(model.goal_updates) == 0
 
 
-def test_a_model_saved_and_loaded_has_its_goals_in_its_replay_memory(tmp_path):
-    model = make(GoalBufferWrapper(Corridor(9))).learn(30)  # whose empty goal buffer gives way
+def test_an_empty_goal_buffer_of_the_environment_gives_way():
+    model = make(GoalBufferWrapper(Corridor(9))).learn(30)
     assert isinstance(model.goal_buffer, ReplayGoals)
     assert len(model.goal_buffer) == 30
+
+
+def test_a_model_is_saved_and_loaded_with_the_goals_in_its_replay_memory(tmp_path):
     model = make().learn(300)
-    assert isinstance(model.targets, TDTargets)  # however often observations recur
+    # Targets are bootstrapped, however often observations recur.
+    assert isinstance(model.targets, TDTargets)
     assert model.replay_buffer.states is None
     with pytest.raises(TypeError, match="save_replay_buffer"):
-        model.save_goal_buffer(tmp_path / "goals")
-    loaded = reloaded(
-        model,
-        tmp_path,
-        make_vec_env(lambda: Corridor(9), 2, seed=3),
-        ("replay_buffer",),
-        device="cpu",
-    )
+        model.save_world(tmp_path / "world")
+    loaded = reloaded(model, tmp_path, corridors(), ("replay_buffer",), device="cpu")
     assert isinstance(loaded.goal_buffer, ReplayGoals)
     np.testing.assert_array_equal(loaded.goal_buffer.observations, model.goal_buffer.observations)
-    np.testing.assert_array_equal(loaded.replay_buffer.next_ids, model.replay_buffer.next_ids)
+    ids = [one.replay_buffer.next_goal_ids for one in (loaded, model)]
+    np.testing.assert_array_equal(*ids)
     loaded.learn(20, reset_num_timesteps=False)
-    loaded.set_env(make_vec_env(lambda: Corridor(9), 2, seed=4))
+    loaded.set_env(corridors(seed=4))
     loaded.learn(20, reset_num_timesteps=False)
     with pytest.raises(TypeError, match="load_replay_buffer"):
-        loaded.load_goal_buffer(tmp_path / "goals")
+        loaded.load_world(tmp_path / "world")

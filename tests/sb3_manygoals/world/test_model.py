@@ -1,6 +1,7 @@
 """The model of the world, against a dictionary of all transitions."""
 
 import copy
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def counted(batches_of_transitions):
     visits = {}
     outcomes = {}
     arrivals = {}
-    for here, action, there, reward, ended in sum(batches_of_transitions, []):
+    for here, action, there, reward, ended in chain(*batches_of_transitions):
         if here != UNKNOWN:
             visits[here, action] = visits.get((here, action), 0) + 1
         if here != UNKNOWN and there != UNKNOWN:
