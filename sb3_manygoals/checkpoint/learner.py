@@ -27,6 +27,8 @@ _TRAINING_ATTRIBUTES = (
 )
 # The settings that must be equal, of algorithms that have them.
 _SETTINGS = ("gamma", "gae_lambda", "tau", "target_update_interval")
+# The place in memory that Python writes of an object, which differs between processes.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def get_algorithm_state(model: BaseAlgorithm) -> dict[str, Any]:
@@ -61,8 +63,8 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
     :param state: from :func:`get_algorithm_state`
     :raises CheckpointError: if the model was built otherwise: with another class, other spaces,
         another number of environments, other shapes of the network, another kind of optimizer,
-        another discount or target network, or other targets or arguments of these. Then nothing
-        was changed
+        another discount or target network, or other targets or arguments of these. Functions are
+        the same if their modules and names are. Then nothing was changed
     """
     saved = state["built"]
     found = _construction(model)
@@ -163,9 +165,16 @@ def _targets(model: BaseAlgorithm) -> dict[str, Any]:
     given.apply_defaults()
     found = {"target_class": target_class.__name__}
     for name, value in given.arguments.items():
-        # Functions are shown with an address, which differs between processes.
-        found[f"target_kwargs[{name!r}]"] = re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
+        found[f"target_kwargs[{name!r}]"] = _text_of(value)
     return found
+
+
+def _text_of(value: Any) -> str:
+    """Return a text of an argument that is the same in another process."""
+    if hasattr(value, "__qualname__"):
+        # The text of a function does not say in which module it is.
+        return f"{value.__module__}.{value.__qualname__}"
+    return _ADDRESS.sub("", str(value))
 
 
 def _optimizer(model: BaseAlgorithm) -> th.optim.Optimizer | None:

@@ -1,6 +1,8 @@
 """Going on from a checkpoint is as if training had never stopped."""
 
 import contextlib
+import functools
+import types
 
 import gymnasium as gym
 import pytest
@@ -94,6 +96,8 @@ BUILDS = {
         Corridor(),
         {"goal_wrapper_kwargs": {"selector_class": LearningProgressSelector}},
     ),
+    "updates as in SB3": lambda: ("MlpPolicy", Corridor(), AS_IN_SB3),
+    "planned, half explore": lambda: ("MlpPolicy", Corridor(9), HALF_EXPLORE),
     "wrapped": lambda: (
         "CnnPolicy",
         GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7),
@@ -101,7 +105,14 @@ BUILDS = {
     ),
 }
 UNIFORM = {**TD, "tau": 0.1, "target_kwargs": {"goal_sampling": "uniform"}, "policy_kwargs": CNN}
-MASKED = {**TD, "action_masks": True, "learning_rate": lambda p: 1e-3 * p}
+MASKED = {**TD, "action_masks": True, "learning_rate": lambda progress: 1e-3 * progress}
+AS_IN_SB3 = {
+    **TD,
+    "updates_per_step": None,
+    "train_freq": (1, "episode"),
+    "gradient_steps": -1,
+    "max_grad_norm": 0.5,
+}
 
 
 class FewSweeps(PlannedTargets):
@@ -117,8 +128,19 @@ class WithoutChance(FewSweeps):
     max_sweeps = 0
 
 
+def half(progress_remaining):
+    """
+    Let half of the episodes explore.
+
+    :param progress_remaining: share of training that is left
+    :return: the share of episodes that explore
+    """
+    return 0.5
+
+
 PLANNED = {"target_class": FewSweeps, "target_kwargs": {"max_plan_bytes": 20_000}}
 WITHOUT_CHANCE = {**PLANNED, "target_class": WithoutChance}
+HALF_EXPLORE = {"target_class": FewSweeps, "target_kwargs": {"exploring_episodes": half}}
 GOING_ON = {
     **PLANNED,
     "action_masks": True,
@@ -311,6 +333,36 @@ def test_another_model_is_refused(name, kwargs, message, several):
     if "replay" not in message:
         after = other.policy.state_dict()
         assert all(th.equal(after[key], value) for key, value in before.items())
+
+
+def elsewhere(function):
+    """
+    Copy a function, so that it is at another place in memory, as in another process.
+
+    :param function: the function
+    :return: one with the same module and name
+    """
+    copied = types.FunctionType(function.__code__, function.__globals__, function.__name__)
+    assert copied is not function
+    return copied
+
+
+@pytest.mark.parametrize("make", [lambda one: one, functools.partial])
+def test_functions_given_to_targets_are_compared_by_module_and_name(make, tmp_path):
+    def built(function):
+        explores = {"exploring_episodes": make(function)}
+        return build("planned, half explore", target_kwargs=explores)
+
+    def other(progress_remaining):
+        return 0.5
+
+    first = built(half).learn(70, ExactCheckpointCallback(tmp_path))
+    again = built(elsewhere(half))
+    assert ExactCheckpointCallback(tmp_path).resume(again)
+    assert again.num_timesteps == first.num_timesteps
+    message = r"a learner with target_kwargs\['exploring_episodes'\] .*half.*, got .*other"
+    with pytest.raises(CheckpointError, match=message):
+        ExactCheckpointCallback(tmp_path).resume(built(other))
 
 
 @pytest.mark.parametrize(
