@@ -53,7 +53,7 @@ MODELS = {
     "a target network": lambda: make_model(make_vec_env(Corridor, 3), target_class=TDTargets),
     "goals in the replay memory": lambda: make_model(goals_in_replay=True),
     "a selector that learns": lambda: make_model(
-        goal_wrapper_kwargs={"selector": LearningProgressSelector()}
+        goal_wrapper_kwargs={"selector_class": LearningProgressSelector}
     ),
     "a log": lambda: make_model(verbose=1),
     "a table": lambda: TabularAllGoals("TablePolicy", make_vec_env(NumberedCorridor, 3), seed=0),
@@ -82,12 +82,19 @@ def test_a_copy_of_a_model_shares_nothing_with_it(name):
     memory = [rows.copy() for rows in kept(model.replay_buffer)]
     for tracker in goal_trackers(copied.get_env()):
         assert tracker.goal_buffer is copied.goal_buffer
-    assert copied.targets.learner.goal_buffer is copied.goal_buffer
-    assert copied.replay_buffer.states is copied.goal_buffer.table
+        assert tracker.selector is copied.selector
+    assert copied.selector is not model.selector
+    assert copied.targets.context.goal_buffer is copied.goal_buffer
+    assert copied.targets.context.world is copied.world
+    assert copied.replay_buffer.states is copied.goal_buffer.states
+    assert copied.world.identity is copied.goal_buffer.states
+    visit_counts = model.world.visit_counts.copy()
     copied.learn(60, reset_num_timesteps=False)
     assert th.equal(parameters(model), weights)
     np.testing.assert_array_equal(kept(model.replay_buffer), memory)
+    np.testing.assert_array_equal(model.world.visit_counts, visit_counts)
     assert copied.replay_buffer.size() > model.replay_buffer.size()
+    assert copied.world.n_counted > model.world.n_counted
     assert not th.equal(parameters(copied), weights)
 
 
@@ -119,7 +126,7 @@ def test_a_copy_of_a_vector_of_goal_environments_goes_its_own_way():
 
 
 def test_a_goal_wrapper_a_goal_buffer_and_a_selector_are_copied():
-    env = GoalBufferWrapper(Corridor(), selector=LearningProgressSelector())
+    env = GoalBufferWrapper(Corridor(), selector_class=LearningProgressSelector)
     env.reset(seed=0)
     copied = copy.deepcopy(env)
     copied.goal_buffer.add(np.eye(6, dtype=np.uint8))

@@ -99,7 +99,7 @@ def test_dead_and_misbehaving_workers_are_named_and_none_is_left(tmp_path):
         "EnvironmentFault: an environment gave observations that do not fit"
         " Box(0, 1, (6,), uint8): {}, after num_timesteps=57"
     )
-    dtype = "observations must be uint8 of shape (n, *(6,)), got float64 of (3, 6)"
+    dtype = "observations must be uint8 of shape (n, 6), got float64 of (3, 6)"
     assert out.splitlines() == [
         *[died.format("1 (signal 9, Killed)", 60), "0 60 20"] * 2,
         *[died.format("2 (exit code 3)", 57), "0 57 19"],

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, memory_limits
-from sb3_manygoals.goals import ObservationTable
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, TDTargets
+from sb3_manygoals.world import ExactStates
 from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, add, kept
 from tests.sb3_manygoals.test_errors import make_model
 from tests.sb3_manygoals.worlds import Corridor
@@ -27,24 +27,25 @@ def test_bytes_of_a_replay_memory_are_those_of_its_arrays(space, action_masks):
     goals = spaces.Dict({key: space for key in ("observation", "achieved_goal", "desired_goal")})
     arguments = (100, goals, spaces.Discrete(5))
     replay = ManyGoalsReplayBuffer(*arguments, n_envs=3, action_masks=action_masks)
-    # Without states it keeps whole observations.
-    replay.forget_states()
-    arrays = sum(array.nbytes for array in vars(replay).values() if isinstance(array, np.ndarray))
     needed = ManyGoalsReplayBuffer.memory_needed(*arguments, 3, action_masks=action_masks)
-    assert sum(needed.values()) == arrays
+    assert needed["replay state ids"] == replay.state_ids.nbytes
+    # A memory keeps either ids of states or observations.
+    replay.store_observations()
+    arrays = [array for array in vars(replay).values() if isinstance(array, np.ndarray)]
+    kept_now = sum(array.nbytes for array in arrays)
+    assert sum(needed.values()) - needed["replay state ids"] == kept_now
 
 
 def test_arrays_that_cannot_fit_are_refused():
     message = (
-        r"^a goal buffer of capacity 1000000000000 would take 440\.2 TiB"
-        r" \(goals 272\.8 TiB, index of goals 167\.3 TiB\),"
+        r"^a goal buffer of capacity 1000000000000 would take 440\.2 TiB \(goals 440\.2 TiB\),"
         r" \d+\.\d [MG]iB are available: choose a smaller capacity$"
     )
     with pytest.raises(MemoryError, match=message):
         GoalBuffer(spaces.Box(0, 255, (10, 10, 3), np.uint8), capacity=10**12)
     message = (
         r"^the replay memory and the goals would take .*"
-        r" \(.*replay next ids 7\.3 TiB, .*index of goals .*available"
+        r" \(.*replay next goal ids 3\.6 TiB, .*replay state ids 7\.3 TiB, goals .*available"
     )
     with warnings.catch_warnings():
         # SB3 would only warn, and only after it has allocated the arrays.
@@ -102,25 +103,49 @@ def test_pictures_that_recur_take_memory_only_once(monkeypatch):
     model = pictured(Rooms(), monkeypatch).learn(400)
     assert isinstance(model.targets, PlannedTargets)
     assert model.replay_buffer.buffer_size == model.buffer_size == 1_000_000
-    assert not model.replay_buffer.whole
+    assert not model.replay_buffer.stores_observations
     assert model.goal_buffer.capacity == 100_000
 
 
-@pytest.mark.filterwarnings("ignore:CnnPolicy")
+SIZE_OF_TRANSITION = 2 * 84 * 84 * 3
+"""The bytes of the two pictures of a transition."""
+
+
+@pytest.mark.filterwarnings("ignore:the goal buffer is full")
 def test_pictures_that_do_not_recur_get_the_memory_that_fits(monkeypatch):
+    # Once there are more pictures than states can be kept, transitions keep pictures themselves.
+    world = Rooms(recurs=False)
+    few = {"goal_buffer": GoalBuffer(world.observation_space, capacity=300)}
+    model = pictured(world, monkeypatch, available=GIB // 4, goal_wrapper_kwargs=few)
     with pytest.warns(UserWarning, match="it keeps the newest [0-9]+. buffer_size=[0-9]+ asks"):
-        model = pictured(Rooms(recurs=False), monkeypatch, available=GIB // 4).learn(400)
+        model.learn(400)
     assert isinstance(model.targets, TDTargets)
-    size_of_one = 2 * 84 * 84 * 3
-    assert 1_000 <= model.replay_buffer.buffer_size <= GIB // 4 // size_of_one
+    assert model.replay_buffer.stores_observations
+    assert 1_000 <= model.replay_buffer.buffer_size <= GIB // 4 // SIZE_OF_TRANSITION
     assert model.replay_buffer.size() == 400
-    # If values are bootstrapped from the beginning, the goals are counted too.
+    _, arrived = model.replay_buffer.observations_at(slice(400))
+    assert (model.goal_buffer.states.ids(arrived[:250, 0]) >= 0).all()
+    assert (model.goal_buffer.states.ids(arrived[300:, 0]) == -1).all()
+
+
+def test_pictures_of_states_that_are_still_to_come_are_counted_too(monkeypatch):
+    model = pictured(Rooms(), monkeypatch, available=GIB // 4, target_class=TDTargets)
     with pytest.warns(UserWarning, match="a replay memory of 1000000 transitions would take"):
-        model = pictured(Rooms(), monkeypatch, available=GIB // 4, target_class=TDTargets)
+        model.replay_buffer.store_observations()
     taken = sum(model.goal_buffer.memory_to_come.values())
-    assert 1_000 <= model.replay_buffer.buffer_size <= (GIB // 4 - taken) // size_of_one
+    assert taken > GIB // 9
+    assert 1_000 <= model.replay_buffer.buffer_size <= (GIB // 4 - taken) // SIZE_OF_TRANSITION
+    model = pictured(Rooms(), monkeypatch, available=GIB // 20, target_class=TDTargets)
     with pytest.raises(MemoryError, match="choose a smaller buffer_size, or smaller observations"):
-        pictured(Rooms(), monkeypatch, available=GIB // 20, target_class=TDTargets)
+        model.replay_buffer.store_observations()
+
+
+def test_with_goals_in_the_replay_memory_it_is_refused_at_once(monkeypatch):
+    with pytest.warns(UserWarning, match="a replay memory of 1000000 transitions would take"):
+        model = pictured(Rooms(), monkeypatch, available=GIB // 4, goals_in_replay=True)
+    assert 1_000 <= model.replay_buffer.buffer_size <= GIB // 4 // SIZE_OF_TRANSITION
+    with pytest.raises(MemoryError, match="choose a smaller buffer_size, or smaller observations"):
+        pictured(Rooms(), monkeypatch, available=GIB // 40, goals_in_replay=True)
 
 
 def test_the_default_capacity_is_what_fits(monkeypatch, tmp_path):
@@ -135,15 +160,15 @@ def test_the_default_capacity_is_what_fits(monkeypatch, tmp_path):
     assert restored.capacity < 100_000
     restored.set_checkpoint_state(state)
     assert restored.capacity == 100_000
-    restored.add(np.arange(100))
-    assert restored.labels.shape == (100_001, 3)
+    np.testing.assert_array_equal(restored.add(np.arange(100)), np.arange(100))
+    assert restored.states.capacity == 100_000
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 3), st.booleans())
 def test_a_memory_that_shrinks_keeps_the_newest_transitions(n, kept_steps, n_envs, numbered):
     buffer = ManyGoalsReplayBuffer(12 * n_envs, GOAL_SPACE, spaces.Discrete(3), "cpu", n_envs)
     if numbered:
-        buffer.keep_states(ObservationTable(CELLS, 100))
+        buffer.move_to(GoalBuffer(CELLS, 100), ExactStates(CELLS, 100))
     shown = []
     for time in range(n):
         there = np.arange(n_envs) * 30 + time % 30
@@ -166,7 +191,7 @@ def test_a_memory_that_shrinks_keeps_the_newest_transitions(n, kept_steps, n_env
     # The memory goes on from there, and so does one restored from its checkpoint.
     other = ManyGoalsReplayBuffer(12 * n_envs, GOAL_SPACE, spaces.Discrete(3), "cpu", n_envs)
     if numbered:
-        other.keep_states(buffer.states)
+        other.move_to(GoalBuffer(CELLS, 100), buffer.states)
     other.set_checkpoint_state(buffer.get_checkpoint_state())
     for each in (buffer, other):
         add(each, np.full(n_envs, 99), 1, np.full(n_envs, 98))

@@ -118,9 +118,11 @@ def test_no_transition_is_made_up_if_a_callback_moves_the_world(kind, make):
     with pytest.warns(UserWarning, match="a callback has moved the environments") as caught:
         model.learn(150, make(model))
     assert len([one for one in caught if "has moved" in str(one.message)]) == 1
-    rows, _ = model.replay_buffer.outcomes()
-    cells = model.replay_buffer.states.observations
-    check(np.column_stack([cells[rows[:, 0]], rows[:, 1], cells[rows[:, 2]]]))
+    outcomes = model.world.outcomes()
+    cells = model.world.identity.observations
+    here = cells[outcomes.state_ids]
+    check(np.column_stack([here, outcomes.actions, cells[outcomes.next_state_ids]]))
+    assert model.world.n_counted == outcomes.counts.sum() == model.num_timesteps
     assert model.num_timesteps >= 150
 
 
@@ -138,7 +140,7 @@ def test_no_transition_is_made_up_with_a_target_network():
 def test_no_table_is_updated_by_a_made_up_transition(where, monkeypatch):
     model = TabularAllGoals("TablePolicy", world(), seed=0)
     seen = []
-    monkeypatch.setattr(model.table, "update", lambda *columns: seen.append(columns[:3]))
+    monkeypatch.setattr(model.table, "update", lambda *columns, **_: seen.append(columns))
     model.learn(100, Evaluates(where))
     check(np.array(seen)[:, :, 0])
 

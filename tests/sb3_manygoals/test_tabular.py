@@ -1,3 +1,5 @@
+"""The all-goals learner in a lookup table."""
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -5,6 +7,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -15,6 +19,7 @@ from sb3_manygoals import (
     evaluate_mastery,
     memory_limits,
 )
+from sb3_manygoals.goals.wrapping import goal_trackers
 from sb3_manygoals.tabular import AllGoalsTable, TablePolicy, TabularAllGoals
 from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor, numbered_from_one
 
@@ -24,11 +29,7 @@ def corridors(n, **kwargs):
 
 
 def make_model(env=None, **kwargs):
-    settings = {
-        "seed": 0,
-        "exploration_steps": 500,
-        "goal_wrapper_kwargs": {"max_episode_steps": 12},
-    }
+    settings = {"seed": 0, "goal_wrapper_kwargs": {"max_episode_steps": 12}}
     return TabularAllGoals(
         "TablePolicy", corridors(2) if env is None else env, **{**settings, **kwargs}
     )
@@ -90,7 +91,10 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
 
 
 def distance_values(length, gamma=0.99):
-    """Exact values of a corridor: d steps to the goal cost -0.1 each but the last; from the goal itself, one has to return."""
+    """
+    Return the exact values of a corridor. Each step to the goal but the last costs 0.1. An agent at
+    the goal has to leave and return.
+    """
     values = np.zeros((length, 3, length))
     for s in range(length):
         for a, move in enumerate((-1, 1, 0)):
@@ -109,12 +113,15 @@ def test_it_learns_the_exact_values_of_a_corridor():
 
 
 def test_it_learns_that_the_end_is_no_way_to_a_goal():
-    """Right of the last cell lies death. Taken for an end worth nothing, it would be the best action for every other goal."""
-    model = make_model(
-        corridors(2, length=4, deadly=True), learning_rate=1.0, exploration_final_eps=0.5
-    ).learn(6_000)
+    """
+    Right of the last cell the world ends. If that end were worth 0, going there would be the best
+    action for every other goal.
+    """
+    world = corridors(2, length=4, deadly=True)
+    model = make_model(world, learning_rate=1.0, exploration_final_eps=0.5).learn(6_000)
     np.testing.assert_allclose(model.table.values[3, 1, :3], -10.0, atol=1e-5)
-    assert model.table.values[3, 1, 3] == 0.0  # it does arrive where it is
+    # It does arrive in the cell where it is.
+    assert model.table.values[3, 1, 3] == 0.0
 
 
 def gymnasium_vector():
@@ -127,12 +134,49 @@ def gymnasium_vector():
     "make_env", [NumberedCorridor, lambda: gym.make("Taxi-v4"), gymnasium_vector]
 )
 def test_environments_and_vectors_of_them(make_env):
-    model = make_model(make_env(), learning_rate=lambda progress: 0.5 * progress).learn(
-        240.0, log_interval=1
+    model = make_model(
+        make_env(), learning_rate=lambda progress: 0.5 * progress, exploration_fraction=1.0
     )
+    model.learn(240.0, log_interval=1)
     assert model.num_timesteps == 240
     assert model.table.values.any()
-    assert model.exploration_rate == pytest.approx(1 - 0.9 * 240 / 500)
+    assert model.exploration_rate == pytest.approx(0.1)
+
+
+class Rates(BaseCallback):
+    """Notes the exploration rate of each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.rates = []
+
+    def _on_step(self):
+        self.rates.append(self.model.exploration_rate)
+        return True
+
+
+def test_the_exploration_rate_falls_linearly_over_a_share_of_training_as_in_sb3():
+    seen = Rates()
+    model = make_model(
+        NumberedCorridor(),
+        exploration_fraction=0.5,
+        exploration_initial_eps=0.9,
+        exploration_final_eps=0.1,
+    )
+    model.learn(100, seen)
+    theirs = Rates()
+    DQN(
+        "MlpPolicy",
+        "CartPole-v1",
+        exploration_fraction=0.5,
+        exploration_initial_eps=0.9,
+        exploration_final_eps=0.1,
+        device="cpu",
+    ).learn(100, theirs)
+    # Before the first step, SB3 has not computed a rate.
+    assert seen.rates[0] == 0.9
+    np.testing.assert_allclose(seen.rates[1:], theirs.rates[1:])
+    assert seen.rates[50:] == pytest.approx([0.1] * 50)
 
 
 def test_goals_and_their_pursuit_stay_in_new_environments_and_loaded_models(tmp_path):
@@ -142,30 +186,33 @@ def test_goals_and_their_pursuit_stay_in_new_environments_and_loaded_models(tmp_
     ).learn(100)
     model.save(tmp_path / "model")
     model.set_env(NumberedCorridor())
-    assert model._tracker.goal_buffer is held_out
+    assert model.goal_buffer is held_out
     for one in (model, TabularAllGoals.load(tmp_path / "model", NumberedCorridor())):
         one.learn(100)
-        assert (one._tracker.max_episode_steps, sorted(one._tracker.goal_buffer.observations)) == (
-            7,
-            [0, 1, 3, 4, 5],
-        )
-
+        (tracker,) = goal_trackers(one.get_env())
+        assert tracker.max_episode_steps == 7
+        assert sorted(one.goal_buffer.observations) == [0, 1, 3, 4, 5]
+        assert one.goal_config["held_out"] == [2]
     known = GoalBuffer(spaces.Discrete(6), 6)
     with pytest.raises(ValueError, match="1 of 1 observations that the model held out"):
         TabularAllGoals.load(tmp_path / "model", GoalBufferWrapper(NumberedCorridor(), known))
 
 
 def test_after_an_evaluation_in_its_own_environment_it_learns_what_happened(monkeypatch):
-    model, seen = (
-        make_model(NumberedCorridor(), learning_rate=lambda progress: 0.5 * progress).learn(20),
-        [],
-    )
-    monkeypatch.setattr(model.table, "update", lambda *columns: seen.append(columns))
+    model = make_model(NumberedCorridor(), learning_rate=lambda progress: 0.5 * progress)
+    model.learn(20)
+    seen = []
+
+    def update(*columns, learning_rate, **_):
+        seen.append((*columns, learning_rate))
+
+    monkeypatch.setattr(model.table, "update", update)
     for _ in range(10):
         evaluate_policy(model, model.get_env(), 2)
         model.learn(2, reset_num_timesteps=False)
-    for s, a, after, rate, *_ in seen:
-        assert after == np.clip(s + np.array([-1, 1, 0])[a], 0, 5)
+    assert seen
+    for state, action, after, rate in seen:
+        assert after == np.clip(state + np.array([-1, 1, 0])[action], 0, 5)
         assert 0.0 <= rate <= 0.5
 
 
@@ -222,7 +269,7 @@ def test_predict_is_greedy_for_each_pair_of_state_and_goal():
         ({"gamma": 1.0}, r"gamma must be a number in \[0, 1\), got 1.0"),
         ({"learning_rate": 1.5}, "learning_rate must be a number in"),
         ({"exploration_final_eps": 2.0}, "exploration_final_eps must be a number in"),
-        ({"exploration_steps": 0}, "exploration_steps must be a whole number, at least 1"),
+        ({"exploration_fraction": 1.5}, r"exploration_fraction must be a number in \[0, 1\]"),
         (
             {"env": Corridor()},
             "a table needs a Discrete observation space that starts at 0, got Box",

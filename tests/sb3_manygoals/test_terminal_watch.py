@@ -158,7 +158,7 @@ def test_a_goal_wrapper_below_the_vector_environment_copies():
     model = ManyGoalsDQN("MlpPolicy", env, learning_starts=10, seed=0, device="cpu").learn(60)
     kept = model.goal_buffer.observations.ravel()
     assert kept.max() == 8
-    rewarded = kept[np.nan_to_num(model.goal_buffer.rewards) > 0]
+    rewarded = kept[np.nan_to_num(model.goal_rewards) > 0]
     assert set(rewarded.tolist()) <= {4, 5, 6, 7, 8}
 
 
