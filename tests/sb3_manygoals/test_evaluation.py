@@ -1,3 +1,5 @@
+"""Mastery, measured on many environments at once."""
+
 import time
 
 import gymnasium as gym
@@ -23,9 +25,9 @@ def slow_loop(model, env_id, goals, max_steps, epsilon, episodes_per_goal, n_env
     """Step one world at a time, with the random numbers of evaluate_mastery."""
     steps = np.full(len(goals) * episodes_per_goal, -1)
     for episode in range(len(steps)):
-        round_, column = divmod(episode, n_envs)
-        rng = np.random.default_rng((seed, round_, 1))
-        first_seed = int(np.random.SeedSequence((seed, round_)).generate_state(1)[0])
+        round_number, column = divmod(episode, n_envs)
+        rng = np.random.default_rng((seed, round_number, 1))
+        first_seed = int(np.random.SeedSequence((seed, round_number)).generate_state(1)[0])
         env = gym.make(env_id)
         goal = goals[episode // episodes_per_goal]
         observation, _ = env.reset(seed=first_seed + column)
@@ -131,6 +133,7 @@ def test_an_environment_that_ends_has_failed_unless_it_ends_at_the_goal(mode):
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 def test_the_environments_one_trains_in_give_the_same_mastery_and_masks(mode):
     def outcome(mode):
+        """Return the steps to each goal, or -1."""
         env = gym.make_vec(
             SMALL,
             30,
@@ -143,6 +146,8 @@ def test_the_environments_one_trains_in_give_the_same_mastery_and_masks(mode):
         ).steps
 
     class Masked:
+        """Always takes the first action that is allowed."""
+
         def predict(self, observation, deterministic=False, action_masks=None):
             return action_masks.argmax(axis=1), None
 

@@ -1,3 +1,5 @@
+"""The games of MinAtar as vector environments."""
+
 import numpy as np
 import pytest
 from minatar import Environment

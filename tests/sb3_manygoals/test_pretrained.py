@@ -1,3 +1,5 @@
+"""Trained agents that come with the package."""
+
 import gymnasium as gym
 import pytest
 

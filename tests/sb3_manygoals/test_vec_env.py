@@ -41,6 +41,7 @@ class Views(gym.Wrapper):
         )
 
     def view(self, obs, info):
+        """Return a dict observation, and the info with further entries."""
         cell = info["cell"]
         info["place"] = (
             {"name": f"cell {cell}", "row": np.array([cell, 1.5])} if cell % 2 else {"even": True}

@@ -271,6 +271,7 @@ class Printed(A2C):
 )
 def test_callbacks_take_the_steps_of_algorithm_2(optimizer):
     def learn(kind, betas, **update):
+        """Train a model of this kind on three tasks."""
         model = kind(
             AuxiliaryActorCriticPolicy,
             stories(n_stack=4, limit=12),

@@ -50,17 +50,20 @@ class Player:
         self.buffer.start(self.current)
 
     def first(self, env):
+        """Return the first observation of an episode."""
         zero = np.zeros(self.frame, self.space.dtype)
         self.frames[env] = [zero] * (self.n_stack - 1)
         return self.following(env)
 
     def following(self, env):
+        """Return an observation that was not shown before."""
         self.number += 1
         frame = np.full(self.frame, self.number % 251 + 1, self.space.dtype)
         self.frames[env] = [*self.frames[env], frame][-self.n_stack :]
         return np.concatenate(self.frames[env]) if self.n_stack > 1 else frame
 
     def step(self, n=1):
+        """Make ``n`` steps of all environments."""
         for _ in range(n):
             n_envs = self.n_envs
             actions = self.rng.integers(4, size=n_envs)
@@ -91,6 +94,7 @@ class Player:
 
     @property
     def best(self):
+        """The games that the buffer keeps, those with the highest scores."""
         return sorted(self.games, key=lambda game: game[:2])[-self.buffer.capacity :]
 
     def pieces(self, n_steps):
@@ -106,6 +110,7 @@ VECTOR = spaces.Box(-1e9, 1e9, (6,), np.float32)
 
 
 def players():
+    """Return a Hypothesis strategy of players in worlds of different kinds."""
     return st.builds(
         lambda seed, n_envs, kind, capacity, lives: Player(
             np.random.default_rng(seed), n_envs, *kind, capacity, lives

@@ -181,6 +181,7 @@ def build(name, targets=None, **kwargs):
 
 
 def three_tasks():
+    """Return A2C and the callbacks of three auxiliary tasks, which share a buffer."""
     policy = {
         "embedding_dim": 8,
         "crop": 20,
@@ -204,6 +205,7 @@ def three_tasks():
 
 
 def many_goals_of_vectors():
+    """Return A2C in worlds of vectors, and the callback of many goals."""
     model = A2C(
         AuxiliaryActorCriticPolicy,
         cart_poles(),
@@ -260,6 +262,7 @@ def test_the_end_is_the_same(name, tmp_path):
 
 def test_what_was_measured_goes_on_too(tmp_path):
     def learn(folder, stop=None):
+        """Train, or go on, and return what was measured in this part of training."""
         model = build("several")
         points = []
         env = gym.make_vec(SMALL, num_envs=6)

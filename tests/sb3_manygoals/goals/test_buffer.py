@@ -1,3 +1,5 @@
+"""The goals that are known."""
+
 import re
 import warnings
 

@@ -44,20 +44,31 @@ class Counted(Corridor):
 
 
 class Player:
-    """One environment in either wrapper, stepped at random."""
+    """
+    One environment in either wrapper, stepped at random.
+
+    :param vector: whether to wrap a vector of one environment
+    :param start: the cell in which episodes start. None: a random one
+    :param settings: further arguments of the wrapper
+    """
 
     def __init__(self, vector, start=None, **settings):
-        self.world = world = Counted(start)
-        wrap = VecGoalBufferWrapper if vector else GoalBufferWrapper
-        wrapper = wrap(DummyVecEnv([lambda: world]) if vector else world, **settings)
-        self.env = wrapper if vector else DummyVecEnv([lambda: wrapper])
+        self.world = Counted(start)
+        if vector:
+            wrapper = VecGoalBufferWrapper(DummyVecEnv([lambda: self.world]), **settings)
+            self.env = wrapper
+        else:
+            wrapper = GoalBufferWrapper(self.world, **settings)
+            self.env = DummyVecEnv([lambda: wrapper])
         self.tracker = wrapper.goal_tracker
         self.env.seed(0)
         self.env.reset()
         self.rng = np.random.default_rng(0)
-        self.ends = self.jumps = 0
+        self.ends = 0
+        self.jumps = 0
 
     def play(self, n_steps):
+        """Step, and count ends of episodes and resets that a step has made."""
         for _ in range(n_steps):
             resets = self.world.resets
             _, _, (done,), _ = self.env.step(self.rng.integers(3, size=1))

@@ -323,23 +323,8 @@ def test_a_saved_model_warns_again(tmp_path):
 
 
 def in_a_box():
-    space = gym.spaces.Box(0, 4, (2,), np.float32)
-
-    class Places(gym.Env):
-        observation_space = space
-        action_space = gym.spaces.Discrete(4)
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            self.place = self.np_random.integers(5, size=2)
-            return self.place.astype(np.float32), {}
-
-        def step(self, action):
-            move = ((0, 1), (1, 0), (0, -1), (-1, 0))[int(action)]
-            self.place = np.clip(self.place + move, 0, 4)
-            return self.place.astype(np.float32), 0.0, False, False, {}
-
-    return Places()
+    """Make a grid of 5 x 5 places, all of which are reached, with floats as observations."""
+    return Grid(FLOATS, last=5)
 
 
 def test_a_single_goal_is_looked_at_whatever_holds_its_numbers():

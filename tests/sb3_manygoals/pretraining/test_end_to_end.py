@@ -28,6 +28,7 @@ TRUNK = {
 
 
 def many_goals(env, n_stack, **kwargs):
+    """Make a learner of many goals whose memory keeps single frames of stacked ones."""
     defaults = {
         "buffer_size": 40,
         "learning_starts": 20,
@@ -44,6 +45,7 @@ def many_goals(env, n_stack, **kwargs):
 
 
 def reward_predictor(env, n_stack):
+    """Make a predictor of rewards that keeps single frames of stacked ones."""
     kwargs = {
         "buffer_size": 40,
         "learning_starts": 20,
@@ -55,6 +57,7 @@ def reward_predictor(env, n_stack):
 
 
 def fine_tuned(pretrained, env):
+    """Check that A2C begins with the trunk of a pre-trained model, and trains it on."""
     target = A2C(
         "CnnPolicy",
         env,

@@ -27,6 +27,7 @@ class Signs(Corridor):
 
 
 def make(env=None, **kwargs):
+    """Make a predictor of rewards, of a corridor if no environment is given."""
     defaults = {
         "buffer_size": 200,
         "learning_starts": 50,
