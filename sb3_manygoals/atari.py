@@ -39,7 +39,6 @@ import numpy as np
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_manygoals.memory_limits import keep_freed_memory
 from sb3_manygoals.validation import check_count, check_game
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
@@ -101,8 +100,6 @@ class AtariVecEnv(GymnasiumVecEnv):
         super().__init__(
             ReplayableAtari(self.game, n_envs, life_loss_info=terminal_on_life_loss, **settings)
         )
-        # Each update takes and frees batches of megabytes.
-        keep_freed_memory()
         self.clip_reward = clip_reward
         self._scores = np.zeros(n_envs, dtype=np.int64)
         # How many frames of each stack belong to the learner's episode.

@@ -9,12 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import psutil
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-# glibc's DEFAULT_MMAP_THRESHOLD_MAX on machines of 64 bits, in bytes.
-_LARGEST_THRESHOLD = 32 * 2**20
 
 
 class _Controller(NamedTuple):
@@ -63,18 +60,6 @@ def share_of_memory(share: float) -> int:
     :return: bytes
     """
     return int(share * available_memory())
-
-
-def keep_freed_memory() -> None:
-    """
-    Let the process keep up to about 64 MiB of freed memory for its next update.
-
-    Otherwise glibc returns the memory to the system, and each update takes it again by hundreds of
-    page faults. glibc keeps up to twice the size of the largest block that was freed so far, see
-    M_MMAP_THRESHOLD in mallopt(3). This function therefore allocates a large block and frees it
-    untouched. Other allocators are not affected.
-    """
-    np.empty(_LARGEST_THRESHOLD - 2**16, np.uint8)
 
 
 def available_memory(root: Path = Path("/")) -> int:
