@@ -454,11 +454,11 @@ def make_task_policy(
     :param likeliest: whether to plan as if each action had its most frequent outcome
     :raises ValueError: if no known observation is rewarded, or an argument is out of its range
     """
+    if values.gamma == 0.0:
+        raise ValueError("a model with gamma=0 knows no distances, so it has no policy for tasks")
     if gamma is None:
         gamma = values.gamma
     check_number("gamma", gamma, above=0, at_most=1)
-    if values.gamma == 0.0:
-        raise ValueError("a model with gamma=0 knows no distances, so it has no policy for tasks")
     if len(goals) == 0:
         raise ValueError("no reward is known: the model has met no observation yet")
     table = None
