@@ -13,12 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
-from sb3_manygoals.goals.spaces import (
-    OutsideSpaceError,
-    check_goal_space,
-    check_inside,
-    shown,
-)
+from sb3_manygoals.goals.spaces import check_goal_space, check_inside, shown
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.validation import check_count
 from sb3_manygoals.world import UNKNOWN, ExactStates
@@ -156,7 +151,7 @@ class GoalBuffer:
             range of a Discrete, MultiDiscrete or MultiBinary space
         """
         observations = self.check(observations, "observations")
-        self._check_new(observations)
+        self._check_range(observations)
         state_ids = self.states.add(observations)
         return self._become_goals(state_ids, observations)
 
@@ -172,22 +167,14 @@ class GoalBuffer:
             range of a Discrete, MultiDiscrete or MultiBinary space
         """
         observations = self.check(observations, "observations")
-        self._check_new(observations)
+        self._check_range(observations)
         state_ids = self.states.observe(observations)
         return state_ids, self._become_goals(state_ids, observations)
 
-    def _check_new(self, observations: NDArray[Any]) -> None:
-        """Refuse new observations out of range, of which no network can make one-hot vectors."""
-        if not self._is_discrete:
-            return
-        new = np.flatnonzero(self.states.ids(observations) == UNKNOWN)
-        if len(new) == 0:
-            return
-        try:
-            check_inside(self.observation_space, observations[new], "observations")
-        except OutsideSpaceError as error:
-            error.row = int(new[error.row])
-            raise
+    def _check_range(self, observations: NDArray[Any]) -> None:
+        """Refuse numbers out of range, of which no network can make one-hot vectors."""
+        if self._is_discrete:
+            check_inside(self.observation_space, observations, "observations")
 
     def _become_goals(
         self, state_ids: NDArray[np.int64], observations: NDArray[Any]
