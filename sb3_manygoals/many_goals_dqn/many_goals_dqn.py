@@ -159,6 +159,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     replay_buffer: ManyGoalsReplayBuffer
     q_net: UniversalQNetwork  # type: ignore[assignment]
     q_net_target: UniversalQNetwork | None  # type: ignore[assignment]
+    max_grad_norm: float | None  # type: ignore[assignment]
     goal_buffer: GoalBuffer | None
     """The known goals. None in a model that was loaded without an environment and without goals."""
     world: WorldModel | None
@@ -258,7 +259,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             seed=seed,
             _init_setup_model=False,
         )
-        self.max_grad_norm = max_grad_norm  # type: ignore[assignment]  # None does not clip
+        self.max_grad_norm = max_grad_norm
         if target_update_interval is None:
             self.target_update_interval = 250
         else:
